@@ -1,0 +1,69 @@
+"""Atomic writers and readers that never execute what they read."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+
+def sync_folder(folder: Path) -> None:
+    """Flushes a folder's entries, so that a rename survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
+    """A binary file that appears under `path` whole or not at all.
+
+    Written to a temporary file in the same folder, flushed to disk and renamed; removed if the block raises.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Writes a value as indented JSON, atomically."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(value, indent=2) + "\n").encode())
+
+
+def require_writable(folder: str | Path) -> Path:
+    """The folder, made if needed.
+
+    Raises:
+        PermissionError: if a file cannot be made there, before any long work starts.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise PermissionError(f"cannot write in {folder}: {error.strerror}; choose another folder") from error
+
+
+def read_npz(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file; object arrays (pickles) are refused by NumPy."""
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

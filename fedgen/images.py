@@ -1,0 +1,82 @@
+"""The one image convention: float [-1, 1] for models, uint8 at rest, and one quantiser between them."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedgen.files import atomic_write
+
+
+def _to_grey_levels(images: Tensor) -> Tensor:
+    """Grey levels as floats: floor(clamp(x * 127.5 + 128, 0, 255)), integers in 0..255."""
+    return (images * 127.5 + 128).clamp(0, 255).floor()
+
+
+def to_uint8(images: Tensor) -> Tensor:
+    """Images as stored: uint8 of any shape from floats in [-1, 1]; values outside are clipped.
+
+    floor(clamp(x * 127.5 + 128, 0, 255)), the rule of StyleGAN2 and EDM, so a score of images in memory
+    equals the score of the same images saved as PNG.
+
+    Raises:
+        ValueError: if a value is not finite, since no grey level stands for it.
+    """
+    if not torch.isfinite(images).all():
+        raise ValueError("images hold NaN or infinity and cannot be quantised; check the generator that made them")
+    return _to_grey_levels(images).to(torch.uint8)
+
+
+def from_uint8(images: Tensor) -> Tensor:
+    """Images for models: float32 in [-1, 1] from uint8, v / 127.5 - 1. `to_uint8` inverts it for all 256 values."""
+    return images.to(torch.float32).div_(127.5).sub_(1.0)
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Grey levels forward; the slope 127.5 of the unclipped line backward."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, images: Tensor) -> Tensor:
+        return _to_grey_levels(images)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad * 127.5
+
+
+def quantise(images: Tensor) -> Tensor:
+    """Grey levels 0..255 as floats from images in [-1, 1], differentiable: the gradient passes straight through, x 127.5."""
+    return _StraightThrough.apply(images)
+
+
+def tile(images: Tensor, columns: int | None = None, padding: int = 1, min_side: int = 0) -> Tensor:
+    """One uint8 picture [C, H', W'] of a batch of uint8 images [N, C, H, W], row by row on a white ground.
+
+    Args:
+        images: uint8 [N, C, H, W].
+        columns: images a row; the ceiling of the square root of N by default.
+        padding: white pixels around each image.
+        min_side: small images are enlarged by a whole factor (nearest) until their height reaches this.
+    """
+    if images.dtype != torch.uint8 or images.ndim != 4 or len(images) == 0:
+        raise ValueError(f"tile needs uint8 images [N, C, H, W], got {images.dtype} {tuple(images.shape)}")
+    factor = max(1, -(-min_side // images.shape[2]))
+    images = images.repeat_interleave(factor, 2).repeat_interleave(factor, 3)
+    columns = columns or int(len(images) ** 0.5 + 0.999999)
+    rows = -(-len(images) // columns)
+    images = F.pad(images, (padding,) * 4, value=255)
+    count, channels, height, width = images.shape
+    sheet = torch.full((rows * columns, channels, height, width), 255, dtype=torch.uint8)
+    sheet[:count] = images.cpu()
+    sheet = sheet.view(rows, columns, channels, height, width).permute(2, 0, 3, 1, 4)
+    return sheet.reshape(channels, rows * height, columns * width)
+
+
+def save_png(path: str | Path, image: Tensor) -> Path:
+    """Writes a uint8 picture [C, H, W] with 1 or 3 channels as PNG, atomically; returns the path."""
+    from torchvision.io import encode_png
+
+    with atomic_write(path) as file:
+        file.write(encode_png(image.cpu().contiguous()).numpy().tobytes())
+    return Path(path)

@@ -1,0 +1,39 @@
+"""Progress bars with rates and remaining time; silent where there is no terminal."""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+T = TypeVar("T")
+
+
+class RateColumn(ProgressColumn):
+    """Units a second, e.g. `312 images/s`."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f} {task.fields.get('unit', '')}/s" if speed else "", style="progress.data.speed")
+
+
+def track(items: Iterable[T], description: str, total: float, unit: str, step: float = 1) -> Iterator[T]:
+    """Yields the items while a transient bar counts them on standard error.
+
+    Args:
+        items: what to go through.
+        description: the text before the bar.
+        total: the number of units in all.
+        unit: the name of a unit, e.g. "images".
+        step: units an item stands for (the last item is cut to the total).
+    """
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(description, total=total, unit=unit)
+        done = 0.0
+        for item in items:
+            yield item
+            done = min(done + step, total)
+            bar.update(task, completed=done)

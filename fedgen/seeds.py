@@ -1,0 +1,57 @@
+"""Randomness from (seed, round, client, ...): the same names give the same draws, in any process and in any order."""
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+
+def derive(seed: int, *path: int | str) -> int:
+    """A seed in [0, 2^63) from a base seed and a path of names, e.g. `derive(0, "turn", round, client)`.
+
+    Hashed (BLAKE2b), so neighbouring paths give unrelated streams and the result is the same in every process.
+    """
+    text = "/".join([str(int(seed)), *(f"{type(part).__name__}:{part}" for part in path)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator(seed: int, *path: int | str) -> torch.Generator:
+    """A CPU torch.Generator seeded by (seed, path)."""
+    return torch.Generator().manual_seed(derive(seed, *path))
+
+
+def numpy_generator(seed: int, *path: int | str) -> np.random.Generator:
+    """A NumPy generator seeded by (seed, path)."""
+    return np.random.default_rng(derive(seed, *path))
+
+
+def resolve(seed: int | None) -> int:
+    """The seed itself, or what `lightning.seed_everything` was given, or 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else int(seed)
+
+
+def seed_all(seed: int, *path: int | str) -> None:
+    """Seeds the global generators of torch (every device), NumPy and Python at (seed, path)."""
+    value = derive(seed, *path)
+    torch.manual_seed(value)
+    np.random.seed(value % 2**32)
+    random.seed(value)
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Restores the global generators of torch (CPU and every CUDA device), NumPy and Python on exit."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
