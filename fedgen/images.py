@@ -41,12 +41,12 @@ class _StraightThrough(torch.autograd.Function):
         return _to_grey_levels(images)
 
     @staticmethod
-    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> Tensor:
         return grad * 127.5
 
 
 def quantise(images: Tensor) -> Tensor:
-    """Grey levels 0..255 as floats from images in [-1, 1], differentiable: the gradient passes straight through, x 127.5."""
+    """Grey levels 0..255 as floats from images in [-1, 1], differentiable: the gradient is that of the line, 127.5."""
     return _StraightThrough.apply(images)
 
 
