@@ -1,0 +1,108 @@
+"""What a partition does: assign every example to at most one client."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedgen.data.examples import Examples
+
+
+class Partition(ABC):
+    """A rule that deals examples to clients.
+
+    A subclass gives `assign`; it keeps each constructor argument as an attribute of the same name, and either
+    has `num_clients` or overrides `names`.
+    """
+
+    num_clients: int
+
+    @abstractmethod
+    def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
+        """One int64 array of positions for each client: sorted, disjoint, none empty; the same for the same seed.
+
+        Raises:
+            ValueError: if these examples cannot be dealt by this rule.
+        """
+
+    def names(self, examples: Examples) -> list[str]:
+        """The clients' names, in the order of `assign`."""
+        return [f"client {client}" for client in range(self.num_clients)]
+
+    def settings(self) -> dict[str, Any]:
+        """Class name and constructor arguments, ready for JSON."""
+        arguments = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+        return {"class": type(self).__name__, **{name: getattr(self, name) for name in arguments}}
+
+    def __repr__(self) -> str:
+        values = self.settings()
+        return f"{values.pop('class')}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+def check_assignment(
+    assignment: Sequence[np.ndarray], num_examples: int, names: Sequence[str] | None = None
+) -> list[np.ndarray]:
+    """The assignment as sorted int64 arrays.
+
+    Raises:
+        ValueError: if there is no client, a client is empty, a position lies outside 0..num_examples-1, or a
+            position is given twice; the message names the client.
+    """
+    names = names or [f"client {client}" for client in range(len(assignment))]
+    if not assignment or len(names) != len(assignment):
+        raise ValueError(f"a partition needs one name for each client, got {len(names)} for {len(assignment)} clients")
+    owner = np.full(num_examples, -1, dtype=np.int64)
+    result = []
+    for client, indices in enumerate(assignment):
+        indices = np.sort(np.asarray(indices))
+        if indices.ndim != 1 or not len(indices):
+            raise ValueError(f"{names[client]} has no examples; use fewer clients or another partition")
+        if indices.dtype.kind not in "iu" or indices[0] < 0 or indices[-1] >= num_examples:
+            raise ValueError(
+                f"{names[client]} has positions {indices[0]} to {indices[-1]} ({indices.dtype}), "
+                f"outside the {num_examples} examples (0 to {num_examples - 1})"
+            )
+        indices = indices.astype(np.int64)
+        taken = indices[owner[indices] >= 0]
+        if len(taken):
+            raise ValueError(f"{names[client]} and {names[owner[taken[0]]]} both have example {taken[0]}")
+        owner[indices] = client
+        repeated = indices[1:][np.diff(indices) == 0]
+        if len(repeated):
+            raise ValueError(f"{names[client]} has example {repeated[0]} more than once")
+        result.append(indices)
+    return result
+
+
+def require_labels(examples: Examples, rule: str) -> np.ndarray:
+    """The labels as an int64 array.
+
+    Raises:
+        ValueError: if the examples have none.
+    """
+    if not examples.is_labelled:
+        raise ValueError(f"{rule} needs labels, but {examples.name} has none; use IID, or data with class folders")
+    return examples.labels.numpy()
+
+
+def require_clients(num_clients: int, num_examples: int, rule: str) -> None:
+    """Checks that every client can have an example.
+
+    Raises:
+        ValueError: if not.
+    """
+    if num_clients > num_examples:
+        raise ValueError(f"{rule} cannot deal {num_examples} examples to {num_clients} clients; use fewer clients")
+
+
+def at_least_one(value: int, name: str) -> int:
+    """The value of a constructor's count.
+
+    Raises:
+        ValueError: if it is below 1.
+    """
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return int(value)

@@ -1,0 +1,35 @@
+"""What a data set offers: its name, its splits and `load`."""
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from fedgen.data.examples import Examples
+
+Split = Literal["train", "test"]
+
+
+class DataSet(ABC):
+    """A named source of labelled images or points. A subclass gives `name`, `splits` and `read`."""
+
+    name: str
+    splits: tuple[str, ...] = ("train", "test")
+
+    def load(self, split: Split = "train") -> Examples:
+        """The whole split in memory, named `{name}/{split}`.
+
+        Raises:
+            ValueError: if the data set has no such split.
+            FileNotFoundError: if its files are missing; the message says where they were sought and how to get them.
+        """
+        if split not in ("train", "test"):
+            raise ValueError(f"split {split!r} is not known; use 'train' or 'test'")
+        if split not in self.splits:
+            raise ValueError(
+                f"{self.name} has no {split} split; hold out some of its train examples instead, or use a data set "
+                "that has one: FashionMNIST, CIFAR10, GaussianMixture, or ImageFolder with test_root"
+            )
+        return self.read(split)
+
+    @abstractmethod
+    def read(self, split: Split) -> Examples:
+        """The examples of a split that `splits` names; called by `load`."""

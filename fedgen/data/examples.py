@@ -1,0 +1,79 @@
+"""Labelled images or points in memory, the one form in which data travels through the kit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Labelled images or points in memory; no notion of clients.
+
+    Args:
+        inputs: images, uint8 [N, C, H, W], or points, float32 [N, D].
+        labels: int64 [N], positions in `classes`; all 0 for data without labels.
+        name: data set and split, e.g. "digits/train"; it stands in every stored score.
+        classes: the labels' names; empty for data without labels.
+
+    Raises:
+        ValueError: if a shape, dtype or label does not fit the above.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    name: str
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(self.classes))
+        found = f"{self.inputs.dtype} {tuple(self.inputs.shape)}"
+        if (self.inputs.dtype, self.inputs.ndim) not in {(torch.uint8, 4), (torch.float32, 2)}:
+            raise ValueError(f"{self.name}: inputs must be uint8 [N, C, H, W] or float32 [N, D], got {found}")
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.inputs.shape[:1]:
+            labels = f"{self.labels.dtype} {tuple(self.labels.shape)}"
+            raise ValueError(f"{self.name}: labels must be int64 [{len(self.inputs)}], one an input, got {labels}")
+        if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < max(1, len(self.classes)):
+            span = f"{int(self.labels.min())} to {int(self.labels.max())}"
+            allowed = f"0 to {len(self.classes) - 1}" if self.classes else "all 0, as there are no classes"
+            raise ValueError(f"{self.name}: labels run from {span} but must be {allowed}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        kind = "images" if self.is_images else "points"
+        return f"Examples({self.name!r}, {len(self)} {kind} {self.shape}, {len(self.classes)} classes)"
+
+    @property
+    def is_images(self) -> bool:
+        """True for images, False for points."""
+        return self.inputs.ndim == 4
+
+    @property
+    def is_labelled(self) -> bool:
+        """True if the labels mean something."""
+        return bool(self.classes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input: (C, H, W) or (D,)."""
+        return tuple(self.inputs.shape[1:])
+
+    def label_counts(self) -> Tensor:
+        """How many examples each class has: int64 [number of classes]."""
+        return torch.bincount(self.labels, minlength=len(self.classes))
+
+    def subset(self, indices: Tensor | np.ndarray | Sequence[int], name: str | None = None) -> "Examples":
+        """The examples at these positions, in this order (a copy), under the same name unless another is given.
+
+        Raises:
+            IndexError: if a position is outside 0..N-1 (negative ones do not count from the end).
+        """
+        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(self):
+            span = f"{int(chosen.min())} to {int(chosen.max())}"
+            raise IndexError(f"{self.name}: positions run from {span} but there are {len(self)} examples")
+        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], name=name or self.name)
