@@ -1,1 +1,27 @@
-"""."""
+"""Features to summaries that pool: what crosses the line between a client and a server."""
+
+from fedgen.statistics.gaussian import Gaussian, pool, summarize
+from fedgen.statistics.messages import (
+    Message,
+    MessageError,
+    add,
+    gaussian_from_message,
+    gaussian_to_message,
+    gaussian_to_sums,
+)
+from fedgen.statistics.npz import Provenance, load_npz, save_npz
+
+__all__ = [
+    "Gaussian",
+    "Message",
+    "MessageError",
+    "Provenance",
+    "add",
+    "gaussian_from_message",
+    "gaussian_to_message",
+    "gaussian_to_sums",
+    "load_npz",
+    "pool",
+    "save_npz",
+    "summarize",
+]

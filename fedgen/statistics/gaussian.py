@@ -1,0 +1,212 @@
+"""Gaussian summaries of features that pool: the summary of two clients together needs neither client's images.
+
+Moments are kept centred and in float64: uncentred sums in float32 lose the fourth digit of an FID, these none.
+A summary of no more than D images keeps its centred features instead of a D x D matrix: smaller, and exact in rank.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CHUNK = 4096  # images converted to float64 at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """Mean and second moment of features, with the population (divisor n) moments of a mixture when pooled by weight.
+
+    Exactly one of `deviations` and `scatter` is given.
+
+    Args:
+        count: number of images n; after pooling by weight the effective number (Kish) 1 / sum_j v_j^2 of the per-image
+            weights v, which is n again when the weights are n_i / n.
+        mean: float64 [D].
+        deviations: float64 [n, D], features minus mean: the form for n <= D.
+        shares: float64 [n], the weight of each image in `deviations`, summing to 1; None if all are equal.
+        scatter: float64 [D, D], count times the population covariance.
+    """
+
+    count: float
+    mean: Tensor
+    deviations: Tensor | None = None
+    shares: Tensor | None = None
+    scatter: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if (self.deviations is None) == (self.scatter is None):
+            raise ValueError("a Gaussian holds exactly one of deviations [n, D] and scatter [D, D]")
+        second = self.scatter if self.deviations is None else self.deviations
+        if self.mean.ndim != 1 or second is None or second.ndim != 2 or second.shape[1] != len(self.mean):
+            raise ValueError(f"moments disagree: mean {tuple(self.mean.shape)}, second moment {_shape(second)}")
+        if self.scatter is not None and self.scatter.shape[0] != self.dim:
+            raise ValueError(f"scatter must be [D, D] with D = {self.dim}, got {_shape(self.scatter)}")
+        if self.shares is not None and (self.deviations is None or len(self.shares) != len(self.deviations)):
+            raise ValueError("shares give one weight to each row of deviations")
+        if self.count < 1:
+            raise ValueError(f"a summary needs at least one image, got count {self.count}")
+
+    @property
+    def dim(self) -> int:
+        """The number of features D."""
+        return len(self.mean)
+
+    @property
+    def is_low_rank(self) -> bool:
+        """Whether the images' deviations are kept in place of a D x D matrix."""
+        return self.deviations is not None
+
+    def divisor(self, ddof: float) -> float:
+        """count - ddof.
+
+        Raises:
+            ValueError: if it is not positive, as for one image and ddof = 1.
+        """
+        if self.count - ddof <= 0:
+            raise ValueError(
+                f"the covariance of {self.count:g} image(s) is undefined with ddof = {ddof:g}; "
+                "use ddof=0, or leave out clients with a single image"
+            )
+        return self.count - ddof
+
+    def root(self, ddof: float = 1) -> Tensor:
+        """Rows R [n, D] with R^T R = covariance(ddof), of rank at most n - 1; only for a low-rank summary."""
+        if self.deviations is None:
+            raise ValueError("a dense summary holds no deviations; factor its covariance instead")
+        scale = (self.count / self.divisor(ddof)) * self.image_shares()
+        return self.deviations * scale.sqrt().unsqueeze(1)
+
+    def covariance(self, ddof: float = 1) -> Tensor:
+        """Covariance float64 [D, D]: scatter / (count - ddof). Computed at each call and never kept.
+
+        With ddof = 1 and pooling by weight this is the reliability-weighted estimate, population / (1 - sum_j v_j^2).
+        """
+        if self.scatter is not None:
+            return self.scatter / self.divisor(ddof)
+        root = self.root(ddof)
+        return root.T @ root
+
+    def trace(self, ddof: float = 1) -> Tensor:
+        """Trace of the covariance, scalar float64, without forming it."""
+        if self.scatter is not None:
+            return self.scatter.diagonal().sum() / self.divisor(ddof)
+        return self.root(ddof).square().sum()
+
+    def image_shares(self) -> Tensor:
+        """Weight of each image in `deviations`, float64 [n], summing to 1."""
+        if self.shares is not None:
+            return self.shares
+        rows = len(self.deviations) if self.deviations is not None else 0
+        return torch.full((rows,), 1.0 / max(rows, 1), dtype=torch.float64, device=self.mean.device)
+
+
+def check_features(features: Tensor, name: str = "features") -> None:
+    """Raises ValueError unless features are floating, finite and [n >= 1, D >= 1]."""
+    if features.ndim != 2 or not features.is_floating_point():
+        raise ValueError(f"{name} must be floating [n, D], got {features.dtype} {tuple(features.shape)}")
+    if len(features) < 1 or features.shape[1] < 1:
+        raise ValueError(f"{name} are empty: {tuple(features.shape)}; leave out clients without images")
+    bad = sum(int((~torch.isfinite(part).all(dim=1)).sum()) for part in features.split(CHUNK))
+    if bad:
+        raise ValueError(f"{name}: {bad} of {len(features)} rows hold NaN or infinity; check images and embedding")
+
+
+def summarize(features: Tensor) -> Gaussian:
+    """Summary of features [n, D] of any floating dtype; two passes, float64, a chunk at a time.
+
+    Raises:
+        ValueError: if features are not floating [n, D] with n >= 1, or not finite.
+    """
+    check_features(features)
+    features = features.detach()
+    count, dim = features.shape
+    mean = torch.zeros(dim, dtype=torch.float64, device=features.device)
+    for part in features.split(CHUNK):
+        mean += part.double().sum(0) / count
+    if count <= dim:
+        return Gaussian(count, mean, deviations=features.double() - mean)
+    scatter = torch.zeros(dim, dim, dtype=torch.float64, device=features.device)
+    for part in features.split(CHUNK):
+        centred = part.double() - mean
+        scatter.addmm_(centred.T, centred)
+    return Gaussian(count, mean, scatter=scatter)
+
+
+def pool(summaries: Iterable[Gaussian], weights: Sequence[float] | Tensor | None = None) -> Gaussian:
+    """The summary of the union of the images, or of the mixture sum_i w_i P_i when weights are given.
+
+    Without weights it equals `summarize` of the concatenated features to rounding. With weights the moments are the
+    population moments of the mixture, and `count` is the effective number of images. Low-rank as long as the images
+    number no more than D. Summaries are taken one at a time: an iterator needs memory for one of them and the result.
+
+    Args:
+        summaries: at least one, all of the same D.
+        weights: one non-negative number a summary, normalised here; None stands for the counts.
+
+    Raises:
+        ValueError: for no summaries, differing D, or weights negative, not finite, all zero or of another length.
+    """
+    running: Gaussian | None = None
+    mass = 0.0
+    for summary, weight in _with_weights(summaries, weights):
+        if weight == 0:
+            continue
+        if running is None:
+            running = summary
+        else:
+            # by count the number of images is their sum, exactly; by weight it is the effective number
+            count = running.count + summary.count if weights is None else _effective(running, mass, summary, weight)
+            running = _merge(running, mass, summary, weight, count)
+        mass += weight
+    if running is None:
+        raise ValueError("nothing to pool: give at least one summary with a positive weight")
+    return running
+
+
+def _with_weights(
+    summaries: Iterable[Gaussian], weights: Sequence[float] | Tensor | None
+) -> Iterator[tuple[Gaussian, float]]:
+    if weights is None:
+        yield from ((summary, summary.count) for summary in summaries)
+        return
+    values = torch.as_tensor(weights, dtype=torch.float64).tolist()
+    if any(not 0 <= value < float("inf") for value in values):
+        raise ValueError(f"weights must be finite and not negative, got {values}")
+    number = 0
+    for number, summary in enumerate(summaries, start=1):
+        if number > len(values):
+            break
+        yield summary, values[number - 1]
+    if number != len(values):
+        raise ValueError(f"weights need one value a summary, got {len(values)} weights")
+
+
+def _effective(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float) -> float:
+    total = left_mass + right_mass
+    return 1.0 / ((left_mass / total) ** 2 / left.count + (right_mass / total) ** 2 / right.count)
+
+
+def _merge(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float, count: float) -> Gaussian:
+    """The mixture of two summaries in proportion to their masses (Chan, Golub and LeVeque 1979, for two sets)."""
+    if left.dim != right.dim:
+        raise ValueError(f"cannot pool summaries of {left.dim} and {right.dim} features; use one embedding for all")
+    p, q = left_mass / (left_mass + right_mass), right_mass / (left_mass + right_mass)
+    shift = right.mean - left.mean
+    mean = left.mean + q * shift
+    rows = [side.deviations for side in (left, right) if side.deviations is not None]
+    if len(rows) == 2 and len(rows[0]) + len(rows[1]) <= left.dim:
+        deviations = torch.cat([rows[0] - q * shift, rows[1] + p * shift])
+        return Gaussian(count, mean, deviations, torch.cat([p * left.image_shares(), q * right.image_shares()]))
+    scatter = torch.outer(shift, shift * (count * p * q))
+    for summary, share in ((left, p), (right, q)):
+        if summary.scatter is not None:
+            scatter.add_(summary.scatter, alpha=count * share / summary.count)
+        else:
+            root = summary.root(ddof=0) * (count * share) ** 0.5
+            scatter.addmm_(root.T, root)
+    return Gaussian(count, mean, scatter=scatter)
+
+
+def _shape(value: Tensor | None) -> tuple[int, ...] | None:
+    return None if value is None else tuple(value.shape)

@@ -1,0 +1,94 @@
+"""Statistics files in the `.npz` format of pytorch-fid and clean-fid (keys `mu`, `sigma`), with their provenance.
+
+The peers' files say nothing of the network, the resize or the divisor they were made with; ours do, under further keys
+that the peers ignore.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedgen.files import atomic_write, read_npz
+from fedgen.statistics.gaussian import Gaussian
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where statistics come from; "unknown" in files that do not say.
+
+    Args:
+        embedding: name of the embedding.
+        weights: hash of its weights.
+        resize: how images were brought to the network's size.
+        ddof: what the divisor n - ddof of `sigma` lacks to n.
+        count: number of images.
+    """
+
+    embedding: str = "unknown"
+    weights: str = "unknown"
+    resize: str = "unknown"
+    ddof: float = 1
+    count: float = 0
+
+
+def save_npz(
+    path: str | Path,
+    gaussian: Gaussian,
+    embedding: str = "unknown",
+    weights: str = "unknown",
+    resize: str = "unknown",
+    ddof: float = 1,
+) -> Path:
+    """Writes mean and covariance(ddof) as float64 `mu`, `sigma` with provenance, atomically; returns the path."""
+    provenance = Provenance(embedding, weights, resize, ddof, gaussian.count)
+    arrays: dict[str, Any] = {"mu": gaussian.mean.cpu().numpy(), "sigma": gaussian.covariance(ddof).cpu().numpy()}
+    arrays |= {key: np.asarray(value) for key, value in asdict(provenance).items()}
+    with atomic_write(path) as file:
+        np.savez(file, **arrays)
+    return Path(path)
+
+
+def load_npz(path: str | Path, count: float | None = None, ddof: float | None = None) -> tuple[Gaussian, Provenance]:
+    """The summary and the provenance of a statistics file, ours or pytorch-fid's or clean-fid's.
+
+    Args:
+        path: the file; pickled arrays are refused.
+        count: number of images; needed where the file does not say, as the peers' do not.
+        ddof: the divisor's n - ddof of the file's `sigma`, 1 (np.cov) where the file does not say.
+
+    Raises:
+        ValueError: if `mu` or `sigma` is missing, of the wrong shape or not finite, if the number of images is unknown,
+            or if an argument contradicts the file.
+    """
+    arrays = read_npz(path)
+    missing = {"mu", "sigma"} - set(arrays)
+    if missing:
+        raise ValueError(f"{path} is no statistics file: it lacks {sorted(missing)} and holds {sorted(arrays)}")
+    mean, covariance = (torch.from_numpy(np.asarray(arrays[key], dtype=np.float64)) for key in ("mu", "sigma"))
+    if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
+        raise ValueError(f"{path}: mu {tuple(mean.shape)} and sigma {tuple(covariance.shape)} must be [D] and [D, D]")
+    if not (torch.isfinite(mean).all() and torch.isfinite(covariance).all()):
+        raise ValueError(f"{path} holds NaN or infinity; make the statistics again")
+    provenance = Provenance(
+        **{key: str(arrays.get(key, "unknown")) for key in ("embedding", "weights", "resize")},
+        ddof=_number(path, arrays, "ddof", ddof, 1.0),
+        count=_number(path, arrays, "count", count, None),
+    )
+    symmetric = (covariance + covariance.T) / 2
+    scatter = symmetric * (provenance.count - provenance.ddof)
+    return Gaussian(provenance.count, mean, scatter=scatter), provenance
+
+
+def _number(
+    path: str | Path, arrays: dict[str, np.ndarray], key: str, given: float | None, default: float | None
+) -> float:
+    stored = float(arrays[key]) if key in arrays else None
+    if stored is not None and given is not None and stored != given:
+        raise ValueError(f"{path} was made with {key} = {stored:g}, not {given:g}; leave out the argument")
+    value = next((value for value in (stored, given, default) if value is not None), None)
+    if value is None:
+        raise ValueError(f"{path} does not say how many images it summarises; give {key}=...")
+    return value

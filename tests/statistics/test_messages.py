@@ -1,0 +1,80 @@
+import pytest
+import torch
+from safetensors.torch import save
+
+from fedgen.statistics import (
+    Gaussian,
+    Message,
+    MessageError,
+    add,
+    gaussian_from_message,
+    gaussian_to_message,
+    gaussian_to_sums,
+    summarize,
+)
+
+
+def client(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 3
+
+
+def assert_equal(left: Gaussian, right: Gaussian) -> None:
+    assert left.count == right.count
+    torch.testing.assert_close(left.mean, right.mean, rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(left.covariance(0), right.covariance(0), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 3, 30])
+def test_a_summary_survives_the_journey(count: int) -> None:
+    gaussian = summarize(client(count))
+    message = Message.from_bytes(gaussian_to_message(gaussian, embedding="lite0").to_bytes())
+    assert message.meta == {"embedding": "lite0"}
+    arrived = gaussian_from_message(message)
+    assert arrived.is_low_rank == gaussian.is_low_rank
+    assert_equal(arrived, gaussian)
+
+
+def test_summable_messages_add_to_the_message_of_the_union() -> None:
+    parts = [client(2, 1), client(40, 2), client(7, 3)]
+    messages = [Message.from_bytes(gaussian_to_sums(summarize(part)).to_bytes(), "sums") for part in parts]
+    total = add(add(messages[0], messages[1]), messages[2])
+    assert_equal(gaussian_from_message(total), summarize(torch.cat(parts)))
+    assert total.tensors["outer"].shape == (10,)
+
+
+def test_messages_that_differ_do_not_add() -> None:
+    sums = gaussian_to_sums(summarize(client(5)), embedding="a")
+    with pytest.raises(MessageError, match="made differently"):
+        add(sums, gaussian_to_sums(summarize(client(5)), embedding="b"))
+    with pytest.raises(MessageError, match="only 'sums'"):
+        add(sums, gaussian_to_message(summarize(client(5)), embedding="a"))
+    with pytest.raises(MessageError, match="4 and 3 features"):
+        add(sums, gaussian_to_sums(summarize(client(5)[:, :3]), embedding="a"))
+
+
+def test_what_cannot_be_trusted_is_refused() -> None:
+    data = gaussian_to_sums(summarize(client(5))).to_bytes()
+    with pytest.raises(MessageError, match="no readable message"):
+        Message.from_bytes(data[:40])
+    with pytest.raises(MessageError, match="expected a 'gaussian'"):
+        Message.from_bytes(data, "gaussian")
+    with pytest.raises(MessageError, match="version '99'"):
+        Message.from_bytes(save({"count": torch.ones(())}, metadata={"fedgen": "99", "kind": "sums"}))
+    with pytest.raises(MessageError, match="version None"):
+        Message.from_bytes(save({"count": torch.ones(())}))
+    with pytest.raises(MessageError, match="needs the tensors"):
+        Message.from_bytes(save({"count": torch.ones(())}, metadata={"fedgen": "1", "kind": "sums"}))
+    with pytest.raises(MessageError, match="unknown kind"):
+        Message("rumour", {})
+    with pytest.raises(MessageError, match="'sum' of a 'sums' message holds NaN"):
+        Message("sums", {"count": torch.ones(()), "sum": torch.tensor([float("nan")]), "outer": torch.ones(1)})
+
+
+def test_tensors_that_disagree_are_refused() -> None:
+    one = torch.ones((), dtype=torch.float64)
+    with pytest.raises(MessageError, match="2 features need 3"):
+        gaussian_from_message(Message("sums", {"count": one, "sum": torch.ones(2), "outer": torch.ones(4)}))
+    with pytest.raises(MessageError, match="at least one image"):
+        gaussian_from_message(Message("sums", {"count": 0 * one, "sum": torch.ones(1), "outer": torch.ones(1)}))
+    with pytest.raises(MessageError, match="disagree"):
+        gaussian_from_message(Message("gaussian", {"count": one, "mean": torch.ones(2), "scatter": torch.ones(3, 3)}))

@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedgen.statistics import load_npz, save_npz, summarize
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_files_carry_their_provenance(tmp_path: Path, images: torch.Tensor) -> None:
+    path = save_npz(tmp_path / "a.npz", summarize(images), embedding="lite0", weights="1f2e", resize="bilinear", ddof=0)
+    gaussian, provenance = load_npz(path)
+    assert (provenance.embedding, provenance.weights, provenance.resize) == ("lite0", "1f2e", "bilinear")
+    assert (provenance.ddof, provenance.count) == (0, 20)
+    torch.testing.assert_close(gaussian.covariance(1), summarize(images).covariance(1), rtol=1e-12, atol=1e-14)
+
+
+def test_peers_read_ours(tmp_path: Path, images: torch.Tensor) -> None:
+    with np.load(save_npz(tmp_path / "a.npz", summarize(images))) as archive:  # as pytorch-fid does
+        np.testing.assert_allclose(archive["mu"][:], images.double().mean(0))
+        np.testing.assert_allclose(archive["sigma"][:], np.cov(images.double().numpy(), rowvar=False))
+
+
+def test_we_read_the_peers_with_stated_defaults(tmp_path: Path, images: torch.Tensor) -> None:
+    data = images.double().numpy()
+    np.savez(tmp_path / "peer.npz", mu=data.mean(0), sigma=np.cov(data, rowvar=False))
+    gaussian, provenance = load_npz(tmp_path / "peer.npz", count=20)
+    assert provenance.ddof == 1
+    assert provenance.embedding == "unknown"
+    torch.testing.assert_close(gaussian.covariance(0), summarize(images).covariance(0), rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match="give count="):
+        load_npz(tmp_path / "peer.npz")
+
+
+def test_damaged_or_contradicted_files_are_refused(tmp_path: Path, images: torch.Tensor) -> None:
+    path = save_npz(tmp_path / "a.npz", summarize(images))
+    with pytest.raises(ValueError, match="count = 20, not 21"):
+        load_npz(path, count=21)
+    np.savez(tmp_path / "b.npz", mu=np.zeros(2))
+    with pytest.raises(ValueError, match="sigma"):
+        load_npz(tmp_path / "b.npz", count=2)
+    np.savez(tmp_path / "c.npz", mu=np.zeros(2), sigma=np.full((2, 2), np.nan))
+    with pytest.raises(ValueError, match="NaN"):
+        load_npz(tmp_path / "c.npz", count=2)
+    np.savez(tmp_path / "d.npz", mu=np.zeros(2), sigma=np.zeros((3, 3)))
+    with pytest.raises(ValueError, match=r"must be \[D\]"):
+        load_npz(tmp_path / "d.npz", count=2)
+    np.savez(tmp_path / "e.npz", mu=np.array([object()]), sigma=np.zeros((1, 1)))
+    with pytest.raises(ValueError, match="pickle"):
+        load_npz(tmp_path / "e.npz", count=2)
