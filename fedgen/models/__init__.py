@@ -1,1 +1,7 @@
-"""."""
+"""Generative models: Lightning modules with `sample()`."""
+
+from fedgen.models.ema import EMA
+from fedgen.models.gan import GAN, WGANGP
+from fedgen.models.round_clock import RoundClock
+
+__all__ = ["EMA", "GAN", "WGANGP", "RoundClock"]

@@ -1,0 +1,53 @@
+"""The moving average of a network's weights that images are sampled from."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+
+class EMA(nn.Module):
+    """A frozen copy of a network that follows it: always in eval mode, never trained, exchanged or averaged.
+
+    It starts as a copy of the network as it is. An average with decay d remembers about 1 / (1 - d) iterations, so
+    0.9999 suits runs of 100,000; a run of a few thousand iterations would still show its initial weights. `warmup`
+    cures that: the decay of update r (counted from 0) is at most (1 + r) / (10 + r), so the average spans roughly
+    the last tenth of the updates until the plain decay takes over.
+
+    Args:
+        network: what to follow.
+        warmup: whether to bound the decay of the first updates; off by default, the plain average.
+    """
+
+    exchanged = False  # FedAvg neither copies nor averages what lies below: this is the server's alone
+    updates: Tensor
+
+    def __init__(self, network: nn.Module, warmup: bool = False) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.warmup = warmup
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        self.eval()
+
+    def train(self, mode: bool = True) -> "EMA":
+        """Stays in eval mode, whatever the parent's mode."""
+        return super().train(False)
+
+    @torch.no_grad()
+    def update(self, network: nn.Module, decay: float) -> None:
+        """Moves the parameters to decay * average + (1 - decay) * network's; copies the buffers as they are.
+
+        Args:
+            network: the followed network.
+            decay: over all iterations since the last update: decay_per_iteration ** iterations.
+        """
+        if self.warmup:
+            updates = int(self.updates)
+            decay = min(decay, (1 + updates) / (10 + updates))
+        torch._foreach_lerp_(list(self.network.parameters()), list(network.parameters()), 1.0 - decay)
+        for mine, followed in zip(self.network.buffers(), network.buffers(), strict=True):
+            mine.copy_(followed)
+        self.updates += 1
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.network(*args)

@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from fedgen.models.adversarial import WassersteinGP, gradient_penalty
+
+
+def linear_critic(weights):
+    return lambda images: images.flatten(1) @ weights
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_penalty_of_a_linear_critic_is_its_slopes_distance_from_one_squared(count):
+    weights = torch.tensor([3.0, 0.0, 4.0, 0.0])  # |w| = 5
+    real, fake = torch.randn(count, 1, 2, 2), torch.randn(count, 1, 2, 2)
+    assert gradient_penalty(linear_critic(weights), real, fake).item() == pytest.approx(16.0)
+    assert gradient_penalty(linear_critic(weights / 10), real, fake).item() == pytest.approx(0.25)  # two-sided
+
+
+def test_penalty_is_differentiable_in_the_critics_weights():
+    weights = torch.tensor([3.0, 4.0], requires_grad=True)
+    gradient_penalty(linear_critic(weights), torch.zeros(2, 1, 1, 2), torch.ones(2, 1, 1, 2)).backward()
+    assert weights.grad.tolist() == pytest.approx([2 * 4 * 0.6, 2 * 4 * 0.8])  # 2 (|w| - 1) w / |w|
+
+
+def test_penalty_of_a_constant_critic_has_finite_gradients():
+    weights = torch.zeros(4, requires_grad=True)
+    penalty = gradient_penalty(linear_critic(weights), torch.zeros(3, 1, 2, 2), torch.ones(3, 1, 2, 2))
+    penalty.backward()
+    assert penalty.item() == 1.0
+    assert torch.isfinite(weights.grad).all()
+
+
+def test_penalty_is_taken_on_the_segment_of_each_pair_with_a_draw_of_its_own():
+    seen = []
+
+    def critic(images):
+        seen.append(images.detach())
+        return images.sum((1, 2, 3))
+
+    real = torch.zeros(50, 3, 2, 2)
+    fake = torch.arange(1.0, 51).view(50, 1, 1, 1).expand(50, 3, 2, 2)
+    gradient_penalty(critic, real, fake)
+    positions = seen[0] / fake
+    assert torch.allclose(positions, positions[:, :1, :1, :1].expand_as(positions))
+    assert (positions >= 0).all()
+    assert (positions <= 1).all()
+    assert positions[:, 0, 0, 0].unique().numel() == 50
+
+
+def test_wasserstein_losses_by_hand():
+    critic = linear_critic(torch.tensor([2.0, 0.0]))  # slope 2: penalty 1
+    real = torch.tensor([[1.0, 9.0], [2.0, 9.0]]).view(2, 1, 1, 2)  # scores 2, 4
+    fake = torch.tensor([[0.0, 9.0], [0.5, 9.0]]).view(2, 1, 1, 2)  # scores 0, 1
+    terms = WassersteinGP(penalty=10).critic_loss(critic, real, fake)
+    assert terms.gap.item() == pytest.approx(2.5)
+    assert terms.loss.item() == pytest.approx(-2.5 + 10.0)
+    assert WassersteinGP().generator_loss(critic, fake).item() == pytest.approx(-0.5)
+
+
+def test_no_gradient_reaches_the_fake_images_from_the_critics_penalty():
+    fake = torch.ones(2, 1, 1, 2, requires_grad=True)
+    weights = torch.tensor([3.0, 4.0], requires_grad=True)
+    penalty = gradient_penalty(linear_critic(weights), torch.zeros(2, 1, 1, 2), fake)
+    assert torch.autograd.grad(penalty, fake, allow_unused=True) == (None,)
+
+
+def test_a_negative_penalty_is_refused():
+    with pytest.raises(ValueError, match="penalty must not be negative, got -1"):
+        WassersteinGP(-1)
