@@ -1,1 +1,23 @@
-"""."""
+"""Images to features: frozen, differentiable embeddings by name, and a disk cache for what they compute."""
+
+from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.cache import FeatureCache
+from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
+from fedgen.embeddings.embed import embed
+from fedgen.embeddings.fidelity import FidelityEmbedding
+from fedgen.embeddings.module import ModuleEmbedding
+from fedgen.embeddings.pixels import Identity, Pixels
+from fedgen.embeddings.registry import embedding_names, load_embedding
+
+__all__ = [
+    "EfficientNetLite0",
+    "Embedding",
+    "FeatureCache",
+    "FidelityEmbedding",
+    "Identity",
+    "ModuleEmbedding",
+    "Pixels",
+    "embed",
+    "embedding_names",
+    "load_embedding",
+]

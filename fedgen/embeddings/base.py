@@ -1,0 +1,158 @@
+"""What every embedding promises: a frozen, quantising, differentiable map from images to features that nothing saves."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.images import quantise
+
+
+class Embedding(nn.Module, ABC):
+    """Features [N, dim] in float32 of images [N, C, H, W] in [-1, 1], differentiable in the images.
+
+    Images are quantised straight-through, so the value is bitwise that of the same images stored as uint8
+    (`fedgen.images.to_uint8`); uint8 images are taken as they are. Autocast is switched off inside, so a loss computed
+    in mixed precision keeps the score's value.
+
+    The network is frozen, always in evaluation mode, and lies outside the module tree: it follows `.to(device)`, but no
+    `state_dict()`, `parameters()`, optimizer or server average of a parent ever sees it, and no `.half()` of a parent
+    changes its precision. Subclasses give `features`.
+
+    Args:
+        name: what stored scores call the embedding; unique for its weights' architecture, layer and resize.
+        dim: length of a feature vector; None where the input decides.
+        network: the module that `features` runs.
+        channels: colour channels the network needs; grey images are repeated to 3. None takes any number.
+        settings: whatever else decides the features (resize, layer, dtype), JSON values; part of the fingerprint.
+    """
+
+    exchanged = False
+    """FedAvg neither copies nor averages what lies below."""
+
+    takes_points = False
+    """True where the input is points [N, D] that are never quantised."""
+
+    _network: nn.Module
+
+    def __init__(
+        self,
+        name: str,
+        dim: int | None,
+        network: nn.Module | None = None,
+        channels: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.channels = channels
+        self.settings = dict(settings or {})
+        self._dim = dim
+        self._fingerprint: str | None = None
+        # Past nn.Module's own __setattr__, which would register the network as a child.
+        object.__setattr__(self, "_network", (network or nn.Identity()).requires_grad_(False).eval())
+        self._device = next((tensor.device for _, tensor in self._weights()), torch.device("cpu"))
+        self.eval()
+
+    @property
+    def network(self) -> nn.Module:
+        """The frozen module that computes the features."""
+        return self._network
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network lies; images must lie there too."""
+        return self._device
+
+    @property
+    def dim(self) -> int:
+        """Length of a feature vector.
+
+        Raises:
+            RuntimeError: if the input decides it and none was seen.
+        """
+        if self._dim is None:
+            raise RuntimeError(
+                f"the features of embedding {self.name} get their length from the first input; embed one"
+            )
+        return self._dim
+
+    @abstractmethod
+    def features(self, levels: Tensor) -> Tensor:
+        """Features [N, dim] of grey levels: float32 [N, C, H, W], integers in 0..255, C = `channels` where given."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features [N, dim], float32, of float images in [-1, 1] or uint8 images.
+
+        Raises:
+            ValueError: for images this embedding cannot take (see `check`).
+        """
+        self.check(tuple(images.shape))
+        if not (images.is_floating_point() or images.dtype == torch.uint8):
+            raise ValueError(f"embedding {self.name} takes float images in [-1, 1] or uint8, got {images.dtype}")
+        with torch.autocast(images.device.type, enabled=False):
+            levels = (images if images.dtype == torch.uint8 else quantise(images)).float()
+            if self.channels == 3 and levels.shape[1] == 1:
+                levels = levels.repeat(1, 3, 1, 1)
+            return self._checked(self.features(levels), len(images))
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Nothing, for a shape [N, C, H, W] this embedding takes.
+
+        Raises:
+            ValueError: for another number of axes, other channels or an empty image.
+        """
+        if len(shape) != 4:
+            raise ValueError(f"embedding {self.name} takes images [N, C, H, W], got shape {list(shape)}")
+        allowed = {None: None, 1: (1,), 3: (1, 3)}.get(self.channels, (self.channels,))
+        if allowed is not None and shape[1] not in allowed:
+            wanted = " or ".join(str(channels) for channels in allowed)
+            raise ValueError(
+                f"embedding {self.name} takes images with {wanted} channels, got {shape[1]} in shape {list(shape)}; "
+                "convert them to grey or RGB first"
+            )
+        if min(shape[1:]) < 1:
+            raise ValueError(f"embedding {self.name} takes images of at least one pixel, got shape {list(shape)}")
+
+    def fingerprint(self) -> str:
+        """A hash (32 hex digits) over class, name, settings and the weights' bytes: other features, other fingerprint."""
+        if self._fingerprint is None:
+            digest = hashlib.blake2b(digest_size=16)
+            identity = [type(self).__qualname__, self.name, self.channels, self.settings]
+            digest.update(json.dumps(identity, sort_keys=True).encode())
+            for name, tensor in self._weights():
+                digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+                # Bytes, not numbers: NumPy has no bfloat16. Flattened first, since a scalar cannot be viewed.
+                digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            self._fingerprint = digest.hexdigest()
+        return self._fingerprint
+
+    def train(self, mode: bool = True) -> Self:
+        """The embedding itself, in evaluation mode whatever is asked."""
+        return super().train(False)
+
+    def extra_repr(self) -> str:
+        return f"{self.name}, dim={self._dim}"
+
+    def _weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self.network.named_parameters()
+        yield from self.network.named_buffers()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follows a parent to another device but keeps the network's precision: other dtype, other features."""
+        super()._apply(fn, recurse)
+        self._device = fn(torch.empty(0, device=self._device)).device
+        self.network.to(self._device)
+        return self
+
+    def _checked(self, features: Tensor, count: int) -> Tensor:
+        if features.ndim != 2 or len(features) != count:
+            raise ValueError(
+                f"embedding {self.name} must give features [{count}, dim], its network gave {list(features.shape)}"
+            )
+        self._dim = features.shape[1]
+        return features.float()

@@ -1,0 +1,76 @@
+"""Features on disk: computed once per (images, embedding), checked whenever they are read."""
+
+import hashlib
+import warnings
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedgen.embeddings.base import Embedding
+from fedgen.files import atomic_write, require_writable
+
+
+class FeatureCache:
+    """A folder of features, one safetensors file per images and embedding.
+
+    The key hashes the images' bytes, shape and dtype and the embedding's fingerprint, so other images, weights, resize
+    or layer never find each other's features. Entries are written atomically and carry a checksum; a damaged one is
+    reported and computed again. Several processes may share a folder.
+
+    Raises:
+        PermissionError: if the folder cannot be written.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = require_writable(folder)
+
+    def key(self, images: Tensor, embedding: Embedding, computation: str = "") -> str:
+        """A hash (32 hex digits) of images, embedding and how it is computed (batch size, device)."""
+        digest = hashlib.blake2b(f"{images.dtype} {list(images.shape)} ".encode(), digest_size=16)
+        digest.update(_bytes(images))
+        digest.update(f"{embedding.fingerprint()} {computation}".encode())
+        return digest.hexdigest()
+
+    def path(self, key: str) -> Path:
+        """The file that holds, or would hold, the features of a key."""
+        return self.folder / f"{key}.safetensors"
+
+    def load(self, key: str) -> Tensor | None:
+        """The features [N, dim] stored under a key; None if there are none, or, with a warning, if they are damaged."""
+        path = self.path(key)
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata, features = file.metadata() or {}, file.get_tensor("features")
+        except FileNotFoundError:
+            return None
+        except SafetensorError as error:
+            return self._damaged(path, str(error))
+        if metadata.get("key") != key or metadata.get("checksum") != _checksum(features):
+            return self._damaged(path, "its checksum does not match")
+        return features
+
+    def store(self, key: str, features: Tensor) -> None:
+        """Writes features under a key. A full disk costs a warning only: the features themselves are at hand."""
+        features = features.detach().cpu().contiguous()
+        data = save({"features": features}, {"key": key, "checksum": _checksum(features)})
+        try:
+            with atomic_write(self.path(key)) as file:
+                file.write(data)
+        except OSError as error:
+            warnings.warn(f"cannot store features in {self.folder}: {error.strerror}; going on without", stacklevel=3)
+
+    def _damaged(self, path: Path, reason: str) -> None:
+        warnings.warn(f"{path} is damaged ({reason}) and is computed again", stacklevel=4)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _checksum(features: Tensor) -> str:
+    digest = hashlib.blake2b(f"{features.dtype} {list(features.shape)} ".encode(), digest_size=16)
+    digest.update(_bytes(features))
+    return digest.hexdigest()

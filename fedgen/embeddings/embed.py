@@ -1,0 +1,102 @@
+"""Many images to features, in batches."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.cache import FeatureCache
+from fedgen.images import from_uint8, to_uint8
+from fedgen.progress import track
+
+
+def embed(
+    embedding: Embedding,
+    images: Tensor,
+    batch_size: int = 128,
+    device: torch.device | str | None = None,
+    description: str | None = None,
+    cache: FeatureCache | None = None,
+) -> Tensor:
+    """Features [N, dim], float32 on the CPU, of images or points held in memory; no gradient.
+
+    Args:
+        embedding: what maps images to features.
+        images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or points [N, D] for `identity`.
+        batch_size: images at a time; changes the features by rounding only.
+        device: where to compute; the embedding moves there and stays. Where it lies by default.
+        description: text of the progress bar.
+        cache: keeps features on disk, and gives them back where the same images were embedded before.
+
+    Raises:
+        ValueError: for images the embedding cannot take, floats that look like grey levels, and NaN or infinity in
+            images or features, naming the first such image.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    embedding.check(tuple(images.shape))
+    if len(images) == 0:
+        raise ValueError(f"no images to embed with {embedding.name}: got shape {list(images.shape)}")
+    if images.dtype != torch.uint8:
+        images = _points(embedding, images) if embedding.takes_points else _quantised(embedding, images)
+    if device is not None:
+        embedding.to(device)
+    key = None
+    if cache is not None:
+        key = cache.key(images, embedding, f"batch {batch_size} on {embedding.device.type}")
+        stored = cache.load(key)
+        if stored is not None:
+            return stored
+    features = _embedded(embedding, images, batch_size, description or f"embedding with {embedding.name}")
+    if cache is not None and key is not None:
+        cache.store(key, features)
+    return features
+
+
+@torch.no_grad()
+def _embedded(embedding: Embedding, images: Tensor, batch_size: int, description: str) -> Tensor:
+    features: Tensor | None = None
+    unit = "points" if embedding.takes_points else "images"
+    starts = range(0, len(images), batch_size)
+    for start in track(starts, description, total=len(images), unit=unit, step=batch_size):
+        batch = images[start : start + batch_size].to(embedding.device)
+        # From grey levels to [-1, 1] and back is exact for all 256 of them.
+        part = embedding(from_uint8(batch) if batch.dtype == torch.uint8 else batch).cpu()
+        bad = next(_not_finite(part), None)
+        if bad is not None:
+            raise ValueError(
+                f"embedding {embedding.name} gives NaN or infinity for image {start + bad}; check its weights and dtype"
+            )
+        if features is None:
+            features = torch.empty(len(images), part.shape[1])
+        features[start : start + len(part)] = part
+    assert features is not None  # there is at least one image
+    return features
+
+
+def _quantised(embedding: Embedding, images: Tensor) -> Tensor:
+    if not images.is_floating_point():
+        raise ValueError(f"embed takes uint8 or float images, got {images.dtype}")
+    bad = next(_not_finite(images), None)
+    if bad is not None:
+        raise ValueError(f"image {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it")
+    if images.min() >= 0 and images.max() > 16:
+        raise ValueError(
+            f"float images reach {images.max().item():.0f} and look like grey levels; embed takes floats in [-1, 1], "
+            "or uint8: convert them with .to(torch.uint8)"
+        )
+    return to_uint8(images)
+
+
+def _points(embedding: Embedding, points: Tensor) -> Tensor:
+    bad = next(_not_finite(points), None)
+    if bad is not None:
+        raise ValueError(f"point {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it")
+    return points
+
+
+def _not_finite(rows: Tensor) -> Iterator[int]:
+    """Indices of the rows that hold NaN or infinity."""
+    finite = torch.isfinite(rows).flatten(1).all(1)
+    yield from (~finite).nonzero().flatten().tolist()

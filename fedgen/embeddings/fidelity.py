@@ -1,0 +1,144 @@
+"""The standard feature extractors of torch-fidelity (Obukhov et al. 2020), with gradients.
+
+Values are bitwise those of torch-fidelity's own uint8 path, so fid and kid on them are the published ones. Its forward
+functions refuse floats and are otherwise differentiable; here the same code runs with that one check left out.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedgen import seeds
+from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.fidelity_weights import build_clip, build_dinov2, build_inception, build_vgg16
+
+INCEPTION = "inception-v3-compat"
+INCEPTION_LAYERS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008, "logits": 1008}
+VGG16_LAYERS = ("fc2_relu", "fc2")
+CLIP_NAMES = tuple(
+    f"clip-{model}"
+    for model in ("rn50", "rn101", "rn50x4", "rn50x16", "rn50x64", "vit-b-32", "vit-b-16", "vit-l-14", "vit-l-14-336px")
+)
+DINOV2_DIMS = {"dinov2-vit-s-14": 384, "dinov2-vit-b-14": 768, "dinov2-vit-l-14": 1024, "dinov2-vit-g-14": 1536}
+
+Precision = Literal["float32", "float64"]
+
+
+class FidelityEmbedding(Embedding):
+    """Features of one torch-fidelity extractor that provides one layer.
+
+    torch-fidelity resizes with TensorFlow 1's bilinear rule (no half-pixel centre, no antialiasing) and normalises as
+    each network expects. Its own "float64" option silently computes in float32; here float64 is float64.
+
+    Args:
+        extractor: a torch-fidelity feature extractor that was asked for one layer.
+        name: what stored scores call it.
+        dim: length of its features.
+        dtype: precision inside; features are float32 in any case.
+    """
+
+    def __init__(self, extractor: nn.Module, name: str, dim: int, dtype: Precision = "float32") -> None:
+        precisions = {"float32": torch.float32, "float64": torch.float64}
+        if dtype not in precisions:
+            raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
+        extractor.to(precisions[dtype])
+        extractor.feature_extractor_internal_dtype = precisions[dtype]
+        settings = {"layer": list(extractor.features_list), "dtype": dtype, "resize": "tensorflow-1 bilinear"}
+        super().__init__(name, dim, extractor, channels=3, settings=settings)
+
+    def features(self, levels: Tensor) -> Tensor:
+        return forward_of_floats(type(self.network))(self.network, levels)[0]
+
+
+@cache
+def forward_of_floats(kind: type[nn.Module]) -> Callable[[nn.Module, Tensor], tuple[Tensor, ...]]:
+    """The forward function of a torch-fidelity extractor class, without its check that images are uint8.
+
+    A second function over the same code, whose name `vassert` stands for a check that lets floats pass: nothing in
+    torch-fidelity changes, and no line of it is copied.
+    """
+    forward = kind.forward
+    checked = forward.__globals__["vassert"]
+
+    def allow_floats(condition: bool, message: str) -> None:
+        if "dtype=torch.uint8" not in message:
+            checked(condition, message)
+
+    names = {**forward.__globals__, "vassert": allow_floats}
+    return FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
+
+
+def load_inception(
+    weights: str | Path | None = None, layer: str = "2048", dtype: Precision = "float32"
+) -> FidelityEmbedding:
+    """The Inception of the published FID (`inception-v3-compat`), features [N, 2048] or of an earlier layer.
+
+    Args:
+        weights: the file weights-inception-2015-12-05-6726825d.pth of torch-fidelity's releases; downloaded if None.
+        layer: "64", "192", "768" (spatial means), "2048", "logits_unbiased" or "logits".
+        dtype: precision inside.
+    """
+    layer = str(layer)
+    _check_layer(INCEPTION, layer, tuple(INCEPTION_LAYERS))
+    name = INCEPTION if layer == "2048" else f"{INCEPTION}-{layer}"
+    with seeds.isolated():
+        return FidelityEmbedding(build_inception(layer, weights), name, INCEPTION_LAYERS[layer], dtype)
+
+
+def load_vgg16(
+    weights: str | Path | None = None, layer: str = "fc2_relu", dtype: Precision = "float32"
+) -> FidelityEmbedding:
+    """VGG16's second hidden layer [N, 4096], on which precision and recall are usually computed.
+
+    Args:
+        weights: torchvision's vgg16-397923af.pth; downloaded if None.
+        layer: "fc2_relu" or "fc2".
+        dtype: precision inside.
+    """
+    _check_layer("vgg16", layer, VGG16_LAYERS)
+    name = "vgg16" if layer == "fc2_relu" else f"vgg16-{layer}"
+    with seeds.isolated():
+        extractor = build_vgg16(layer, weights)
+    return FidelityEmbedding(extractor, name, extractor.model.classifier[-1].out_features, dtype)
+
+
+def load_clip(name: str, weights: str | Path | None = None, dtype: Precision = "float32") -> FidelityEmbedding:
+    """A CLIP image tower, projected and not normalised: [N, 512] for `clip-vit-b-32`.
+
+    Args:
+        name: one of `CLIP_NAMES`.
+        weights: the TorchScript archive that OpenAI publishes; downloaded, and its hash checked, if None. Only tensors
+            are taken from the archive and none of its code is run, but PyTorch makes no promise for archives written
+            to attack its reader: use those that you trust.
+        dtype: precision inside.
+    """
+    with seeds.isolated():
+        extractor = build_clip(name, weights)
+    return FidelityEmbedding(extractor, name, extractor.model.visual.output_dim, dtype)
+
+
+def load_dinov2(
+    name: str, weights: str | Path | None = None, repo: str | Path | None = None, dtype: Precision = "float32"
+) -> FidelityEmbedding:
+    """A DINOv2 class token: [N, 384] for `dinov2-vit-s-14`.
+
+    Args:
+        name: one of `DINOV2_DIMS`.
+        weights: Meta's state dict, e.g. dinov2_vits14_pretrain.pth; downloaded if None.
+        repo: a local clone of facebookresearch/dinov2, which holds the architecture and whose code is run; torch.hub's
+            copy if None.
+        dtype: precision inside.
+    """
+    with seeds.isolated():
+        extractor = build_dinov2(name, weights, repo)
+    return FidelityEmbedding(extractor, name, getattr(extractor.model, "embed_dim", DINOV2_DIMS[name]), dtype)
+
+
+def _check_layer(name: str, layer: str, layers: tuple[str, ...]) -> None:
+    if layer not in layers:
+        raise ValueError(f"{name} has no layer {layer!r}; choose one of {', '.join(layers)}")

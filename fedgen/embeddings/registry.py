@@ -1,0 +1,104 @@
+"""Embeddings by name."""
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
+from fedgen.embeddings.fidelity import (
+    CLIP_NAMES,
+    DINOV2_DIMS,
+    INCEPTION,
+    load_clip,
+    load_dinov2,
+    load_inception,
+    load_vgg16,
+)
+from fedgen.embeddings.module import ModuleEmbedding
+from fedgen.embeddings.pixels import Identity, Pixels
+
+WITHOUT_WEIGHTS: dict[str, Callable[[], Embedding]] = {"pixels": Pixels, "identity": Identity}
+
+WITH_WEIGHTS: dict[str, Callable[..., Embedding]] = {
+    "efficientnet-lite0": EfficientNetLite0,
+    INCEPTION: load_inception,
+    "vgg16": load_vgg16,
+    **{name: partial(load_clip, name) for name in CLIP_NAMES},
+    **{name: partial(load_dinov2, name) for name in DINOV2_DIMS},
+}
+
+# Names of stored scores load again: `efficientnet-lite0-224` is efficientnet-lite0 with size=224.
+SUFFIXES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "efficientnet-lite0": ("size", int),
+    INCEPTION: ("layer", str),
+    "vgg16": ("layer", str),
+}
+
+
+def embedding_names() -> list[str]:
+    """The names `load_embedding` knows, in alphabetical order."""
+    return sorted([*WITH_WEIGHTS, *WITHOUT_WEIGHTS])
+
+
+def load_embedding(name_or_module: str | nn.Module, weights: str | Path | None = None, **options: Any) -> Embedding:
+    """The frozen embedding of a name, or of any module.
+
+    Args:
+        name_or_module: a name (`embedding_names()`), optionally with a size or layer behind it as stored scores write
+            it (`efficientnet-lite0-224`, `inception-v3-compat-192`); or a module, wrapped by `ModuleEmbedding`; an
+            `Embedding` is returned as it is.
+        weights: a local file of weights; by default those installed with a package or downloaded.
+        options: arguments of the embedding: `size` (efficientnet-lite0), `layer` and `dtype` (inception-v3-compat,
+            vgg16), `dtype` (clip-*, dinov2-*), `repo` (dinov2-*), those of `ModuleEmbedding` for a module.
+
+    Raises:
+        ValueError: for an unknown name or option.
+    """
+    if isinstance(name_or_module, Embedding):
+        if weights is not None or options:
+            raise ValueError(f"{name_or_module.name} is an embedding already; pass weights and options when it is made")
+        return name_or_module
+    if isinstance(name_or_module, nn.Module):
+        return _made("the module", ModuleEmbedding, name_or_module, weights=weights, **options)
+    name, options = _with_suffix(str(name_or_module), options)
+    if name in WITHOUT_WEIGHTS:
+        if weights is not None:
+            raise ValueError(f"embedding {name} has no weights; leave weights={str(weights)!r} out")
+        return _made(name, WITHOUT_WEIGHTS[name], **options)
+    if name not in WITH_WEIGHTS:
+        raise ValueError(_unknown(name))
+    return _made(name, WITH_WEIGHTS[name], weights=weights, **options)
+
+
+def _made(name: str, factory: Callable[..., Embedding], *args: Any, **options: Any) -> Embedding:
+    import inspect
+
+    allowed = [key for key in inspect.signature(factory).parameters if key not in ("name", "module")]
+    if isinstance(factory, type) and issubclass(factory, ModuleEmbedding):
+        allowed.append("name")
+    for option in options:
+        if option not in allowed:
+            known = ", ".join(key for key in allowed if key != "weights") or "none"
+            raise ValueError(f"embedding {name} has no option {option!r}; its options: {known}")
+    return factory(*args, **options)
+
+
+def _with_suffix(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    for base, (option, convert) in SUFFIXES.items():
+        suffix = name.removeprefix(f"{base}-")
+        if suffix != name and option not in options and (convert is str or suffix.isdigit()):
+            return base, {**options, option: convert(suffix)}
+    return name, options
+
+
+def _unknown(name: str) -> str:
+    names = embedding_names()
+    close = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    rest = ", ".join([*close, *(other for other in names if other not in close)])
+    return f"unknown embedding {name!r}; {hint}known: {rest}"

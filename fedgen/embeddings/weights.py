@@ -1,0 +1,55 @@
+"""Weight files read without executing anything that they hold."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+
+def read_state(path: str | Path) -> dict[str, Tensor]:
+    """The state dict of a local .safetensors, .pth or .pt file, on the CPU.
+
+    Pickles are restricted to tensors (`weights_only=True`), so a stranger's file cannot run code. A checkpoint that
+    keeps its weights under "state_dict" is unwrapped.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file holds anything but named tensors, or is damaged.
+    """
+    path = require_file(path)
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ValueError(f"{path} is not a readable file of weights (tensors only): {reason}") from error
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"{path} must hold a state dict (names to tensors), got {type(state).__name__}")
+    return state
+
+
+def load_into(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Loads a state dict into a module, strictly.
+
+    Raises:
+        ValueError: if names or shapes differ, naming the source.
+    """
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{source} does not hold the weights of this network: {error}") from error
+
+
+def require_file(path: str | Path) -> Path:
+    """The path, if a file lies there; FileNotFoundError otherwise."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"no file of weights at {path}; give the path of a local file")
+    return path
