@@ -1,1 +1,8 @@
-"""."""
+"""Owners of data: partitions, cohorts, turns and the data module."""
+
+from fedgen.clients.client import Client
+from fedgen.clients.cohort import sample_cohort
+from fedgen.clients.data_module import FederatedDataModule
+from fedgen.clients.turn import Turn
+
+__all__ = ["Client", "FederatedDataModule", "Turn", "sample_cohort"]

@@ -1,1 +1,19 @@
-"""."""
+"""Federated averaging as a Lightning strategy."""
+
+from fedgen.federated.aggregators import Aggregator, Mean
+from fedgen.federated.algorithm import ClientAlgorithm
+from fedgen.federated.checkpoint_io import AtomicCheckpointIO
+from fedgen.federated.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedgen.federated.strategy import FedAvgStrategy
+
+__all__ = [
+    "Aggregator",
+    "AtomicCheckpointIO",
+    "ClientAlgorithm",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvgM",
+    "FedAvgStrategy",
+    "FedYogi",
+    "Mean",
+]

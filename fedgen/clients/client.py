@@ -1,0 +1,48 @@
+"""A client: an owner of data."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgen.data import Examples
+from fedgen.seeds import generator
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """One client's share of a data set, as positions; the data set itself is held once for all clients.
+
+    Attributes:
+        name: the client's name.
+        data: the whole data set.
+        train: positions int64 [n] of the images that the client trains on.
+        held_out: positions int64 [h] of the images that it keeps for measuring.
+    """
+
+    name: str
+    data: Examples
+    train: Tensor
+    held_out: Tensor
+
+    @property
+    def train_examples(self) -> Examples:
+        """The client's training examples (a copy)."""
+        return self.data.subset(self.train)
+
+    @property
+    def held_out_examples(self) -> Examples:
+        """The client's held-out examples (a copy)."""
+        return self.data.subset(self.held_out)
+
+
+def hold_out(indices: Tensor, fraction: float, seed: int, client: int) -> tuple[Tensor, Tensor]:
+    """A client's positions as (train, held out): floor(fraction n) of them, drawn at (seed, client), are held out.
+
+    At least one stays for training. Both parts keep the order of `indices`.
+    """
+    count = min(int(fraction * len(indices)), len(indices) - 1)
+    chosen = torch.randperm(len(indices), generator=generator(seed, "held_out", client))[:count]
+    kept = torch.ones(len(indices), dtype=torch.bool)
+    kept[chosen] = False
+    return indices[kept], indices[~kept]

@@ -1,0 +1,160 @@
+"""The clients' data for Lightning: turns in cohort order under FedAvg, pooled batches under any other strategy."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+
+from fedgen.clients.client import Client, hold_out
+from fedgen.clients.partitions import Partition, check_assignment
+from fedgen.clients.turn import Batch, Turn, draw_batches, to_batch
+from fedgen.data import DataSet, Examples
+from fedgen.seeds import generator, resolve, seed_all
+
+# Lightning says this of every model without a validation_step, which generators may well be.
+warnings.filterwarnings("ignore", message="You passed in a `val_dataloader` but have no `validation_step`")
+
+
+class _Cohorts(Protocol):
+    def sample_cohort(self, num_clients: int, round: int) -> list[int]: ...
+
+
+class FederatedDataModule(LightningDataModule):
+    """Deals a data set to clients and serves it to training.
+
+    Under `FedAvgStrategy` an epoch is a round and its batches are the turns of the round's cohort. Under any other
+    strategy the clients' training images are pooled and shuffled: the centralised control. Validation, test and
+    prediction loaders give the pooled held-out images. Batches are (images float [B, C, H, W] in [-1, 1], labels
+    int64 [B]) and depend on (seed, round, client) alone.
+
+    Args:
+        data: a data set, or examples in memory.
+        partition: how its training split is dealt to clients.
+        batch_size: examples a batch (all of them for a client with fewer).
+        held_out: the fraction of each client's examples kept from training, for measuring.
+        iterations: batches an epoch for pooled training; None is one pass over the data.
+        seed: None takes what `seed_everything` was given, else 0.
+
+    Raises:
+        ValueError: for settings out of range, or if a client gets no data.
+    """
+
+    def __init__(
+        self,
+        data: DataSet | Examples,
+        partition: Partition,
+        batch_size: int = 64,
+        held_out: float = 0.2,
+        iterations: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size}: a batch has at least one example")
+        if not 0 <= held_out < 1:
+            raise ValueError(f"held_out={held_out}: the fraction kept from training lies in [0, 1)")
+        if iterations is not None and iterations < 1:
+            raise ValueError(f"iterations={iterations}: an epoch has at least one batch")
+        self.data, self.partition, self.batch_size = data, partition, batch_size
+        self.held_out, self.iterations, self.seed = held_out, iterations, resolve(seed)
+        self._clients: list[Client] | None = None
+
+    @property
+    def clients(self) -> list[Client]:
+        """The clients; dealt on first use."""
+        if self._clients is None:
+            examples = self.data.load("train") if isinstance(self.data, DataSet) else self.data
+            names = self.partition.names(examples)
+            assignment = check_assignment(self.partition.assign(examples, self.seed), len(examples), names)
+            parts = [
+                hold_out(torch.from_numpy(indices), self.held_out, self.seed, client)
+                for client, indices in enumerate(assignment)
+            ]
+            self._clients = [Client(name, examples, *part) for name, part in zip(names, parts)]
+        return self._clients
+
+    def setup(self, stage: str) -> None:
+        _ = self.clients
+
+    @property
+    def examples(self) -> Examples:
+        """The whole data set that was dealt."""
+        return self.clients[0].data
+
+    def pooled(self, part: str) -> Tensor:
+        """Positions of all clients' "train" or "held_out" examples."""
+        return torch.cat([getattr(client, part) for client in self.clients])
+
+    @property
+    def round(self) -> int:
+        """The present round, i.e. the trainer's epoch."""
+        return 0 if self.trainer is None else self.trainer.current_epoch
+
+    def train_dataloader(self) -> "_Turns | _PooledBatches":
+        assert self.trainer is not None
+        if hasattr(self.trainer.strategy, "sample_cohort"):
+            return _Turns(self, self.trainer.strategy)
+        return _PooledBatches(self)
+
+    def val_dataloader(self) -> "_InOrder":
+        return _InOrder(self.examples, self.pooled("held_out"), self.batch_size)
+
+    test_dataloader = val_dataloader
+    predict_dataloader = val_dataloader
+
+
+class _Turns:
+    """One round's turns."""
+
+    def __init__(self, module: FederatedDataModule, strategy: _Cohorts) -> None:
+        self._module, self._strategy = module, strategy
+
+    def _cohort(self, round: int) -> list[int]:
+        return self._strategy.sample_cohort(len(self._module.clients), round)
+
+    def __len__(self) -> int:
+        return len(self._cohort(0))
+
+    def __iter__(self) -> Iterator[Turn]:
+        module, round = self._module, self._module.round
+        cohort = self._cohort(round)
+        for client in cohort:
+            owner = module.clients[client]
+            turn = Turn(owner.data, owner.train, module.batch_size, module.seed, client, owner.name, round)
+            turn.is_first, turn.is_last = client == cohort[0], client == cohort[-1]
+            yield turn
+
+
+class _PooledBatches:
+    """One epoch of all clients' training images together, shuffled."""
+
+    def __init__(self, module: FederatedDataModule) -> None:
+        self._module = module
+        self._indices = module.pooled("train")
+
+    def __len__(self) -> int:
+        return self._module.iterations or -(-len(self._indices) // self._module.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        module = self._module
+        # As the strategy does at each turn: what the model draws in an epoch is a function of (seed, epoch).
+        seed_all(module.seed, "pooled", module.round)
+        draws = generator(module.seed, "pooled batches", module.round)
+        for positions in draw_batches(len(self._indices), module.batch_size, len(self), draws):
+            yield to_batch(module.examples, self._indices[positions])
+
+
+class _InOrder:
+    """Batches of examples in their order, once."""
+
+    def __init__(self, examples: Examples, indices: Tensor, batch_size: int) -> None:
+        self._examples, self._chunks = examples, [c for c in indices.split(batch_size) if len(c)]
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (to_batch(self._examples, chunk) for chunk in self._chunks)

@@ -1,0 +1,61 @@
+"""How the server combines what the clients send back (the seam that robust aggregation plugs into)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Aggregator(ABC):
+    """Combines clients' tensors into one set, client by client.
+
+    `start` opens a round, `add` takes one client's tensors after its turn (live model tensors: copy what must be
+    kept), `result` closes the round.
+    """
+
+    count: int = 0
+
+    @abstractmethod
+    def start(self, server: Sequence[Tensor]) -> None:
+        """Opens a round from the server's tensors (not to be changed)."""
+
+    @abstractmethod
+    def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
+        """Takes one client's tensors with its weight (> 0, not normalised)."""
+
+    @abstractmethod
+    def result(self) -> list[Tensor]:
+        """The combined tensors of the clients added since `start`, in the server's order."""
+
+
+class Mean(Aggregator):
+    """The weighted mean of the clients' tensors (McMahan et al. 2017, Algorithm 1).
+
+    Kept as a running mean, m += (w_k / sum of weights so far) (x_k - m), in place on the device: memory does not grow
+    with the cohort, a client that is left out needs no renormalisation, and clients that agree leave the value exact
+    to the bit. Half-precision tensors are accumulated in float32.
+    """
+
+    def __init__(self) -> None:
+        self._mean: list[Tensor] = []
+        self._weight = 0.0
+
+    def start(self, server: Sequence[Tensor]) -> None:
+        self.count, self._weight = 0, 0.0
+        if [(t.shape, t.device) for t in self._mean] != [(t.shape, t.device) for t in server]:
+            self._mean = [torch.empty_like(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in server]
+
+    def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
+        self.count += 1
+        self._weight += weight
+        if not self._mean:
+            return
+        if self.count == 1:
+            torch._foreach_copy_(self._mean, list(update))
+            return
+        values = [x.to(m.dtype) for x, m in zip(update, self._mean)]
+        torch._foreach_lerp_(self._mean, values, weight / self._weight)
+
+    def result(self) -> list[Tensor]:
+        return self._mean

@@ -1,0 +1,81 @@
+"""Where rounds begin and end in Lightning's loops: checks before training, and what happens to a round cut short."""
+
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+if TYPE_CHECKING:
+    from fedgen.federated.strategy import FedAvgStrategy
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Refuses Trainer settings that would cut a round.
+
+    Raises:
+        MisconfigurationException: naming the setting and the remedy.
+    """
+    if trainer.accumulate_grad_batches != 1:
+        raise MisconfigurationException(
+            f"accumulate_grad_batches={trainer.accumulate_grad_batches}: one Lightning batch is a client's whole turn,"
+            " so gradients would add up over clients; use a larger batch_size in the data module instead"
+        )
+    if trainer.val_check_interval not in (1, 1.0):
+        raise MisconfigurationException(
+            f"val_check_interval={trainer.val_check_interval}: validation inside a round would see a client's model;"
+            " use check_val_every_n_epoch, which counts rounds"
+        )
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and (callback._every_n_train_steps or callback._train_time_interval):
+            raise MisconfigurationException(
+                "ModelCheckpoint(every_n_train_steps=... or train_time_interval=...) would save inside a round; use"
+                " every_n_epochs, which counts rounds"
+            )
+    module, data = trainer.lightning_module, getattr(trainer, "datamodule", None)
+    if any(owner is not None and is_overridden("on_before_batch_transfer", owner) for owner in (module, data)):
+        raise MisconfigurationException(
+            "on_before_batch_transfer would receive a client's turn, not a batch; override on_after_batch_transfer"
+        )
+    # A turn is long: without this, no turn of a small federation would ever be logged.
+    trainer.log_every_n_steps = 1
+
+
+class RoundBoundary(Callback):
+    """Drops a round that Lightning cut short, and passes optimizer steps on to the client algorithm.
+
+    The strategy puts it first among the trainer's callbacks.
+    """
+
+    def __init__(self, strategy: "FedAvgStrategy") -> None:
+        self._strategy = strategy
+
+    @classmethod
+    def attach(cls, trainer: Trainer, strategy: "FedAvgStrategy") -> None:
+        """Makes this the trainer's first callback, once."""
+        others = [callback for callback in trainer.callbacks if not isinstance(callback, cls)]
+        trainer.callbacks = [cls(strategy), *others]
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        self._strategy.client_algorithm.before_step(optimizer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._strategy.turn_pending:
+            raise MisconfigurationException(
+                "the module's optimizer_step hook did not call optimizer.step on a client's first iteration, so its"
+                " turn never began; step on the first call (batch_idx 0), or use manual optimisation"
+            )
+        if trainer.is_last_batch:
+            self._drop_if_cut()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._drop_if_cut()
+
+    def _drop_if_cut(self) -> None:
+        if self._strategy.in_turns:
+            self._strategy.drop_round()
+            rank_zero_warn("a round was cut short before its last client's turn and is dropped")

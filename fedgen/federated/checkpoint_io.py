@@ -1,0 +1,27 @@
+"""Checkpoints that appear whole or not at all, read without unpickling objects."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+
+from fedgen.files import atomic_write
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes to a temporary file in the same folder, flushes and renames; reads with `weights_only=True` by default.
+
+    A run killed in the middle of writing leaves the checkpoint before it untouched.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if "://" in str(path):  # remote file systems have their own transactions
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        with atomic_write(Path(path)) as file:
+            torch.save(checkpoint, file)
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        safe = True if weights_only is None else weights_only
+        return super().load_checkpoint(path, map_location=map_location, weights_only=safe)

@@ -1,0 +1,101 @@
+"""Which of a module's tensors travel between server and clients, and the server's copy of them."""
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether no tensor holds NaN or infinity; one pass over the memory in the common case."""
+    floats = [t for t in tensors if t.is_floating_point() and t.numel()]
+    if not floats:
+        return True
+    norm = torch.stack([n.float() for n in torch._foreach_norm(floats)]).sum()
+    # A norm may overflow where every element is finite: only then look at each.
+    return bool(torch.isfinite(norm)) or all(bool(torch.isfinite(t).all()) for t in floats)
+
+
+class Exchange:
+    """A module's tensors by what federated averaging does with them.
+
+    Only what `state_dict` saves is considered, so embeddings (which save nothing) are never touched.
+
+    - `shared`: parameters that train and floating buffers; sent, averaged.
+    - `kept`: integer buffers; every client starts from the server's value and its own is dropped.
+    - `personal`: names that match a pattern; a client's own, never sent.
+    - everything else (frozen parameters, modules with `exchanged = False` such as an EMA) is left alone.
+
+    Args:
+        module: the model.
+        optimized: parameters held by optimizers, which count as training even while requires_grad is off.
+        personal: shell patterns of tensor names.
+
+    Raises:
+        ValueError: if a personal pattern matches nothing.
+    """
+
+    def __init__(self, module: nn.Module, optimized: Iterable[Tensor], personal: Sequence[str]) -> None:
+        self.shared: dict[str, Tensor] = {}
+        self.kept: dict[str, Tensor] = {}
+        self.personal: dict[str, Tensor] = {}
+        self.trained: set[str] = set()
+        trained = {id(p) for p in optimized}
+        alone = tuple(f"{n}." for n, m in module.named_modules() if getattr(m, "exchanged", True) is False)
+        matched: set[str] = set()
+        for name, tensor in _named_tensors(module):
+            frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad and id(tensor) not in trained
+            hits = {pattern for pattern in personal if fnmatchcase(name, pattern)}
+            matched |= hits
+            if hits and (not frozen or name.startswith(alone)):
+                self.personal[name] = tensor
+            elif frozen or name.startswith(alone):
+                continue
+            elif tensor.is_floating_point():
+                self.shared[name] = tensor
+                if isinstance(tensor, nn.Parameter):
+                    self.trained.add(name)
+            else:
+                self.kept[name] = tensor
+        if unmatched := set(personal) - matched:
+            known = ", ".join([name for name, _ in _named_tensors(module)][:5])
+            raise ValueError(
+                f"personal pattern(s) {sorted(unmatched)} match no tensor of the model; names: {known}, ..."
+            )
+        self.server: dict[str, Tensor] = {}
+
+    @property
+    def live(self) -> dict[str, Tensor]:
+        """The model's own tensors that a turn may change."""
+        return self.shared | self.kept | self.personal
+
+    def snapshot(self) -> None:
+        """Takes the model's present values as the server's."""
+        live = self.live
+        if not self.server:
+            self.server = {name: torch.empty_like(tensor, requires_grad=False) for name, tensor in live.items()}
+        copy_tensors(self.server.values(), live.values())
+
+    def load_server(self) -> None:
+        """Puts the server's values into the model."""
+        copy_tensors(self.live.values(), self.server.values())
+
+
+def _named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Parameters and buffers that `state_dict` saves, tied tensors once."""
+    seen: set[int] = set()
+    named = []
+    for name, value in module.state_dict(keep_vars=True).items():
+        if isinstance(value, Tensor) and id(value) not in seen:
+            seen.add(id(value))
+            named.append((name, value))
+    return named
+
+
+@torch.no_grad()
+def copy_tensors(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
+    """Copies values in place, many tensors a call."""
+    targets, sources = list(targets), list(sources)
+    if targets:
+        torch._foreach_copy_(targets, sources)

@@ -1,0 +1,138 @@
+"""What a client's optimizers, schedulers and grad scaler start a turn with, and what is kept of them."""
+
+import copy
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+OptimizerState = Literal["reset", "keep", "average"]
+State = dict[Any, dict[str, Any]]  # parameter -> name -> value, as in torch.optim.Optimizer.state
+
+
+def _map_state(state: State, change: Any) -> State:
+    return {p: {k: change(v) if isinstance(v, Tensor) else v for k, v in slots.items()} for p, slots in state.items()}
+
+
+class _MeanState:
+    """The weighted running mean of optimizer states; entries that are no floating tensors keep the first client's."""
+
+    def __init__(self) -> None:
+        self.state: State = {}
+        self._weights: dict[tuple[int, str], float] = {}
+
+    def add(self, state: State, weight: float) -> None:
+        for parameter, slots in state.items():
+            mean = self.state.setdefault(parameter, {})
+            for name, value in slots.items():
+                key = (id(parameter), name)
+                total = self._weights[key] = self._weights.get(key, 0.0) + weight
+                if name not in mean:
+                    mean[name] = value.clone() if isinstance(value, Tensor) else value
+                elif isinstance(value, Tensor) and value.is_floating_point():
+                    mean[name].lerp_(value, weight / total)
+
+
+class LocalState:
+    """Swaps optimizer states, hyper-parameters, schedulers and the grad scaler in and out of clients' turns.
+
+    States by mode: `reset` starts every turn without any; `keep` gives a client back what it had after its last turn;
+    `average` starts every turn from the weighted mean over the last round's clients. Hyper-parameters (learning rates
+    among them), schedulers and scaler start every turn as they were when the round began, and after the round they
+    are those of its last completed turn: schedules count rounds, or a single client's iterations, never the cohort's.
+
+    Args:
+        optimizers: the raw optimizers (not Lightning's wrappers).
+        schedulers: learning-rate schedulers.
+        scaler: the fp16 grad scaler, if any.
+        mode: "reset", "keep" or "average".
+    """
+
+    def __init__(
+        self, optimizers: Sequence[Optimizer], schedulers: Sequence[Any], scaler: Any, mode: OptimizerState
+    ) -> None:
+        self.optimizers, self.schedulers, self.scaler, self.mode = list(optimizers), list(schedulers), scaler, mode
+        self.clients: dict[int, list[State]] = {}
+        self._means: list[_MeanState] = []
+        self._before: list[Any] = []
+        self._after: list[Any] = []
+
+    def start_round(self) -> None:
+        self._before = self._read_settings()
+        self._after = []
+        self._means = [_MeanState() for _ in self.optimizers]
+        if self.mode == "average":
+            self._server = [dict(optimizer.state) for optimizer in self.optimizers]
+
+    def start_turn(self, client: int) -> None:
+        self._write_settings(self._before)
+        if self.mode == "average":
+            states = [_map_state(state, torch.clone) for state in self._server]
+        else:
+            states = self.clients.get(client, [{} for _ in self.optimizers])
+        for optimizer, state in zip(self.optimizers, states):
+            optimizer.state = defaultdict(dict, state)
+
+    def end_turn(self, client: int, weight: float) -> None:
+        self._after = self._read_settings()
+        states: list[State] = [dict(optimizer.state) for optimizer in self.optimizers]
+        if self.mode == "keep":
+            self.clients[client] = states
+        elif self.mode == "average":
+            for mean, state in zip(self._means, states):
+                mean.add(state, weight)
+
+    def end_round(self, dropped: bool = False) -> None:
+        """Leaves the optimizers with the server's state; a dropped round leaves no trace of itself."""
+        self._write_settings(self._before if dropped or not self._after else self._after)
+        for i, optimizer in enumerate(self.optimizers):
+            state: State = {}
+            if self.mode == "average":
+                state = self._server[i] if dropped else self._means[i].state
+            optimizer.state = defaultdict(dict, state)
+
+    def num_bytes(self, client: int) -> int:
+        """Memory of one client's kept optimizer states."""
+        slots = [s for state in self.clients.get(client, []) for s in state.values()]
+        return sum(v.numel() * v.element_size() for s in slots for v in s.values() if isinstance(v, Tensor))
+
+    def _read_settings(self) -> list[Any]:
+        groups = [
+            [{k: copy.copy(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+            for optimizer in self.optimizers
+        ]
+        schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self.schedulers]
+        return [groups, schedulers, copy.copy(self.scaler.state_dict()) if self.scaler is not None else None]
+
+    def _write_settings(self, settings: Sequence[Any]) -> None:
+        groups, schedulers, scaler = settings
+        for optimizer, saved in zip(self.optimizers, groups):
+            for group, values in zip(optimizer.param_groups, saved):
+                group.update({k: copy.copy(v) for k, v in values.items()})
+        for scheduler, state in zip(self.schedulers, schedulers):
+            scheduler.load_state_dict(copy.deepcopy(state))
+        if scaler:
+            self.scaler.load_state_dict(scaler)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Kept clients' states by parameter index (the averaged state is in the optimizers and saved with them)."""
+        return {"clients": {client: [self._pack(i, s) for i, s in enumerate(v)] for client, v in self.clients.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        packed = state["clients"]
+        self.clients = {int(c): [self._unpack(i, s) for i, s in enumerate(states)] for c, states in packed.items()}
+
+    def _pack(self, index: int, state: State) -> dict[int, dict[str, Any]]:
+        parameters = [p for group in self.optimizers[index].param_groups for p in group["params"]]
+        return {i: dict(state[p]) for i, p in enumerate(parameters) if p in state}
+
+    def _unpack(self, index: int, packed: Mapping[int, dict[str, Any]]) -> State:
+        """States keyed by parameter; the optimizer's own loader puts tensors on the right device and type."""
+        optimizer = self.optimizers[index]
+        present = optimizer.state
+        optimizer.load_state_dict({"state": dict(packed), "param_groups": optimizer.state_dict()["param_groups"]})
+        state, optimizer.state = dict(optimizer.state), present
+        return state

@@ -1,0 +1,196 @@
+"""Server optimizers: the clients' averaged update applied as a pseudo-gradient (Reddi et al. 2021, Algorithm 2).
+
+FedAvg is no server optimizer at all (the average becomes the server's model) or `torch.optim.SGD(lr=1)`; FedAvgM is
+SGD with momentum. The adaptive three are here because torch's Adam differs from both published forms by up to 3.8
+times in the first rounds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from fedgen.federated.exchange import copy_tensors
+
+Convention = Literal["keras", "reddi"]
+# beta2, epsilon, initial second moment, bias correction
+_ADAM = {"keras": (0.999, 1e-4, 0.0, True), "reddi": (0.99, 1e-3, 1e-6, False)}
+_YOGI = {"keras": (0.999, 1e-3, 1.0, True), "reddi": (0.99, 1e-3, 1e-6, False)}
+_ADAGRAD = {"keras": (1.0, 1e-7, 0.1, False), "reddi": (1.0, 1e-3, 1e-6, False)}
+
+
+class FedAvgM(SGD):
+    """Server momentum (Hsu et al. 2019): v = momentum v + g, w -= lr v, with g the pseudo-gradient.
+
+    Keras keeps the rate inside v; the two are equal while the rate is constant.
+    """
+
+    def __init__(self, params: Iterable[Tensor], lr: float = 1.0, momentum: float = 0.9) -> None:
+        super().__init__(params, lr=lr, momentum=momentum)
+
+
+class _Adaptive(Optimizer):
+    """m = beta1 m + (1 - beta1) g; w -= lr' m / (sqrt(v) + eps), with v by the subclass."""
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float,
+        beta1: float,
+        beta2: float | None,
+        eps: float | None,
+        initial: float | None,
+        convention: Convention,
+        table: Mapping[str, tuple[float, float, float, bool]],
+    ) -> None:
+        if convention not in table:
+            raise ValueError(f"convention={convention!r}: choose 'keras' or 'reddi'")
+        if lr <= 0:
+            raise ValueError(f"lr={lr}: a server learning rate is positive")
+        if not 0 <= beta1 < 1:
+            raise ValueError(f"beta1={beta1}: choose a value in [0, 1)")
+        default_beta2, default_eps, default_initial, correct = table[convention]
+        defaults = {
+            "lr": lr,
+            "beta1": beta1,
+            "beta2": default_beta2 if beta2 is None else beta2,
+            "eps": default_eps if eps is None else eps,
+            "initial": default_initial if initial is None else initial,
+            "bias_correction": correct,
+        }
+        super().__init__(params, defaults)
+
+    def _second_moment(self, v: Tensor, g: Tensor, beta2: float) -> None:
+        """Updates v in place."""
+        v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_one(parameter, group)
+        return loss
+
+    def _step_one(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = 0
+            state["m"] = torch.zeros_like(parameter)
+            state["v"] = torch.full_like(parameter, group["initial"])
+        state["step"] += 1
+        gradient = parameter.grad
+        assert gradient is not None
+        state["m"].lerp_(gradient, 1 - group["beta1"])
+        self._second_moment(state["v"], gradient, group["beta2"])
+        rate = group["lr"]
+        if group["bias_correction"]:
+            rate *= (1 - group["beta2"] ** state["step"]) ** 0.5 / (1 - group["beta1"] ** state["step"])
+        parameter.addcdiv_(state["m"], state["v"].sqrt().add_(group["eps"]), value=-rate)
+
+
+class FedAdam(_Adaptive):
+    """FedAdam: v = beta2 v + (1 - beta2) g².
+
+    Args:
+        params: the server's parameters.
+        lr: server learning rate.
+        beta1: momentum, 0.9.
+        beta2: None takes the convention's: `keras` 0.999, `reddi` 0.99.
+        eps: None takes the convention's: `keras` 1e-4 (added outside the root), `reddi` tau = 1e-3.
+        initial: initial v; None takes the convention's: `keras` 0, `reddi` tau² = 1e-6.
+        convention: `keras` corrects the bias of both moments, `reddi` (Reddi et al. 2021) does not.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float | None = None,
+        eps: float | None = None,
+        initial: float | None = None,
+        convention: Convention = "keras",
+    ) -> None:
+        super().__init__(params, lr, beta1, beta2, eps, initial, convention, _ADAM)
+
+
+class FedYogi(_Adaptive):
+    """FedYogi: v = v + (1 - beta2) sign(g² - v) g² (Zaheer et al. 2018). Arguments as in `FedAdam`.
+
+    `keras` is the released federated code's Yogi: beta2 0.999, eps 1e-3, v starts at 1, bias-corrected.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float | None = None,
+        eps: float | None = None,
+        initial: float | None = None,
+        convention: Convention = "keras",
+    ) -> None:
+        super().__init__(params, lr, beta1, beta2, eps, initial, convention, _YOGI)
+
+    def _second_moment(self, v: Tensor, g: Tensor, beta2: float) -> None:
+        square = g * g
+        v.addcmul_(torch.sign(square - v), square, value=1 - beta2)
+
+
+class FedAdagrad(_Adaptive):
+    """FedAdagrad: v = v + g², w -= lr g / (sqrt(v) + eps).
+
+    `keras`: v starts at 0.1, eps 1e-7; `reddi`: v starts at tau² = 1e-6, eps tau = 1e-3.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.1,
+        beta1: float = 0.0,
+        eps: float | None = None,
+        initial: float | None = None,
+        convention: Convention = "keras",
+    ) -> None:
+        super().__init__(params, lr, beta1, None, eps, initial, convention, _ADAGRAD)
+
+    def _second_moment(self, v: Tensor, g: Tensor, beta2: float) -> None:
+        v.addcmul_(g, g)
+
+
+class ServerUpdate:
+    """Applies the clients' combined tensors to the server's, through a server optimizer or directly.
+
+    The pseudo-gradient of a parameter is the server's value minus the combined one; floating buffers take the
+    combined value.
+
+    Args:
+        server: the server's tensors by name; updated in place.
+        trained: the names that are parameters.
+        create: makes the optimizer from a list of parameters; None replaces the server's values (FedAvg).
+    """
+
+    def __init__(
+        self, server: dict[str, Tensor], trained: set[str], create: Callable[[Iterable[Tensor]], Optimizer] | None
+    ) -> None:
+        self._server = server
+        self._leaves = {n: nn.Parameter(t) for n, t in server.items() if n in trained} if create else {}
+        self.optimizer = create(list(self._leaves.values())) if create and self._leaves else None
+
+    @torch.no_grad()
+    def apply(self, names: Iterable[str], combined: Iterable[Tensor]) -> None:
+        """One server step."""
+        replaced: dict[str, Tensor] = {}
+        for name, value in zip(names, combined):
+            if name in self._leaves:
+                self._leaves[name].grad = self._server[name] - value.to(self._server[name].dtype)
+            else:
+                replaced[name] = value
+        copy_tensors([self._server[name] for name in replaced], replaced.values())
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)

@@ -1,0 +1,449 @@
+"""Federated averaging (McMahan et al. 2017) as a Lightning strategy: an epoch is a round, a batch a client's turn."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from torch import Tensor
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from fedgen.clients.cohort import sample_cohort
+from fedgen.clients.turn import Turn
+from fedgen.federated.aggregators import Aggregator, Mean
+from fedgen.federated.algorithm import ClientAlgorithm
+from fedgen.federated.boundary import RoundBoundary, check_trainer
+from fedgen.federated.checkpoint_io import AtomicCheckpointIO
+from fedgen.federated.exchange import Exchange, all_finite, copy_tensors
+from fedgen.federated.local_state import LocalState, OptimizerState
+from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.seeds import resolve, seed_all
+
+CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
+
+
+class FedAvgStrategy(DDPStrategy):
+    """Trains any LightningModule over many simulated clients by federated averaging.
+
+    `Trainer(strategy=FedAvgStrategy(communication_interval=160))` with a `FederatedDataModule`. In each round every
+    client of the cohort starts from the server's weights, takes `communication_interval` local iterations (each one
+    `training_step` of the unchanged module, automatic or manual optimisation) and sends its weights back; after the
+    last turn the module holds the server's new model, and all that Lightning does at the end of an epoch sees it.
+
+    The `batch_idx` that a `training_step` receives is the client's own count of iterations since training began.
+    Learning-rate schedules mean rounds. Torch, NumPy and Python are seeded at (seed, round, client) before each turn.
+    A client whose step raises or whose weights are not finite is left out of the round with a warning, and recorded in
+    `left_out`. Checkpoints hold whole rounds: a round cut short is dropped.
+
+    Args:
+        communication_interval: local iterations per client and round (the papers use 160).
+        cohort_size: clients a round, drawn uniformly; None takes all.
+        client_weights: "examples" weighs a client by its training examples (n_i / n), "uniform" equally.
+        server_optimizer: makes the server's optimizer from a list of parameters, e.g. `FedAdam` or
+            `lambda p: torch.optim.SGD(p, lr=1.0)`; None takes the average as it is (FedAvg).
+        optimizer_state: clients' optimizers start a turn "reset" (empty), "keep" (as the client left them; memory
+            grows with the clients) or "average" (the mean over the last round's clients).
+        personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
+            without any exchange.
+        aggregator: how clients' tensors are combined; `Mean` by default.
+        client_algorithm: hooks around local steps (FedProx, SCAFFOLD); plain local training by default.
+        seed: None takes what `seed_everything` was given, else 0.
+        checkpoint_io: `AtomicCheckpointIO` by default.
+        kwargs: as for `DDPStrategy`.
+
+    Raises:
+        ValueError: for settings out of range.
+        MisconfigurationException: for more than one device, and for Trainer settings that would cut rounds.
+        RuntimeError: when a round loses every client, from the first client's error.
+    """
+
+    strategy_name = "fedavg"
+    # tells modules that the strategy calls their `on_round_end(iterations)` itself
+    calls_round_end = True
+
+    def __init__(
+        self,
+        communication_interval: int = 160,
+        cohort_size: int | None = None,
+        client_weights: Literal["examples", "uniform"] = "examples",
+        server_optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
+        optimizer_state: OptimizerState = "reset",
+        personal: Sequence[str] = (),
+        aggregator: Aggregator | None = None,
+        client_algorithm: ClientAlgorithm | None = None,
+        seed: int | None = None,
+        checkpoint_io: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
+        if communication_interval < 1:
+            raise ValueError(f"communication_interval={communication_interval}: a turn has at least one iteration")
+        if cohort_size is not None and cohort_size < 1:
+            raise ValueError(f"cohort_size={cohort_size}: a round has at least one client")
+        if client_weights not in ("examples", "uniform"):
+            raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
+        if optimizer_state not in ("reset", "keep", "average"):
+            raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
+        self.communication_interval = communication_interval
+        self.cohort_size = cohort_size
+        self.client_weights = client_weights
+        self.server_optimizer = server_optimizer
+        self.optimizer_state_mode = optimizer_state
+        self.personal = list(personal)
+        self.aggregator = aggregator or Mean()
+        self.client_algorithm = client_algorithm or ClientAlgorithm()
+        self.seed = resolve(seed)
+        self.left_out: list[dict[str, Any]] = []
+        self.in_round = False  # the model is not the server's, or not of a whole round
+        self._reset_fit()
+
+    def _reset_fit(self) -> None:
+        self._iterations: dict[int, int] = {}
+        self._slots: dict[int, dict[str, Tensor]] = {}  # personal tensors of the clients that have trained
+        self._turn: Turn | None = None
+        self._local_batch: Any = None
+        self._batch_idx = 0
+        self._awaits_step = False  # automatic optimisation: the next optimizer step opens the turn
+        self._skip_step = False
+        self._errors: list[BaseException] = []
+        self._exchange: Exchange | None = None
+        self._server_update: ServerUpdate | None = None
+
+    # ------------------------------------------------------------------ one device, no process group
+
+    def _configure_launcher(self) -> None:
+        if self.num_processes * self.num_nodes != 1:
+            raise MisconfigurationException(
+                f"FedAvgStrategy simulates all clients in one process, but the Trainer asks for"
+                f" {self.num_nodes} node(s) x {self.num_processes} device(s); pass Trainer(devices=1, num_nodes=1)"
+            )
+        self._launcher = None
+
+    def setup_distributed(self) -> None:
+        self.set_world_ranks()
+
+    def _setup_model(self, model: Module) -> Module:
+        return model  # no DistributedDataParallel: gradients stay with the client
+
+    def setup(self, trainer: Trainer) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:
+            check_trainer(trainer)
+            self._reset_fit()
+        Strategy.setup(self, trainer)
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._start_fit(trainer)
+
+    def _start_fit(self, trainer: Trainer) -> None:
+        automatic = self._module.automatic_optimization
+        for config in self.lr_scheduler_configs:
+            if automatic and config.interval == "step":
+                rank_zero_warn("a learning-rate schedule with interval='step' moves once a round under FedAvgStrategy")
+                config.interval = "epoch"
+        self._hook_overridden = is_overridden("optimizer_step", self._module)
+        self._local = LocalState(
+            self.optimizers,
+            [config.scheduler for config in self.lr_scheduler_configs],
+            getattr(self.precision_plugin, "scaler", None),
+            self.optimizer_state_mode,
+        )
+        self._make_exchange()
+        RoundBoundary.attach(trainer, self)
+
+    @property
+    def _module(self) -> LightningModule:
+        assert self.lightning_module is not None
+        return self.lightning_module
+
+    def _make_exchange(self) -> None:
+        parameters = self._module.parameters()
+        self._flags = tuple(p.requires_grad for p in parameters)
+        optimized = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
+        present = self._server_update.optimizer if self._server_update is not None else None
+        self._exchange = Exchange(self._module, optimized, self.personal)
+        self._exchange.snapshot()
+        shared = {name: self._exchange.server[name] for name in self._exchange.shared}
+        self._server_update = ServerUpdate(shared, self._exchange.trained, self.server_optimizer)
+        if present is not None and self._server_update.optimizer is not None and present.state:
+            raise MisconfigurationException(
+                "parameters were frozen or unfrozen during training, and the server optimizer has state for the old"
+                " set; use server_optimizer=None with layers that thaw"
+            )
+
+    @property
+    def exchange(self) -> Exchange:
+        """What travels; made when fitting starts."""
+        if self._exchange is None:
+            raise RuntimeError("the strategy has not started fitting yet")
+        return self._exchange
+
+    @property
+    def local_only(self) -> bool:
+        """Whether nothing is exchanged: every client trains alone."""
+        return not self.exchange.shared
+
+    def sample_cohort(self, num_clients: int, round: int) -> list[int]:
+        """The clients of a round; the data module asks."""
+        return sample_cohort(num_clients, self.cohort_size, self.seed, round)
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether a round has begun and its last turn is not over."""
+        return self._turn is not None
+
+    @property
+    def turn_pending(self) -> bool:
+        """Whether a turn has been opened whose first optimizer step has not come."""
+        return self._awaits_step
+
+    # ------------------------------------------------------------------ a round
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        if not isinstance(batch, Turn):
+            raise MisconfigurationException(
+                f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
+                " loader hands it one client's turn at a time"
+            )
+        if batch.is_first:
+            self._start_round()
+        self._start_turn(batch)
+
+    def _start_round(self) -> None:
+        if self._flags != tuple(p.requires_grad for p in self._module.parameters()):
+            self._make_exchange()
+        self.exchange.snapshot()
+        self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
+        self._local.start_round()
+        self._errors = []
+        self.in_round = True
+
+    def _start_turn(self, turn: Turn) -> None:
+        exchange = self.exchange
+        if not turn.is_first:
+            exchange.load_server()
+        if slot := self._slots.get(turn.client):
+            copy_tensors([exchange.personal[name] for name in slot], slot.values())
+        self._local.start_turn(turn.client)
+        self._module.zero_grad(set_to_none=True)
+        seed_all(self.seed, "turn", turn.round, turn.client)
+        self.client_algorithm.start_turn(turn.client, exchange.shared, exchange.server)
+        self._turn = turn
+        self._awaits_step = self._module.automatic_optimization
+
+    def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
+        if isinstance(batch, Turn):
+            return batch  # its batches are moved one by one, when they are cut
+        return super().batch_to_device(batch, device, dataloader_idx)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        if self._skip_step:
+            return torch.full((), float("nan"), device=self.root_device, requires_grad=True)
+        if self._turn is None:
+            return super().training_step(*args, **kwargs)
+        if self._module.automatic_optimization:
+            return super().training_step(*self._step_arguments(len(args)))
+        return self._run_turn(lambda: super(FedAvgStrategy, self).training_step(*self._step_arguments(len(args))))
+
+    def _step_arguments(self, count: int) -> tuple[Any, ...]:
+        return (self._local_batch, self._batch_idx)[:count]
+
+    def optimizer_step(
+        self,
+        optimizer: Optimizer,
+        closure: Callable[[], Any],
+        model: LightningModule | Module | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        if not self._awaits_step:
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
+        self._awaits_step = False
+        opened = False
+        progress = self._module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
+
+        def step() -> Any:
+            nonlocal opened
+            if not opened:  # Lightning has called the module's optimizer_step hook and counts this step itself
+                opened = True
+                return super(FedAvgStrategy, self).optimizer_step(optimizer, closure, model, **kwargs)
+            progress.increment_ready()
+            if self._hook_overridden:
+                epoch, wrapped = self._module.current_epoch, self._lightning_optimizers[0]
+                output = self._module.optimizer_step(epoch, self._batch_idx, wrapped, closure)
+            else:
+                output = super(FedAvgStrategy, self).optimizer_step(optimizer, closure, model, **kwargs)
+            progress.increment_completed()
+            return output
+
+        failed = len(self._errors)
+        output = self._run_turn(step)
+        if len(self._errors) > failed:  # Lightning wants a result from the closure whatever happened in it
+            self._skip_step = True
+            closure()
+            self._skip_step = False
+            self._module.zero_grad(set_to_none=True)
+        return output
+
+    def _run_turn(self, step: Callable[[], Any]) -> Any:
+        turn, output = self._turn, None
+        assert turn is not None
+        done = self._iterations.get(turn.client, 0)
+        flags = [p.requires_grad for p in self._module.parameters()]
+        try:
+            for i, batch in enumerate(turn.batches(self.communication_interval)):
+                self._local_batch = turn.current = self._local_to_device(batch)
+                self._batch_idx = done + i
+                output = step()
+            self._check_finite(turn)
+        except Exception as error:
+            for parameter, flag in zip(self._module.parameters(), flags):
+                parameter.requires_grad_(flag)
+            self._module.zero_grad(set_to_none=True)
+            self._leave_out(turn, error)
+        else:
+            self._iterations[turn.client] = done + self.communication_interval
+            self._end_turn(turn)
+        finally:
+            self._local_batch, turn.current = None, ()
+        if turn.is_last:
+            self._end_round()
+        return output
+
+    def _local_to_device(self, batch: Any) -> Any:
+        return super().batch_to_device(self.precision_plugin.convert_input(batch))
+
+    def _check_finite(self, turn: Turn) -> None:
+        live = self.exchange.live
+        if not all_finite(list(live.values())):
+            bad = next(name for name, tensor in live.items() if not bool(torch.isfinite(tensor).all()))
+            raise FloatingPointError(f"{bad} is not finite after {self.communication_interval} local iterations")
+
+    def _leave_out(self, turn: Turn, error: Exception) -> None:
+        self._errors.append(error)
+        reason = f"{type(error).__name__}: {error}"
+        self.left_out.append({"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason})
+        rank_zero_warn(f"client {turn.name!r} is left out of round {turn.round}: {reason}")
+
+    def _end_turn(self, turn: Turn) -> None:
+        exchange = self.exchange
+        weight = float(turn.num_examples) if self.client_weights == "examples" else 1.0
+        self.client_algorithm.end_turn(turn.client, exchange.shared, self.communication_interval)
+        if self.local_only:
+            self._call_round_end()
+        with torch.no_grad():
+            self.aggregator.add(turn.client, list(exchange.shared.values()), weight)
+        if exchange.personal:
+            slot = self._slots.setdefault(turn.client, {n: torch.empty_like(t) for n, t in exchange.personal.items()})
+            copy_tensors(slot.values(), exchange.personal.values())
+        first = self.optimizer_state_mode == "keep" and not self._local.clients
+        self._local.end_turn(turn.client, weight)
+        if first:
+            size = self._local.num_bytes(turn.client) / 2**20
+            rank_zero_info(f"optimizer_state='keep' holds {size:.1f} MiB of optimizer state for every client")
+
+    def _end_round(self) -> None:
+        assert self._server_update is not None
+        if self._errors and not self.aggregator.count:
+            self.drop_round()
+            raise RuntimeError(
+                f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
+            ) from self._errors[0]
+        names = list(self.exchange.shared)
+        self._server_update.apply(names, self.aggregator.result())
+        self.exchange.load_server()
+        self._local.end_round()
+        self._module.zero_grad(set_to_none=True)
+        self.client_algorithm.end_round()
+        self._turn, self.in_round = None, False
+        if not self.local_only:
+            self._call_round_end()
+
+    def _call_round_end(self) -> None:
+        if callable(hook := getattr(self._module, "on_round_end", None)):
+            hook(self.communication_interval)
+
+    def drop_round(self) -> None:
+        """Restores the server's model and optimizer state of before the round."""
+        self.exchange.load_server()
+        self._local.end_round(dropped=True)
+        self._turn, self._awaits_step = None, False
+
+    @contextmanager
+    def client_model(self, client: int) -> Iterator[None]:
+        """The module as the client sees it (its personal tensors in place) while the context lasts."""
+        exchange = self.exchange
+        exchange.snapshot()
+        if slot := self._slots.get(client):
+            copy_tensors([exchange.personal[name] for name in slot], slot.values())
+        try:
+            yield
+        finally:
+            exchange.load_server()
+
+    def on_exception(self, exception: BaseException) -> None:
+        if self.in_round and self._exchange is not None:
+            self.drop_round()
+        super().on_exception(exception)
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        state = super().lightning_module_state_dict()
+        if self.in_round and self._turn is not None:
+            state = {name: self.exchange.server.get(name, value) for name, value in state.items()}
+        return state
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        if self.in_round and self._module.trainer.training:
+            rank_zero_warn(f"{filepath} is not written: checkpoints hold whole rounds, and this one is not finished")
+            return
+        if self._exchange is not None:
+            checkpoint[CHECKPOINT_KEY] = self._federation_state()
+        super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def _federation_state(self) -> dict[str, Any]:
+        server = self._server_update.optimizer if self._server_update is not None else None
+        return {
+            "version": CHECKPOINT_VERSION,
+            "iterations": dict(self._iterations),
+            "local": self._local.state_dict(),
+            "server_optimizer": server.state_dict() if server is not None else None,
+            "personal": self._slots,
+            "algorithm": self.client_algorithm.state_dict(),
+            "left_out": copy.deepcopy(self.left_out),
+        }
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        super().load_optimizer_state_dict(checkpoint)
+        state = checkpoint.get(CHECKPOINT_KEY)
+        if state is None:
+            return  # a checkpoint of ordinary training: the federation starts from its weights
+        if state["version"] != CHECKPOINT_VERSION:
+            raise MisconfigurationException(
+                f"the checkpoint's federation state has version {state['version']}, this release reads"
+                f" {CHECKPOINT_VERSION}; resume it with the release that wrote it"
+            )
+        self._iterations = {int(client): int(n) for client, n in state["iterations"].items()}
+        self._local.load_state_dict(state["local"])
+        self._slots = {
+            int(client): {name: tensor.to(self.root_device) for name, tensor in slot.items()}
+            for client, slot in state["personal"].items()
+        }
+        self._load_server_optimizer(state["server_optimizer"])
+        self.client_algorithm.load_state_dict(state["algorithm"])
+        self.left_out = list(state["left_out"])
+
+    def _load_server_optimizer(self, saved: Mapping[str, Any] | None) -> None:
+        optimizer = self._server_update.optimizer if self._server_update is not None else None
+        if (saved is None) != (optimizer is None):
+            raise MisconfigurationException(
+                "the checkpoint was written with another server optimizer; resume with the same `server_optimizer`"
+            )
+        if optimizer is not None and saved is not None:
+            optimizer.load_state_dict(dict(saved))

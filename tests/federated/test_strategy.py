@@ -1,0 +1,318 @@
+"""FedAvgStrategy against federated averaging written as a plain loop, to the bit."""
+
+import copy
+
+import pytest
+import torch
+from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
+from torch import nn
+
+from fedgen.federated import FedAdam, FedAvgStrategy
+from fedgen.seeds import seed_all
+
+
+def plain_step(module, optimizers, batch, index):
+    """One local iteration of the modules above, without Lightning."""
+    if isinstance(module, TwoOptimizers):
+        chosen = optimizers[:1] if index % 3 else optimizers
+        for optimizer in chosen:
+            loss = module.losses(batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return
+    x, y = batch
+    loss = nn.functional.cross_entropy(module.net(x), y)
+    optimizers[0].zero_grad()
+    loss.backward()
+    optimizers[0].step()
+
+
+def plain_fedavg(module, data, rounds, interval, cohorts, mode="reset", uniform=False):
+    """FedAvg as anybody would write it: copy the server's model, train, take the weighted running mean."""
+    server = copy.deepcopy(module)
+    states, mean_states = {}, None
+    counts = dict.fromkeys(range(len(data.clients)), 0)
+    for round in range(rounds):
+        mean, total, sums, sum_weights = None, 0.0, None, {}
+        for client in cohorts(round):
+            local = copy.deepcopy(server).train()
+            optimizers = local.configure_optimizers()
+            optimizers = list(optimizers) if isinstance(optimizers, tuple) else [optimizers]
+            start = states.get(client) if mode == "keep" else mean_states if mode == "average" else None
+            if start is not None:
+                for optimizer, state in zip(optimizers, start):
+                    optimizer.load_state_dict(copy.deepcopy(state))
+            seed_all(data.seed, "turn", round, client)
+            turn = make_turn(data, client, round)
+            for batch in turn.batches(interval):
+                plain_step(local, optimizers, batch, counts[client])
+                counts[client] += 1
+            states[client] = [copy.deepcopy(optimizer.state_dict()) for optimizer in optimizers]
+            weight = 1.0 if uniform else float(len(data.clients[client].train))
+            total += weight
+            new = {k: v for k, v in local.state_dict().items() if v.is_floating_point()}
+            mean = {k: v.clone() for k, v in new.items()} if mean is None else mean
+            mean = {k: torch.lerp(mean[k], new[k], weight / total) for k in mean}
+            sums = mean_optimizer_state(sums, states[client], weight, sum_weights)
+        server.load_state_dict({**server.state_dict(), **mean})
+        mean_states = sums
+    return server
+
+
+def mean_optimizer_state(mean, states, weight, totals):
+    mean = copy.deepcopy(states) if mean is None else mean
+    for i, state in enumerate(states):
+        for parameter, slots in state["state"].items():
+            for name, value in slots.items():
+                key = (i, parameter, name)
+                first = key not in totals
+                totals[key] = totals.get(key, 0.0) + weight
+                if first or value is None or not torch.is_tensor(value):
+                    mean[i]["state"].setdefault(parameter, {})[name] = copy.deepcopy(value)
+                else:
+                    mean[i]["state"][parameter][name] = torch.lerp(
+                        mean[i]["state"][parameter][name], value, weight / totals[key]
+                    )
+    return mean
+
+
+def make_turn(data, client, round):
+    from fedgen.clients import Turn
+
+    owner = data.clients[client]
+    return Turn(owner.data, owner.train, data.batch_size, data.seed, client, owner.name, round)
+
+
+def run(module, data, rounds, **options):
+    strategy = FedAvgStrategy(**{"seed": data.seed, **options})
+    trainer = make_trainer(strategy, rounds)
+    trainer.fit(module, data)
+    return trainer
+
+
+@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+@pytest.mark.parametrize("kind", [Automatic, Manual, TwoOptimizers])
+@pytest.mark.parametrize("cohort_size", [None, 2])
+def test_equals_a_plain_loop_to_the_bit(kind, mode, cohort_size):
+    torch.manual_seed(3)
+    module, data = kind(), make_data()
+    strategy = FedAvgStrategy(5, cohort_size=cohort_size, optimizer_state=mode, seed=0)
+    expected = plain_fedavg(module, data, 4, 5, lambda r: strategy.sample_cohort(3, r), mode)
+    run(module, data, 4, communication_interval=5, cohort_size=cohort_size, optimizer_state=mode)
+    assert same(weights(module), weights(expected))
+
+
+def test_uniform_weights_ignore_the_clients_sizes():
+    torch.manual_seed(3)
+    module, data = Automatic("SGD"), make_data()
+    expected = plain_fedavg(module, data, 2, 3, lambda r: [0, 1, 2], uniform=True)
+    run(module, data, 2, communication_interval=3, client_weights="uniform")
+    assert same(weights(module), weights(expected))
+
+
+def test_the_running_mean_is_the_textbook_average():
+    """Two clients of 12 and 4 examples after one round: (12 a + 4 b) / 16."""
+    torch.manual_seed(3)
+    module, data = Automatic("SGD"), make_data((12, 4))
+    start = copy.deepcopy(module)
+    locals_ = []
+    for client in range(2):
+        local = copy.deepcopy(start).train()
+        optimizer = local.configure_optimizers()
+        seed_all(data.seed, "turn", 0, client)
+        for i, batch in enumerate(make_turn(data, client, 0).batches(3)):
+            plain_step(local, [optimizer], batch, i)
+        locals_.append(local)
+    run(module, data, 1, communication_interval=3)
+    for name, value in module.named_parameters():
+        a, b = (dict(local.named_parameters())[name] for local in locals_)
+        torch.testing.assert_close(value, (12 * a + 4 * b) / 16)
+
+
+def test_integer_buffers_keep_the_servers_value():
+    module = Automatic()
+    run(module, make_data(), 2, communication_interval=3)
+    assert int(module.net[1].num_batches_tracked) == 0
+
+
+def test_sgd_with_rate_one_as_server_optimizer_is_fedavg():
+    torch.manual_seed(3)
+    a = Automatic("SGD")
+    b = copy.deepcopy(a)
+    run(a, make_data(), 3, communication_interval=4)
+    run(b, make_data(), 3, communication_interval=4, server_optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    for left, right in zip(a.state_dict().values(), b.state_dict().values()):
+        torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5)
+
+
+def test_batch_idx_counts_a_clients_own_iterations_over_rounds():
+    module = TwoOptimizers()
+    run(module, make_data((4, 4)), 2, communication_interval=3)
+    assert module.seen == [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]
+
+
+def test_global_step_counts_every_step_of_every_client_and_optimizer():
+    assert run(Automatic(), make_data(), 2, communication_interval=5).global_step == 2 * 3 * 5
+    assert run(TwoOptimizers(), make_data(), 1, communication_interval=3).global_step == 3 * (3 + 1)
+
+
+class Failing(Automatic):
+    """Raises or diverges at client 1 in round 1 (its sixth iteration, counted from its eight examples' batches)."""
+
+    def __init__(self, how):
+        super().__init__("SGD")
+        self.how, self.turn = how, None
+
+    def training_step(self, batch, batch_idx):
+        if self.current_epoch == 1 and self.turn == 1:
+            if self.how == "raise":
+                self.net[0].weight.requires_grad_(False)
+                raise RuntimeError("no such luck")
+            return super().training_step(batch, batch_idx) * float("nan")
+        return super().training_step(batch, batch_idx)
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.turn = batch.client
+
+
+@pytest.mark.parametrize(("how", "word"), [("raise", "no such luck"), ("nan", "not finite")])
+def test_a_failing_client_is_left_out_and_the_rest_renormalised(how, word):
+    torch.manual_seed(3)
+    module, data = Failing(how), make_data()
+    expected = plain_fedavg(Automatic("SGD").eval(), data, 0, 3, None)
+    expected.load_state_dict(module.state_dict())
+    expected = plain_fedavg(expected, data, 3, 3, lambda r: [0, 2] if r == 1 else [0, 1, 2])
+    strategy = FedAvgStrategy(3, seed=0)
+    trainer = make_trainer(strategy, 3)
+    with pytest.warns(UserWarning, match=f"client 'client 1' is left out of round 1: .*{word}"):
+        trainer.fit(module, data)
+    assert same(weights(module), weights(expected))
+    assert module.net[0].weight.requires_grad
+    assert [(e["round"], e["client"]) for e in strategy.left_out] == [(1, 1)]
+
+
+class AlwaysFailing(Automatic):
+    def training_step(self, batch, batch_idx):
+        raise KeyError("missing label")
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out")
+def test_a_round_that_loses_every_client_raises_with_the_first_error_chained():
+    module = AlwaysFailing()
+    before = weights(module)
+    with pytest.raises(RuntimeError, match="every client of round 0") as caught:
+        run(module, make_data(), 1, communication_interval=2)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert same(before, weights(module))
+
+
+def test_personal_tensors_never_leave_their_client():
+    torch.manual_seed(3)
+    module = TwoOptimizers()
+    start = weights(module)
+    strategy = FedAvgStrategy(4, personal=["b.*"], seed=0)
+    trainer = make_trainer(strategy, 3)
+    trainer.fit(module, make_data())
+    assert torch.equal(module.b.weight, start["b.weight"])
+    assert not torch.equal(module.a.weight, start["a.weight"])
+    seen = []
+    for client in range(3):
+        with strategy.client_model(client):
+            seen.append(module.b.weight.detach().clone())
+    assert not torch.equal(seen[0], seen[1])
+    assert torch.equal(module.b.weight, start["b.weight"])
+
+
+def test_everything_personal_is_local_training_without_exchange():
+    """Each client's weights after 3 rounds of 4 iterations are those it reaches alone."""
+    torch.manual_seed(3)
+    module, data = Manual("SGD"), make_data()
+    start = copy.deepcopy(module)
+    strategy = FedAvgStrategy(4, personal=["*"], optimizer_state="keep", seed=0)
+    make_trainer(strategy, 3).fit(module, data)
+    assert strategy.local_only
+    alone = copy.deepcopy(start).train()
+    optimizer = alone.configure_optimizers()
+    for round in range(3):
+        seed_all(data.seed, "turn", round, 1)
+        for i, batch in enumerate(make_turn(data, 1, round).batches(4)):
+            plain_step(alone, [optimizer], batch, i)
+    with strategy.client_model(1):
+        for name, value in module.named_parameters():
+            assert torch.equal(value, dict(alone.named_parameters())[name])
+
+
+def test_a_personal_pattern_that_matches_nothing_is_an_error():
+    with pytest.raises(ValueError, match=r"\['critic.\*'\] match no tensor"):
+        run(Automatic(), make_data(), 1, communication_interval=1, personal=["critic.*"])
+
+
+class Frozen(Automatic):
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Linear(3, 3).requires_grad_(False)
+        self.ema = nn.Linear(3, 3)
+        self.ema.exchanged = False
+
+    def on_round_end(self, iterations):
+        self.rounds = getattr(self, "rounds", 0) + iterations
+
+
+def test_frozen_parameters_and_unexchanged_modules_are_left_alone():
+    module = Frozen()
+    strategy = FedAvgStrategy(2, seed=0)
+    make_trainer(strategy, 2).fit(module, make_data())
+    assert not any(name.startswith(("backbone", "ema")) for name in strategy.exchange.live)
+    assert module.rounds == 4
+
+
+def test_two_runs_with_one_seed_are_equal_and_another_seed_differs():
+    results = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(3)
+        module = Automatic()
+        run(module, make_data(seed=seed), 2, communication_interval=4)
+        results.append(weights(module))
+    assert same(results[0], results[1])
+    assert not same(results[0], results[2])
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_more_than_one_device_is_refused_not_ignored(devices):
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+    with pytest.raises(MisconfigurationException, match=f"{devices} device"):
+        make_trainer(FedAvgStrategy(2), 1, devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"communication_interval": 0}, "communication_interval=0"),
+        ({"cohort_size": 0}, "cohort_size=0"),
+        ({"client_weights": "size"}, "client_weights='size'"),
+        ({"optimizer_state": "share"}, "optimizer_state='share'"),
+    ],
+)
+def test_settings_out_of_range_are_named(options, word):
+    with pytest.raises(ValueError, match=word):
+        FedAvgStrategy(**options)
+
+
+def test_a_cohort_larger_than_the_federation_is_an_error():
+    with pytest.raises(ValueError, match="cohort_size=4, but there are 3 clients"):
+        run(Automatic(), make_data(), 1, communication_interval=1, cohort_size=4)
+
+
+def test_momentum_of_the_server_persists_over_rounds():
+    """FedAdam's first step on a single client with lr 0.5 (keras): w - 0.5 * sqrt(1-b2)/(1-b1) * m / (sqrt(v) + eps)."""
+    torch.manual_seed(3)
+    module, data = Automatic("SGD"), make_data((8,))
+    start = weights(module)
+    reference = plain_fedavg(module, data, 1, 3, lambda r: [0])
+    run(module, data, 1, communication_interval=3, server_optimizer=lambda p: FedAdam(p, lr=0.5))
+    g = start["net.0.weight"] - reference.net[0].weight.detach()
+    m, v = 0.1 * g, 0.001 * g * g
+    expected = start["net.0.weight"] - 0.5 * (0.001**0.5 / 0.1) * m / (v.sqrt() + 1e-4)
+    torch.testing.assert_close(module.net[0].weight.detach(), expected, atol=1e-6, rtol=1e-5)
