@@ -3,6 +3,8 @@
 import json
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +66,14 @@ def require_writable(folder: str | Path) -> Path:
 
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file; object arrays (pickles) are refused by NumPy."""
-    with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    """The arrays of an .npz file; object arrays (pickles) are refused by NumPy.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not an .npz file, or a damaged one.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is not an .npz file of plain arrays, or it is damaged ({error})") from error

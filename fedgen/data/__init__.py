@@ -1,7 +1,12 @@
 """Data sets: labelled images or points in memory."""
 
+from fedgen.data.cifar10 import CIFAR10
 from fedgen.data.dataset import DataSet
 from fedgen.data.digits import Digits
 from fedgen.data.examples import Examples
+from fedgen.data.fashion_mnist import FashionMNIST
+from fedgen.data.gaussian_mixture import GaussianMixture
+from fedgen.data.image_folder import ImageFolder
+from fedgen.data.mnist5k import MNIST5k
 
-__all__ = ["DataSet", "Digits", "Examples"]
+__all__ = ["CIFAR10", "DataSet", "Digits", "Examples", "FashionMNIST", "GaussianMixture", "ImageFolder", "MNIST5k"]

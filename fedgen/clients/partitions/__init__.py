@@ -1,6 +1,21 @@
 """Partitions: which client owns which example."""
 
 from fedgen.clients.partitions.by_class import ByClass
+from fedgen.clients.partitions.dirichlet import Dirichlet
+from fedgen.clients.partitions.iid import IID
 from fedgen.clients.partitions.partition import Partition, check_assignment
+from fedgen.clients.partitions.saved import PartitionFile, SavedPartition, load_partition, save_partition
+from fedgen.clients.partitions.shards import Shards
 
-__all__ = ["ByClass", "Partition", "check_assignment"]
+__all__ = [
+    "IID",
+    "ByClass",
+    "Dirichlet",
+    "Partition",
+    "PartitionFile",
+    "SavedPartition",
+    "Shards",
+    "check_assignment",
+    "load_partition",
+    "save_partition",
+]

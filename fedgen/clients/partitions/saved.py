@@ -1,0 +1,115 @@
+"""A partition on disk: written once, used by every run that must see the same clients."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgen.clients.partitions.partition import Partition, check_assignment
+from fedgen.data.examples import Examples
+from fedgen.files import atomic_write, read_npz
+
+VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionFile:
+    """What a partition file holds.
+
+    Args:
+        assignment: one int64 array of positions for each client.
+        names: the clients' names.
+        data: name of the examples that were dealt, e.g. "digits/train".
+        num_examples: how many they were.
+        fingerprint: `label_fingerprint` of their labels.
+        partition: settings of the partition (class name and arguments).
+        seed: the seed it was drawn with.
+    """
+
+    assignment: list[np.ndarray]
+    names: list[str]
+    data: str
+    num_examples: int
+    fingerprint: str
+    partition: dict[str, Any]
+    seed: int
+
+
+def label_fingerprint(examples: Examples) -> str:
+    """A hash of the labels in their order (BLAKE2b, 32 hex digits): other data or another order, another hash."""
+    labels = np.ascontiguousarray(examples.labels.numpy(), dtype="<i8")
+    return hashlib.blake2b(labels.tobytes(), digest_size=16).hexdigest()
+
+
+def save_partition(path: str | Path, partition: Partition, examples: Examples, seed: int) -> Path:
+    """Deals the examples and writes the result as one .npz, atomically; returns the path.
+
+    The file holds `indices` (all clients one after the other), `offsets` [num_clients + 1] and `settings` (JSON).
+    """
+    names = partition.names(examples)
+    assignment = check_assignment(partition.assign(examples, seed), len(examples), names)
+    settings = {
+        "version": VERSION,
+        "data": examples.name,
+        "num_examples": len(examples),
+        "fingerprint": label_fingerprint(examples),
+        "names": names,
+        "partition": partition.settings(),
+        "seed": seed,
+    }
+    offsets = np.cumsum([0, *map(len, assignment)])
+    with atomic_write(path) as file:
+        np.savez_compressed(file, indices=np.concatenate(assignment), offsets=offsets, settings=json.dumps(settings))
+    return Path(path)
+
+
+def load_partition(path: str | Path) -> PartitionFile:
+    """What `save_partition` wrote.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not a partition file, or of a newer version.
+    """
+    arrays = read_npz(path)
+    try:
+        settings = json.loads(str(arrays["settings"]))
+        version = settings.pop("version")
+        indices, offsets = arrays["indices"], arrays["offsets"]
+    except (KeyError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is not a partition file written by save_partition ({error!r})") from error
+    if version != VERSION:
+        raise ValueError(f"{path} has partition format {version}, but this fedgen reads {VERSION}; upgrade fedgen")
+    if offsets[0] != 0 or offsets[-1] != len(indices):
+        raise ValueError(f"{path} is damaged: offsets end at {offsets[-1]} for {len(indices)} positions; save it again")
+    parts = np.split(indices, offsets[1:-1])
+    assignment = check_assignment(parts, settings["num_examples"], settings["names"])
+    return PartitionFile(assignment=assignment, **settings)
+
+
+class SavedPartition(Partition):
+    """The clients of a file that `save_partition` wrote, whatever the seed.
+
+    Raises (in `assign` and `names`):
+        ValueError: if the examples are not those that were dealt.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+
+    def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
+        return self._read(examples).assignment
+
+    def names(self, examples: Examples) -> list[str]:
+        return self._read(examples).names
+
+    def _read(self, examples: Examples) -> PartitionFile:
+        stored = load_partition(self.path)
+        if len(examples) != stored.num_examples or label_fingerprint(examples) != stored.fingerprint:
+            raise ValueError(
+                f"{self.path} deals the {stored.num_examples} examples of {stored.data}, but got other labels: "
+                f"{len(examples)} examples of {examples.name}; load the data it was made from, or save a new partition"
+            )
+        return stored

@@ -1,0 +1,24 @@
+"""Fetching a data set's files, and saying what to do where they cannot be had."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def fetch(url: str, folder: Path, md5: str) -> Path:
+    """The path of a file downloaded into the folder; its checksum is verified, and a complete one is not fetched again.
+
+    Raises:
+        OSError: if the network or the server does not deliver it.
+        RuntimeError: if the checksum differs.
+    """
+    from torchvision.datasets.utils import download_url
+
+    download_url(url, str(folder), md5=md5)
+    return folder / url.rpartition("/")[2]
+
+
+def missing(name: str, searched: Sequence[Path], remedy: str, cause: Exception | None = None) -> FileNotFoundError:
+    """The error for a data set that is in none of the folders and could not be downloaded."""
+    places = ", ".join(str(folder.absolute()) for folder in searched)
+    download = f"; downloading it failed ({cause})" if cause else ""
+    return FileNotFoundError(f"{name} was not found in {places}{download}. To get it: {remedy}")
