@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 from torch import nn
 
 from fedgen.federated import FedAdam, FedAvgStrategy
 from fedgen.seeds import seed_all
+from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 
 
 def plain_step(module, optimizers, batch, index):
@@ -306,7 +306,7 @@ def test_a_cohort_larger_than_the_federation_is_an_error():
 
 
 def test_momentum_of_the_server_persists_over_rounds():
-    """FedAdam's first step on a single client with lr 0.5 (keras): w - 0.5 * sqrt(1-b2)/(1-b1) * m / (sqrt(v) + eps)."""
+    """First keras step at lr 0.5: w - 0.5 sqrt(1 - b2) / (1 - b1) m / (sqrt(v) + eps)."""
     torch.manual_seed(3)
     module, data = Automatic("SGD"), make_data((8,))
     start = weights(module)
