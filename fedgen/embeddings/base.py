@@ -1,6 +1,5 @@
-"""What every embedding promises: a frozen, quantising, differentiable map from images to features that nothing saves."""
+"""What every embedding promises: frozen, quantising, differentiable, and saved by nobody."""
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -9,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from fedgen.embeddings.hashing import hash_tensors
 from fedgen.images import quantise
 
 
@@ -37,7 +37,7 @@ class Embedding(nn.Module, ABC):
     takes_points = False
     """True where the input is points [N, D] that are never quantised."""
 
-    _network: nn.Module
+    _network: Any
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Embedding(nn.Module, ABC):
         self.eval()
 
     @property
-    def network(self) -> nn.Module:
-        """The frozen module that computes the features."""
+    def network(self) -> Any:
+        """The frozen torch module that computes the features."""
         return self._network
 
     @property
@@ -76,9 +76,7 @@ class Embedding(nn.Module, ABC):
             RuntimeError: if the input decides it and none was seen.
         """
         if self._dim is None:
-            raise RuntimeError(
-                f"the features of embedding {self.name} get their length from the first input; embed one"
-            )
+            raise RuntimeError(f"embedding {self.name} takes its dim from the input; embed an image first")
         return self._dim
 
     @abstractmethod
@@ -98,7 +96,7 @@ class Embedding(nn.Module, ABC):
             levels = (images if images.dtype == torch.uint8 else quantise(images)).float()
             if self.channels == 3 and levels.shape[1] == 1:
                 levels = levels.repeat(1, 3, 1, 1)
-            return self._checked(self.features(levels), len(images))
+            return self.checked(self.features(levels), len(images))
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Nothing, for a shape [N, C, H, W] this embedding takes.
@@ -119,16 +117,10 @@ class Embedding(nn.Module, ABC):
             raise ValueError(f"embedding {self.name} takes images of at least one pixel, got shape {list(shape)}")
 
     def fingerprint(self) -> str:
-        """A hash (32 hex digits) over class, name, settings and the weights' bytes: other features, other fingerprint."""
+        """A hash (32 hex digits) over class, name, settings and the weights: other features, other fingerprint."""
         if self._fingerprint is None:
-            digest = hashlib.blake2b(digest_size=16)
             identity = [type(self).__qualname__, self.name, self.channels, self.settings]
-            digest.update(json.dumps(identity, sort_keys=True).encode())
-            for name, tensor in self._weights():
-                digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-                # Bytes, not numbers: NumPy has no bfloat16. Flattened first, since a scalar cannot be viewed.
-                digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-            self._fingerprint = digest.hexdigest()
+            self._fingerprint = hash_tensors(self._weights(), json.dumps(identity, sort_keys=True))
         return self._fingerprint
 
     def train(self, mode: bool = True) -> Self:
@@ -149,7 +141,8 @@ class Embedding(nn.Module, ABC):
         self.network.to(self._device)
         return self
 
-    def _checked(self, features: Tensor, count: int) -> Tensor:
+    def checked(self, features: Tensor, count: int) -> Tensor:
+        """The features in float32, once they are known to be [count, dim]; ValueError otherwise."""
         if features.ndim != 2 or len(features) != count:
             raise ValueError(
                 f"embedding {self.name} must give features [{count}, dim], its network gave {list(features.shape)}"

@@ -1,15 +1,14 @@
 """Features on disk: computed once per (images, embedding), checked whenever they are read."""
 
-import hashlib
 import warnings
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.hashing import hash_tensors
 from fedgen.files import atomic_write, require_writable
 
 
@@ -29,10 +28,7 @@ class FeatureCache:
 
     def key(self, images: Tensor, embedding: Embedding, computation: str = "") -> str:
         """A hash (32 hex digits) of images, embedding and how it is computed (batch size, device)."""
-        digest = hashlib.blake2b(f"{images.dtype} {list(images.shape)} ".encode(), digest_size=16)
-        digest.update(_bytes(images))
-        digest.update(f"{embedding.fingerprint()} {computation}".encode())
-        return digest.hexdigest()
+        return hash_tensors([("images", images)], f"{embedding.fingerprint()} {computation}")
 
     def path(self, key: str) -> Path:
         """The file that holds, or would hold, the features of a key."""
@@ -47,30 +43,23 @@ class FeatureCache:
         except FileNotFoundError:
             return None
         except SafetensorError as error:
-            return self._damaged(path, str(error))
-        if metadata.get("key") != key or metadata.get("checksum") != _checksum(features):
-            return self._damaged(path, "its checksum does not match")
+            _warn_damaged(path, str(error))
+            return None
+        if metadata.get("key") != key or metadata.get("checksum") != hash_tensors([("features", features)]):
+            _warn_damaged(path, "its checksum does not match")
+            return None
         return features
 
     def store(self, key: str, features: Tensor) -> None:
         """Writes features under a key. A full disk costs a warning only: the features themselves are at hand."""
         features = features.detach().cpu().contiguous()
-        data = save({"features": features}, {"key": key, "checksum": _checksum(features)})
+        data = save({"features": features}, {"key": key, "checksum": hash_tensors([("features", features)])})
         try:
             with atomic_write(self.path(key)) as file:
                 file.write(data)
         except OSError as error:
             warnings.warn(f"cannot store features in {self.folder}: {error.strerror}; going on without", stacklevel=3)
 
-    def _damaged(self, path: Path, reason: str) -> None:
-        warnings.warn(f"{path} is damaged ({reason}) and is computed again", stacklevel=4)
 
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-
-
-def _checksum(features: Tensor) -> str:
-    digest = hashlib.blake2b(f"{features.dtype} {list(features.shape)} ".encode(), digest_size=16)
-    digest.update(_bytes(features))
-    return digest.hexdigest()
+def _warn_damaged(path: Path, reason: str) -> None:
+    warnings.warn(f"{path} is damaged ({reason}) and is computed again", stacklevel=4)

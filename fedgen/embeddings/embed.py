@@ -14,7 +14,7 @@ from fedgen.progress import track
 def embed(
     embedding: Embedding,
     images: Tensor,
-    batch_size: int = 128,
+    batch_size: int = 64,
     device: torch.device | str | None = None,
     description: str | None = None,
     cache: FeatureCache | None = None,
@@ -47,7 +47,7 @@ def embed(
         key = cache.key(images, embedding, f"batch {batch_size} on {embedding.device.type}")
         stored = cache.load(key)
         if stored is not None:
-            return stored
+            return embedding.checked(stored, len(images))
     features = _embedded(embedding, images, batch_size, description or f"embedding with {embedding.name}")
     if cache is not None and key is not None:
         cache.store(key, features)

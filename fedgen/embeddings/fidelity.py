@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedgen import seeds
 from fedgen.embeddings.base import Embedding
@@ -42,7 +42,7 @@ class FidelityEmbedding(Embedding):
         dtype: precision inside; features are float32 in any case.
     """
 
-    def __init__(self, extractor: nn.Module, name: str, dim: int, dtype: Precision = "float32") -> None:
+    def __init__(self, extractor: Any, name: str, dim: int, dtype: Precision = "float32") -> None:
         precisions = {"float32": torch.float32, "float64": torch.float64}
         if dtype not in precisions:
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
@@ -52,17 +52,16 @@ class FidelityEmbedding(Embedding):
         super().__init__(name, dim, extractor, channels=3, settings=settings)
 
     def features(self, levels: Tensor) -> Tensor:
-        return forward_of_floats(type(self.network))(self.network, levels)[0]
+        return forward_of_floats(type(self.network).forward)(self.network, levels)[0]
 
 
 @cache
-def forward_of_floats(kind: type[nn.Module]) -> Callable[[nn.Module, Tensor], tuple[Tensor, ...]]:
-    """The forward function of a torch-fidelity extractor class, without its check that images are uint8.
+def forward_of_floats(forward: Any) -> Callable[[Any, Tensor], tuple[Tensor, ...]]:
+    """The forward function of a torch-fidelity extractor class without its check that images are uint8.
 
     A second function over the same code, whose name `vassert` stands for a check that lets floats pass: nothing in
     torch-fidelity changes, and no line of it is copied.
     """
-    forward = kind.forward
     checked = forward.__globals__["vassert"]
 
     def allow_floats(condition: bool, message: str) -> None:

@@ -6,6 +6,7 @@ is first read as tensors only; torch-fidelity is then handed a fresh copy of tho
 
 import io
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -41,14 +42,18 @@ def build_clip(name: str, weights: str | Path | None) -> Any:
     """torch-fidelity's CLIP image tower; see `fidelity.load_clip`."""
     from torch_fidelity.feature_extractor_clip import MODEL_METADATA, MODEL_URLS, FeatureExtractorCLIP
 
-    if weights:
-        with _explained(name, weights):
-            # torch.jit reads archives in C++ and never unpickles Python objects.
-            return FeatureExtractorCLIP(name, ["clip"], feature_extractor_weights_path=str(require_file(weights)))
+    path = str(require_file(weights)) if weights else None
     file_name = f"{name}-{MODEL_METADATA[name]['hash']}.pt"
-    with _download_explained(name, MODEL_URLS[name], file_name):
-        # A TorchScript archive again; torch-fidelity compares the file's full SHA-256 with its own list.
-        return FeatureExtractorCLIP(name, ["clip"])
+    with warnings.catch_warnings():
+        # PyTorch would rather nobody used TorchScript; OpenAI's archives are what they are.
+        warnings.filterwarnings("ignore", message=".*torch.jit.* is deprecated")
+        if path is not None:
+            with _explained(name, weights):
+                # torch.jit reads archives in C++ and never unpickles Python objects.
+                return FeatureExtractorCLIP(name, ["clip"], feature_extractor_weights_path=path)
+        with _download_explained(name, MODEL_URLS[name], file_name):
+            # torch-fidelity compares the whole SHA-256 of the file with its own list before it reads it.
+            return FeatureExtractorCLIP(name, ["clip"])
 
 
 def build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None) -> Any:

@@ -43,12 +43,12 @@ class Identity(Embedding):
         self.check(tuple(images.shape))
         if images.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
             raise ValueError(f"embedding identity takes float points [N, D], got {images.dtype}")
-        return self._checked(self.features(images), len(images))
+        return self.checked(self.features(images), len(images))
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Nothing, for a shape [N, D]; ValueError otherwise."""
         if len(shape) != 2 or shape[1] < 1:
             raise ValueError(
-                f"embedding identity takes points [N, D], got shape {list(shape)}; for images choose another embedding, "
-                "for example efficientnet-lite0 or pixels"
+                f"embedding identity takes points [N, D], got shape {list(shape)}; "
+                "for images choose another embedding, for example efficientnet-lite0 or pixels"
             )

@@ -1,6 +1,7 @@
 """Embeddings by name."""
 
 import difflib
+import inspect
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -76,8 +77,6 @@ def load_embedding(name_or_module: str | nn.Module, weights: str | Path | None =
 
 
 def _made(name: str, factory: Callable[..., Embedding], *args: Any, **options: Any) -> Embedding:
-    import inspect
-
     allowed = [key for key in inspect.signature(factory).parameters if key not in ("name", "module")]
     if isinstance(factory, type) and issubclass(factory, ModuleEmbedding):
         allowed.append("name")

@@ -1,0 +1,80 @@
+"""Random weights for the standard extractors, so that nothing is downloaded."""
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_fidelity.feature_extractor_clip import VisionTransformer
+from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+
+from fedgen import seeds
+from fedgen.embeddings import Embedding, load_embedding
+
+
+class UnloadedInception(FeatureExtractorInceptionV3):
+    """torch-fidelity's Inception that keeps its initial weights."""
+
+    def load_state_dict(self, *args, **kwargs):
+        return None
+
+
+class RandomClip(nn.Module):
+    """The smallest network whose archive torch-fidelity accepts as CLIP: 32 px, features [N, 32]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.visual = VisionTransformer(32, 8, 64, 2, 1, 32)
+        self.text_projection = nn.Parameter(torch.zeros(1, 32))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.visual(images) + self.text_projection.sum()
+
+
+@pytest.fixture(scope="session")
+def inception_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state dict of Inception: every convolution N(0, 2 / fan_in), without which all features are about 1e-8."""
+    folder = tmp_path_factory.mktemp("inception")
+    torch.save({}, folder / "empty.pth")
+    with seeds.isolated():
+        torch.manual_seed(0)
+        network = UnloadedInception("inception-v3-compat", ["2048"], str(folder / "empty.pth"))
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=(2 / module.weight[0].numel()) ** 0.5)
+    torch.save(network.state_dict(), folder / "inception.pth")
+    return folder / "inception.pth"
+
+
+@pytest.fixture(scope="session")
+def inception(inception_weights: Path) -> Embedding:
+    return load_embedding("inception-v3-compat", weights=inception_weights)
+
+
+@pytest.fixture(scope="session")
+def clip_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A TorchScript archive of half a megabyte, as OpenAI publishes CLIP."""
+    path = tmp_path_factory.mktemp("clip") / "clip.pt"
+    with seeds.isolated(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit.* is deprecated")
+        torch.manual_seed(0)
+        network = RandomClip().eval()
+        torch.jit.trace(network, torch.zeros(1, 3, 32, 32)).save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def clip(clip_weights: Path) -> Embedding:
+    return load_embedding("clip-vit-b-32", weights=clip_weights)
+
+
+@pytest.fixture(scope="session")
+def lite0() -> Embedding:
+    return load_embedding("efficientnet-lite0", size=32)
+
+
+@pytest.fixture
+def images() -> Tensor:
+    """Three float images [3, 1, 8, 8], a few pixels beyond [-1, 1]."""
+    return torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2.2 - 1.1

@@ -1,0 +1,71 @@
+import pytest
+import torch
+from torch import nn
+
+from fedgen.embeddings import embed, load_embedding
+from fedgen.images import to_uint8
+
+
+def test_features_are_those_of_the_embedding_whatever_the_batch_size(lite0):
+    images = torch.randint(0, 256, (7, 1, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    expected = lite0(images)
+    for batch_size in (1, 3, 7, 100):
+        features = embed(lite0, images, batch_size=batch_size)
+        assert features.dtype == torch.float32
+        assert not features.requires_grad
+        torch.testing.assert_close(features, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_float_images_and_their_uint8_copies_have_bitwise_the_same_features(lite0, clip, images):
+    for embedding in (lite0, clip, load_embedding("pixels")):
+        assert torch.equal(embed(embedding, images), embed(embedding, to_uint8(images)))
+
+
+def test_points_are_embedded_as_they_are():
+    points = torch.randn(10, 2, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(embed(load_embedding("identity"), points, batch_size=3), points)
+
+
+def test_inputs_that_want_gradients_do_not_keep_a_graph(images):
+    features = embed(load_embedding("pixels"), images.requires_grad_())
+    assert features.grad_fn is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_the_first_image_that_is_not_finite_is_named(images, value):
+    images[1:, 0, 3, 3] = value
+    with pytest.raises(ValueError, match="image 1 holds NaN or infinity"):
+        embed(load_embedding("pixels"), images)
+
+
+def test_the_first_point_that_is_not_finite_is_named():
+    with pytest.raises(ValueError, match="point 2 holds NaN"):
+        embed(load_embedding("identity"), torch.tensor([[0.0], [1.0], [float("nan")]]))
+
+
+def test_features_that_are_not_finite_name_the_embedding_and_the_image():
+    class Logarithm(nn.Module):
+        def forward(self, images):
+            return images.log()
+
+    images = torch.full((5, 1, 2, 2), 9, dtype=torch.uint8)
+    images[3, 0, 0, 0] = 0
+    embedding = load_embedding(Logarithm(), input_range="levels")
+    with pytest.raises(ValueError, match="embedding Logarithm gives NaN or infinity for image 3"):
+        embed(embedding, images, batch_size=2)
+
+
+def test_float_grey_levels_are_refused():
+    with pytest.raises(ValueError, match=r"float images reach 255 and look like grey levels; .*\.to\(torch.uint8\)"):
+        embed(load_embedding("pixels"), torch.full((1, 1, 2, 2), 255.0))
+
+
+def test_wrong_inputs_are_refused(lite0, images):
+    with pytest.raises(ValueError, match="no images to embed with efficientnet-lite0-32"):
+        embed(lite0, images[:0])
+    with pytest.raises(ValueError, match="uint8 or float images, got torch.int64"):
+        embed(lite0, torch.zeros(1, 1, 8, 8, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"takes images \[N, C, H, W\]"):
+        embed(lite0, torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        embed(lite0, images, batch_size=0)

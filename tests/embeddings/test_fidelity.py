@@ -1,0 +1,143 @@
+"""Values against torch-fidelity's own path, on random weights."""
+
+import pytest
+import torch
+from torch import nn
+from torch_fidelity.feature_extractor_clip import FeatureExtractorCLIP
+from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+
+from fedgen.embeddings import embed, load_embedding
+from fedgen.images import to_uint8
+
+
+@pytest.fixture
+def rgb():
+    """Float images [2, 3, 20, 12] in [-1, 1]."""
+    return torch.rand(2, 3, 20, 12, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+
+def test_inception_features_are_bitwise_torch_fidelitys(inception, inception_weights, rgb):
+    extractor = FeatureExtractorInceptionV3("inception-v3-compat", ["2048"], str(inception_weights))
+    assert torch.equal(inception(rgb), extractor(to_uint8(rgb))[0])
+    assert (inception.name, inception.dim) == ("inception-v3-compat", 2048)
+
+
+def test_inception_gradients_agree_with_a_finite_difference(inception_weights):
+    # Around a grey level the quantiser is flat, so the slope is taken over a whole level: 1 / 127.5.
+    embedding = load_embedding("inception-v3-compat", weights=inception_weights, layer="64", dtype="float64")
+    images = torch.zeros(1, 3, 8, 8, dtype=torch.float64, requires_grad=True)
+    embedding(images).sum().backward()
+    step = torch.full_like(images, 1 / 127.5)
+    with torch.no_grad():
+        slope = (embedding(images + step).sum() - embedding(images - step).sum()) / 2
+    assert slope.item() == pytest.approx((images.grad * step).sum().item(), rel=0.05)
+
+
+@pytest.mark.parametrize(("layer", "dim"), [("64", 64), ("192", 192), ("768", 768)])
+def test_earlier_inception_layers_have_their_own_names(inception_weights, rgb, layer, dim):
+    embedding = load_embedding("inception-v3-compat", weights=inception_weights, layer=layer)
+    extractor = FeatureExtractorInceptionV3("inception-v3-compat", [layer], str(inception_weights))
+    assert embedding.name == f"inception-v3-compat-{layer}"
+    assert embedding.dim == dim
+    if dim < 768:
+        assert torch.equal(embedding(rgb), extractor(to_uint8(rgb))[0])
+
+
+def test_float64_is_float64_where_torch_fidelity_computes_in_float32(inception_weights, rgb):
+    single = load_embedding("inception-v3-compat-64", weights=inception_weights)
+    double = load_embedding("inception-v3-compat-64", weights=inception_weights, dtype="float64")
+    assert next(double.network.parameters()).dtype == torch.float64
+    assert double(rgb).dtype == torch.float32
+    assert not torch.equal(double(rgb), single(rgb))
+    torch.testing.assert_close(double(rgb), single(rgb), rtol=1e-4, atol=1e-5)
+    assert double.fingerprint() != single.fingerprint()
+    # torch-fidelity's own option, kept as evidence: the day this fails its bug is fixed.
+    theirs = FeatureExtractorInceptionV3(
+        "inception-v3-compat", ["64"], str(inception_weights), feature_extractor_internal_dtype="float64"
+    )
+    assert next(theirs.parameters()).dtype == torch.float32
+
+
+def test_clip_features_are_bitwise_torch_fidelitys(clip, clip_weights, rgb):
+    with pytest.warns(FutureWarning, match="deprecated"):
+        extractor = FeatureExtractorCLIP("clip-vit-b-32", ["clip"], str(clip_weights))
+    assert torch.equal(clip(rgb), extractor(to_uint8(rgb))[0])
+    assert (clip.name, clip.dim) == ("clip-vit-b-32", 32)
+
+
+def test_torch_fidelity_itself_still_refuses_floats(inception, rgb):
+    with pytest.raises(ValueError, match="dtype=torch.uint8"):
+        inception.network(rgb)
+
+
+class SmallVgg(nn.Module):
+    """torchvision's VGG16 in miniature: a classifier of seven entries, of which torch-fidelity drops the last three."""
+
+    def __init__(self, **kwargs) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3, stride=8), nn.AdaptiveAvgPool2d(2), nn.Flatten())
+        self.classifier = nn.Sequential(
+            nn.Linear(16, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 6), nn.ReLU(), nn.Dropout(), nn.Linear(6, 2)
+        )
+
+    def forward(self, images):
+        return self.classifier(self.features(images))
+
+
+def test_vgg16_gives_its_second_hidden_layer(monkeypatch, tmp_path, rgb):
+    monkeypatch.setattr("torchvision.models.vgg16", SmallVgg)
+    torch.save(SmallVgg().state_dict(), tmp_path / "vgg16.pth")
+    embedding = load_embedding("vgg16", weights=tmp_path / "vgg16.pth")
+    before = load_embedding("vgg16-fc2", weights=tmp_path / "vgg16.pth")
+    assert (embedding.name, before.name, embedding.dim) == ("vgg16", "vgg16-fc2", 6)
+    assert torch.equal(embedding(rgb), embedding.network(to_uint8(rgb))[0])
+    assert torch.equal(embedding(rgb), before(rgb).relu())
+
+
+HUBCONF = """
+import torch
+
+class Small(torch.nn.Module):
+    embed_dim = 3
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, images):
+        return images.mean((2, 3)) * self.scale
+
+def dinov2_vits14(pretrained=True):
+    assert not pretrained
+    return Small()
+"""
+
+
+def test_dinov2_loads_local_weights_into_a_local_clone(tmp_path, rgb):
+    (tmp_path / "hubconf.py").write_text(HUBCONF)
+    torch.save({"scale": torch.tensor([1.0, 2.0, 3.0])}, tmp_path / "dinov2_vits14_pretrain.pth")
+    weights = tmp_path / "dinov2_vits14_pretrain.pth"
+    embedding = load_embedding("dinov2-vit-s-14", weights=weights, repo=tmp_path)
+    assert embedding.dim == 3
+    assert torch.equal(embedding(rgb), embedding.network(to_uint8(rgb))[0])
+    grey = embed(embedding, torch.full((1, 1, 14, 14), 255, dtype=torch.uint8))
+    # ImageNet's normalisation of white, times the loaded weights.
+    expected = [(1 - 0.485) / 0.229, 2 * (1 - 0.456) / 0.224, 3 * (1 - 0.406) / 0.225]
+    assert grey[0].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("inception-v3-compat", {"layer": "100"}, "no layer '100'; choose one of 64, 192"),
+        ("vgg16", {"layer": "fc1"}, "no layer 'fc1'"),
+    ],
+)
+def test_unknown_layers_are_refused_before_weights_are_read(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        load_embedding(name, weights="nowhere.pth", **options)
+
+
+def test_unknown_precisions_are_refused(clip_weights):
+    with pytest.raises(ValueError, match="float32 or float64, got 'bfloat16'"):
+        load_embedding("clip-vit-b-32", weights=clip_weights, dtype="bfloat16")

@@ -1,0 +1,83 @@
+"""No file runs code, and every failure says what to put where."""
+
+import os
+from urllib.error import URLError
+
+import pytest
+import torch
+
+from fedgen.embeddings import load_embedding
+
+
+class Attack:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, folder) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.parametrize("name", ["inception-v3-compat", "vgg16", "dinov2-vit-s-14", "efficientnet-lite0"])
+def test_a_weight_file_that_carries_code_is_refused_and_not_run(name, tmp_path):
+    torch.save({"weights": Attack(tmp_path / "attacked")}, tmp_path / "evil.pth")
+    with pytest.raises(ValueError, match=r"evil\.pth is not a readable file of weights \(tensors only\)"):
+        load_embedding(name, weights=tmp_path / "evil.pth")
+    assert not (tmp_path / "attacked").exists()
+
+
+def test_clip_refuses_a_pickle_without_running_it(tmp_path):
+    torch.save({"weights": Attack(tmp_path / "attacked")}, tmp_path / "evil.pt")
+    with pytest.raises(ValueError, match=r"evil\.pt does not hold the weights of clip-vit-b-32"):
+        load_embedding("clip-vit-b-32", weights=tmp_path / "evil.pt")
+    assert not (tmp_path / "attacked").exists()
+
+
+@pytest.mark.parametrize("name", ["inception-v3-compat", "clip-vit-b-32", "dinov2-vit-s-14", "efficientnet-lite0"])
+def test_a_missing_file_is_named(name, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file of weights at .*missing\.pth"):
+        load_embedding(name, weights=tmp_path / "missing.pth")
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    torch.save({"scale": torch.ones(1)}, tmp_path / "other.pth")
+    with pytest.raises(ValueError, match=r"other\.pth does not hold the weights of inception-v3-compat"):
+        load_embedding("inception-v3-compat", weights=tmp_path / "other.pth")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("inception-v3-compat", "weights-inception-2015-12-05-6726825d.pth"),
+        ("vgg16", "vgg16-397923af.pth"),
+        ("clip-vit-b-32", "clip-vit-b-32-40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af.pt"),
+    ],
+)
+def test_a_failed_download_says_which_file_to_put_where(name, file, monkeypatch, tmp_path):
+    def offline(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.download_url_to_file", offline)
+    with pytest.raises(RuntimeError, match="cannot download the weights") as raised:
+        load_embedding(name)
+    assert str(tmp_path / "hub" / "checkpoints" / file) in str(raised.value)
+    assert "weights=" in str(raised.value)
+
+
+def test_a_downloaded_inception_is_found_in_the_cache(inception_weights, monkeypatch, tmp_path, images, inception):
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "weights-inception-2015-12-05-6726825d.pth").symlink_to(inception_weights)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    assert load_embedding("inception-v3-compat").fingerprint() == inception.fingerprint()
+
+
+def test_dinov2_says_where_its_code_must_lie(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    torch.save({}, tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match="clone https://github.com/facebookresearch/dinov2 and pass repo=FOLDER"):
+        load_embedding("dinov2-vit-s-14", weights=tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match="needs weights= too"):
+        load_embedding("dinov2-vit-s-14", repo=tmp_path)
