@@ -26,7 +26,7 @@ class Embedding(nn.Module, ABC):
     Args:
         name: what stored scores call the embedding; unique for its weights' architecture, layer and resize.
         dim: length of a feature vector; None where the input decides.
-        network: the module that `features` runs.
+        network: the module that `features` runs; frozen in place.
         channels: colour channels the network needs; grey images are repeated to 3. None takes any number.
         settings: whatever else decides the features (resize, layer, dtype), JSON values; part of the fingerprint.
     """

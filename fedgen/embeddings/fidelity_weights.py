@@ -66,7 +66,7 @@ def build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None)
     from torch_fidelity.feature_extractor_dinov2 import MODEL_METADATA, FeatureExtractorDinoV2
 
     if weights is None and repo is None:
-        with _download_explained(name, "https://github.com/facebookresearch/dinov2", "(use repo= and weights=)"):
+        with _dinov2_download_explained(name):
             return FeatureExtractorDinoV2(name, ["dinov2"])
     if weights is None:
         raise ValueError(f"{name} with repo={str(repo)!r} needs weights= too: the path of its local state dict")
@@ -108,6 +108,18 @@ def _download_explained(name: str, url: str, file_name: str) -> Iterator[None]:
         raise RuntimeError(
             f"cannot download the weights of {name} ({error}); fetch {url} elsewhere and put the file at {target}, "
             "or pass its path as weights="
+        ) from error
+
+
+@contextmanager
+def _dinov2_download_explained(name: str) -> Iterator[None]:
+    # Code and weights come from two places, so there is no one file to put anywhere.
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise RuntimeError(
+            f"cannot download {name} ({error}); elsewhere, clone https://github.com/facebookresearch/dinov2 and fetch the "
+            "backbone's weights that its README links, then pass repo=FOLDER and weights=PATH"
         ) from error
 
 

@@ -76,14 +76,14 @@ def load_embedding(name_or_module: str | nn.Module, weights: str | Path | None =
     return _made(name, WITH_WEIGHTS[name], weights=weights, **options)
 
 
-def _made(name: str, factory: Callable[..., Embedding], *args: Any, **options: Any) -> Embedding:
+def _made(title: str, factory: Callable[..., Embedding], /, *args: Any, **options: Any) -> Embedding:
     allowed = [key for key in inspect.signature(factory).parameters if key not in ("name", "module")]
     if isinstance(factory, type) and issubclass(factory, ModuleEmbedding):
         allowed.append("name")
     for option in options:
         if option not in allowed:
             known = ", ".join(key for key in allowed if key != "weights") or "none"
-            raise ValueError(f"embedding {name} has no option {option!r}; its options: {known}")
+            raise ValueError(f"embedding {title} has no option {option!r}; its options: {known}")
     return factory(*args, **options)
 
 

@@ -149,7 +149,7 @@ def test_wrong_shapes_are_refused_before_any_work(lite0, shape, message):
 
 
 def test_integers_other_than_uint8_are_refused(lite0):
-    with pytest.raises(ValueError, match="float images in .* or uint8, got torch.int64"):
+    with pytest.raises(ValueError, match=r"float images in .* or uint8, got torch\.int64"):
         lite0(torch.zeros(1, 1, 8, 8, dtype=torch.int64))
 
 

@@ -93,7 +93,7 @@ def test_nothing_but_whole_entries_is_left_in_the_folder(cache, images):
 
 def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(PermissionError, match="cannot write in .*file/features"):
+    with pytest.raises(PermissionError, match=r"cannot write in .*file/features"):
         FeatureCache(tmp_path / "file" / "features")
 
 

@@ -63,7 +63,7 @@ def test_float_grey_levels_are_refused():
 def test_wrong_inputs_are_refused(lite0, images):
     with pytest.raises(ValueError, match="no images to embed with efficientnet-lite0-32"):
         embed(lite0, images[:0])
-    with pytest.raises(ValueError, match="uint8 or float images, got torch.int64"):
+    with pytest.raises(ValueError, match=r"uint8 or float images, got torch\.int64"):
         embed(lite0, torch.zeros(1, 1, 8, 8, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"takes images \[N, C, H, W\]"):
         embed(lite0, torch.zeros(4, 2))

@@ -74,10 +74,20 @@ def test_a_downloaded_inception_is_found_in_the_cache(inception_weights, monkeyp
     assert load_embedding("inception-v3-compat").fingerprint() == inception.fingerprint()
 
 
+def test_a_failed_download_of_dinov2_says_what_to_fetch(monkeypatch, tmp_path):
+    def offline(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr("torch.hub.load", offline)
+    with pytest.raises(RuntimeError, match=r"no network.* clone .* pass repo=FOLDER and weights=PATH"):
+        load_embedding("dinov2-vit-s-14")
+
+
 def test_dinov2_says_where_its_code_must_lie(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     torch.save({}, tmp_path / "weights.pth")
-    with pytest.raises(ValueError, match="clone https://github.com/facebookresearch/dinov2 and pass repo=FOLDER"):
+    with pytest.raises(ValueError, match=r"clone https://github\.com/facebookresearch/dinov2 and pass repo=FOLDER"):
         load_embedding("dinov2-vit-s-14", weights=tmp_path / "weights.pth")
     with pytest.raises(ValueError, match="needs weights= too"):
         load_embedding("dinov2-vit-s-14", repo=tmp_path)

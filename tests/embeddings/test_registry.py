@@ -12,7 +12,7 @@ def test_names_hold_every_embedding():
 
 
 def test_an_unknown_name_lists_the_known_ones_closest_first():
-    with pytest.raises(ValueError, match="unknown embedding 'pixel'; did you mean pixels.* known: pixels, "):
+    with pytest.raises(ValueError, match=r"unknown embedding 'pixel'; did you mean pixels.* known: pixels, "):
         load_embedding("pixel")
 
 
