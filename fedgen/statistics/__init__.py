@@ -1,6 +1,6 @@
 """Features to summaries that pool: what crosses the line between a client and a server."""
 
-from fedgen.statistics.gaussian import Gaussian, pool, summarize
+from fedgen.statistics.gaussian import Gaussian, RunningPool, pool, summarize
 from fedgen.statistics.messages import (
     Message,
     MessageError,
@@ -16,6 +16,7 @@ __all__ = [
     "Message",
     "MessageError",
     "Provenance",
+    "RunningPool",
     "add",
     "gaussian_from_message",
     "gaussian_to_message",

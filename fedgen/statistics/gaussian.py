@@ -147,21 +147,43 @@ def pool(summaries: Iterable[Gaussian], weights: Sequence[float] | Tensor | None
     Raises:
         ValueError: for no summaries, differing D, or weights negative, not finite, all zero or of another length.
     """
-    running: Gaussian | None = None
-    mass = 0.0
+    running = RunningPool(by_count=weights is None)
     for summary, weight in _with_weights(summaries, weights):
-        if weight == 0:
-            continue
-        if running is None:
-            running = summary
+        running.add(summary, weight)
+    return running.result()
+
+
+class RunningPool:
+    """A pool that grows by one summary at a time, for callers that cannot hold them all; `pool` in a loop.
+
+    Args:
+        by_count: whether masses are counts, so that the number of images is their plain sum and not the effective one.
+    """
+
+    def __init__(self, by_count: bool) -> None:
+        self.by_count = by_count
+        self.mass = 0.0
+        self._pooled: Gaussian | None = None
+
+    def add(self, summary: Gaussian, mass: float) -> None:
+        """Adds a summary with a mass, on any scale that all masses share; zero leaves it out."""
+        if mass == 0:
+            return
+        if self._pooled is None:
+            self._pooled = summary
         else:
-            # by count the number of images is their sum, exactly; by weight it is the effective number
-            count = running.count + summary.count if weights is None else _effective(running, mass, summary, weight)
-            running = _merge(running, mass, summary, weight, count)
-        mass += weight
-    if running is None:
-        raise ValueError("nothing to pool: give at least one summary with a positive weight")
-    return running
+            self._pooled = _merge(self._pooled, self.mass, summary, mass, self.by_count)
+        self.mass += mass
+
+    def result(self) -> Gaussian:
+        """The pooled summary so far.
+
+        Raises:
+            ValueError: if nothing of positive mass was added.
+        """
+        if self._pooled is None:
+            raise ValueError("nothing to pool: give at least one summary with a positive weight")
+        return self._pooled
 
 
 def _with_weights(
@@ -182,16 +204,12 @@ def _with_weights(
         raise ValueError(f"weights need one value a summary, got {len(values)} weights")
 
 
-def _effective(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float) -> float:
-    total = left_mass + right_mass
-    return 1.0 / ((left_mass / total) ** 2 / left.count + (right_mass / total) ** 2 / right.count)
-
-
-def _merge(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float, count: float) -> Gaussian:
+def _merge(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float, by_count: bool) -> Gaussian:
     """The mixture of two summaries in proportion to their masses (Chan, Golub and LeVeque 1979, for two sets)."""
     if left.dim != right.dim:
         raise ValueError(f"cannot pool summaries of {left.dim} and {right.dim} features; use one embedding for all")
     p, q = left_mass / (left_mass + right_mass), right_mass / (left_mass + right_mass)
+    count = left.count + right.count if by_count else 1.0 / (p * p / left.count + q * q / right.count)
     shift = right.mean - left.mean
     mean = left.mean + q * shift
     rows = [side.deviations for side in (left, right) if side.deviations is not None]

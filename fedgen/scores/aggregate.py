@@ -1,0 +1,97 @@
+"""Many clients, one score: avg, all, worst and power means, with the weights that all of them share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Weights = str | Sequence[float] | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedScore:
+    """One score of one generated set against every client and against their pool.
+
+    Args:
+        name: "fid" or "kid".
+        per_client: float64 [K], the score against each client.
+        values: "avg" (weighted mean of per_client), "all" (against the pooled clients), "worst" (the largest).
+        errors: standard errors of `values`, same keys; empty if they were not asked for. Generated and real images both
+            vary: the root of the sum of squares of the two in `error_parts`.
+        terms: for fid {"mean": {"avg", "all"}, "covariance": {"avg", "all"}}, which add up to the values; else empty.
+        error_parts: {"generated": {...}, "real": {...}}, standard errors with the other side's images held fixed. Two
+            checkpoints scored against the same clients share the second, so their difference has mostly the first.
+    """
+
+    name: str
+    per_client: Tensor
+    values: dict[str, float]
+    errors: dict[str, float] = field(default_factory=dict)
+    terms: dict[str, dict[str, float]] = field(default_factory=dict)
+    error_parts: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
+    """Client weights float64 [K] that sum to 1.
+
+    Args:
+        weights: "examples" (n_i / n), "uniform" (1 / K), or K non-negative numbers, normalised here.
+        counts: images of each client.
+
+    Raises:
+        ValueError: for another word, another length, or numbers negative, not finite or all zero.
+    """
+    if isinstance(weights, str):
+        if weights not in ("examples", "uniform"):
+            raise ValueError(f"weights must be 'examples', 'uniform' or numbers, got {weights!r}")
+        values = torch.tensor([n if weights == "examples" else 1.0 for n in counts], dtype=torch.float64)
+    else:
+        values = torch.as_tensor(weights, dtype=torch.float64).cpu()
+        if values.shape != (len(counts),):
+            raise ValueError(f"weights need one number a client, got {tuple(values.shape)} for {len(counts)} clients")
+        if not (torch.isfinite(values).all() and (values >= 0).all() and values.sum() > 0):
+            raise ValueError(f"weights must be finite, not negative and not all zero, got {values.tolist()}")
+    return values / values.sum()
+
+
+def aggregate(per_client: Tensor, weights: Tensor, how: str | float = "avg") -> float:
+    """One number from the clients' scores.
+
+    Args:
+        per_client: [K].
+        weights: [K], summing to 1; clients of weight 0 do not count, not even as the worst.
+        how: "avg", "worst" (the largest), or the power p of (sum_i w_i s_i^p)^(1/p): 1 is avg, infinity is worst; p > 1
+            leans towards the clients that are served badly.
+
+    Raises:
+        ValueError: for another word, p < 1, or negative scores under a power other than 1 (an unbiased KID may be one).
+    """
+    scores = per_client.double()[weights > 0]
+    shares = weights.double()[weights > 0]
+    power = {"avg": 1.0, "worst": float("inf")}.get(how) if isinstance(how, str) else float(how)
+    if power is None or not power >= 1:
+        raise ValueError(f"how must be 'avg', 'worst' or a power of at least 1, got {how!r}")
+    if power == 1:
+        return float(shares @ scores)
+    if power == float("inf"):
+        return float(scores.max())
+    if (scores < 0).any():
+        raise ValueError(f"power means need scores of at least 0, got {float(scores.min()):g}; use 'avg' or 'worst'")
+    scale = scores.max().clamp(min=torch.finfo(torch.float64).tiny)  # so that no power overflows
+    return float(scale * (shares @ (scores / scale) ** power) ** (1 / power))
+
+
+def combine(
+    name: str,
+    per_client: Tensor,
+    pooled: float,
+    weights: Tensor,
+    terms: dict[str, dict[str, float]] | None = None,
+    error_parts: dict[str, dict[str, float]] | None = None,
+) -> FederatedScore:
+    """The FederatedScore of per-client scores [K] and the score against the pool; errors add in squares over parts."""
+    values = {"avg": aggregate(per_client, weights), "all": pooled, "worst": aggregate(per_client, weights, "worst")}
+    parts = error_parts or {}
+    errors = {key: sum(part[key] ** 2 for part in parts.values()) ** 0.5 for key in values} if parts else {}
+    return FederatedScore(name, per_client, values, errors, terms or {}, parts)

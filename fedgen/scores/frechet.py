@@ -1,0 +1,209 @@
+"""Fréchet distance between Gaussians, and from one generated set to every client and to their pool in one pass.
+
+FD = |mu_1 - mu_2|^2 + tr C_1 + tr C_2 - 2 tr sqrt(C_1 C_2) (Heusel et al. 2017, arXiv 1706.08500). Computed from the
+smaller side of each pair and in float64; equal to torch-fidelity's and torchmetrics' values on the same features.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.frechet_errors import (
+    POOL_IMAGES,
+    Batch,
+    InfluenceErrors,
+    sample_client,
+    sample_deviations,
+    sample_pool,
+)
+from fedgen.scores.roots import Roots, factor, stack, trace_sqrt
+from fedgen.statistics.gaussian import Gaussian, RunningPool, check_features, summarize
+
+SMALL = 256  # clients of at most this many images are scored in batches
+PAD = 16  # within a batch, numbers of images are rounded up to a multiple of this
+
+
+def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, dict[str, float]]:
+    """The distance and its terms {"mean", "covariance"}, which add up to it.
+
+    Args:
+        a: summary of one set of features.
+        b: summary of the other.
+        ddof: divisor n - ddof of both covariances: 1 as peers print it, 0 for statements about populations.
+
+    Raises:
+        ValueError: if the dimensions differ, or a summary of one image meets ddof = 1.
+    """
+    _check_dim(a.dim, b.dim)
+    thin, other = (a, b) if a.is_low_rank else (b, a)
+    trace = float(trace_sqrt(factor(thin, ddof), _opposite(other, ddof))[0])
+    terms = {"mean": float((a.mean - b.mean).square().sum())}
+    terms["covariance"] = max(0.0, float(a.trace(ddof) + b.trace(ddof)) - 2 * trace)
+    return terms["mean"] + terms["covariance"], terms
+
+
+class FrechetReference:
+    """The clients' cached side of the distance: means, traces and roots of covariances, of each client and the pool.
+
+    A client of more images than features costs one D x D factor (33.5 MB at D = 2048), another its images' deviations.
+
+    Attributes:
+        weights: float64 [K], summing to 1, shared by avg and all.
+        counts: images of each client.
+        pooled: summary of the pool, as `statistics.pool` makes it.
+        ddof: the divisor of every covariance is n - ddof.
+    """
+
+    def __init__(self, clients: Iterable[tuple[Gaussian, Tensor | None]], weights: Weights, ddof: float) -> None:
+        self.ddof = ddof
+        self.counts: list[float] = []
+        self._means: list[Tensor] = []  # of each client, then of the pool
+        self._traces: list[Tensor] = []
+        self._scales: list[float] = []  # n / (n - ddof)
+        running = RunningPool(by_count=isinstance(weights, str) and weights == "examples")
+        batches: list[Batch] = []
+        positions: list[Tensor] = []
+        for number, (summary, features) in enumerate(clients):
+            root = self._factor(number, summary)
+            batches.append(Batch([number], root, [sample_client(number, summary, root, features)]))
+            positions.append((sample_deviations(summary, root, features, POOL_IMAGES) + summary.mean).float())
+            self.counts.append(summary.count)
+            running.add(summary, _mass(weights, number, summary.count))
+        if not batches:
+            raise ValueError("a reference needs at least one client")
+        self.weights = resolve_weights(weights, self.counts)
+        self.pooled = running.result()
+        self._batches = _group(batches)
+        self._pool = self._batches[0] if len(batches) == 1 else self._pool_batch(batches, positions)
+
+    @classmethod
+    def from_features(
+        cls, features: Iterable[Tensor], weights: Weights = "examples", ddof: float = 1
+    ) -> "FrechetReference":
+        """The reference of clients given by features [n_i, D], taken one at a time (a generator will do).
+
+        Args:
+            features: floating tensors, one a client.
+            weights: "examples" (n_i / n): the pool is the union of the images, and `all` equals the FID on concatenated
+                features. "uniform" or K numbers: the pool is the mixture sum_i w_i P_i, whose covariance is the
+                population's for ddof = 0 and, for ddof = 1, that times n' / (n' - 1) with the effective number of
+                images n' = 1 / sum_i (w_i^2 / n_i); the same as "examples" when all n_i are equal.
+            ddof: divisor n - ddof of every covariance, the generator's too.
+
+        Raises:
+            ValueError: for unusable features or weights, or a client with one image under ddof = 1.
+        """
+        return cls(((summarize(part), part) for part in _named(features)), weights, ddof)
+
+    @classmethod
+    def from_summaries(
+        cls, summaries: Iterable[Gaussian], weights: Weights = "examples", ddof: float = 1
+    ) -> "FrechetReference":
+        """As `from_features` but from summaries, as clients send them: same values; errors assume normal features."""
+        return cls(((summary, None) for summary in summaries), weights, ddof)
+
+    def score(self, generated: Tensor | Gaussian, errors: bool = True) -> FederatedScore:
+        """FID of generated features [m, D] (or their summary) to every client, avg, all and worst.
+
+        Args:
+            generated: features, or a summary: then the errors assume normal features.
+            errors: whether to add standard errors, for about four times the time. They are first-order (infinitesimal
+                jackknife): generated images vary as one sample, real ones within each client, weights stay, and the
+                worst client stays the worst. They do not include the bias of a FID from few images. A client of a
+                single image shows no variation and adds none.
+
+        Raises:
+            ValueError: for another D, or unusable features.
+        """
+        features = None if isinstance(generated, Gaussian) else generated
+        summary = generated if isinstance(generated, Gaussian) else summarize(generated)
+        _check_dim(len(self._means[0]), summary.dim)
+        influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
+        distances, terms = self._distances(summary, influences)
+        clients, pool = len(self.counts), self._pool.members[0]
+        named = {
+            key: {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])} for key, term in terms.items()
+        }
+        counted = distances[:clients].masked_fill(self.weights == 0, -1.0)
+        parts = influences.parts(int(counted.argmax()), pool) if influences else None
+        return combine("fid", distances[:clients], float(distances[pool]), self.weights, named, parts)
+
+    def _distances(self, summary: Gaussian, influences: InfluenceErrors | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Distances to each client and, last, the pool, and their terms."""
+        batches = self._batches + ([self._pool] if self._pool is not self._batches[0] else [])
+        traces = torch.zeros(len(self._means), dtype=torch.float64)
+        opposite = None if influences else _opposite(summary, self.ddof)
+        for batch in batches:
+            if influences:
+                found = influences.visit(batch, self._means, self._scales)
+            else:
+                assert opposite is not None
+                found = trace_sqrt(batch.roots, opposite)
+            traces[batch.members] = found.to(traces)
+        means = torch.stack([(mean - summary.mean).square().sum() for mean in self._means])
+        covariances = torch.stack(self._traces) + summary.trace(self.ddof) - 2 * traces
+        terms = {"mean": means, "covariance": covariances.clamp(min=0)}
+        return terms["mean"] + terms["covariance"], terms
+
+    def _factor(self, number: int, summary: Gaussian) -> Roots:
+        try:
+            if self._means:
+                _check_dim(len(self._means[0]), summary.dim)
+            root = factor(summary, self.ddof)
+        except ValueError as error:
+            raise ValueError(f"client {number}: {error}") from error
+        self._remember(summary)
+        return root
+
+    def _remember(self, summary: Gaussian) -> None:
+        self._means.append(summary.mean)
+        self._traces.append(summary.trace(self.ddof))
+        self._scales.append(summary.count / summary.divisor(self.ddof))
+
+    def _pool_batch(self, batches: list[Batch], positions: list[Tensor]) -> Batch:
+        root = factor(self.pooled, self.ddof)
+        self._remember(self.pooled)
+        pooled = [batch.samples[0].clients for batch in batches if self.weights[batch.members[0]] > 0]
+        return Batch([len(batches)], root, [sample_pool(self.pooled, root, positions, torch.cat(pooled))])
+
+
+def _group(batches: list[Batch]) -> list[Batch]:
+    """The same clients with small ones of similar size in one batch; large ones stay alone."""
+    groups: dict[tuple[int, int], list[Batch]] = {}
+    for batch in batches:
+        size = batch.roots.rows.shape[1]
+        key = (0, -(-size // PAD)) if size <= SMALL and not batch.roots.triangular else (1, batch.members[0])
+        groups.setdefault(key, []).append(batch)
+    return [
+        Batch(
+            [batch.members[0] for batch in group],
+            stack([batch.roots for batch in group]),
+            [batch.samples[0] for batch in group],
+        )
+        for group in groups.values()
+    ]
+
+
+def _opposite(summary: Gaussian, ddof: float) -> Tensor | Roots:
+    """A summary as the other side of a trace: its thin root, or its covariance."""
+    return factor(summary, ddof) if summary.is_low_rank else summary.covariance(ddof)
+
+
+def _mass(weights: Weights, number: int, count: float) -> float:
+    if isinstance(weights, str):
+        return count if weights == "examples" else 1.0
+    return float(weights[number]) if number < len(weights) else 0.0  # lengths are checked once all clients are seen
+
+
+def _named(features: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The features, with the client's place in the error where they are unusable."""
+    for number, part in enumerate(features):
+        check_features(part, f"features of client {number}")
+        yield part
+
+
+def _check_dim(expected: int, given: int) -> None:
+    if expected != given:
+        raise ValueError(f"{given} features cannot be compared with {expected}; use one embedding for all")

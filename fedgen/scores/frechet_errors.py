@@ -1,0 +1,173 @@
+"""Standard errors of Fréchet distances: where influences are evaluated, and the variances that follow.
+
+Images of a low-rank summary are the rows of its root and all of them count. Of a dense one some are kept, evenly
+spaced: 512 give a standard error to a few percent. Where only the summary is known, as from a message or a file, normal
+draws with its moments stand in for them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.roots import Roots, coordinates, factor
+from fedgen.scores.uncertainty import Spectrum, influence, mean_variance, spectrum
+from fedgen.seeds import generator
+from fedgen.statistics.gaussian import Gaussian
+
+CLIENT_IMAGES = 512  # of each client with more images than features, for its own score
+POOL_IMAGES = 256  # of each client, for the pool's score
+GENERATED_IMAGES = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Images of one distribution, each of a client.
+
+    Args:
+        places: coordinates z float32 [p, r] with deviations z R; None if the images are the rows of R, in order.
+        shares: weight of each image in the distribution [p], or None where they are a subset.
+        clients: which client each image is of, int64 [p].
+    """
+
+    places: Tensor | None
+    shares: Tensor | None
+    clients: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Distributions scored together: small clients, one large client, or the pool; `members` are their places."""
+
+    members: list[int]
+    roots: Roots
+    samples: list[Sample]
+
+
+def sample_deviations(summary: Gaussian, root: Roots, images: Tensor | None, number: int) -> Tensor:
+    """Deviations from the mean, float64 [p, D], of at most `number` images, or normal draws where none are known."""
+    if images is not None:
+        return _spaced(images.detach(), number).to(summary.mean) - summary.mean
+    if summary.deviations is not None:
+        return _spaced(summary.deviations, number)
+    rows = root.rows[0]
+    draws = torch.randn(number, len(rows), generator=generator(0, "influence"), dtype=torch.float64)
+    return draws.to(rows) @ rows
+
+
+def sample_client(client: int, summary: Gaussian, root: Roots, images: Tensor | None) -> Sample:
+    """The images that show how a client's own score varies."""
+    if summary.is_low_rank:
+        shares = summary.image_shares()
+        return Sample(None, shares, torch.full((len(shares),), client))
+    places = coordinates(root, sample_deviations(summary, root, images, CLIENT_IMAGES)).float()
+    return Sample(places, None, torch.full((len(places),), client))
+
+
+def sample_pool(pooled: Gaussian, root: Roots, positions: Sequence[Tensor], clients: Tensor) -> Sample:
+    """The images that show how the pool's score varies.
+
+    Args:
+        pooled: the pool's summary.
+        root: its root.
+        positions: some features of each client [p_i, D], used if the pool is dense.
+        clients: which client each image of a low-rank pool is of.
+    """
+    if pooled.is_low_rank:
+        return Sample(None, pooled.image_shares(), clients)
+    places = [coordinates(root, part.to(pooled.mean) - pooled.mean).float() for part in positions]
+    return Sample(torch.cat(places), None, torch.cat([torch.full((len(part),), i) for i, part in enumerate(positions)]))
+
+
+class InfluenceErrors:
+    """Influences of generated and real images on the distances to batches of distributions, gathered batch by batch.
+
+    Args:
+        summary: the generated set's.
+        features: its features, or None.
+        ddof: divisor n - ddof of the covariances.
+        counts: images of each client.
+        weights: of each client.
+    """
+
+    def __init__(
+        self, summary: Gaussian, features: Tensor | None, ddof: float, counts: Sequence[float], weights: Tensor
+    ) -> None:
+        self.summary, self.counts, self.weights = summary, counts, weights
+        self.covariance = summary.covariance(ddof)
+        self.rank = summary.dim if summary.deviations is None else len(summary.deviations) - 1
+        self.scale = summary.count / summary.divisor(ddof)
+        needs_root = features is None and not summary.is_low_rank
+        root = factor(summary, ddof) if needs_root else Roots(summary.mean.view(1, 1, -1), torch.tensor([1]))
+        self.images = sample_deviations(summary, root, features, GENERATED_IMAGES)
+        self.squares = self.images.square().sum(1)
+        self.generated: dict[int, Tensor] = {}  # influences of generated images [p] on each distribution's distance
+        self.real: dict[int, float] = {}  # variance from real images
+
+    def visit(self, batch: Batch, means: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+        """tr sqrt(C_i C_G) of a batch's distributions [k], after noting the influences on their distances."""
+        seen = spectrum(batch.roots, self.covariance, self.rank)
+        transported = seen.at_others(batch.roots, self.images)
+        for slot, (member, sample) in enumerate(zip(batch.members, batch.samples)):
+            shift = means[member] - self.summary.mean
+            self.generated[member] = influence(self.squares, self.images @ -shift, transported[slot], self.scale)
+            own = _own_influence(batch.roots.rows[slot], seen, slot, sample, shift, scales[member])
+            self.real[member] = self._real_variance(own, sample)
+        return seen.traces()
+
+    def parts(self, worst: int, pool: int) -> dict[str, dict[str, float]]:
+        """Standard errors {"generated": ..., "real": ...} of avg, all and worst.
+
+        Args:
+            worst: place of the worst client.
+            pool: place of the pool.
+        """
+        number = len(self.weights)
+        average = sum(self.weights[i] * self.generated[i] for i in range(number))
+        assert isinstance(average, Tensor)
+        generated = {"avg": average, "all": self.generated[pool], "worst": self.generated[worst]}
+        real = {
+            "avg": sum(float(self.weights[i]) ** 2 * self.real[i] for i in range(number)),
+            "all": self.real[pool],
+            "worst": self.real[worst],
+        }
+        return {
+            "generated": {
+                key: float(mean_variance(h, count=self.summary.count)) ** 0.5 for key, h in generated.items()
+            },
+            "real": {key: variance**0.5 for key, variance in real.items()},
+        }
+
+    def _real_variance(self, influences: Tensor, sample: Sample) -> float:
+        """Variance when each client's images vary on their own: sum_i w_i^2 var(mean_i), w = 1 for one client."""
+        clients = sample.clients.unique().tolist()
+        total = 0.0
+        for client in clients:
+            mine = sample.clients == client
+            weight = float(self.weights[client]) if len(clients) > 1 else 1.0
+            if sample.shares is None:
+                variance = mean_variance(influences[mine], count=self.counts[client])
+            else:
+                variance = mean_variance(influences[mine], sample.shares[mine] / sample.shares[mine].sum())
+            total += weight**2 * float(variance)
+        return total
+
+
+def _own_influence(rows: Tensor, seen: Spectrum, slot: int, sample: Sample, shift: Tensor, scale: float) -> Tensor:
+    """h(x) [p] at a distribution's own images: `shift` is its mean minus the generator's, `scale` n / (n - ddof)."""
+    if sample.places is not None:
+        deviations = sample.places.to(rows) @ rows
+        squares = deviations.square().sum(1)
+        return influence(squares, deviations @ shift, seen.at_coordinates(sample.places), scale)
+    assert sample.shares is not None
+    rows = rows[: len(sample.shares)]  # the j-th is x_j sqrt(scale * share_j)
+    along = rows @ shift / (scale * sample.shares).sqrt()
+    return 2 * along + (rows.square().sum(1) - seen.at_images()[slot, : len(rows)]) / sample.shares
+
+
+def _spaced(images: Tensor, number: int) -> Tensor:
+    """At most `number` rows, evenly spaced: images are often sorted by class."""
+    if len(images) <= number:
+        return images
+    return images[torch.linspace(0, len(images) - 1, number).round().long()]

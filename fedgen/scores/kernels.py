@@ -1,0 +1,134 @@
+"""Kernels on features, in float64 and a block at a time, and their sums over pairs of images.
+
+The polynomial kernel is that of KID (Binkowski et al. 2018, arXiv 1801.01401). It depends on the features' scale, so
+its values compare within one embedding only.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK = 2048  # images of a block: memory beyond the features is a few blocks of [2048, D] and [2048, 2048]
+
+
+class Kernel(ABC):
+    """A positive definite function of two feature vectors."""
+
+    @abstractmethod
+    def block(self, x: Tensor, y: Tensor) -> Tensor:
+        """Values float64 [n, m] between x [n, D] and y [m, D], both float64."""
+
+    @abstractmethod
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Values of each image with itself, float64 [n]."""
+
+
+@dataclass(frozen=True)
+class PolynomialKernel(Kernel):
+    """(gamma <x, y> + coef0)^degree.
+
+    Args:
+        degree: 3 for KID.
+        gamma: 1 / D if None.
+        coef0: 1 for KID.
+    """
+
+    degree: int = 3
+    gamma: float | None = None
+    coef0: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.degree < 1 or int(self.degree) != self.degree:
+            raise ValueError(f"degree must be a whole number of at least 1, got {self.degree}")
+
+    def block(self, x: Tensor, y: Tensor) -> Tensor:
+        return self._power(x @ y.T, x.shape[1])
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        return torch.cat([self._power(part.double().square().sum(1), x.shape[1]) for part in x.split(BLOCK)])
+
+    def _power(self, products: Tensor, dim: int) -> Tensor:
+        base = products.mul_(1.0 / dim if self.gamma is None else self.gamma).add_(self.coef0)
+        power = base.clone() if self.degree > 1 else base
+        for _ in range(self.degree - 1):
+            power.mul_(base)
+        return power
+
+
+@dataclass(frozen=True)
+class RBFKernel(Kernel):
+    """exp(-|x - y|^2 / (2 sigma^2)).
+
+    Args:
+        sigma: sqrt(D) if None.
+    """
+
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.sigma is not None and not self.sigma > 0:
+            raise ValueError(f"sigma must be positive, got {self.sigma}")
+
+    def block(self, x: Tensor, y: Tensor) -> Tensor:
+        sigma = self.sigma or x.shape[1] ** 0.5
+        squares = (x @ y.T).mul_(-2).add_(x.square().sum(1, keepdim=True)).add_(y.square().sum(1))
+        return squares.clamp_(min=0).mul_(-0.5 / sigma**2).exp_()
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        return torch.ones(len(x), dtype=torch.float64, device=x.device)
+
+
+def block_pairs(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+    """The blocks of a rows x columns kernel matrix; of a symmetric one those on and above the diagonal."""
+    for i in range(0, rows, BLOCK):
+        for j in range(i if symmetric else 0, columns, BLOCK):
+            yield slice(i, min(i + BLOCK, rows)), slice(j, min(j + BLOCK, columns))
+
+
+def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """For each image a, its kernel's sum over its own client's images and its weighted sum over all, float64 [n] twice.
+
+    Every block of the symmetric matrix is formed once; the diagonal is included.
+
+    Args:
+        x: features [n, D], any floating dtype.
+        kernel: the kernel.
+        clients: which client each image is of, int64 [n], ascending.
+        shares: weight of each image b in the second sum, float64 [n].
+    """
+    own = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    weighted = torch.zeros_like(own)
+    for rows, columns in block_pairs(len(x), len(x), symmetric=True):
+        block = kernel.block(x[rows].double(), x[columns].double())
+        weighted[rows] += block @ shares[columns]
+        if rows != columns:
+            weighted[columns] += shares[rows] @ block
+        if clients[rows][-1] >= clients[columns][0]:  # some client has images in both
+            if clients[rows][0] != clients[columns][-1]:
+                block = block * (clients[rows].unsqueeze(1) == clients[columns])
+            own[rows] += block.sum(1)
+            if rows != columns:
+                own[columns] += block.sum(0)
+    return own, weighted
+
+
+def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    """Kernel sums between clients' images and generated ones: [K, m] over each client's images, [n] over all of y.
+
+    Args:
+        x: features of the clients' images [n, D].
+        clients: which client each image is of, int64 [n].
+        number: of clients K.
+        y: features of the generated images [m, D].
+        kernel: the kernel.
+    """
+    over_clients = torch.zeros(number, len(y), dtype=torch.float64, device=x.device)
+    over_generated = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for rows, columns in block_pairs(len(x), len(y), symmetric=False):
+        block = kernel.block(x[rows].double(), y[columns].double())
+        over_generated[rows] += block.sum(1)
+        over_clients[:, columns].index_add_(0, clients[rows], block)
+    return over_clients, over_generated

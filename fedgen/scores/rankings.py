@@ -1,0 +1,76 @@
+"""How two aggregates rank the same generators: Kendall's tau, and the pairs they order differently."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+Z = 1.96  # two-sided 95 percent of a normal
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """Two generators that two columns order differently.
+
+    Args:
+        first: place of the one that is smaller in the first column.
+        second: place of the one that is smaller in the second column.
+        beyond_error: whether both differences exceed 1.96 combined standard errors.
+    """
+
+    first: int
+    second: int
+    beyond_error: bool
+
+
+def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
+    """Kendall's tau-b in [-1, 1]: 1 if the columns rank alike, -1 if in opposite order; ties are allowed for.
+
+    Raises:
+        ValueError: for columns of different length, fewer than two values, NaN, or a column of equal values.
+    """
+    _check(a, b)
+    signs = [((x > y) - (x < y), (u > v) - (u < v)) for (x, u), (y, v) in combinations(zip(a, b), 2)]
+    untied = [sum(left != 0 for left, _ in signs), sum(right != 0 for _, right in signs)]
+    if 0 in untied:
+        raise ValueError("a column of equal values ranks nothing; leave it out")
+    return sum(left * right for left, right in signs) / (untied[0] * untied[1]) ** 0.5
+
+
+def inversions(
+    a: Sequence[float],
+    b: Sequence[float],
+    errors_a: Sequence[float] | None = None,
+    errors_b: Sequence[float] | None = None,
+) -> list[Inversion]:
+    """Every pair of generators that the columns order strictly differently, smaller being better.
+
+    Args:
+        a: a score of each generator.
+        b: another score of each.
+        errors_a: standard errors of `a`; zero if None. Where all were scored against the same images, the generated
+            part (`FederatedScore.error_parts["generated"]`) is the one that differences have.
+        errors_b: standard errors of `b`.
+
+    Raises:
+        ValueError: for columns of different length or fewer than two values.
+    """
+    _check(a, b)
+    spread_a, spread_b = errors_a or [0.0] * len(a), errors_b or [0.0] * len(b)
+    _check(spread_a, a)
+    _check(spread_b, b)
+    found = []
+    for i, j in combinations(range(len(a)), 2):
+        if (a[i] - a[j]) * (b[i] - b[j]) < 0:
+            clear = all(
+                abs(column[i] - column[j]) > Z * (spread[i] ** 2 + spread[j] ** 2) ** 0.5
+                for column, spread in ((a, spread_a), (b, spread_b))
+            )
+            found.append(Inversion(*((i, j) if a[i] < a[j] else (j, i)), clear))
+    return found
+
+
+def _check(a: Sequence[float], b: Sequence[float]) -> None:
+    if len(a) != len(b) or len(a) < 2:
+        raise ValueError(f"columns need the same length of at least 2, got {len(a)} and {len(b)}")
+    if any(value != value for value in (*a, *b)):
+        raise ValueError("columns hold NaN; leave out generators without a score")
