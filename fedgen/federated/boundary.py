@@ -64,11 +64,6 @@ class RoundBoundary(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._strategy.turn_pending:
-            raise MisconfigurationException(
-                "the module's optimizer_step hook did not call optimizer.step on a client's first iteration, so its"
-                " turn never began; step on the first call (batch_idx 0), or use manual optimisation"
-            )
         if trainer.is_last_batch:
             self._drop_if_cut()
 

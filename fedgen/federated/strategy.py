@@ -198,11 +198,6 @@ class FedAvgStrategy(DDPStrategy):
         """Whether a round has begun and its last turn is not over."""
         return self._turn is not None
 
-    @property
-    def turn_pending(self) -> bool:
-        """Whether a turn has been opened whose first optimizer step has not come."""
-        return self._awaits_step
-
     # ------------------------------------------------------------------ a round
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -247,6 +242,11 @@ class FedAvgStrategy(DDPStrategy):
             return torch.full((), float("nan"), device=self.root_device, requires_grad=True)
         if self._turn is None:
             return super().training_step(*args, **kwargs)
+        if self._awaits_step and self._local_batch is None and self._module.automatic_optimization:
+            raise MisconfigurationException(
+                "the module's optimizer_step hook did not call optimizer.step on a client's first iteration, so its turn"
+                " never began; step on the first call, or use manual optimisation"
+            )
         if self._module.automatic_optimization:
             return super().training_step(*self._step_arguments(len(args)))
         return self._run_turn(lambda: super(FedAvgStrategy, self).training_step(*self._step_arguments(len(args))))

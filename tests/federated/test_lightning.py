@@ -1,0 +1,325 @@
+"""What Lightning offers works under the strategy and means rounds."""
+
+import copy
+from typing import ClassVar
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fedgen.federated import ClientAlgorithm, FedAvgStrategy
+from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
+
+
+class Validated(Automatic):
+    """Logs its training loss at every step and validates."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_step=True, on_epoch=True, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", super().training_step(batch, batch_idx))
+
+    test_step = validation_step
+
+    def predict_step(self, batch, batch_idx):
+        return self.net(batch[0])
+
+
+class Spy(L.Callback):
+    """Records what a callback sees."""
+
+    def __init__(self):
+        self.turns, self.rounds, self.models = [], [], []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.turns.append((trainer.current_epoch, batch_idx, batch.client))
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.rounds.append(trainer.current_epoch)
+        self.models.append(weights(pl_module))
+
+
+def test_hooks_count_turns_and_epochs_count_rounds():
+    spy = Spy()
+    trainer = make_trainer(FedAvgStrategy(2, seed=0), 2, callbacks=[spy])
+    trainer.fit(Automatic(), make_data())
+    assert spy.turns == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0), (1, 1, 1), (1, 2, 2)]
+    assert spy.rounds == [0, 1]
+    assert trainer.num_training_batches == 3
+
+
+def test_step_losses_average_over_all_local_iterations_of_the_round():
+    class Recorded(Validated):
+        losses: ClassVar[list] = []
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.losses.append((float(loss.detach()), len(batch[0])))
+            return loss
+
+    module = Recorded("SGD")
+    trainer = make_trainer(FedAvgStrategy(3, seed=0), 1)
+    trainer.fit(module, make_data(held_out=0.25))
+    total = sum(size for _, size in module.losses)
+    mean = sum(loss * size for loss, size in module.losses) / total
+    assert float(trainer.callback_metrics["loss_epoch"]) == pytest.approx(mean, rel=1e-6)
+
+
+def test_validation_sees_the_servers_model_and_checkpoints_follow_it(tmp_path):
+    class Seen(Validated):
+        seen: ClassVar[list] = []
+
+        def on_validation_start(self):
+            self.seen.append(weights(self))
+
+    spy, module = Spy(), Seen()
+    checkpoint = ModelCheckpoint(tmp_path, monitor="val_loss", save_top_k=2, filename="{epoch}")
+    trainer = make_trainer(
+        FedAvgStrategy(2, seed=0), 3, callbacks=[spy, checkpoint], enable_checkpointing=True, num_sanity_val_steps=0
+    )
+    trainer.fit(module, make_data(held_out=0.25))
+    assert all(same(a, b) for a, b in zip(module.seen, spy.models))
+    assert len(list(tmp_path.glob("*.ckpt"))) == 2
+    best = torch.load(checkpoint.best_model_path, weights_only=True)
+    assert same(best["state_dict"], spy.models[best["epoch"]])
+
+
+def test_validate_test_and_predict_run_on_the_held_out_examples():
+    data = make_data(held_out=0.25)
+    trainer = make_trainer(FedAvgStrategy(2, seed=0), 1)
+    module = Validated()
+    assert "val_loss" in trainer.validate(module, data, verbose=False)[0]
+    assert "val_loss" in trainer.test(module, data, verbose=False)[0]
+    assert sum(len(batch) for batch in trainer.predict(module, data)) == len(data.pooled("held_out")) == 10
+
+
+def test_early_stopping_stops_at_a_round():
+    stopping = EarlyStopping("loss_epoch", patience=1, min_delta=100.0, check_on_train_epoch_end=True)
+    trainer = make_trainer(FedAvgStrategy(2, seed=0), 9, callbacks=[stopping])
+    trainer.fit(Validated(), make_data(held_out=0.25))
+    assert trainer.current_epoch == 2
+
+
+class Scheduled(Automatic):
+    interval = "epoch"
+
+    def __init__(self):
+        super().__init__("SGD")
+        self.rates = []
+
+    def training_step(self, batch, batch_idx):
+        self.rates.append(round(self.optimizers().param_groups[0]["lr"], 6))
+        return super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return [optimizer], [{"scheduler": schedule, "interval": self.interval}]
+
+
+def test_learning_rate_schedules_count_rounds():
+    module = Scheduled()
+    make_trainer(FedAvgStrategy(2, seed=0), 3).fit(module, make_data())
+    assert module.rates == [0.05] * 6 + [0.025] * 6 + [0.0125] * 6
+
+
+def test_a_step_schedule_moves_once_a_round_and_says_so():
+    module = Scheduled()
+    module.interval = "step"
+    with pytest.warns(UserWarning, match="moves once a round"):
+        make_trainer(FedAvgStrategy(2, seed=0), 2).fit(module, make_data())
+    assert module.rates == [0.05] * 6 + [0.025] * 6
+
+
+class ManuallyScheduled(Manual):
+    """Steps its schedule after every iteration, as a warm-up does."""
+
+    def __init__(self):
+        super().__init__("SGD")
+        self.rates = []
+
+    def training_step(self, batch, batch_idx):
+        self.rates.append(self.optimizers().param_groups[0]["lr"])
+        super().training_step(batch, batch_idx)
+        self.lr_schedulers().step()
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+def test_a_schedule_stepped_by_the_module_counts_one_clients_iterations():
+    module = ManuallyScheduled()
+    make_trainer(FedAvgStrategy(2, seed=0), 2).fit(module, make_data())
+    assert module.rates == pytest.approx([0.05, 0.025] * 3 + [0.0125, 0.00625] * 3)
+
+
+@pytest.mark.filterwarnings("ignore:a round was cut short")
+@pytest.mark.parametrize("limit", [{"max_steps": 3 * 4 * 2 + 4}, {"limit_train_batches": 2}])
+def test_a_round_cut_short_is_dropped(limit, tmp_path):
+    """Four iterations a turn, three clients: max_steps ends in the third round, the limit cuts every round."""
+    torch.manual_seed(3)
+    module = Automatic()
+    reference = copy.deepcopy(module)
+    trainer = make_trainer(FedAvgStrategy(4, seed=0), 3 if "max_steps" in limit else 1, **limit)
+    trainer.fit(module, make_data())
+    if "max_steps" in limit:
+        make_trainer(FedAvgStrategy(4, seed=0), 2).fit(reference, make_data())
+    assert same(weights(module), weights(reference))
+
+
+def test_an_interrupt_in_a_turn_restores_the_servers_model_and_keeps_the_last_checkpoint(tmp_path):
+    class Interrupted(Automatic):
+        def training_step(self, batch, batch_idx):
+            if batch_idx == 6 and self.current_epoch == 1:
+                raise KeyboardInterrupt
+            return super().training_step(batch, batch_idx)
+
+    torch.manual_seed(3)
+    module = Interrupted()
+    checkpoint = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_exception=True)
+    trainer = make_trainer(FedAvgStrategy(4, seed=0), 3, callbacks=[checkpoint], enable_checkpointing=True)
+    with pytest.raises(SystemExit), pytest.warns(UserWarning, match="checkpoints hold whole rounds"):
+        trainer.fit(module, make_data())
+    saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)
+    assert same(weights(module), saved["state_dict"])
+    assert [path.name for path in tmp_path.glob("*")] == ["epoch=0.ckpt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"accumulate_grad_batches": 2}, "accumulate_grad_batches=2"),
+        ({"val_check_interval": 0.5}, "val_check_interval=0.5"),
+        ({"callbacks": [ModelCheckpoint(every_n_train_steps=5)], "enable_checkpointing": True}, "every_n_train_steps"),
+    ],
+)
+def test_trainer_settings_that_would_cut_rounds_are_refused(options, word, tmp_path):
+    with pytest.raises(MisconfigurationException, match=word):
+        make_trainer(FedAvgStrategy(2), 1, default_root_dir=tmp_path, **options).fit(Automatic(), make_data())
+
+
+def test_batches_that_are_no_turns_are_refused():
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8, 3), torch.zeros(8)))
+    with pytest.raises(MisconfigurationException, match="train with a FederatedDataModule"):
+        make_trainer(FedAvgStrategy(2), 1).fit(Automatic(), loader)
+
+
+def test_gradient_clipping_applies_to_every_local_step():
+    norms = []
+
+    class Clipped(Automatic):
+        def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
+            super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            norms.append(torch.cat([p.grad.flatten() for p in self.parameters()]).norm().item())
+
+    trainer = make_trainer(FedAvgStrategy(3, seed=0), 1, gradient_clip_val=0.01)
+    trainer.fit(Clipped("SGD"), make_data())
+    assert len(norms) == 9
+    assert max(norms) <= 0.01 + 1e-6
+
+
+def test_an_overridden_optimizer_step_is_called_at_every_local_iteration_and_changes_nothing_by_itself():
+    class Hooked(Automatic):
+        calls: ClassVar[list] = []
+
+        def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+            self.calls.append(batch_idx)
+            super().optimizer_step(epoch, batch_idx, optimizer, optimizer_closure)
+
+    torch.manual_seed(3)
+    plain = Automatic()
+    hooked = Hooked()
+    hooked.load_state_dict(plain.state_dict())
+    for module in (plain, hooked):
+        make_trainer(FedAvgStrategy(3, seed=0), 2).fit(module, make_data())
+    assert same(weights(plain), weights(hooked))
+    assert len(hooked.calls) == 2 * 3 * 3
+
+
+def test_an_optimizer_step_hook_that_skips_the_first_step_is_an_error():
+    class Skipping(Automatic):
+        def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+            optimizer_closure()
+
+    with pytest.raises(MisconfigurationException, match="did not call optimizer"):
+        make_trainer(FedAvgStrategy(3, seed=0), 1).fit(Skipping(), make_data())
+
+
+class Proximal(ClientAlgorithm):
+    """FedProx (Li et al. 2020, Eq. 2), as a user would plug it in."""
+
+    def __init__(self, mu):
+        self.mu, self.turns = mu, []
+
+    def start_turn(self, client, model, server):
+        self.pairs = [(model[name], server[name]) for name in model if model[name].requires_grad]
+
+    def before_step(self, optimizer):
+        for parameter, anchor in self.pairs:
+            parameter.grad.add_(parameter.detach() - anchor, alpha=self.mu)
+
+    def end_turn(self, client, model, iterations):
+        self.turns.append((client, iterations))
+
+
+@pytest.mark.parametrize("kind", [Automatic, Manual])
+def test_a_client_algorithm_hooks_before_each_local_step(kind):
+    """A strong proximal term keeps clients near the server's model."""
+    moved = {}
+    for mu in (0.0, 10.0):
+        torch.manual_seed(3)
+        module, algorithm = kind("SGD"), Proximal(mu)
+        start = weights(module)
+        make_trainer(FedAvgStrategy(5, client_algorithm=algorithm, seed=0), 1).fit(module, make_data())
+        moved[mu] = float((module.net[0].weight.detach() - start["net.0.weight"]).norm())
+        assert algorithm.turns == [(0, 5), (1, 5), (2, 5)]
+    assert moved[10.0] < 0.8 * moved[0.0]
+
+
+def test_other_strategies_train_on_the_pooled_shuffled_data():
+    class Counted(Automatic):
+        sizes: ClassVar[list] = []
+
+        def training_step(self, batch, batch_idx):
+            self.sizes.append(len(batch[0]))
+            return super().training_step(batch, batch_idx)
+
+    module = Counted()
+    make_trainer("auto", 2).fit(module, make_data())
+    assert module.sizes == [4] * 20
+    module.sizes.clear()
+    make_trainer("auto", 2).fit(module, make_data(iterations=3))
+    assert module.sizes == [4] * 6
+
+
+def test_loggers_record_rounds(tmp_path):
+    trainer = make_trainer(FedAvgStrategy(2, seed=0), 2, logger=CSVLogger(tmp_path))
+    trainer.fit(Validated(), make_data(held_out=0.25))
+    rows = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
+    assert "loss_epoch" in rows
+    assert "val_loss" in rows
+
+
+def test_two_optimizers_log_and_train_under_bf16():
+    module = TwoOptimizers()
+    make_trainer(FedAvgStrategy(2, seed=0), 1, precision="bf16-mixed").fit(module, make_data())
+    assert all(bool(torch.isfinite(p).all()) for p in module.parameters())
+
+
+def test_fitting_on_with_the_same_trainer_equals_fitting_at_once():
+    torch.manual_seed(3)
+    module = Automatic()
+    at_once = copy.deepcopy(module)
+    trainer = make_trainer(FedAvgStrategy(2, seed=0), 2)
+    trainer.fit(module, make_data())
+    trainer.fit_loop.max_epochs = 4
+    trainer.fit(module, make_data())
+    make_trainer(FedAvgStrategy(2, seed=0), 4).fit(at_once, make_data())
+    assert same(weights(module), weights(at_once))

@@ -1,0 +1,119 @@
+"""A run that dies loses nothing that a checkpoint held."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fedgen.federated import FedAdam, FedAvgStrategy
+from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+
+
+def train(module, folder, rounds, ckpt_path=None, **options):
+    strategy = FedAvgStrategy(**{"communication_interval": 4, "seed": 0, **options})
+    checkpoint = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
+    trainer = make_trainer(strategy, rounds, enable_checkpointing=True, callbacks=[checkpoint])
+    trainer.fit(module, make_data(), ckpt_path=ckpt_path)
+    return trainer
+
+
+@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+@pytest.mark.parametrize("kind", [Automatic, Manual, TwoOptimizers])
+def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path, kind, mode):
+    options = {"optimizer_state": mode, "cohort_size": 2, "server_optimizer": lambda p: FedAdam(p, lr=0.1)}
+    torch.manual_seed(3)
+    whole = kind()
+    train(whole, tmp_path / "whole", 5, **options)
+    torch.manual_seed(3)
+    train(kind(), tmp_path / "part", 2, **options)
+    resumed = kind()
+    trainer = train(resumed, tmp_path / "part", 5, tmp_path / "part" / "epoch=1.ckpt", **options)
+    assert trainer.current_epoch == 5
+    assert same(weights(whole), weights(resumed))
+
+
+def test_personal_tensors_survive_a_resume(tmp_path):
+    torch.manual_seed(3)
+    whole = TwoOptimizers()
+    a = train(whole, tmp_path / "whole", 4, personal=["b.*"])
+    torch.manual_seed(3)
+    train(TwoOptimizers(), tmp_path / "part", 2, personal=["b.*"])
+    resumed = TwoOptimizers()
+    b = train(resumed, tmp_path / "part", 4, tmp_path / "part" / "epoch=1.ckpt", personal=["b.*"])
+    for client in range(3):
+        with a.strategy.client_model(client), b.strategy.client_model(client):
+            assert same(weights(whole), weights(resumed))
+
+
+def test_checkpoints_load_without_unpickling_objects(tmp_path):
+    train(Automatic(), tmp_path, 1, optimizer_state="keep", server_optimizer=lambda p: FedAdam(p))
+    saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)
+    assert saved["fedavg"]["version"] == 1
+    assert saved["fedavg"]["iterations"] == {0: 4, 1: 4, 2: 4}
+    Automatic().load_state_dict(saved["state_dict"])
+
+
+def test_another_server_optimizer_on_resume_is_an_error(tmp_path):
+    train(Automatic(), tmp_path, 1)
+    with pytest.raises(MisconfigurationException, match="another server optimizer"):
+        train(Automatic(), tmp_path, 2, tmp_path / "epoch=0.ckpt", server_optimizer=lambda p: FedAdam(p))
+
+
+def test_a_checkpoint_of_ordinary_training_can_start_a_federation(tmp_path):
+    module = Automatic()
+    trainer = make_trainer("auto", 1, enable_checkpointing=True, callbacks=[ModelCheckpoint(tmp_path, "plain")])
+    trainer.fit(module, make_data())
+    train(Automatic(), tmp_path, 2, tmp_path / "plain.ckpt")
+
+
+SCRIPT = """
+    import sys, time, torch
+    torch.set_num_threads(1)
+    from pathlib import Path
+    from tests.federated.test_resume import train
+    from tests.federated.modules import Automatic, weights
+
+    class Slow(Automatic):
+        def training_step(self, batch, batch_idx):
+            time.sleep(0.005)
+            return super().training_step(batch, batch_idx)
+
+    folder, out = Path(sys.argv[1]), sys.argv[2]
+    torch.manual_seed(3)
+    module = Slow()
+    found = sorted(folder.glob("epoch=*.ckpt"), key=lambda p: int(p.stem.split("=")[1]))
+    print("go", flush=True)
+    train(module, folder, 12, found[-1] if found else None, optimizer_state="keep")
+    torch.save(weights(module), out)
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_at_any_moment_and_resume_equals_an_undisturbed_run(tmp_path):
+    """Killed three times, at moments spread over start, training and checkpoint writing."""
+    script = tmp_path / "run.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+
+    def start(name, stdout=subprocess.DEVNULL):
+        command = [sys.executable, "-W", "ignore", str(script), str(tmp_path / name), str(tmp_path / f"{name}.pt")]
+        return subprocess.Popen(command, env=environment, stdout=stdout, stderr=subprocess.DEVNULL)
+
+    undisturbed = start("whole")
+    for delay in (0.4, 0.8, 0.6):
+        with start("killed", subprocess.PIPE) as process:
+            assert process.stdout.readline() == b"go\n"
+            time.sleep(delay)
+            process.send_signal(signal.SIGKILL)
+    assert start("killed").wait() == 0
+    assert undisturbed.wait() == 0
+    assert same(torch.load(tmp_path / "whole.pt"), torch.load(tmp_path / "killed.pt"))
