@@ -73,7 +73,7 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
         ValueError: if it is not an .npz file, or a damaged one.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not an .npz file of plain arrays, or it is damaged ({error})") from error

@@ -70,9 +70,14 @@ class Examples:
         """The examples at these positions, in this order (a copy), under the same name unless another is given.
 
         Raises:
-            IndexError: if a position is outside 0..N-1 (negative ones do not count from the end).
+            IndexError: if a position is outside 0..N-1 (negative ones do not count from the end), or they are not a
+                list of integers (a mask of booleans is none).
         """
-        chosen = torch.as_tensor(indices, dtype=torch.int64)
+        positions = np.asarray(indices)
+        if positions.ndim != 1 or (len(positions) and positions.dtype.kind not in "iu"):
+            found = f"{positions.dtype} {positions.shape}"
+            raise IndexError(f"{self.name}: positions must be a list of integers, got {found}")
+        chosen = torch.from_numpy(positions.astype(np.int64))
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(self):
             span = f"{int(chosen.min())} to {int(chosen.max())}"
             raise IndexError(f"{self.name}: positions run from {span} but there are {len(self)} examples")

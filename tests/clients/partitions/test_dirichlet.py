@@ -1,0 +1,143 @@
+import time
+
+import numpy as np
+import pytest
+
+from fedgen.clients.partitions import Dirichlet, dirichlet
+from fedgen.clients.partitions.dirichlet import draw_labels, sample_rows, take_examples, until_exhausted
+from tests.clients.partitions.test_partition import labelled
+
+
+def balanced(count, classes=10):
+    return labelled([index % classes for index in range(count)])
+
+
+def label_counts(examples, clients):
+    return np.array([np.bincount(examples.labels[client], minlength=len(examples.classes)) for client in clients])
+
+
+def draw_one_by_one(shares, counts, turns, random):
+    """The rule as it is stated, in a plain loop."""
+    remaining, drawn = counts.copy(), []
+    for client in turns:
+        weights = shares[client] * (remaining > 0)
+        weights = weights if weights.sum() > 0 else remaining
+        label = random.choice(len(counts), p=weights / weights.sum())
+        remaining[label] -= 1
+        drawn.append(label)
+    return np.array(drawn)
+
+
+def test_clients_have_equal_sizes_and_the_rest_belongs_to_none():
+    clients = Dirichlet(7, alpha=1.0).assign(balanced(100), seed=0)
+    assert [len(client) for client in clients] == [14] * 7
+
+
+@pytest.mark.parametrize(
+    ("alpha", "largest", "present"), [(1, 0.64, 5.3), (10, 0.30, 9.6), (100, 0.16, 10), (1000, 0.14, 10)]
+)
+def test_label_shares_agree_with_the_released_code(alpha, largest, present):
+    """Means over clients measured with a port of google-research/federated on 60,000 images of ten classes."""
+    examples = balanced(60_000)
+    counts = label_counts(examples, Dirichlet(300, alpha).assign(examples, seed=0))
+    assert abs((counts.max(axis=1) / 200).mean() - largest) < 0.03
+    assert abs((counts > 0).sum(axis=1).mean() - present) < 0.3
+
+
+def test_60000_images_are_dealt_to_300_clients_in_seconds():
+    examples = balanced(60_000)
+    start = time.perf_counter()
+    Dirichlet(300, alpha=0.1).assign(examples, seed=0)
+    assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+@pytest.mark.parametrize("alpha", [1e-6, 0.01])
+def test_tiny_alphas_work_and_use_up_every_image(alpha, rotate):
+    examples = balanced(2000)
+    clients = Dirichlet(20, alpha, rotate).assign(examples, seed=0)
+    assert sorted(np.concatenate(clients)) == list(range(2000))
+
+
+def test_concentrations_follow_the_label_frequencies():
+    examples = labelled([0] * 9000 + [1] * 1000)
+    shares = label_counts(examples, Dirichlet(500, alpha=2.0).assign(examples, seed=0))[:, 1] / 20
+    # q ~ Beta(1.8, 0.2): mean 0.1, variance 0.1 * 0.9 / 3 = 0.03; drawing 20 images adds 0.06 / 20.
+    assert abs(shares.mean() - 0.1) < 1e-9
+    assert abs(shares.var() - 0.033) < 0.01
+
+
+def test_a_class_without_images_is_left_out():
+    examples = labelled([0, 2] * 10)
+    counts = label_counts(examples, Dirichlet(2, alpha=1.0).assign(examples, seed=0))
+    assert counts[:, 1].tolist() == [0, 0]
+    assert counts.sum() == 20
+
+
+def test_rotation_takes_turns_in_a_fresh_order_each_pass():
+    random = np.random.default_rng(0)
+    passes = Dirichlet(4, 1.0)._turns(50, random).reshape(50, 4)
+    assert all(sorted(turn) == [0, 1, 2, 3] for turn in passes.tolist())
+    assert len({tuple(turn) for turn in passes.tolist()}) > 10
+    assert sorted(Dirichlet(2, 1.0, rotate=False)._turns(3, random).reshape(2, 3).tolist()) == [[0] * 3, [1] * 3]
+
+
+def test_clients_filled_one_after_the_other_see_fewer_labels():
+    """The first ones take all they want; with rotation every client meets the labels that ran out."""
+    examples = balanced(6000)
+    present = [
+        (label_counts(examples, Dirichlet(30, 0.01, rotate).assign(examples, seed=0)) > 0).sum(axis=1).mean()
+        for rotate in (True, False)
+    ]
+    assert present[1] < 2 < present[0]
+
+
+@pytest.mark.parametrize("block", [1, 4, 1024])
+def test_draws_in_blocks_have_the_distribution_of_draws_one_by_one(monkeypatch, block):
+    monkeypatch.setattr(dirichlet, "BLOCK", block)
+    shares = np.array([[0.7, 0.3, 0.0], [0.2, 0.2, 0.6]])
+    counts, turns = np.array([2, 2, 4]), np.array([0, 1, 0, 1, 1, 0])
+    repeats = 4000
+    tables = []
+    for draw, seed in ((draw_labels, 1), (draw_one_by_one, 2)):
+        random = np.random.default_rng(seed)
+        drawn = np.stack([draw(shares, counts, turns, random) for _ in range(repeats)])
+        tables.append(np.stack([(drawn == label).mean(axis=0) for label in range(3)]))
+    # Standard error of a difference: sqrt(2 * 0.25 / 4000) = 0.011.
+    assert np.abs(tables[0] - tables[1]).max() < 0.045
+
+
+def test_no_label_is_drawn_more_often_than_it_is_there():
+    shares, counts = np.array([[1.0, 0.0]]), np.array([3, 5])
+    drawn = draw_labels(shares, counts, np.zeros(8, dtype=int), np.random.default_rng(0))
+    # Its own label first; once that is used up, what remains.
+    assert drawn.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
+
+
+def test_picks_count_until_the_first_label_runs_out():
+    assert until_exhausted(np.array([0, 1, 0, 1, 0]), np.array([3, 5])) == 5
+    assert until_exhausted(np.array([0, 1, 0, 1, 0]), np.array([3, 2])) == 4
+    assert until_exhausted(np.array([0, 1, 0]), np.array([1, 0, 9])) == 1
+    assert until_exhausted(np.array([0, 1]), np.array([9, 9])) == 2
+
+
+def test_labels_of_weight_zero_are_never_sampled():
+    weights = np.tile([0.0, 1.0, 0.0, 3.0, 0.0], (2000, 1))
+    picks = sample_rows(weights, np.random.default_rng(0))
+    assert set(picks) == {1, 3}
+    assert abs((picks == 3).mean() - 0.75) < 0.05
+
+
+def test_images_of_a_label_are_taken_at_random():
+    """The released code takes them in reverse order of the data set."""
+    labels = np.zeros(100, dtype=int)
+    turns, drawn = np.repeat([0, 1], 50), np.zeros(100, dtype=int)
+    first, second = take_examples(labels, turns, drawn, 2, np.random.default_rng(0))
+    assert sorted([*first, *second]) == list(range(100))
+    assert 30 < first.mean() < 70
+
+
+@pytest.mark.parametrize("alpha", [0, -1.0, float("inf"), float("nan")])
+def test_an_alpha_that_is_not_positive_and_finite_is_refused(alpha):
+    with pytest.raises(ValueError, match="alpha must be above 0 and finite"):
+        Dirichlet(3, alpha)

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+import torch
+
+from fedgen.data import Examples
+
+
+def images(labels=(0, 1, 1, 0), classes=("cat", "dog")):
+    inputs = torch.arange(len(labels) * 4, dtype=torch.uint8).reshape(-1, 1, 2, 2)
+    return Examples(inputs, torch.tensor(labels), "pets/train", classes)
+
+
+def test_images_tell_their_size_and_labels():
+    examples = images()
+    assert len(examples) == 4
+    assert examples.is_images
+    assert examples.is_labelled
+    assert examples.shape == (1, 2, 2)
+    assert examples.label_counts().tolist() == [2, 2]
+    assert repr(examples) == "Examples('pets/train', 4 images (1, 2, 2), 2 classes)"
+
+
+def test_points_are_no_images():
+    points = Examples(torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64), "toy/train", [])
+    assert not points.is_images
+    assert not points.is_labelled
+    assert points.classes == ()
+
+
+@pytest.mark.parametrize("indices", [[2, 0], np.array([2, 0]), torch.tensor([2, 0])])
+def test_a_subset_keeps_order_name_and_classes(indices):
+    part = images().subset(indices)
+    assert part.inputs[:, 0, 0, 0].tolist() == [8, 0]
+    assert part.labels.tolist() == [1, 0]
+    assert (part.name, part.classes) == ("pets/train", ("cat", "dog"))
+    assert images().subset(indices, name="pets/held_out").name == "pets/held_out"
+
+
+def test_a_subset_is_a_copy_and_may_be_empty():
+    examples = images()
+    examples.subset([0]).inputs.zero_()
+    assert examples.inputs[0, 0, 0, 1] == 1
+    assert len(examples.subset([])) == 0
+
+
+@pytest.mark.parametrize("index", [-1, 4])
+def test_a_subset_outside_the_examples_is_refused(index):
+    with pytest.raises(IndexError, match="there are 4 examples"):
+        images().subset([0, index])
+
+
+@pytest.mark.parametrize("indices", [[True, False, True, True], [0.0], [[0]], 0])
+def test_a_subset_by_anything_but_a_list_of_integers_is_refused(indices):
+    with pytest.raises(IndexError, match="positions must be a list of integers"):
+        images().subset(indices)
+
+
+@pytest.mark.parametrize(
+    "inputs", [torch.zeros(2, 1, 2, 2), torch.zeros(2, 2, 2, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.float64)]
+)
+def test_inputs_of_another_dtype_or_shape_are_refused(inputs):
+    with pytest.raises(ValueError, match="pets: inputs must be uint8"):
+        Examples(inputs, torch.zeros(2, dtype=torch.int64), "pets", ("cat",))
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(2), torch.zeros(3, dtype=torch.int64)])
+def test_labels_of_another_dtype_or_number_are_refused(labels):
+    with pytest.raises(ValueError, match=r"labels must be int64 \[2\]"):
+        Examples(torch.zeros(2, 5), labels, "toy", ("a",))
+
+
+@pytest.mark.parametrize(("labels", "classes"), [((0, 2), ("cat", "dog")), ((-1, 0), ("cat", "dog")), ((0, 1), ())])
+def test_labels_without_a_class_are_refused(labels, classes):
+    with pytest.raises(ValueError, match="labels run from"):
+        images(labels, classes)

@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedgen.data import ImageFolder
+
+
+def write_image(path, value=0, size=(6, 4), mode="RGB"):
+    """An image of one grey level; size is (width, height)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value if mode == "L" else (value,) * len(mode)).save(path)
+
+
+@pytest.fixture
+def pets(tmp_path):
+    write_image(tmp_path / "pets" / "dog" / "more" / "b.PNG", 20)
+    write_image(tmp_path / "pets" / "dog" / "a.bmp", 10)
+    write_image(tmp_path / "pets" / "cat" / "z.png", 0)
+    return tmp_path / "pets"
+
+
+def test_each_folder_is_a_class_in_the_order_of_names(pets):
+    (pets / "cat" / "notes.txt").write_text("no image")
+    write_image(pets / ".thumbnails" / "a.png")
+    write_image(pets / "dog" / ".hidden.png")
+    examples = ImageFolder(pets).load()
+    assert examples.inputs.shape == (3, 3, 4, 6)
+    assert examples.inputs[:, 0, 0, 0].tolist() == [0, 10, 20]
+    assert examples.labels.tolist() == [0, 1, 1]
+    assert (examples.name, examples.classes) == ("pets/train", ("cat", "dog"))
+
+
+def test_a_flat_folder_has_no_labels(tmp_path):
+    for value in (3, 1, 2):
+        write_image(tmp_path / f"{value}.png", value)
+    examples = ImageFolder(tmp_path, name="flat").load()
+    assert examples.inputs[:, 0, 0, 0].tolist() == [1, 2, 3]
+    assert not examples.is_labelled
+    assert examples.name == "flat/train"
+
+
+def test_channels_and_rows_keep_their_places(tmp_path):
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    assert torch.equal(ImageFolder(tmp_path).load().inputs[0], torch.from_numpy(pixels).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize(("channels", "mode"), [(1, "RGB"), (3, "L"), (1, "L"), (3, "RGBA"), (3, "P")])
+def test_images_are_converted_to_the_channels_asked_for(tmp_path, channels, mode):
+    image = Image.new("RGB", (4, 4), (9, 9, 9))
+    (image.quantize(2) if mode == "P" else image.convert(mode)).save(tmp_path / "a.png")
+    examples = ImageFolder(tmp_path, channels=channels).load()
+    assert examples.inputs.shape == (1, channels, 4, 4)
+    assert examples.inputs.unique().tolist() == [9]
+
+
+def test_images_are_resized_to_a_square_and_the_name_says_so(tmp_path):
+    write_image(tmp_path / "a.png", 7, size=(10, 6))
+    write_image(tmp_path / "b.jpg", 7, size=(40, 80))
+    examples = ImageFolder(tmp_path, size=8, name="mixed").load()
+    assert examples.inputs.shape == (2, 3, 8, 8)
+    assert examples.inputs.unique().tolist() == [7]
+    assert examples.name == "mixed-8/train"
+
+
+def test_shrinking_is_antialiased(tmp_path):
+    checkerboard = np.indices((32, 32)).sum(0) % 2 * 255
+    Image.fromarray(checkerboard.astype(np.uint8)).save(tmp_path / "a.png")
+    resized = ImageFolder(tmp_path, size=8, channels=1).load().inputs.float()
+    assert (resized - 127.5).abs().max() < 20
+
+
+def test_images_are_turned_upright(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.new("RGB", (6, 4)).save(tmp_path / "a.jpg", exif=exif)
+    assert ImageFolder(tmp_path).load().shape == (3, 6, 4)
+
+
+def test_different_sizes_are_refused_with_an_example_of_each(tmp_path):
+    write_image(tmp_path / "a.png", size=(6, 4))
+    write_image(tmp_path / "b.png", size=(5, 5))
+    with pytest.raises(ValueError, match=r"2 sizes: 4 x 6 \(.*a\.png\), 5 x 5 \(.*b\.png\); give size="):
+        ImageFolder(tmp_path).load()
+
+
+def test_all_unreadable_files_are_listed(pets):
+    Image.effect_noise((64, 64), 50).save(pets / "dog" / "cut.png")
+    (pets / "dog" / "cut.png").write_bytes((pets / "dog" / "cut.png").read_bytes()[:2000])
+    (pets / "dog" / "empty.jpg").write_bytes(b"")
+    Image.fromarray(np.zeros((4, 6), np.uint16)).save(pets / "dog" / "deep.png")
+    with pytest.raises(ValueError, match="3 of 6 images of pets/train cannot be read") as caught:
+        ImageFolder(pets).load()
+    assert all(name in str(caught.value) for name in ("cut.png", "empty.jpg", "deep.png", "more than 8 bits"))
+
+
+def test_a_test_split_has_its_own_folder_and_the_same_classes(pets, tmp_path):
+    with pytest.raises(ValueError, match="ImageFolder with test_root"):
+        ImageFolder(pets).load("test")
+    write_image(tmp_path / "held" / "cat" / "a.png", 5)
+    with pytest.raises(ValueError, match=r"held has the classes \('cat',\), but the train split has \('cat', 'dog'\)"):
+        ImageFolder(pets, test_root=tmp_path / "held").load("test")
+    write_image(tmp_path / "held" / "dog" / "a.png", 6)
+    examples = ImageFolder(pets, test_root=tmp_path / "held").load("test")
+    assert (examples.name, examples.labels.tolist()) == ("pets/test", [0, 1])
+
+
+def test_missing_and_empty_folders_are_named(pets, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*none"):
+        ImageFolder(tmp_path / "none").load()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="empty has no images"):
+        ImageFolder(tmp_path / "empty").load()
+    (pets / "bird").mkdir()
+    with pytest.raises(FileNotFoundError, match="bird has no images"):
+        ImageFolder(pets).load()
+
+
+def test_images_beside_class_folders_are_refused(pets):
+    write_image(pets / "stray.png")
+    with pytest.raises(ValueError, match=r"both images \(such as stray\.png\) and folders"):
+        ImageFolder(pets).load()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"channels": 4}, "1 .grey. or 3"), ({"size": 0}, "at least 1 pixel")]
+)
+def test_options_without_meaning_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        ImageFolder(".", **options)

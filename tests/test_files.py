@@ -1,0 +1,107 @@
+import json
+import signal
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedgen.files import atomic_write, read_npz, require_writable, write_json
+
+
+def test_a_written_file_is_whole_and_readable_by_all(tmp_path):
+    path = tmp_path / "folder" / "file.bin"
+    with atomic_write(path) as file:
+        file.write(b"new")
+        assert not path.exists()
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+
+    def interrupted_write():
+        with atomic_write(path) as file:
+            file.write(b"half of the n")
+            raise error
+
+    with pytest.raises(error):
+        interrupted_write()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_is_killed_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    script = f"""
+import os, signal
+from fedgen.files import atomic_write
+with atomic_write({str(path)!r}) as file:
+    file.write(b"half of the n")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+
+
+def test_json_is_written_indented_with_a_newline_at_the_end(tmp_path):
+    write_json(tmp_path / "a.json", {"b": [1, 2]})
+    text = (tmp_path / "a.json").read_text()
+    assert json.loads(text) == {"b": [1, 2]}
+    assert text.endswith("}\n")
+
+
+def test_a_value_that_json_cannot_hold_leaves_no_file(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"b": object()})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_writable_folder_is_made_and_left_empty(tmp_path):
+    assert require_writable(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert not list((tmp_path / "a" / "b").iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    # Below a regular file not even root can write.
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PermissionError, match=r"cannot write in .*file/run: .*; choose another folder"):
+        require_writable(tmp_path / "file" / "run")
+
+
+def test_npz_arrays_come_back(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3), text="hello")
+    arrays = read_npz(tmp_path / "a.npz")
+    assert arrays["x"].tolist() == [0, 1, 2]
+    assert str(arrays["text"]) == "hello"
+
+
+def test_npz_files_with_objects_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match="plain arrays"):
+        read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut short"])
+def test_what_is_no_npz_file_is_named(tmp_path, content):
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz is not an \.npz file"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_single_array_is_no_npz_file(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(3))
+    with pytest.raises(ValueError, match=r"a\.npy is not an \.npz file"):
+        read_npz(tmp_path / "a.npy")
+
+
+def test_a_missing_npz_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_npz(tmp_path / "a.npz")

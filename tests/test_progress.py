@@ -1,0 +1,66 @@
+import io
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from fedgen import progress
+from fedgen.progress import track
+
+
+@pytest.fixture
+def updates(monkeypatch):
+    """What the bar was told: one number of completed units for each item."""
+    seen = []
+    real = Progress.update
+
+    def update(self, task_id, **fields):
+        seen.append(fields["completed"])
+        real(self, task_id, **fields)
+
+    monkeypatch.setattr(Progress, "update", update)
+    return seen
+
+
+def terminal(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    return screen
+
+
+def test_nothing_is_written_where_there_is_no_terminal(capsys):
+    assert list(track("abc", "reading", 3, "letters")) == ["a", "b", "c"]
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_a_terminal_shows_description_count_and_unit(monkeypatch):
+    screen = terminal(monkeypatch)
+    assert list(track(range(4), "embedding", 4, "images")) == [0, 1, 2, 3]
+    assert "embedding" in screen.getvalue()
+    assert "4/4" in screen.getvalue()
+
+
+def test_items_count_for_a_step_and_the_last_is_cut_to_the_total(updates):
+    list(track(["a", "b", "c"], "embedding", total=10, unit="images", step=4))
+    assert updates == [4, 8, 10]
+
+
+def test_an_item_counts_only_when_it_is_done(updates):
+    items = track("ab", "reading", 2, "letters")
+    next(items)
+    assert updates == []
+    next(items)
+    assert updates == [1]
+    items.close()
+
+
+def test_an_error_inside_the_loop_comes_through(monkeypatch):
+    terminal(monkeypatch)
+
+    def fail():
+        yield 1
+        raise RuntimeError("broken item")
+
+    with pytest.raises(RuntimeError, match="broken item"):
+        list(track(fail(), "reading", 2, "items"))

@@ -1,0 +1,85 @@
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fedgen import seeds
+
+
+def draws():
+    return torch.rand(3).tolist(), np.random.rand(3).tolist(), [random.random() for _ in range(3)]
+
+
+def test_derived_seeds_have_these_values_for_good():
+    """Stored partitions and scores repeat only if these never change."""
+    assert seeds.derive(0) == 4761921975702974394
+    assert seeds.derive(0, "turn", 3, 1) == 4653005914264228660
+    assert torch.randint(1000, (3,), generator=seeds.generator(7, "chunk", 0)).tolist() == [485, 431, 331]
+    assert seeds.numpy_generator(7, "partition").integers(1000, size=3).tolist() == [883, 501, 413]
+
+
+def test_derived_seeds_do_not_depend_on_the_process():
+    command = [sys.executable, "-c", "from fedgen.seeds import derive; print(derive(0, 'turn', 3, 1))"]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "5"}
+    )
+    assert int(result.stdout) == seeds.derive(0, "turn", 3, 1)
+
+
+def test_every_name_on_the_path_counts():
+    paths = [
+        (0,),
+        (1,),
+        (0, "turn"),
+        (0, "turn", 1),
+        (0, "turn", "1"),
+        (0, "turn", 1, 2),
+        (0, "turn", 2, 1),
+        (0, "turn", 12),
+    ]
+    values = {seeds.derive(*path) for path in paths}
+    assert len(values) == len(paths)
+    assert all(0 <= value < 2**63 for value in values)
+
+
+def test_a_seed_of_none_is_what_lightning_was_given_or_0(monkeypatch):
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    assert seeds.resolve(None) == 0
+    monkeypatch.setenv("PL_GLOBAL_SEED", "17")
+    assert seeds.resolve(None) == 17
+    assert seeds.resolve(3) == 3
+
+
+def test_seed_all_repeats_every_global_generator():
+    with seeds.isolated():
+        seeds.seed_all(0, "turn", 1)
+        first = draws()
+        seeds.seed_all(0, "turn", 1)
+        assert draws() == first
+        seeds.seed_all(0, "turn", 2)
+        assert all(now != then for now, then in zip(draws(), first))
+
+
+def test_isolated_code_leaves_the_global_generators_alone():
+    with seeds.isolated():
+        seeds.seed_all(5)
+        expected = draws()
+        seeds.seed_all(5)
+        with seeds.isolated():
+            seeds.seed_all(99)
+            draws()
+        assert draws() == expected
+
+
+def test_isolated_code_that_raises_leaves_them_alone_too():
+    with seeds.isolated():
+        seeds.seed_all(5)
+        expected = draws()
+        seeds.seed_all(5)
+        with pytest.raises(ZeroDivisionError), seeds.isolated():
+            random.random() / 0
+        assert draws() == expected
