@@ -118,8 +118,8 @@ def _dinov2_download_explained(name: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         raise RuntimeError(
-            f"cannot download {name} ({error}); elsewhere, clone https://github.com/facebookresearch/dinov2 and fetch the "
-            "backbone's weights that its README links, then pass repo=FOLDER and weights=PATH"
+            f"cannot download {name} ({error}); elsewhere, clone https://github.com/facebookresearch/dinov2 and fetch "
+            "the weights that its README links, then pass repo=FOLDER and weights=PATH"
         ) from error
 
 
