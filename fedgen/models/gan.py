@@ -13,7 +13,8 @@ from fedgen.models.networks.network import Critic, build, describe, require_shap
 from fedgen.models.round_clock import RoundClock
 from fedgen.models.sampling import decode, evaluating
 
-GeneratorLoss = Callable[[Tensor], Tensor]
+# Callable[[Tensor], Tensor] would say more, but makes jsonargparse look for class paths of tensors
+GeneratorLoss = Callable[..., Any]
 
 
 class GAN(RoundClock):
@@ -45,7 +46,7 @@ class GAN(RoundClock):
         super().__init__()
         _require(n_critic >= 1, f"n_critic must be at least 1, got {n_critic}")
         _require(lr > 0, f"lr must be positive, got {lr}")
-        _require(lr_decay_rounds is None or lr_decay_rounds >= 1, f"lr_decay_rounds is {lr_decay_rounds}, not above 0")
+        _require(lr_decay_rounds is None or lr_decay_rounds > 0, f"lr_decay_rounds must be above 0: {lr_decay_rounds}")
         _require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay must be in [0, 1), got {ema_decay}")
         self.automatic_optimization = False
         self.generator, self.critic = build(generator, "generator"), build(critic, "critic")
@@ -228,7 +229,7 @@ class WGANGP(GAN):
         optimisation: Mapping[str, Any] = {
             "n_critic": n_critic,
             "lr": lr,
-            "betas": tuple(betas),
+            "betas": (float(betas[0]), float(betas[1])),  # Adam refuses a mixture of int and float
             "lr_decay_rounds": lr_decay_rounds,
             "ema_decay": ema_decay,
             "ema_warmup": ema_warmup,

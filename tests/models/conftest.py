@@ -1,0 +1,44 @@
+"""The smallest things that train: one-pixel-wide networks and a few random images."""
+
+import lightning
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from fedgen.models import WGANGP
+from fedgen.models.networks import SmallCritic, SmallGenerator
+
+
+@pytest.fixture
+def make_gan():
+    """A WGANGP of tiny networks, the same weights each time, with any arguments."""
+
+    def make(**arguments):
+        torch.manual_seed(0)
+        networks = {"generator": SmallGenerator(latent_dim=3, width=2), "critic": SmallCritic(width=2)}
+        return WGANGP(**(networks | arguments))
+
+    return make
+
+
+@pytest.fixture
+def fit(tmp_path):
+    """Trains a module on random images [2, 1, 8, 8] a batch with a stock Trainer; returns the trainer."""
+
+    def fit(module, batches=4, epochs=1, shape=(1, 8, 8), callbacks=(), ckpt_path=None):
+        images = torch.rand(2 * batches, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        trainer = lightning.Trainer(
+            max_epochs=epochs,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+            callbacks=list(callbacks),
+        )
+        loader = DataLoader(TensorDataset(images, torch.zeros(2 * batches, dtype=torch.int64)), batch_size=2)
+        trainer.fit(module, loader, ckpt_path=ckpt_path)
+        return trainer
+
+    return fit

@@ -1,0 +1,46 @@
+import pytest
+import torch
+from torch import nn
+
+from fedgen.models.networks import DCGANCritic, SmallGenerator
+from fedgen.models.networks.network import build, describe, require_shape
+
+
+def test_a_description_holds_plain_types_and_builds_the_same_network():
+    described = describe(SmallGenerator(latent_dim=7, width=2))
+    assert described == {
+        "class_path": "fedgen.models.networks.small.SmallGenerator",
+        "init_args": {"image_size": 8, "channels": 1, "latent_dim": 7, "width": 2},
+    }
+    rebuilt = build(described, "generator")
+    assert isinstance(rebuilt, SmallGenerator)
+    assert rebuilt(torch.zeros(2, 7)).shape == (2, 1, 8, 8)
+
+
+def test_a_module_is_taken_as_it_is():
+    network = DCGANCritic(width=2)
+    assert build(network, "critic") is network
+
+
+@pytest.mark.parametrize("class_path", ["os.system", "torch.nn.modules.linear.Linear", "fedgen.files.write_json"])
+def test_classes_outside_the_models_are_not_imported(class_path):
+    with pytest.raises(ValueError, match=r"cannot rebuild; .*load_from_checkpoint\(path, critic=\.\.\.\)"):
+        build({"class_path": class_path, "init_args": {}}, "critic")
+
+
+@pytest.mark.parametrize("class_path", ["fedgen.models.sampling.decode", "fedgen.models.networks.small.Gone"])
+def test_only_networks_are_built(class_path):
+    with pytest.raises(ValueError, match="not a network of this fedgen"):
+        build({"class_path": class_path, "init_args": {}}, "generator")
+
+
+def test_a_foreign_network_is_described_without_arguments():
+    described = describe(nn.Linear(2, 3))
+    assert described == {"class_path": "torch.nn.modules.linear.Linear"}
+    with pytest.raises(ValueError, match=r"the checkpoint's generator is a torch\.nn"):
+        build(described, "generator")
+
+
+def test_wrong_shapes_are_named():
+    with pytest.raises(ValueError, match=r"the critic was built for images \[1, 8, 8\].* got \[3, 32, 32\]; set its"):
+        require_shape(torch.zeros(1, 3, 32, 32), (1, 8, 8), "the critic")
