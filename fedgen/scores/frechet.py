@@ -37,7 +37,7 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
         ValueError: if the dimensions differ, or a summary of one image meets ddof = 1.
     """
     _check_dim(a.dim, b.dim)
-    thin, other = (a, b) if a.is_low_rank else (b, a)
+    thin, other = (b, a) if b.is_low_rank and not a.is_low_rank else (a, b)
     trace = float(trace_sqrt(factor(thin, ddof), _opposite(other, ddof))[0])
     terms = {"mean": float((a.mean - b.mean).square().sum())}
     terms["covariance"] = max(0.0, float(a.trace(ddof) + b.trace(ddof)) - 2 * trace)

@@ -103,7 +103,8 @@ def trace_sqrt(root: Roots, other: Roots | Tensor) -> Tensor:
     step = max(1, ROWS // max(r, 1))
     for start in range(0, k, step):
         part = slice(start, start + step)
-        cross = (root.rows[part].reshape(-1, dim) @ thin.T).view(-1, r, len(thin))
+        rows = root.rows[part]
+        cross = (rows.reshape(-1, dim) @ thin.T).view(rows.shape[0], r, len(thin))
         flipped = cross.transpose(1, 2)
         gram = torch.bmm(cross, flipped) if r <= len(thin) else torch.bmm(flipped, cross)
         traces[part] = sum_of_roots(torch.linalg.eigvalsh(gram), ranks[part])

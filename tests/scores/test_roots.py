@@ -1,0 +1,47 @@
+import pytest
+import torch
+
+from fedgen.scores import roots
+from fedgen.scores.roots import coordinates, factor, sandwich, stack, trace_sqrt
+from fedgen.statistics import summarize
+
+
+def draw(count: int, dim: int = 9, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def singular() -> torch.Tensor:
+    return draw(40, 3) @ draw(3, 9, 1)
+
+
+@pytest.mark.parametrize("features", [draw(4), draw(40), singular(), torch.ones(40, 9)])
+def test_a_root_gives_back_its_covariance(features: torch.Tensor) -> None:
+    gaussian = summarize(features)
+    root = factor(gaussian, 1)
+    rows = root.rows[0]
+    torch.testing.assert_close(rows.T @ rows, gaussian.covariance(), rtol=1e-10, atol=1e-13)
+    assert torch.linalg.matrix_rank(gaussian.covariance()) <= root.ranks[0]
+
+
+@pytest.mark.parametrize("features", [draw(40), singular()])
+def test_coordinates_give_back_the_deviations(features: torch.Tensor) -> None:
+    gaussian = summarize(features)
+    root = factor(gaussian, 1)
+    deviations = features - gaussian.mean
+    torch.testing.assert_close(coordinates(root, deviations) @ root.rows[0], deviations, rtol=1e-9, atol=1e-9)
+
+
+def test_the_triangular_product_in_blocks_is_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roots, "BLOCK", 4)
+    root, covariance = factor(summarize(draw(40)), 1), draw(40, seed=2).T.cov()
+    assert root.triangular
+    plain = root.rows[0] @ covariance @ root.rows[0].T
+    torch.testing.assert_close(sandwich(root, covariance)[0].triu(), plain.triu())
+
+
+def test_stacked_roots_in_small_steps_equal_single_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roots, "ROWS", 8)
+    singles = [factor(summarize(draw(n, seed=n)), 1) for n in (2, 5, 7, 3)]
+    for other in (draw(40, seed=9).T.cov(), factor(summarize(draw(4, seed=9)), 1)):
+        batch = trace_sqrt(stack(singles), other)
+        torch.testing.assert_close(batch, torch.cat([trace_sqrt(single, other) for single in singles]))
