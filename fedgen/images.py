@@ -11,7 +11,8 @@ from fedgen.files import atomic_write
 
 def _to_grey_levels(images: Tensor) -> Tensor:
     """Grey levels as floats: floor(clamp(x * 127.5 + 128, 0, 255)), integers in 0..255."""
-    return (images * 127.5 + 128).clamp(0, 255).floor()
+    # bfloat16 has too few digits for 256 levels
+    return (images.float() * 127.5 + 128).clamp(0, 255).floor()
 
 
 def to_uint8(images: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Randomness from (seed, round, client, ...): the same names give the same draws, in any process and in any order."""
 
 import hashlib
+import json
 import os
 import random
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ def derive(seed: int, *path: int | str) -> int:
 
     Hashed (BLAKE2b), so neighbouring paths give unrelated streams and the result is the same in every process.
     """
-    text = "/".join([str(int(seed)), *(f"{type(part).__name__}:{part}" for part in path)])
+    text = json.dumps([int(seed), *(part if isinstance(part, str) else int(part) for part in path)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
