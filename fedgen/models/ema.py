@@ -1,9 +1,13 @@
 """The moving average of a network's weights that images are sampled from."""
 
 import copy
+import warnings
 
 import torch
 from torch import Tensor, nn
+
+# Lightning says this when training starts; an average is in eval mode by design.
+warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
 
 
 class EMA(nn.Module):

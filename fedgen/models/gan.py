@@ -77,12 +77,18 @@ class GAN(RoundClock):
         return optimizers, [LambdaLR(optimizer, lambda done: max(0.0, 1 - done / rounds)) for optimizer in optimizers]
 
     def setup(self, stage: str) -> None:
-        """Raises ValueError if the critic cannot score what the generator makes, before any training."""
+        """Raises ValueError if the generator's images are not the critic's or the data's, before any training.
+
+        The data's shape is known here if the data module has an attribute `image_shape`, (channels, height, width);
+        otherwise the first iteration tells.
+        """
         if stage != "fit":
             return
         with torch.no_grad(), evaluating(self):
             parameter = next(self.generator.parameters())
             images = self.generator(parameter.new_zeros(2, self.latent_dim))
+            data_shape = getattr(getattr(self.trainer, "datamodule", None), "image_shape", images.shape[1:])
+            require_shape(images.new_empty(1, *data_shape), images.shape[1:], "the generator")
             made = list(images.shape[1:])
             if isinstance(self.critic, Critic):
                 require_shape(images, self.critic.image_shape, "the critic")

@@ -1,4 +1,5 @@
 import warnings
+from types import SimpleNamespace
 
 import lightning
 import pytest
@@ -280,6 +281,13 @@ def test_networks_of_different_sizes_are_refused_before_training(make_gan, fit):
 def test_data_of_another_shape_are_refused_at_the_first_iteration(make_gan, fit):
     with pytest.raises(ValueError, match=r"the generator was built for images \[1, 8, 8\].* got \[3, 8, 8\]"):
         fit(make_gan(), shape=(3, 8, 8))
+
+
+def test_data_of_another_shape_are_refused_before_training_if_their_module_tells_it(make_gan):
+    module = make_gan()
+    module.trainer = SimpleNamespace(datamodule=SimpleNamespace(image_shape=(3, 8, 8)))
+    with pytest.raises(ValueError, match=r"the generator was built for images \[1, 8, 8\].* got \[3, 8, 8\]"):
+        module.setup("fit")
 
 
 def test_a_command_line_can_name_networks_and_losses_by_class_path():
