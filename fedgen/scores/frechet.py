@@ -95,7 +95,7 @@ class FrechetReference:
         Raises:
             ValueError: for unusable features or weights, or a client with one image under ddof = 1.
         """
-        return cls(((summarize(part), part) for part in _named(features)), weights, ddof)
+        return cls(((summarize(part), part) for part in _checked(features)), weights, ddof)
 
     @classmethod
     def from_summaries(
@@ -117,11 +117,12 @@ class FrechetReference:
         Raises:
             ValueError: for another D, or unusable features.
         """
-        features = None if isinstance(generated, Gaussian) else generated
-        summary = generated if isinstance(generated, Gaussian) else summarize(generated)
+        features = None if isinstance(generated, Gaussian) else generated.detach().cpu()
+        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu())
         _check_dim(len(self._means[0]), summary.dim)
         influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
-        distances, terms = self._distances(summary, influences)
+        batches = self._batches + ([self._pool] if len(self.counts) > 1 else [])
+        distances, terms = self._distances(batches, summary, influences)
         clients, pool = len(self.counts), self._pool.members[0]
         named = {
             key: {"avg": float(self.weights @ term[:clients]), "all": float(term[pool])} for key, term in terms.items()
@@ -130,9 +131,16 @@ class FrechetReference:
         parts = influences.parts(int(counted.argmax()), pool) if influences else None
         return combine("fid", distances[:clients], float(distances[pool]), self.weights, named, parts)
 
-    def _distances(self, summary: Gaussian, influences: InfluenceErrors | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Distances to each client and, last, the pool, and their terms."""
-        batches = self._batches + ([self._pool] if self._pool is not self._batches[0] else [])
+    def per_client(self, generated: Tensor | Gaussian) -> Tensor:
+        """FID to each client alone, float64 [K], for those who do not need the pool's."""
+        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu())
+        _check_dim(len(self._means[0]), summary.dim)
+        return self._distances(self._batches, summary, None)[0][: len(self.counts)]
+
+    def _distances(
+        self, batches: list[Batch], summary: Gaussian, influences: InfluenceErrors | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Distances to the batches' members, clients before the pool, and their terms."""
         traces = torch.zeros(len(self._means), dtype=torch.float64)
         opposite = None if influences else _opposite(summary, self.ddof)
         for batch in batches:
@@ -197,11 +205,11 @@ def _mass(weights: Weights, number: int, count: float) -> float:
     return float(weights[number]) if number < len(weights) else 0.0  # lengths are checked once all clients are seen
 
 
-def _named(features: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The features, with the client's place in the error where they are unusable."""
+def _checked(features: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The features on the CPU, with the client's place in the error where they are unusable."""
     for number, part in enumerate(features):
         check_features(part, f"features of client {number}")
-        yield part
+        yield part.detach().cpu()
 
 
 def _check_dim(expected: int, given: int) -> None:

@@ -36,8 +36,9 @@ def mmd2(x: Tensor, y: Tensor, kernel: Kernel | None = None, estimator: Estimato
     """
     kernel = kernel or PolynomialKernel()
     _check_pair(x, y)
+    x, y = x.detach().cpu(), y.detach().cpu()
     sides = [_mean_within(side, kernel, estimator, name) for side, name in ((x, "x"), (y, "y"))]
-    single = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    single = torch.zeros(len(x), dtype=torch.int64)
     between = cross_sums(x, single, 1, y, kernel)[0].sum() / (len(x) * len(y))
     return sides[0] + sides[1] - 2 * float(between)
 
@@ -80,13 +81,13 @@ class KernelReference:
     def __init__(
         self, features: Iterable[Tensor], kernel: Kernel | None, estimator: Estimator, weights: Weights
     ) -> None:
-        parts = list(features)
+        parts = [part.detach().cpu() for part in features]
         self.kernel = kernel or PolynomialKernel()
         self.estimator = _check_estimator(estimator)
         _check_clients(parts, estimator)
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)
-        self.features = parts[0].detach() if len(parts) == 1 else torch.cat([part.detach() for part in parts])
+        self.features = parts[0] if len(parts) == 1 else torch.cat(parts)
         counts = torch.tensor(self.counts)
         self._clients = torch.repeat_interleave(torch.arange(len(parts)), counts)
         shares = (self.weights / counts)[self._clients]
@@ -132,7 +133,7 @@ class KernelReference:
             ValueError: for unusable features, another D, or one image under "u".
         """
         _check_pair(self.features, generated)
-        generated = generated.detach()
+        generated = generated.detach().cpu()
         number = len(self.counts)
         over_clients, over_generated = cross_sums(self.features, self._clients, number, generated, self.kernel)
         between = over_clients / self._sums.counts.unsqueeze(1)  # [K, m], mean kernel of client i with image g
@@ -157,8 +158,8 @@ def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple
     count = len(x)
     if _check_estimator(estimator) == "u" and count < 2:
         raise ValueError(f"{name} has one image, the U-statistic needs two; use estimator='v'")
-    single = torch.zeros(count, dtype=torch.int64, device=x.device)
-    rows, _ = within_sums(x, kernel, single, torch.ones(count, dtype=torch.float64, device=x.device))
+    single = torch.zeros(count, dtype=torch.int64)
+    rows, _ = within_sums(x, kernel, single, torch.ones(count, dtype=torch.float64))
     diagonal = kernel.diagonal(x)
     total = float(rows.sum())
     mean = (total - float(diagonal.sum())) / (count * (count - 1)) if estimator == "u" else total / count**2
