@@ -68,7 +68,7 @@ class FrechetReference:
         for number, (summary, features) in enumerate(clients):
             root = self._factor(number, summary)
             batches.append(Batch([number], root, [sample_client(number, summary, root, features)]))
-            positions.append((sample_deviations(summary, root, features, POOL_IMAGES) + summary.mean).float())
+            positions.append((sample_deviations(summary, features, POOL_IMAGES, root) + summary.mean).float())
             self.counts.append(summary.count)
             running.add(summary, _mass(weights, number, summary.count))
         if not batches:
@@ -111,8 +111,8 @@ class FrechetReference:
             generated: features, or a summary: then the errors assume normal features.
             errors: whether to add standard errors, for about four times the time. They are first-order (infinitesimal
                 jackknife): generated images vary as one sample, real ones within each client, weights stay, and the
-                worst client stays the worst. They do not include the bias of a FID from few images. A client of a
-                single image shows no variation and adds none.
+                worst client stays the worst. They leave out the bias of an FID from few images, and near distance 0,
+                where the first order vanishes, they are too small. A client of one image adds nothing.
 
         Raises:
             ValueError: for another D, or unusable features.

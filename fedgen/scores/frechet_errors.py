@@ -45,13 +45,20 @@ class Batch:
     samples: list[Sample]
 
 
-def sample_deviations(summary: Gaussian, root: Roots, images: Tensor | None, number: int) -> Tensor:
-    """Deviations from the mean, float64 [p, D], of at most `number` images, or normal draws where none are known."""
+def sample_deviations(summary: Gaussian, images: Tensor | None, number: int, root: Roots | None = None) -> Tensor:
+    """Deviations from the mean, float64 [p, D], of at most `number` images, or normal draws where none are known.
+
+    Args:
+        summary: of the images.
+        images: their features, or None.
+        number: how many are wanted.
+        root: of the summary's covariance, where it is known; computed if it is needed and None.
+    """
     if images is not None:
         return _spaced(images.detach(), number).to(summary.mean) - summary.mean
     if summary.deviations is not None:
         return _spaced(summary.deviations, number)
-    rows = root.rows[0]
+    rows = (root or factor(summary, ddof=0)).rows[0]
     draws = torch.randn(number, len(rows), generator=generator(0, "influence"), dtype=torch.float64)
     return draws.to(rows) @ rows
 
@@ -61,7 +68,7 @@ def sample_client(client: int, summary: Gaussian, root: Roots, images: Tensor | 
     if summary.is_low_rank:
         shares = summary.image_shares()
         return Sample(None, shares, torch.full((len(shares),), client))
-    places = coordinates(root, sample_deviations(summary, root, images, CLIENT_IMAGES)).float()
+    places = coordinates(root, sample_deviations(summary, images, CLIENT_IMAGES, root)).float()
     return Sample(places, None, torch.full((len(places),), client))
 
 
@@ -98,9 +105,7 @@ class InfluenceErrors:
         self.covariance = summary.covariance(ddof)
         self.rank = summary.dim if summary.deviations is None else len(summary.deviations) - 1
         self.scale = summary.count / summary.divisor(ddof)
-        needs_root = features is None and not summary.is_low_rank
-        root = factor(summary, ddof) if needs_root else Roots(summary.mean.view(1, 1, -1), torch.tensor([1]))
-        self.images = sample_deviations(summary, root, features, GENERATED_IMAGES)
+        self.images = sample_deviations(summary, features, GENERATED_IMAGES)
         self.squares = self.images.square().sum(1)
         self.generated: dict[int, Tensor] = {}  # influences of generated images [p] on each distribution's distance
         self.real: dict[int, float] = {}  # variance from real images

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 CHUNK = 4096  # images converted to float64 at a time
+BLOCK = 512  # rows of a scatter matrix computed together
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,8 @@ def check_features(features: Tensor, name: str = "features") -> None:
         raise ValueError(f"{name} must be floating [n, D], got {features.dtype} {tuple(features.shape)}")
     if len(features) < 1 or features.shape[1] < 1:
         raise ValueError(f"{name} are empty: {tuple(features.shape)}; leave out clients without images")
+    if all(torch.isfinite(part.sum(dtype=torch.float64)) for part in features.split(CHUNK)):
+        return  # NaN and infinity would have spread to the sum
     bad = sum(int((~torch.isfinite(part).all(dim=1)).sum()) for part in features.split(CHUNK))
     if bad:
         raise ValueError(f"{name}: {bad} of {len(features)} rows hold NaN or infinity; check images and embedding")
@@ -128,9 +131,8 @@ def summarize(features: Tensor) -> Gaussian:
         return Gaussian(count, mean, deviations=features.double() - mean)
     scatter = torch.zeros(dim, dim, dtype=torch.float64, device=features.device)
     for part in features.split(CHUNK):
-        centred = part.double() - mean
-        scatter.addmm_(centred.T, centred)
-    return Gaussian(count, mean, scatter=scatter)
+        _add_gram(scatter, part.double() - mean)
+    return Gaussian(count, mean, scatter=_mirror(scatter))
 
 
 def pool(summaries: Iterable[Gaussian], weights: Sequence[float] | Tensor | None = None) -> Gaussian:
@@ -221,9 +223,24 @@ def _merge(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float,
         if summary.scatter is not None:
             scatter.add_(summary.scatter, alpha=count * share / summary.count)
         else:
-            root = summary.root(ddof=0) * (count * share) ** 0.5
-            scatter.addmm_(root.T, root)
-    return Gaussian(count, mean, scatter=scatter)
+            _add_gram(scatter, summary.root(ddof=0) * (count * share) ** 0.5)
+    return Gaussian(count, mean, scatter=_mirror(scatter))
+
+
+def _add_gram(scatter: Tensor, rows: Tensor) -> None:
+    """Adds rows^T rows [D, D] to the upper triangle, for little more than half the cost of the whole."""
+    for i in range(0, len(scatter), BLOCK):
+        scatter[i : i + BLOCK, i:].addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
+
+
+def _mirror(scatter: Tensor) -> Tensor:
+    """The symmetric matrix of an upper triangle, in place."""
+    for i in range(0, len(scatter), BLOCK):
+        edge = min(i + BLOCK, len(scatter))
+        block = scatter[i:edge, i:edge]
+        block.copy_(block.triu() + block.triu(1).T)
+        scatter[edge:, i:edge] = scatter[i:edge, edge:].T
+    return scatter
 
 
 def _shape(value: Tensor | None) -> tuple[int, ...] | None:
