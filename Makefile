@@ -1,0 +1,37 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## install everything into .venv
+
+# torch and torchvision come from one index in one resolution: mixed builds do not import
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedgen needs Python 3.11 to 3.13, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11 " )'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## train, score and select on ten clients of digits (two minutes; checkpoints/quickstart)
+	$(BIN)/fedgen fit --config recipes/quickstart.yaml
+
+test: $(READY) ## every test, the slow ones too
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --durations 10 --quiet
+
+check: $(READY) ## lint, formatting, types, layering
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet tests/test_layering.py
+
+bench: $(READY) ## speed and memory, one JSON line a figure
+	@for name in frechet rounds memory; do OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || exit 1; done
+
+clean: ## remove the environment and caches, not runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

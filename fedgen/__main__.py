@@ -1,0 +1,66 @@
+"""The command line: one thin dispatcher, so that help comes at once and a command imports only what it needs."""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from fedgen import __version__
+
+# command -> (module:function, what it does); the function takes the remaining arguments
+COMMANDS = {
+    "fit": ("fedgen.cli:fit", "train from a recipe: federated, or one of its controls"),
+    "evaluate": ("fedgen.cli:evaluate", "score a run's checkpoints again, e.g. under another embedding"),
+    "select": ("fedgen.cli:select", "rank a run's checkpoints by a score and print the best one's path"),
+}
+
+
+def usage() -> str:
+    """The text of `fedgen --help`."""
+    lines = [f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: fedgen COMMAND [ARGUMENT ...]",
+            "",
+            "Train, score and select generative models on data that stays with its owners.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "fedgen COMMAND --help explains a command; fedgen --version prints the version.",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status (2 for a mistake in the input, with one message)."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if arguments[0] == "--version":
+        print(f"fedgen {__version__}")
+        return 0
+    if arguments[0] not in COMMANDS:
+        print(f"fedgen: no command {arguments[0]!r}\n\n{usage()}", file=sys.stderr)
+        return 2
+    module, function = COMMANDS[arguments[0]][0].split(":")
+    try:
+        return getattr(import_module(module), function)(arguments[1:]) or 0
+    except (ValueError, OSError) as error:
+        if os.environ.get("FEDGEN_TRACEBACK"):
+            raise
+        print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
+        return 2
+    except Exception as error:
+        # Lightning's own complaint about settings; imported here only if something was raised
+        from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+        if not isinstance(error, MisconfigurationException) or os.environ.get("FEDGEN_TRACEBACK"):
+            raise
+        print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
