@@ -57,6 +57,7 @@ class FrechetReference:
     """
 
     def __init__(self, clients: Iterable[tuple[Gaussian, Tensor | None]], weights: Weights, ddof: float) -> None:
+        resolve_weights(weights, [1.0] * (1 if isinstance(weights, str) else len(weights)))  # before any long work
         self.ddof = ddof
         self.counts: list[float] = []
         self._means: list[Tensor] = []  # of each client, then of the pool
@@ -111,8 +112,9 @@ class FrechetReference:
             generated: features, or a summary: then the errors assume normal features.
             errors: whether to add standard errors, for about four times the time. They are first-order (infinitesimal
                 jackknife): generated images vary as one sample, real ones within each client, weights stay, and the
-                worst client stays the worst. They leave out the bias of an FID from few images, and near distance 0,
-                where the first order vanishes, they are too small. A client of one image adds nothing.
+                worst client stays the worst. They leave out the bias of an FID from few images; they are too large where
+                images are fewer than features (by a third at 21 images, 64 features) and too small near distance 0,
+                where the first order vanishes. A client of one image adds nothing.
 
         Raises:
             ValueError: for another D, or unusable features.

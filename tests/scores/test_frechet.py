@@ -176,6 +176,15 @@ def test_terms_add_up_and_the_mean_terms_gap_ignores_the_generator() -> None:
     assert gaps[1:] == pytest.approx(gaps[:1] * 2, rel=1e-12)
 
 
+def test_a_client_of_one_image_is_scored_with_divisor_n() -> None:
+    lone, generated = draw(1, 1), draw(50, 6)
+    score = FrechetReference.from_features([lone, CLIENTS[0]], ddof=0).score(generated)
+    centre = summarize(generated)
+    expected = float((lone[0] - centre.mean).square().sum() + centre.trace(ddof=0))
+    assert score.per_client[0] == pytest.approx(expected, rel=1e-12)
+    assert all(error > 0 and math.isfinite(error) for error in score.errors.values())
+
+
 def test_clients_of_weight_zero_do_not_count() -> None:
     generated = draw(50, 6)
     some = FrechetReference.from_features(CLIENTS, [1, 0, 1, 0, 0]).score(generated)
@@ -195,6 +204,9 @@ def test_unusable_clients_are_named() -> None:
         FrechetReference.from_features([])
     with pytest.raises(ValueError, match="one number a client"):
         FrechetReference.from_features([draw(3, 1), draw(4, 2)], [1.0, 2.0, 3.0])
+    for weights, message in (([1.0, -1.0], "not negative"), ("sizes", "'examples'"), ([0.0, 0.0], "all zero")):
+        with pytest.raises(ValueError, match=message):
+            FrechetReference.from_features([draw(3, 1), draw(4, 2)], weights)
     with pytest.raises(ValueError, match="use one embedding"):
         FrechetReference.from_features([draw(3, 1)]).score(draw(4, 2, dim=3))
     with pytest.raises(ValueError, match="ddof"):
