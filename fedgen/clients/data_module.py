@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -59,8 +60,13 @@ class FederatedDataModule(LightningDataModule):
         if iterations is not None and iterations < 1:
             raise ValueError(f"iterations={iterations}: an epoch has at least one batch")
         self.data, self.partition, self.batch_size = data, partition, batch_size
-        self.held_out, self.iterations, self.seed = held_out, iterations, resolve(seed)
+        self.held_out, self.iterations, self._given_seed = held_out, iterations, seed
         self._clients: list[Client] | None = None
+
+    @cached_property
+    def seed(self) -> int:
+        """The base of all draws; read when first used, so that `seed_everything` may come after construction."""
+        return resolve(self._given_seed)
 
     @property
     def clients(self) -> list[Client]:

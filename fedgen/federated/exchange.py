@@ -1,6 +1,6 @@
 """Which of a module's tensors travel between server and clients, and the server's copy of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -99,3 +99,17 @@ def copy_tensors(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
     targets, sources = list(targets), list(sources)
     if targets:
         torch._foreach_copy_(targets, sources)
+
+
+def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> str:
+    """In words, how two state dicts differ in names and shapes, with the first name of each kind."""
+    shapes = [
+        f"{name} is {list(saved[name].shape)} there and {list(model[name].shape)} here"
+        for name in model
+        if name in saved and model[name].shape != saved[name].shape
+    ]
+    missing, extra = [n for n in model if n not in saved], [n for n in saved if n not in model]
+    parts = [f"{len(shapes)} tensors of another shape ({shapes[0]})"] if shapes else []
+    parts += [f"{len(missing)} tensors missing (first: {missing[0]})"] if missing else []
+    parts += [f"{len(extra)} tensors unknown to the model (first: {extra[0]})"] if extra else []
+    return "; ".join(parts) or "no difference in names or shapes"

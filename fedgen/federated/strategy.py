@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,7 @@ from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary, check_trainer
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.exchange import Exchange, all_finite, copy_tensors
+from fedgen.federated.exchange import Exchange, all_finite, copy_tensors, describe_difference
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.seeds import resolve, seed_all
@@ -100,10 +101,15 @@ class FedAvgStrategy(DDPStrategy):
         self.personal = list(personal)
         self.aggregator = aggregator or Mean()
         self.client_algorithm = client_algorithm or ClientAlgorithm()
-        self.seed = resolve(seed)
+        self._given_seed = seed
         self.left_out: list[dict[str, Any]] = []
         self.in_round = False  # the model is not the server's, or not of a whole round
         self._reset_fit()
+
+    @cached_property
+    def seed(self) -> int:
+        """The base of all draws; read when first used, so that `seed_everything` may come after construction."""
+        return resolve(self._given_seed)
 
     def _reset_fit(self) -> None:
         self._iterations: dict[int, int] = {}
@@ -244,8 +250,8 @@ class FedAvgStrategy(DDPStrategy):
             return super().training_step(*args, **kwargs)
         if self._awaits_step and self._local_batch is None and self._module.automatic_optimization:
             raise MisconfigurationException(
-                "the module's optimizer_step hook did not call optimizer.step on a client's first iteration, so its turn"
-                " never began; step on the first call, or use manual optimisation"
+                "the module's optimizer_step hook did not call optimizer.step on a client's first iteration, so its"
+                " turn never began; step on the first call, or use manual optimisation"
             )
         if self._module.automatic_optimization:
             return super().training_step(*self._step_arguments(len(args)))
@@ -418,6 +424,15 @@ class FedAvgStrategy(DDPStrategy):
             "algorithm": self.client_algorithm.state_dict(),
             "left_out": copy.deepcopy(self.left_out),
         }
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        try:
+            super().load_model_state_dict(checkpoint, strict)
+        except RuntimeError as error:
+            difference = describe_difference(self._module.state_dict(), checkpoint["state_dict"])
+            raise MisconfigurationException(
+                f"the checkpoint holds another model than this one: {difference}"
+            ) from error
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         super().load_optimizer_state_dict(checkpoint)

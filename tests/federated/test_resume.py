@@ -68,6 +68,12 @@ def test_another_server_optimizer_on_resume_is_an_error(tmp_path):
         train(Automatic(), tmp_path, 2, tmp_path / "epoch=0.ckpt", server_optimizer=lambda p: FedAdam(p))
 
 
+def test_a_checkpoint_of_another_model_is_named_as_such(tmp_path):
+    train(Automatic(), tmp_path, 1)
+    with pytest.raises(MisconfigurationException, match=r"another model.*missing \(first: a.weight\).*unknown"):
+        train(TwoOptimizers(), tmp_path, 2, tmp_path / "epoch=0.ckpt")
+
+
 def test_a_checkpoint_of_ordinary_training_can_start_a_federation(tmp_path):
     module = Automatic()
     trainer = make_trainer("auto", 1, enable_checkpointing=True, callbacks=[ModelCheckpoint(tmp_path, "plain")])
