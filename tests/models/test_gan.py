@@ -167,7 +167,7 @@ def test_samples_follow_the_generator_whatever_the_batch_size(make_gan):
 def test_sampling_leaves_no_trace(make_gan):
     module = make_gan(ema_decay=0.9)
     module.train()
-    module.generator.body[2].eval()
+    module.generator.body[1].eval()
     state = {key: value.clone() for key, value in module.state_dict().items()}
     modes = [each.training for each in module.modules()]
     stream = torch.get_rng_state()

@@ -60,9 +60,3 @@ def test_sizes_are_reached_from_a_base_of_4_to_15(size, doublings):
 def test_other_sizes_are_refused(network_class, size):
     with pytest.raises(ValueError, match=f"multiple of 4 from 16 .*got {size}"):
         network_class(image_size=size)
-
-
-@pytest.mark.parametrize("network_class", [SmallGenerator, SmallCritic])
-def test_small_pair_refuses_sizes_that_are_not_multiples_of_4(network_class):
-    with pytest.raises(ValueError, match="image_size=10"):
-        network_class(image_size=10)
