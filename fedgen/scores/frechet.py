@@ -180,11 +180,12 @@ class FrechetReference:
 
 
 def _group(batches: list[Batch]) -> list[Batch]:
-    """The same clients with small ones of similar size in one batch; large ones stay alone."""
+    """The same clients with small ones of similar size in one batch; large or singular ones stay alone."""
     groups: dict[tuple[int, int], list[Batch]] = {}
     for batch in batches:
         size = batch.roots.rows.shape[1]
-        key = (0, -(-size // PAD)) if size <= SMALL and not batch.roots.triangular else (1, batch.members[0])
+        small = size <= SMALL and batch.samples[0].places is None  # coordinates belong to one unpadded root
+        key = (0, -(-size // PAD)) if small else (1, batch.members[0])
         groups.setdefault(key, []).append(batch)
     return [
         Batch(

@@ -185,6 +185,20 @@ def test_a_client_of_one_image_is_scored_with_divisor_n() -> None:
     assert all(error > 0 and math.isfinite(error) for error in score.errors.values())
 
 
+def test_clients_of_singular_covariances_have_the_errors_that_they_have_alone() -> None:
+    # as pixels that are black in all of a client's images
+    clients = [draw(40 + k, k) * (torch.arange(DIM) < kept) for k, kept in enumerate((6, 8, 8))]
+    generated = draw(50, 9)
+    together = FrechetReference.from_features(clients).score(generated)
+    for k, client in enumerate(clients):
+        alone = FrechetReference.from_features([client]).score(generated)
+        assert float(together.per_client[k]) == pytest.approx(alone.values["avg"], rel=1e-9)
+    weighed = FrechetReference.from_features(clients, [0.0, 1.0, 0.0]).score(generated)
+    assert weighed.errors["avg"] == pytest.approx(
+        FrechetReference.from_features([clients[1]]).score(generated).errors["avg"], rel=1e-6
+    )
+
+
 def test_clients_of_weight_zero_do_not_count() -> None:
     generated = draw(50, 6)
     some = FrechetReference.from_features(CLIENTS, [1, 0, 1, 0, 0]).score(generated)
