@@ -1,1 +1,42 @@
-"""."""
+"""Models to score records, records to a ranking of checkpoints."""
+
+from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
+from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
+from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+from fedgen.evaluation.run import Run, evaluate_run
+from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
+from fedgen.evaluation.scores_file import append_records, drop_from, drop_round, read_records
+from fedgen.evaluation.selection import InvertedPair, Ranked, inversions, select
+from fedgen.evaluation.splits import Split, splits_of
+from fedgen.evaluation.table import inversion_table, print_report, score_table, selection_table
+
+__all__ = [
+    "Columns",
+    "Evaluation",
+    "Evaluator",
+    "InvertedPair",
+    "Ranked",
+    "Run",
+    "ScoreRecord",
+    "Split",
+    "append_records",
+    "by_column",
+    "checkpoint_name",
+    "draw_images",
+    "drop_from",
+    "drop_round",
+    "evaluate",
+    "evaluate_run",
+    "inversion_table",
+    "inversions",
+    "list_checkpoints",
+    "load_weights",
+    "mixture",
+    "print_report",
+    "read_records",
+    "sampler_of",
+    "score_table",
+    "select",
+    "selection_table",
+    "splits_of",
+]

@@ -1,0 +1,94 @@
+"""The checkpoints of a run folder: their names, and reading one into a model without unpickling objects."""
+
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LAST = "last.ckpt"
+STRATEGY_KEY = "fedavg"  # where FedAvgStrategy keeps what belongs to clients
+
+
+def checkpoint_name(round: int) -> str:
+    """The file name of a round's checkpoint: "round=00012.ckpt"."""
+    return f"round={round:05d}.ckpt"
+
+
+def list_checkpoints(folder: str | Path) -> dict[int, Path]:
+    """The checkpoints of whole rounds in a folder, by round, ascending; `last.ckpt` is not among them."""
+    found = {}
+    for path in Path(folder).glob("round=*.ckpt"):
+        if match := re.fullmatch(r"round=(\d+)\.ckpt", path.name):
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """A Lightning checkpoint, read with `weights_only=True`, on the CPU.
+
+    Raises:
+        FileNotFoundError: if there is no such file, naming the checkpoints beside it.
+        ValueError: if it is no checkpoint, damaged, or holds objects that would have to be unpickled.
+    """
+    path = Path(path)
+    if not path.is_file():
+        others = ", ".join(sorted(p.name for p in path.parent.glob("*.ckpt"))) or "none"
+        raise FileNotFoundError(f"no checkpoint {path}; checkpoints in that folder: {others}")
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} is damaged, or holds more than tensors and plain types ({reason})") from error
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise ValueError(f"{path} is not a Lightning checkpoint: it has no 'state_dict'")
+    return checkpoint
+
+
+def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
+    """Puts a checkpoint's weights into a model; returns the checkpoint.
+
+    Raises:
+        ValueError: if it is a checkpoint of another model, naming the tensors that do not fit.
+    """
+    checkpoint = read_checkpoint(path)
+    hook = getattr(module, "on_load_checkpoint", None)
+    if callable(hook):
+        hook(checkpoint)
+    try:
+        module.load_state_dict(checkpoint["state_dict"])
+    except RuntimeError as error:
+        reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
+        raise ValueError(f"{path} is a checkpoint of another model than {type(module).__name__}: {reasons}") from error
+    return checkpoint
+
+
+def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
+    """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
+    personal = checkpoint.get(STRATEGY_KEY, {}).get("personal", {})
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    if personal and all(trained <= set(tensors) for tensors in personal.values()):
+        return {int(client): dict(tensors) for client, tensors in personal.items()}
+    return {}
+
+
+@contextmanager
+def tensors_in_place(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """The module with some of its tensors replaced while the context lasts."""
+    state = module.state_dict()
+    before = {name: state[name].clone() for name in tensors}
+    try:
+        _copy(state, tensors)
+        yield
+    finally:
+        _copy(state, before)
+
+
+@torch.no_grad()
+def _copy(state: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, value in values.items():
+        state[name].copy_(value)

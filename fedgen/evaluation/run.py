@@ -1,0 +1,118 @@
+"""A run folder: its scores, its checkpoints, and scoring the checkpoints again."""
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from torch import nn
+
+from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models, tensors_in_place
+from fedgen.evaluation.evaluate import Evaluator
+from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+from fedgen.evaluation.sampling import Sample, inside, mixture, sampler_of
+from fedgen.evaluation.scores_file import SCORES_FILE, append_records, read_records
+
+LOCAL_NOTE = "mixture of local models"
+
+
+class Run:
+    """What training left in a folder.
+
+    Args:
+        folder: the run folder, with `scores.jsonl` and checkpoints.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"no run folder {self.folder}; give the folder that training wrote into")
+
+    @property
+    def scores_path(self) -> Path:
+        """Where the scores are stored."""
+        return self.folder / SCORES_FILE
+
+    @property
+    def records(self) -> list[ScoreRecord]:
+        """All score records, read anew.
+
+        Raises:
+            FileNotFoundError: if nothing was scored yet.
+        """
+        records = read_records(self.scores_path)
+        if not records:
+            raise FileNotFoundError(
+                f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
+            )
+        for column, group in by_column(records).items():
+            if len({record.conditions for record in group}) > 1:
+                warnings.warn(
+                    f"{self.scores_path}: column {column} mixes values of other weights, reference or number of"
+                    " images, which do not compare; score all checkpoints again with the same settings",
+                    stacklevel=2,
+                )
+        return records
+
+    @property
+    def columns(self) -> Columns:
+        """The names of the run's columns."""
+        return Columns.of(self.records)
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """The checkpoints by round."""
+        return list_checkpoints(self.folder)
+
+
+def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str]:
+    """The sampler of a checkpoint, loaded into the module, and a note.
+
+    A checkpoint of training without exchange gives the mixture of the clients' own models, by the evaluation's weights;
+    a client that never trained has the initial model.
+    """
+    checkpoint = load_weights(module, path)
+    sample = sampler_of(module)
+    own = local_models(module, checkpoint)
+    if not own:
+        return sample, ""
+    weights = evaluator.client_weights()
+    samplers = [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))]
+    return mixture(samplers, weights), LOCAL_NOTE
+
+
+def evaluate_run(
+    run: Run | str | Path, module: nn.Module, evaluator: Evaluator, rounds: Sequence[int] | None = None
+) -> list[ScoreRecord]:
+    """Scores a run's checkpoints (again), appends the records to its scores and returns them.
+
+    Records of the same round, split and embedding are replaced; others stay, so a second embedding adds columns.
+
+    Args:
+        run: the run or its folder.
+        module: a model of the run's kind; it is left with the last checkpoint's weights.
+        evaluator: clients, embeddings and number of images.
+        rounds: which checkpoints; all by default.
+
+    Raises:
+        FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    found = run.checkpoints
+    chosen = sorted(found) if rounds is None else sorted(rounds)
+    missing = [round for round in chosen if round not in found]
+    if missing or not chosen:
+        have = ", ".join(map(str, found)) or "none"
+        raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
+    known = {record.round: record.optimised_on for record in read_records(run.scores_path)}
+    append_records(run.scores_path, evaluator.floor())
+    records = []
+    for round in chosen:
+        sample, note = checkpoint_sampler(module, found[round], evaluator)
+        evaluation = evaluator.evaluate(sample, round, found[round].name, known.get(round, ()), note)
+        append_records(run.scores_path, evaluation.records)
+        records += evaluation.records
+    return records

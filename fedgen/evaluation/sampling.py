@@ -1,0 +1,124 @@
+"""Generated images for a score: the same ones for the same (seed, round), whatever else the process draws."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.images import to_uint8
+from fedgen.models.sampling import evaluating
+from fedgen.progress import track
+from fedgen.seeds import generator, isolated, seed_all
+
+CHUNK = 500
+Sample = Callable[[int, torch.Generator], Tensor]
+
+
+@torch.no_grad()
+def draw_images(
+    sample: Sample,
+    num_images: int,
+    seed: int,
+    round: int,
+    stream: str = "train",
+    chunk: int = CHUNK,
+    description: str = "sampling",
+) -> Tensor:
+    """Images uint8 [num_images, C, H, W] (or points float32 [num_images, D]) of a sampler.
+
+    Drawn in chunks of fixed size, chunk i with the generator of (seed, stream, round, i), so that the first n images
+    are the same however many are drawn. Global generators are seeded likewise, for samplers that use them, and put back
+    afterwards: drawing changes nothing in the training's random streams.
+
+    Args:
+        sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images or points.
+        num_images: how many.
+        seed: base seed.
+        round: the round; -1 before training.
+        stream: a name; other streams are independent.
+        chunk: images drawn at once.
+        description: text of the progress bar.
+
+    Raises:
+        ValueError: if the sampler gives another number of images, another shape, or NaN or infinity.
+    """
+    images: Tensor | None = None
+    with isolated():
+        for i in track(range(-(-num_images // chunk)), description, total=num_images, unit="images", step=chunk):
+            seed_all(seed, "sample", stream, round, i)
+            part = _stored(sample(chunk, generator(seed, "sample", stream, round, i)), chunk)
+            if images is None:
+                images = torch.empty((num_images, *part.shape[1:]), dtype=part.dtype)
+            elif part.shape[1:] != images.shape[1:]:
+                raise ValueError(f"the sampler gave {list(part.shape[1:])} after {list(images.shape[1:])}")
+            images[i * chunk : (i + 1) * chunk] = part[: num_images - i * chunk]
+    if images is None:
+        raise ValueError(f"num_images={num_images}: draw at least one image")
+    return images
+
+
+def _stored(images: Tensor, count: int) -> Tensor:
+    """Images as stored, on the CPU: uint8, or float32 for points."""
+    if images.ndim not in (2, 4) or len(images) != count:
+        raise ValueError(f"sample({count}) must give [{count}, C, H, W] or [{count}, D], got {list(images.shape)}")
+    if images.ndim == 4:
+        return (images if images.dtype == torch.uint8 else to_uint8(images)).cpu()
+    if not torch.isfinite(images).all():
+        raise ValueError("points hold NaN or infinity; check the generator that made them")
+    return images.float().cpu()
+
+
+def sampler_of(module: nn.Module) -> Sample:
+    """The sampler of a model: its `sample` in eval mode, each submodule back in its own mode afterwards.
+
+    Raises:
+        TypeError: if the model has no `sample(num_images, ...)`.
+    """
+    method = getattr(module, "sample", None)
+    if not callable(method):
+        raise TypeError(
+            f"{type(module).__name__} has no method sample(num_images, generator=None), which gives images float"
+            " [N, C, H, W] in [-1, 1]; add one, so that it can be evaluated"
+        )
+    takes_generator = "generator" in inspect.signature(method).parameters
+
+    def sample(num_images: int, draws: torch.Generator) -> Tensor:
+        with evaluating(module):
+            return method(num_images, generator=draws) if takes_generator else method(num_images)
+
+    return sample
+
+
+def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> Sample:
+    """The sampler that enters a context before it samples, e.g. the one that puts a client's model in place."""
+
+    def sample_inside(num_images: int, draws: torch.Generator) -> Tensor:
+        with context():
+            return sample(num_images, draws).cpu()
+
+    return sample_inside
+
+
+def mixture(samplers: Sequence[Sample], weights: Tensor) -> Sample:
+    """The sampler of a mixture: sampler k makes a share w_k of the images.
+
+    Within a chunk the shares are exact up to one image (systematic sampling with a random offset, so no small share is
+    always rounded away), and the images come in random order, so that any first n are a sample of the mixture too.
+
+    Args:
+        samplers: K of them.
+        weights: [K], summing to 1.
+    """
+    ends = torch.cat([torch.zeros(1, dtype=torch.float64), weights.double().cumsum(0)])
+    ends[-1] = 1.0
+
+    def mixed(num_images: int, draws: torch.Generator) -> Tensor:
+        offset = torch.rand((), generator=draws, dtype=torch.float64)
+        counts = (ends * num_images + offset).floor().diff().long().tolist()
+        parts = [sample(count, draws).cpu() for sample, count in zip(samplers, counts) if count]
+        return torch.cat(parts)[torch.randperm(num_images, generator=draws)]
+
+    return mixed

@@ -1,0 +1,93 @@
+"""scores.jsonl: one score record a line, appended whole, never twice."""
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedgen.evaluation.records import ScoreRecord, unique
+from fedgen.files import atomic_write, sync_folder
+
+SCORES_FILE = "scores.jsonl"
+
+
+def read_records(path: str | Path) -> list[ScoreRecord]:
+    """The records of a file in their order; none if there is no file.
+
+    A last line cut off by a kill is left out with a warning; the next append removes it from the file.
+
+    Raises:
+        ValueError: for any other line that is not a record, naming file and line.
+    """
+    path = Path(path)
+    if not path.exists():
+        return []
+    *lines, tail = path.read_text().split("\n")
+    if tail:
+        warnings.warn(f"{path}: the last line was cut off while it was written and is left out", stacklevel=2)
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(ScoreRecord.from_json(json.loads(line)))
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"{path}, line {number} is not a score record ({error}); remove that line") from error
+    return unique(records)
+
+
+def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
+    """Appends records with one flushed write; those they replace (same round and column) are removed first."""
+    path = Path(path)
+    new = {record.identity for record in records}
+    _repair(path)
+    if any(record.identity in new for record in read_records(path)):
+        keep_records(path, lambda record: record.identity not in new)
+    existed = path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        file.write(_lines(records))
+        file.flush()
+        os.fsync(file.fileno())
+    if not existed:
+        sync_folder(path.parent)
+
+
+def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
+    """Rewrites the file, atomically, with only the records that `keep` says yes to."""
+    path = Path(path)
+    _repair(path)
+    records = read_records(path)
+    kept = [record for record in records if keep(record)]
+    if len(kept) < len(records):
+        with atomic_write(path) as file:
+            file.write(_lines(kept))
+
+
+def drop_from(path: str | Path, round: int) -> None:
+    """Removes what a run that starts at `round` measures again: its records and those of later rounds.
+
+    A run that starts at round 0 is a new one: everything is removed, the floor too.
+    """
+    keep_records(path, lambda record: round > 0 and (record.round is None or record.round < round))
+
+
+def drop_round(path: str | Path, round: int) -> None:
+    """Removes one round's records."""
+    keep_records(path, lambda record: record.round != round)
+
+
+def _lines(records: Sequence[ScoreRecord]) -> bytes:
+    return "".join(json.dumps(record.to_json()) + "\n" for record in records).encode()
+
+
+def _repair(path: Path) -> None:
+    """Cuts off a line that has no end."""
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)
+            file.flush()
+            os.fsync(file.fileno())

@@ -1,0 +1,119 @@
+"""What a run's scores say, as tables: every round, what each column selects, and where avg and all disagree."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from fedgen.evaluation.records import ScoreRecord, by_column
+from fedgen.evaluation.run import Run
+from fedgen.evaluation.selection import inversions, reported, select
+from fedgen.evaluation.splits import REPORT
+
+SHOWN = ("avg", "all")
+
+
+def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None) -> Table:
+    """Rounds by scores (avg and all with their standard errors) for one split and embedding, the floor last.
+
+    Args:
+        records: a run's.
+        split: the run's first by default.
+        embedding: the run's first by default.
+    """
+    split, embedding = split or records[0].split, embedding or records[0].embedding
+    shown = [r for r in records if (r.split, r.embedding) == (split, embedding) and r.aggregate in SHOWN]
+    if not shown:
+        raise ValueError(f"no scores on split {split!r} with embedding {embedding!r}")
+    models = [record for record in shown if not record.is_floor]
+    names = list(dict.fromkeys(record.name for record in shown))
+    table = Table(title=_title(models or shown), caption=_caption(models or shown), caption_justify="left")
+    table.add_column("round", justify="right")
+    for name in names:
+        mark = " *" if any(record.is_optimised for record in shown if record.name == name) else ""
+        table.add_column(name + mark, justify="right")
+    rounds = sorted({-1 if record.round is None else record.round for record in models})
+    best = {name: min((r.value for r in models if r.name == name), default=None) for name in names}
+    for round in rounds:
+        row = {record.name: record for record in models if record.round == round}
+        label = "before" if round < 0 else str(round)
+        table.add_row(label, *(_cell(row.get(name), best[name]) for name in names))
+    floor = {record.name: record for record in shown if record.is_floor}
+    if floor:
+        table.add_section()
+        count = next(iter(floor.values())).num_generated
+        table.add_row(f"floor ({count} real)", *(_cell(floor.get(name)) for name in names), style="dim")
+    return table
+
+
+def selection_table(records: Sequence[ScoreRecord]) -> Table:
+    """What each column selects, with the same score of the selected checkpoint on the report split."""
+    table = Table(title="Selected by each column")
+    for heading in ("column", "round", "checkpoint", "value", "reported on held-out images"):
+        table.add_column(heading, justify="left" if heading in ("column", "checkpoint") else "right")
+    for column, group in by_column(records).items():
+        if group[0].split == REPORT or group[0].aggregate not in SHOWN:
+            continue
+        ranking = select(records, column)
+        if ranking:
+            best = ranking[0]
+            name = column + (" *" if best.optimised else "")
+            value = format_value(best.value, best.standard_error)
+            table.add_row(
+                name,
+                str(best.round),
+                str(best.checkpoint or "not kept"),
+                value,
+                _cell(reported(records, column, best.round)),
+            )
+    return table
+
+
+def inversion_table(records: Sequence[ScoreRecord]) -> Table:
+    """The pairs of checkpoints that avg and all order differently."""
+    pairs = inversions(records)
+    clear = sum(pair.beyond_error for pair in pairs)
+    table = Table(title=f"Pairs that avg and all order differently: {len(pairs)}, {clear} beyond their errors")
+    for heading in ("columns", "better by avg", "better by all", "beyond error"):
+        table.add_column(heading)
+    for pair in pairs:
+        rounds = f"round {pair.better_by_avg}", f"round {pair.better_by_all}"
+        table.add_row(f"{pair.avg_column} / {pair.all_column}", *rounds, "yes" if pair.beyond_error else "no")
+    if not pairs:
+        table.add_row("none", "", "", "")
+    return table
+
+
+def print_report(run: Run, console: Console | None = None) -> None:
+    """Prints a run's tables: scores by split and embedding, what each column selects, and the inverted pairs."""
+    console = console or Console()
+    records = run.records
+    for split, embedding in dict.fromkeys((record.split, record.embedding) for record in records):
+        console.print(score_table(records, split, embedding))
+    console.print(selection_table(records))
+    console.print(inversion_table(records))
+    if any(record.is_optimised for record in records):
+        console.print("* a training loss used this embedding: its value proves little, look at another embedding")
+
+
+def format_value(value: float, error: float | None) -> str:
+    """ "12.34 ± 0.56": four significant digits, and two of the error."""
+    shown = f"{value:.4g}"
+    return shown if error is None else f"{shown} ± {error:.2g}"
+
+
+def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
+    if record is None:
+        return ""
+    text = format_value(record.value, record.standard_error)
+    return f"[bold]{text}[/bold]" if record.value == best else text
+
+
+def _title(records: Sequence[ScoreRecord]) -> str:
+    first = records[0]
+    return f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}"
+
+
+def _caption(records: Sequence[ScoreRecord]) -> str:
+    notes = {record.note for record in records if record.note}
+    return "; ".join(["lower is better, ± standard error, bold: best", *sorted(notes)])
