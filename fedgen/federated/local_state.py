@@ -17,6 +17,11 @@ def _map_state(state: State, change: Any) -> State:
     return {p: {k: change(v) if isinstance(v, Tensor) else v for k, v in slots.items()} for p, slots in state.items()}
 
 
+def _copy_value(value: Any) -> Any:
+    # copy.copy of a tensor shares its memory, and schedulers fill tensor learning rates in place
+    return value.clone() if isinstance(value, Tensor) else copy.copy(value)
+
+
 class _MeanState:
     """The weighted running mean of optimizer states; entries that are no floating tensors keep the first client's."""
 
@@ -69,12 +74,11 @@ class LocalState:
 
     def start_turn(self, client: int) -> None:
         self._write_settings(self._before)
-        if self.mode == "average":
-            states = [_map_state(state, torch.clone) for state in self._server]
-        else:
-            states = self.clients.get(client, [{} for _ in self.optimizers])
+        empty: list[State] = [{} for _ in self.optimizers]
+        states = self._server if self.mode == "average" else self.clients.get(client, empty)
         for optimizer, state in zip(self.optimizers, states):
-            optimizer.state = defaultdict(dict, state)
+            # copies, which the steps change in place: a turn that fails leaves what the client had before it
+            optimizer.state = defaultdict(dict, _map_state(state, torch.clone))
 
     def end_turn(self, client: int, weight: float) -> None:
         self._after = self._read_settings()
@@ -86,7 +90,10 @@ class LocalState:
                 mean.add(state, weight)
 
     def end_round(self, dropped: bool = False) -> None:
-        """Leaves the optimizers with the server's state; a dropped round leaves no trace of itself."""
+        """Leaves the optimizers with the server's state, of before the round if it is dropped.
+
+        What clients keep of turns that they completed stays with them even then.
+        """
         self._write_settings(self._before if dropped or not self._after else self._after)
         for i, optimizer in enumerate(self.optimizers):
             state: State = {}
@@ -101,7 +108,7 @@ class LocalState:
 
     def _read_settings(self) -> list[Any]:
         groups = [
-            [{k: copy.copy(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+            [{k: _copy_value(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
             for optimizer in self.optimizers
         ]
         schedulers = [copy.deepcopy(scheduler.state_dict()) for scheduler in self.schedulers]
@@ -111,7 +118,7 @@ class LocalState:
         groups, schedulers, scaler = settings
         for optimizer, saved in zip(self.optimizers, groups):
             for group, values in zip(optimizer.param_groups, saved):
-                group.update({k: copy.copy(v) for k, v in values.items()})
+                group.update({k: _copy_value(v) for k, v in values.items()})
         for scheduler, state in zip(self.schedulers, schedulers):
             scheduler.load_state_dict(copy.deepcopy(state))
         if scaler:
