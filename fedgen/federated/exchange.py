@@ -27,6 +27,9 @@ class Exchange:
     - `personal`: names that match a pattern; a client's own, never sent.
     - everything else (frozen parameters, modules with `exchanged = False` such as an EMA) is left alone.
 
+    A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
+    only left alone for `exchanged = False` if all of them lie in such modules.
+
     Args:
         module: the model.
         optimized: parameters held by optimizers, which count as training even while requires_grad is off.
@@ -44,13 +47,16 @@ class Exchange:
         trained = {id(p) for p in optimized}
         alone = tuple(f"{n}." for n, m in module.named_modules() if getattr(m, "exchanged", True) is False)
         matched: set[str] = set()
-        for name, tensor in _named_tensors(module):
+        named = _named_tensors(module)
+        self.first_names = {other: names[0] for names, _ in named for other in names}
+        for names, tensor in named:
+            name, apart = names[0], all(n.startswith(alone) for n in names)
             frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad and id(tensor) not in trained
-            hits = {pattern for pattern in personal if fnmatchcase(name, pattern)}
+            hits = {pattern for pattern in personal if any(fnmatchcase(n, pattern) for n in names)}
             matched |= hits
-            if hits and (not frozen or name.startswith(alone)):
+            if hits and (not frozen or apart):
                 self.personal[name] = tensor
-            elif frozen or name.startswith(alone):
+            elif frozen or apart:
                 continue
             elif tensor.is_floating_point():
                 self.shared[name] = tensor
@@ -59,7 +65,7 @@ class Exchange:
             else:
                 self.kept[name] = tensor
         if unmatched := set(personal) - matched:
-            known = ", ".join([name for name, _ in _named_tensors(module)][:5])
+            known = ", ".join(list(self.first_names)[:5])
             raise ValueError(
                 f"personal pattern(s) {sorted(unmatched)} match no tensor of the model; names: {known}, ..."
             )
@@ -82,15 +88,13 @@ class Exchange:
         copy_tensors(self.live.values(), self.server.values())
 
 
-def _named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers that `state_dict` saves, tied tensors once."""
-    seen: set[int] = set()
-    named = []
+def _named_tensors(module: nn.Module) -> list[tuple[list[str], Tensor]]:
+    """Parameters and buffers that `state_dict` saves, each once with all its names."""
+    named: dict[int, tuple[list[str], Tensor]] = {}
     for name, value in module.state_dict(keep_vars=True).items():
-        if isinstance(value, Tensor) and id(value) not in seen:
-            seen.add(id(value))
-            named.append((name, value))
-    return named
+        if isinstance(value, Tensor):
+            named.setdefault(id(value), ([], value))[0].append(name)
+    return list(named.values())
 
 
 @torch.no_grad()

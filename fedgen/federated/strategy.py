@@ -402,14 +402,15 @@ class FedAvgStrategy(DDPStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         state = super().lightning_module_state_dict()
         if self.in_round and self._turn is not None:
-            state = {name: self.exchange.server.get(name, value) for name, value in state.items()}
+            first, server = self.exchange.first_names, self.exchange.server
+            state = {name: server.get(first.get(name, name), value) for name, value in state.items()}
         return state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         if self.in_round and self._module.trainer.training:
             rank_zero_warn(f"{filepath} is not written: checkpoints hold whole rounds, and this one is not finished")
             return
-        if self._exchange is not None:
+        if self._exchange is not None and "optimizer_states" in checkpoint:  # not save_weights_only
             checkpoint[CHECKPOINT_KEY] = self._federation_state()
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
