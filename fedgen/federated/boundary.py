@@ -23,9 +23,11 @@ def check_trainer(trainer: Trainer) -> None:
             f"accumulate_grad_batches={trainer.accumulate_grad_batches}: one Lightning batch is a client's whole turn,"
             " so gradients would add up over clients; use a larger batch_size in the data module instead"
         )
-    if trainer.val_check_interval not in (1, 1.0):
+    # a float is a fraction of the round; an integer (1 too) or a time means after so many turns or seconds
+    interval = getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval
+    if not (isinstance(interval, float) and interval == 1.0):
         raise MisconfigurationException(
-            f"val_check_interval={trainer.val_check_interval}: validation inside a round would see a client's model;"
+            f"val_check_interval={interval!r}: validation inside a round would see a client's model;"
             " use check_val_every_n_epoch, which counts rounds"
         )
     for callback in trainer.checkpoint_callbacks:
