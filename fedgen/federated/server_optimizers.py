@@ -51,6 +51,10 @@ class _Adaptive(Optimizer):
             raise ValueError(f"lr={lr}: a server learning rate is positive")
         if not 0 <= beta1 < 1:
             raise ValueError(f"beta1={beta1}: choose a value in [0, 1)")
+        if beta2 is not None and not 0 <= beta2 < 1:
+            raise ValueError(f"beta2={beta2}: choose a value in [0, 1), or None for the convention's")
+        if eps is not None and eps <= 0:
+            raise ValueError(f"eps={eps}: choose a positive value, or None for the convention's")
         default_beta2, default_eps, default_initial, correct = table[convention]
         defaults = {
             "lr": lr,
@@ -187,7 +191,8 @@ class ServerUpdate:
         replaced: dict[str, Tensor] = {}
         for name, value in zip(names, combined):
             if name in self._leaves:
-                self._leaves[name].grad = self._server[name] - value.to(self._server[name].dtype)
+                # in the aggregator's precision: rounding the average to half first would lose small updates
+                self._leaves[name].grad = (self._server[name] - value).to(self._server[name].dtype)
             else:
                 replaced[name] = value
         copy_tensors([self._server[name] for name in replaced], replaced.values())
