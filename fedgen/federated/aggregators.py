@@ -43,9 +43,11 @@ class Mean(Aggregator):
 
     def start(self, server: Sequence[Tensor]) -> None:
         self.count, self._weight = 0, 0.0
-        if [(t.shape, t.device) for t in self._mean] != [(t.shape, t.device) for t in server]:
-            self._mean = [torch.empty_like(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in server]
+        wanted = [(t.shape, t.device, torch.promote_types(t.dtype, torch.float32)) for t in server]
+        if [(t.shape, t.device, t.dtype) for t in self._mean] != wanted:
+            self._mean = [torch.empty_like(t, dtype=kind[2], requires_grad=False) for t, kind in zip(server, wanted)]
 
+    @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         self.count += 1
         self._weight += weight
