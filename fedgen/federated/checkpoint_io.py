@@ -16,7 +16,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if "://" in str(path):  # remote file systems have their own transactions
+        # remote file systems have their own transactions; storage options are refused there, with the reason
+        if "://" in str(path) or storage_options is not None:
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         with atomic_write(Path(path)) as file:
