@@ -1,5 +1,6 @@
 """A client: an owner of data."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -41,7 +42,8 @@ def hold_out(indices: Tensor, fraction: float, seed: int, client: int) -> tuple[
 
     At least one stays for training. Both parts keep the order of `indices`.
     """
-    count = min(int(fraction * len(indices)), len(indices) - 1)
+    # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
+    count = min(math.floor(round(fraction * len(indices), 9)), len(indices) - 1)
     chosen = torch.randperm(len(indices), generator=generator(seed, "held_out", client))[:count]
     kept = torch.ones(len(indices), dtype=torch.bool)
     kept[chosen] = False

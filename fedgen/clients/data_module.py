@@ -100,8 +100,7 @@ class FederatedDataModule(LightningDataModule):
         return 0 if self.trainer is None else self.trainer.current_epoch
 
     def train_dataloader(self) -> "_Turns | _PooledBatches":
-        assert self.trainer is not None
-        if hasattr(self.trainer.strategy, "sample_cohort"):
+        if self.trainer is not None and hasattr(self.trainer.strategy, "sample_cohort"):
             return _Turns(self, self.trainer.strategy)
         return _PooledBatches(self)
 
