@@ -1,5 +1,6 @@
 """What a run's scores say, as tables: every round, what each column selects, and where avg and all disagree."""
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -27,7 +28,7 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         raise ValueError(f"no scores on split {split!r} with embedding {embedding!r}")
     models = [record for record in shown if not record.is_floor]
     names = list(dict.fromkeys(record.name for record in shown))
-    table = Table(title=_title(models or shown), caption=_caption(models or shown), caption_justify="left")
+    table = Table(title=_title(models or shown), caption=_caption(shown), caption_justify="left")
     table.add_column("round", justify="right")
     for name in names:
         mark = " *" if any(record.is_optimised for record in shown if record.name == name) else ""
@@ -41,15 +42,14 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     floor = {record.name: record for record in shown if record.is_floor}
     if floor:
         table.add_section()
-        count = next(iter(floor.values())).num_generated
-        table.add_row(f"floor ({count} real)", *(_cell(floor.get(name)) for name in names), style="dim")
+        table.add_row("floor", *(_cell(floor.get(name)) for name in names), style="dim")
     return table
 
 
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
     """What each column selects, with the same score of the selected checkpoint on the report split."""
     table = Table(title="Selected by each column")
-    for heading in ("column", "round", "checkpoint", "value", "reported on held-out images"):
+    for heading in ("column", "round", "checkpoint", "value", "on held-out images"):
         table.add_column(heading, justify="left" if heading in ("column", "checkpoint") else "right")
     for column, group in by_column(records).items():
         if group[0].split == REPORT or group[0].aggregate not in SHOWN:
@@ -74,7 +74,7 @@ def inversion_table(records: Sequence[ScoreRecord]) -> Table:
     pairs = inversions(records)
     clear = sum(pair.beyond_error for pair in pairs)
     table = Table(title=f"Pairs that avg and all order differently: {len(pairs)}, {clear} beyond their errors")
-    for heading in ("columns", "better by avg", "better by all", "beyond error"):
+    for heading in ("columns", "avg prefers", "all prefers", "beyond error"):
         table.add_column(heading)
     for pair in pairs:
         rounds = f"round {pair.better_by_avg}", f"round {pair.better_by_all}"
@@ -97,9 +97,12 @@ def print_report(run: Run, console: Console | None = None) -> None:
 
 
 def format_value(value: float, error: float | None) -> str:
-    """ "12.34 ± 0.56": four significant digits, and two of the error."""
-    shown = f"{value:.4g}"
-    return shown if error is None else f"{shown} ± {error:.2g}"
+    """ "12.34±0.06": as many digits as the error lets stand (its first, or two if that is a 1); four without one."""
+    if not error or not math.isfinite(error) or not math.isfinite(value):
+        return f"{value:.4g}"
+    places = -math.floor(math.log10(error))
+    places += error * 10**places < 2
+    return f"{value:.{max(0, places)}f}±{error:.{max(0, places)}f}"
 
 
 def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
@@ -115,5 +118,7 @@ def _title(records: Sequence[ScoreRecord]) -> str:
 
 
 def _caption(records: Sequence[ScoreRecord]) -> str:
-    notes = {record.note for record in records if record.note}
-    return "; ".join(["lower is better, ± standard error, bold: best", *sorted(notes)])
+    parts = ["lower is better, ± standard error, bold: best"]
+    counts = sorted({record.num_generated for record in records if record.is_floor})
+    parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
+    return "; ".join([*parts, *sorted({record.note for record in records if record.note})])

@@ -1,0 +1,207 @@
+"""The evaluation at rounds: scores in both aggregates, logged, stored, and there for stock callbacks to monitor."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from fedgen.callbacks.fresh_monitors import gate, release, watchers
+from fedgen.callbacks.progress import paused
+from fedgen.callbacks.score_logging import log_grid, log_scores
+from fedgen.clients import FederatedDataModule
+from fedgen.embeddings import Embedding, FeatureCache, load_embedding
+from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture, sampler_of
+from fedgen.evaluation.run import LOCAL_NOTE
+from fedgen.evaluation.sampling import Sample, inside
+from fedgen.evaluation.scores_file import SCORES_FILE
+from fedgen.files import require_writable
+from fedgen.images import save_png, tile
+
+GRID_SIDE = 32  # images smaller than this are enlarged in grids
+
+
+class FederatedEvaluation(Callback):
+    """Scores the model against every client and their pool at some rounds and at the last.
+
+    Each evaluation appends its records to `scores.jsonl`, logs every column ("fid_avg", "fid_all", "kid_avg", ...;
+    "report/..." on held-out images; the embedding's name in front from the second on) for loggers and for
+    `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see evaluated rounds only, and writes a grid
+    `samples/round=00012.png`. It changes nothing in training: random streams and modes are put back. Under a strategy
+    without rounds, a round is an epoch. Where training is local only, the mixture of the clients' models is scored.
+
+    Args:
+        every_n_rounds: rounds between evaluations; the last round is always evaluated.
+        embeddings: names, embeddings, or {"name": ..., options of `load_embedding`}; the first gives the columns
+            without a prefix.
+        num_images: generated images a split.
+        scores: "fid", "kid".
+        weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all.
+        at_start: whether to evaluate the untrained model too, as round -1.
+        grid: images in a grid; 0 draws none.
+        dirpath: where `scores.jsonl` and `samples/` go; the trainer's `default_root_dir` by default.
+        cache_folder: keeps the real images' features on disk between runs.
+        batch_size: images embedded at once.
+        seed: of the generated images; None takes what `seed_everything` was given, else 0.
+
+    Raises:
+        TypeError: before training, for a model without `sample`, or data that is not a FederatedDataModule.
+        ValueError: before training, for images that an embedding or a score cannot take, or an unknown monitor.
+        PermissionError: before training, if the folder cannot be written.
+    """
+
+    def __init__(
+        self,
+        every_n_rounds: int = 10,
+        embeddings: Sequence[str | dict[str, Any] | Embedding] = ("efficientnet-lite0",),
+        num_images: int = 10_000,
+        scores: Sequence[str] = ("fid", "kid"),
+        weights: str | Sequence[float] = "examples",
+        at_start: bool = False,
+        grid: int = 64,
+        dirpath: str | Path | None = None,
+        cache_folder: str | Path | None = None,
+        batch_size: int = 64,
+        seed: int | None = None,
+    ) -> None:
+        if every_n_rounds < 1:
+            raise ValueError(f"every_n_rounds={every_n_rounds}: evaluate every 1 or more rounds")
+        self.every_n_rounds, self.at_start, self.grid = every_n_rounds, at_start, grid
+        self.embeddings = [embeddings] if isinstance(embeddings, (str, Mapping, Embedding)) else list(embeddings)
+        self.settings: dict[str, Any] = {
+            "num_images": num_images,
+            "scores": scores,
+            "weights": weights,
+            "batch_size": batch_size,
+            "seed": seed,
+        }
+        self.dirpath, self.cache_folder = dirpath, cache_folder
+        self.evaluated_round: int | None = None
+        self.evaluator: Evaluator | None = None
+        self._watchers: list[Any] = []
+        self._last_round: int | None = None
+
+    # ---- before training ----
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Makes the evaluator, which checks all that can be checked without sampling."""
+        if stage != "fit":
+            return
+        data = getattr(trainer, "datamodule", None)
+        if not isinstance(data, FederatedDataModule):
+            raise TypeError(
+                "FederatedEvaluation scores against clients: call trainer.fit(model, datamodule) with a"
+                f" FederatedDataModule, got {type(data).__name__}"
+            )
+        sampler_of(pl_module)
+        require_writable(self._folder(trainer))
+        cache = FeatureCache(self.cache_folder) if self.cache_folder is not None else None
+        embeddings = [_load(embedding) for embedding in self.embeddings]
+        device = trainer.strategy.root_device
+        self.evaluator = Evaluator(data, embeddings, cache=cache, device=device, **self.settings)
+        watchers(trainer.callbacks, self.evaluator.column_names())
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tries the model out, drops scores that will be measured again, stores the floor, maybe scores round -1."""
+        assert self.evaluator is not None  # setup made it
+        first = trainer.current_epoch
+        self.evaluated_round = self._last_round = None
+        self.evaluator.try_out(self._sampler(trainer, pl_module)[0])
+        self._watchers = watchers(trainer.callbacks, self.evaluator.column_names())
+        gate(self._watchers, self._is_fresh)
+        with paused(trainer):
+            floor = self.evaluator.floor()
+        if trainer.is_global_zero:
+            drop_from(self._scores_path(trainer), first)
+            append_records(self._scores_path(trainer), floor)
+        if self.at_start and first == 0:
+            self._evaluate(trainer, pl_module, -1)
+
+    # ---- at rounds ----
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluates, if the round is due and whole."""
+        if getattr(trainer.strategy, "in_round", False):
+            return
+        round = self._last_round = trainer.current_epoch
+        if (round + 1) % self.every_n_rounds == 0 or round + 1 == trainer.max_epochs or trainer.should_stop:
+            values = self._evaluate(trainer, pl_module, round)
+            for column, value in values.items():
+                pl_module.log(column, value, on_step=False, on_epoch=True, logger=False)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluates the last round, if training was stopped early after one that was not due."""
+        if self._last_round is None or self._last_round == self.evaluated_round:
+            return
+        if not getattr(trainer.strategy, "in_round", False):
+            values = self._evaluate(trainer, pl_module, self._last_round)
+            trainer.callback_metrics.update({column: torch.tensor(value) for column, value in values.items()})
+
+    def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
+        assert self.evaluator is not None  # setup made it
+        sample, note = self._sampler(trainer, pl_module)
+        checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
+        optimised_on = getattr(pl_module, "optimised_on", ())
+        with paused(trainer):
+            evaluation = self.evaluator.evaluate(sample, round, checkpoint, optimised_on, note)
+        if trainer.is_global_zero:
+            append_records(self._scores_path(trainer), evaluation.records)
+            self._show(trainer, evaluation, round)
+        self.evaluated_round = round
+        return {self.evaluator.columns.name(record): record.value for record in evaluation.records}
+
+    def _sampler(self, trainer: Trainer, pl_module: LightningModule) -> tuple[Sample, str]:
+        """The model's sampler, or that of the mixture of the clients' models, and a note that says so."""
+        assert self.evaluator is not None  # setup made it
+        sample, strategy = sampler_of(pl_module), trainer.strategy
+        if not getattr(strategy, "local_only", False):
+            return sample, ""
+        weights = self.evaluator.client_weights()
+        samplers = [inside(partial(strategy.client_model, k), sample) for k in range(len(weights))]
+        return mixture(samplers, weights), LOCAL_NOTE
+
+    def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
+        assert self.evaluator is not None  # setup made it
+        log_scores(trainer.loggers, evaluation.records, self.evaluator.columns, round)
+        images = evaluation.images[: self.grid]
+        if images.ndim == 4 and images.shape[1] in (1, 3) and len(images):
+            picture = tile(images, min_side=GRID_SIDE)
+            name = f"round={round:05d}.png" if round >= 0 else "before.png"
+            save_png(self._folder(trainer) / "samples" / name, picture)
+            log_grid(trainer.loggers, picture, round)
+
+    # ---- after training, and wherever it ends ----
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._release()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        release(self._watchers)
+        self._watchers = []
+
+    def _is_fresh(self, trainer: Trainer) -> bool:
+        return self.evaluated_round == trainer.current_epoch
+
+    def _folder(self, trainer: Trainer) -> Path:
+        return Path(self.dirpath or trainer.default_root_dir)
+
+    def _scores_path(self, trainer: Trainer) -> Path:
+        return self._folder(trainer) / SCORES_FILE
+
+
+def _load(embedding: str | Mapping[str, Any] | Embedding) -> Embedding:
+    if not isinstance(embedding, Mapping):
+        return load_embedding(embedding)
+    options = dict(embedding)
+    if "name" not in options:
+        raise ValueError(f"an embedding given by options needs its name, got {sorted(options)}")
+    return load_embedding(options.pop("name"), **options)
+
+
+def _keeps_checkpoints(trainer: Trainer) -> bool:
+    return any(hasattr(callback, "every_n_rounds") for callback in trainer.checkpoint_callbacks)

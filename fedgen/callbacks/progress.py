@@ -1,0 +1,42 @@
+"""A progress bar that counts rounds and clients."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+
+
+class RoundProgressBar(RichProgressBar):
+    """Lightning's rich progress bar in federated words: "round 3/50, clients ... 7/10"; silent without a terminal.
+
+    Under a strategy without rounds it says "epoch 3/50, batches ...". The arguments are RichProgressBar's.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if not (sys.stdout.isatty() or sys.stderr.isatty()):
+            self.disable()
+        super().setup(trainer, pl_module, stage)
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        federated = hasattr(self.trainer.strategy, "sample_cohort")
+        words = ("round", "clients") if federated else ("epoch", "batches")
+        total = "" if self.trainer.max_epochs in (None, -1) else f"/{self.trainer.max_epochs}"
+        return f"{words[0]} {current_epoch + 1}{total}, {words[1]}"
+
+
+@contextmanager
+def paused(trainer: Trainer) -> Iterator[None]:
+    """No live progress bar of training inside the block: two on one terminal would overwrite each other."""
+    bar: Any = getattr(trainer.progress_bar_callback, "progress", None)
+    live = getattr(bar, "live", None)
+    if live is None or not live.is_started:
+        yield
+        return
+    bar.stop()
+    try:
+        yield
+    finally:
+        bar.start()

@@ -1,0 +1,125 @@
+"""Checkpoints of whole rounds: the last one to resume from, and every evaluated one to select from."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from fedgen.evaluation.checkpoints import LAST, checkpoint_name
+from fedgen.files import require_writable, sync_folder
+
+
+class RoundCheckpoint(ModelCheckpoint):
+    """`last.ckpt` after every whole round, and `round=00012.ckpt` of every round that was evaluated.
+
+    Both are the same bytes on disk (a hard link, or a copy where links are not possible), appear whole or not at all,
+    and load with `weights_only=True`. `trainer.fit(ckpt_path="last")` resumes from `last.ckpt`. Rounds that were cut
+    short are not saved. Works under any strategy, where a round is an epoch.
+
+    Args:
+        dirpath: the folder; the trainer's `default_root_dir` by default.
+        every_n_rounds: which rounds are kept where no `FederatedEvaluation` says which were evaluated; the last of
+            training is always among them.
+
+    Raises:
+        PermissionError: if the folder cannot be written, before training starts.
+    """
+
+    def __init__(self, dirpath: str | Path | None = None, every_n_rounds: int = 10) -> None:
+        if every_n_rounds < 1:
+            raise ValueError(f"every_n_rounds={every_n_rounds}: keep a checkpoint every 1 or more rounds")
+        # save_top_k=0: what is kept is decided here, and nothing is ever removed
+        super().__init__(dirpath=dirpath, save_top_k=0, save_last=True, enable_version_counter=False)
+        self.every_n_rounds = every_n_rounds
+        self._given = self.dirpath
+        self._saved_round: int | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.dirpath = str(self._folder(trainer))
+        super().setup(trainer, pl_module, stage)
+        if stage == "fit":
+            require_writable(self.dirpath)
+            # Last of all, so that what it saves holds the state of this round's EarlyStopping and ModelCheckpoints.
+            trainer.callbacks = [callback for callback in trainer.callbacks if callback is not self] + [self]
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.fast_dev_run or getattr(trainer.strategy, "in_round", False):
+            return
+        folder, round = self._folder(trainer), trainer.current_epoch
+        partial = folder / f".{LAST}.partial"
+        self.last_model_path = self.best_model_path = str(folder / LAST)
+        self._saved_round = round
+        trainer.save_checkpoint(partial)
+        if trainer.is_global_zero:
+            _sync(partial)
+            if self._is_kept(trainer, round):  # before `last.ckpt`: a resumed run never lacks an evaluated checkpoint
+                _link(partial, folder / checkpoint_name(round))
+            os.replace(partial, folder / LAST)
+            sync_folder(folder)
+            for logger in trainer.loggers:
+                logger.after_save_checkpoint(self)
+        trainer.strategy.barrier()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keeps the last round too, if it was evaluated only now."""
+        folder, round = self._folder(trainer), self._saved_round
+        if trainer.is_global_zero and round is not None and (folder / LAST).exists():
+            path = folder / checkpoint_name(round)
+            if not path.exists() and (round in _evaluated(trainer) or not _has_evaluation(trainer)):
+                _link(folder / LAST, path)
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: checkpoints hold whole rounds."""
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Nothing: the round is saved once it is evaluated."""
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Nothing: `last.ckpt` is there already."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to restore: the files speak for themselves."""
+
+    def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
+        path = self._folder(trainer) / LAST
+        return {str(path)} if path.exists() else set()
+
+    def _folder(self, trainer: Trainer) -> Path:
+        return Path(self._given or trainer.default_root_dir)
+
+    def _is_kept(self, trainer: Trainer, round: int) -> bool:
+        if _has_evaluation(trainer):
+            return round in _evaluated(trainer)
+        return (round + 1) % self.every_n_rounds == 0 or round + 1 == trainer.max_epochs
+
+
+def _has_evaluation(trainer: Trainer) -> bool:
+    return any(hasattr(callback, "evaluated_round") for callback in trainer.callbacks)
+
+
+def _evaluated(trainer: Trainer) -> set[int | None]:
+    return {getattr(callback, "evaluated_round", None) for callback in trainer.callbacks}
+
+
+def _sync(path: Path) -> None:
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _link(source: Path, target: Path) -> None:
+    """Makes `target` the same file as `source`, or a copy of it, whole or not at all."""
+    partial = target.with_name(f".{target.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        os.link(source, partial)
+    except OSError:
+        shutil.copyfile(source, partial)
+        _sync(partial)
+    os.replace(partial, target)
+    partial.unlink(missing_ok=True)  # a rename onto another name of the same file leaves both

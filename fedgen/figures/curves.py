@@ -1,0 +1,83 @@
+"""Scores over rounds, and avg against all, in one figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgen.evaluation import ScoreRecord
+from fedgen.files import atomic_write
+
+COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
+
+
+def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
+    """Draws a run's scores and returns the path of the picture (PNG).
+
+    A row for each score: avg and all against the round, with bands of two standard errors and the floor (real images
+    scored as if generated) as dashed lines, and avg against all, one point a checkpoint. Pairs of points that lie on a
+    falling line are those that the two aggregates order differently. Shows the run's first split and embedding.
+
+    Raises:
+        ValueError: if there is nothing to draw.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not any(not record.is_floor for record in records):
+        raise ValueError("no scores to draw; evaluate a checkpoint first")
+    first = next(record for record in records if not record.is_floor)
+    shown = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
+    scores = list(dict.fromkeys(record.score for record in shown))
+    figure = Figure(figsize=(10, 3.4 * len(scores) + 0.7), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(scores), 2, squeeze=False, width_ratios=(1.9, 1))
+    for (left, right), score in zip(axes, scores):
+        own = [record for record in shown if record.score == score]
+        _draw_rounds(left, own, score)
+        _draw_scatter(right, own, score)
+    axes[-1][0].set_xlabel("round")
+    figure.suptitle(f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}")
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=130)
+    return Path(path)
+
+
+def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
+    for aggregate, colour in COLOURS.items():
+        line = _line(records, aggregate)
+        if line:
+            rounds, values = [r.round for r in line], [r.value for r in line]
+            spread = [2 * (r.standard_error or 0.0) for r in line]
+            axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=aggregate)
+            low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
+            axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
+        for floor in (r for r in records if r.is_floor and r.aggregate == aggregate):
+            label = f"{aggregate}, {floor.num_generated} real images"
+            axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
+    axes.set_ylabel(f"{score.upper()} (lower is better)")
+    axes.margins(x=0.02)
+    axes.grid(alpha=0.25)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(fontsize=8, ncols=2, framealpha=0.8)
+
+
+def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
+    avg, by_round = _line(records, "avg"), {r.round: r for r in _line(records, "all")}
+    pairs = [(record, by_round[record.round]) for record in avg if record.round in by_round]
+    if pairs:
+        x, y = [a.value for a, _ in pairs], [b.value for _, b in pairs]
+        errors = [[r.error_parts.get("generated", r.standard_error or 0.0) for r in side] for side in zip(*pairs)]
+        axes.errorbar(x, y, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.7", elinewidth=1, zorder=1)
+        axes.scatter(x, y, c=[a.round for a, _ in pairs], cmap="viridis", s=18, zorder=2)
+        for record, other in pairs[:1] + pairs[1:][-1:]:
+            at = (record.value, other.value)
+            axes.annotate(f"{record.round}", at, textcoords="offset points", xytext=(5, 4), fontsize=8)
+    axes.set_xlabel(f"{score.upper()} avg")
+    axes.set_ylabel(f"{score.upper()} all")
+    axes.grid(alpha=0.25)
+
+
+def _line(records: Sequence[ScoreRecord], aggregate: str) -> list[ScoreRecord]:
+    """The models' records of one aggregate by round."""
+    own = [r for r in records if not r.is_floor and r.aggregate == aggregate]
+    return sorted(own, key=lambda record: -1 if record.round is None else record.round)
