@@ -17,7 +17,7 @@ from fedgen.seeds import generator
 from fedgen.statistics.gaussian import Gaussian
 
 CLIENT_IMAGES = 512  # of each client with more images than features, for its own score
-POOL_IMAGES = 256  # of each client, for the pool's score
+POOL_IMAGES = 128  # of each client, for the pool's score
 GENERATED_IMAGES = 1024
 
 
@@ -113,11 +113,12 @@ class InfluenceErrors:
     def visit(self, batch: Batch, means: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
         """tr sqrt(C_i C_G) of a batch's distributions [k], after noting the influences on their distances."""
         seen = spectrum(batch.roots, self.covariance, self.rank)
-        transported = seen.at_others(batch.roots, self.images)
+        rows = batch.roots.rows
+        transported = seen.at_others(rows, self.images)
         for slot, (member, sample) in enumerate(zip(batch.members, batch.samples)):
             shift = means[member] - self.summary.mean
             self.generated[member] = influence(self.squares, self.images @ -shift, transported[slot], self.scale)
-            own = _own_influence(batch.roots.rows[slot], seen, slot, sample, shift, scales[member])
+            own = _own_influence(rows[slot], seen, slot, sample, shift, scales[member])
             self.real[member] = self._real_variance(own, sample)
         return seen.traces()
 

@@ -64,12 +64,12 @@ class Spectrum:
         """z^T (R_i C R_i^T)^(1/2) z [p] for k = 1 and coordinates z [p, r]: the map i -> C at the points z R_i."""
         return (coordinates.to(self.vectors) @ self.vectors[0]).square() @ self.roots()[0]
 
-    def at_others(self, roots: Roots, deviations: Tensor) -> Tensor:
-        """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the map C -> i at points x, deviations [p, D]."""
+    def at_others(self, rows: Tensor, deviations: Tensor) -> Tensor:
+        """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the map C -> i at points x [p, D], for R_i [k, r, D]."""
         size = self.roots()
         floor = size[:, -1:] * (size.shape[1] * torch.finfo(size.dtype).eps) ** 0.5
         inverse = torch.where(size > floor, 1 / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)
-        projected = torch.einsum("pd,krd->kpr", deviations.to(roots.rows), roots.rows)
+        projected = torch.einsum("pd,krd->kpr", deviations.to(rows), rows)
         return torch.einsum("kps,ks->kp", torch.bmm(projected, self.vectors).square(), inverse)
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedgen.scores import roots
-from fedgen.scores.roots import coordinates, factor, sandwich, stack, trace_sqrt
+from fedgen.scores.roots import Triangle, coordinates, factor, sandwich, stack, trace_sqrt
 from fedgen.statistics import summarize
 
 
@@ -34,7 +34,8 @@ def test_coordinates_give_back_the_deviations(features: torch.Tensor) -> None:
 def test_the_triangular_product_in_blocks_is_the_plain_product(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roots, "BLOCK", 4)
     root, covariance = factor(summarize(draw(40)), 1), draw(40, seed=2).T.cov()
-    assert root.triangular
+    assert isinstance(root.stored, Triangle)
+    torch.testing.assert_close(root.rows[0], torch.linalg.cholesky(draw(40).T.cov(), upper=True))
     plain = root.rows[0] @ covariance @ root.rows[0].T
     torch.testing.assert_close(sandwich(root, covariance)[0].triu(), plain.triu())
 
