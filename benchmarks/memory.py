@@ -3,7 +3,7 @@
     python -m benchmarks.memory [--full]
 
 KID needs the same memory for every block of the kernel matrices, so that by default one block in twenty is formed (a
-minute on one core); --full forms all of them (about a quarter of an hour).
+minute on one core); --full forms all of them (some ten minutes).
 """
 
 import argparse
