@@ -123,6 +123,8 @@ class LocalState:
             scheduler.load_state_dict(copy.deepcopy(state))
         if scaler:
             self.scaler.load_state_dict(scaler)
+            # a step that raised between unscaling and update leaves its stage, and would fail every later client
+            getattr(self.scaler, "_per_optimizer_states", {}).clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Kept clients' states by parameter index (the averaged state is in the optimizers and saved with them)."""

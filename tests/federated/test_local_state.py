@@ -5,7 +5,9 @@ import copy
 import pytest
 import torch
 
+from fedgen.federated import FedAvgStrategy
 from fedgen.federated.local_state import LocalState
+from tests.federated.modules import Automatic, make_data, make_trainer
 
 
 class Scaler:
@@ -183,6 +185,18 @@ def test_the_grad_scaler_starts_every_turn_as_the_round_began():
     assert scaler.scale == 16.0
 
 
+def test_a_step_that_failed_after_unscaling_does_not_fail_the_next_client():
+    scaler = torch.amp.GradScaler("cpu")
+    w, local = make("reset", scaler)
+    local.start_round()
+    for client in range(2):
+        local.start_turn(client)
+        scaler.scale(w.sum()).backward()
+        scaler.unscale_(local.optimizers[0])  # raises if it was called since the last update
+        assert w.grad.item() == 1.0
+        w.grad = None
+
+
 @pytest.mark.parametrize("mode", ["reset", "average"])
 def test_a_dropped_round_restores_states_rates_schedules_and_scaler(mode):
     scaler = Scaler()
@@ -210,3 +224,22 @@ def test_kept_states_come_back_from_a_state_dict():
     other.load_state_dict(saved)
     assert momentum(fresh, other) is None
     assert play_round(fresh, other, [(3, 0.0), (7, 0.0), (1, 0.0)]) == [4.0, 2.0, None]
+
+
+class Diverging(Automatic):
+    """The second client's loss is NaN in round 1."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss * float("nan") if self.current_epoch == 1 and self.client == 1 else loss
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.client = batch.client
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out")
+def test_a_client_that_diverged_once_comes_back_under_keep():
+    """Its Adam moments are those of before the turn that failed, not NaN."""
+    strategy = FedAvgStrategy(3, optimizer_state="keep", seed=0)
+    make_trainer(strategy, 4).fit(Diverging(), make_data())
+    assert [(e["round"], e["client"]) for e in strategy.left_out] == [(1, 1)]
