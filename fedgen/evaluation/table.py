@@ -73,7 +73,7 @@ def inversion_table(records: Sequence[ScoreRecord]) -> Table:
     """The pairs of checkpoints that avg and all order differently."""
     pairs = inversions(records)
     clear = sum(pair.beyond_error for pair in pairs)
-    table = Table(title=f"Pairs that avg and all order differently: {len(pairs)}, {clear} beyond their errors")
+    table = Table(title=f"avg and all disagree on {len(pairs)} pair(s), {clear} beyond error")
     for heading in ("columns", "avg prefers", "all prefers", "beyond error"):
         table.add_column(heading)
     for pair in pairs:

@@ -1,0 +1,51 @@
+"""Records and the columns they form."""
+
+import json
+
+import pytest
+
+from fedgen.evaluation import Columns, ScoreRecord, by_column
+from tests.evaluation.samples import record
+
+
+def test_a_record_survives_json():
+    full = record(terms={"mean": 0.5}, per_client=[1.0, 2.0], client_names=["a", "b"], optimised_on=["vgg16"], note="n")
+    assert ScoreRecord.from_json(json.loads(json.dumps(full.to_json()))) == full
+
+
+def test_json_leaves_out_what_is_empty_and_ignores_what_it_does_not_know():
+    values = record().to_json()
+    assert not {"terms", "per_client", "note", "optimised_on"} & set(values)
+    assert ScoreRecord.from_json({**values, "of_a_later_release": 1}) == record()
+    with pytest.raises(ValueError, match="not a score record"):
+        ScoreRecord.from_json({"score": "fid"})
+
+
+def test_columns_are_prefixed_where_split_or_embedding_is_not_the_first():
+    records = [
+        record(),
+        record("kid", "all", split="report"),
+        record("kid", "worst", embedding="vgg16"),
+        record(split="report", embedding="vgg16"),
+    ]
+    columns = Columns.of(records)
+    assert [columns.name(r) for r in records] == [
+        "fid_avg",
+        "report/kid_all",
+        "vgg16/kid_worst",
+        "report/vgg16/fid_avg",
+    ]
+
+
+def test_by_column_sorts_by_round_and_leaves_out_the_floor():
+    records = [record(round=5), record(round=1), record(round=None, generator="floor"), record("kid", round=1)]
+    columns = by_column(records)
+    assert [r.round for r in columns["fid_avg"]] == [1, 5]
+    assert list(columns) == ["fid_avg", "kid_avg"]
+
+
+def test_a_score_is_marked_as_optimised_where_a_loss_used_its_embedding():
+    assert record(optimised_on=["pixels"]).is_optimised
+    assert record(optimised_on=["pixels/fid"]).is_optimised
+    assert record(optimised_on=["fid_avg"]).is_optimised
+    assert not record(optimised_on=["vgg16", "kid_avg", "pixels/kid"]).is_optimised

@@ -1,0 +1,88 @@
+"""scores.jsonl holds whole records, each once."""
+
+import pytest
+
+from fedgen.evaluation import append_records, drop_from, drop_round, read_records
+from tests.evaluation.samples import record
+
+FLOOR = record(round=None, generator="floor")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run" / "scores.jsonl"
+
+
+def test_no_file_has_no_records(path):
+    assert read_records(path) == []
+
+
+def test_records_are_appended_one_a_line(path):
+    append_records(path, [record(round=0), record("kid", round=0)])
+    append_records(path, [record(round=1)])
+    assert len(path.read_text().splitlines()) == 3
+    assert read_records(path) == [record(round=0), record("kid", round=0), record(round=1)]
+
+
+def test_values_come_back_to_the_last_bit(path):
+    append_records(path, [record(value=1 / 3), record("kid", value=-1e-17)])
+    assert [r.value for r in read_records(path)] == [1 / 3, -1e-17]
+
+
+def test_measuring_a_round_again_replaces_its_lines(path):
+    append_records(path, [record(value=1.0, round=0), record(value=2.0, round=1), record("kid", value=3.0, round=1)])
+    append_records(path, [record(value=5.0, round=1)])
+    assert sorted((r.name, r.round, r.value) for r in read_records(path)) == [
+        ("fid_avg", 0, 1.0),
+        ("fid_avg", 1, 5.0),
+        ("kid_avg", 1, 3.0),
+    ]
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_another_embedding_adds_lines(path):
+    append_records(path, [record()])
+    append_records(path, [record(embedding="vgg16")])
+    assert len(read_records(path)) == 2
+
+
+def test_a_torn_last_line_is_left_out_with_a_warning_and_gone_after_the_next_append(path):
+    append_records(path, [record(round=0), record(round=1)])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    with pytest.warns(UserWarning, match="cut off"):
+        assert read_records(path) == [record(round=0)]
+    append_records(path, [record(round=1), record(round=2)])
+    assert [r.round for r in read_records(path)] == [0, 1, 2]
+
+
+def test_a_line_that_lost_only_its_end_counts_as_torn(path):
+    append_records(path, [record(round=0)])
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="cut off"):
+        assert read_records(path) == []
+
+
+def test_a_damaged_line_in_the_middle_is_an_error_that_names_it(path):
+    append_records(path, [record(round=0)])
+    path.write_text("{broken\n" + path.read_text())
+    with pytest.raises(ValueError, match=r"scores\.jsonl, line 1 is not a score record"):
+        read_records(path)
+
+
+def test_resuming_at_a_round_drops_it_and_later_ones(path):
+    append_records(path, [FLOOR, record(round=-1), *(record(round=r) for r in range(5))])
+    drop_from(path, 3)
+    assert [r.round for r in read_records(path)] == [None, -1, 0, 1, 2]
+
+
+def test_starting_anew_drops_everything(path):
+    append_records(path, [FLOOR, record(round=-1), record(round=0)])
+    drop_from(path, 0)
+    assert read_records(path) == []
+
+
+def test_one_round_can_be_dropped(path):
+    append_records(path, [record(round=r) for r in range(3)])
+    drop_round(path, 1)
+    assert [r.round for r in read_records(path)] == [0, 2]

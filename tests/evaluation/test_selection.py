@@ -1,0 +1,86 @@
+"""Rankings and inversions on records written by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgen.evaluation import InvertedPair, append_records, inversions, select
+from fedgen.evaluation.selection import reported
+from tests.evaluation.samples import record
+
+
+def column(name, values, error=0.1, **options):
+    """One record a round: {round: value}."""
+    score, aggregate = name.split("_")
+    options |= {"standard_error": 5.0, "error_parts": {"generated": error, "real": 5.0}}
+    return [
+        record(score, aggregate, value, round, checkpoint=f"round={round:05d}.ckpt", **options)
+        for round, value in values.items()
+    ]
+
+
+RECORDS = [
+    *column("fid_avg", {0: 10.0, 1: 8.0, 2: 9.0}),
+    *column("fid_all", {0: 7.0, 1: 6.0, 2: 5.0}),
+    *column("kid_avg", {0: 3.0, 1: 2.0, 2: 1.0}),
+    *column("kid_all", {0: 2.5, 1: 1.5, 2: 0.5}),
+]
+
+
+def test_the_lowest_value_comes_first():
+    assert [(r.round, r.value) for r in select(RECORDS, "fid_avg")] == [(1, 8.0), (2, 9.0), (0, 10.0)]
+    assert [r.round for r in select(RECORDS)] == [2, 1, 0]  # by fid_all
+
+
+def test_the_earlier_of_equals_comes_first_and_the_untrained_model_is_no_choice():
+    records = column("fid_avg", {3: 1.0, 1: 1.0, -1: 0.5})
+    assert [r.round for r in select(records, "fid_avg")] == [1, 3]
+
+
+def test_an_unknown_column_lists_those_there_are():
+    with pytest.raises(ValueError, match=r"no column 'fid_best' .* columns: fid_avg, fid_all, kid_avg, kid_all"):
+        select(RECORDS, "fid_best")
+
+
+def test_paths_are_those_of_files_that_exist(tmp_path):
+    append_records(tmp_path / "scores.jsonl", RECORDS)
+    (tmp_path / "round=00002.ckpt").touch()
+    best, second, _ = select(tmp_path, "fid_all")
+    assert best.checkpoint == tmp_path / "round=00002.ckpt"
+    assert second.checkpoint is None
+    assert select(RECORDS, "fid_all")[0].checkpoint == Path("round=00002.ckpt")
+
+
+def test_a_missing_run_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run folder"):
+        select(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="has no scores"):
+        select(tmp_path)
+
+
+def test_optimised_columns_are_marked():
+    assert select(column("fid_avg", {0: 1.0}, optimised_on=["pixels"]), "fid_avg")[0].optimised
+
+
+def test_pairs_that_avg_and_all_order_differently_are_found():
+    # by hand: rounds 1 and 2 (8 < 9 but 6 > 5); both differences 1 > 1.96 * 0.1 * sqrt(2)
+    assert inversions(RECORDS) == [InvertedPair("fid_avg", "fid_all", 1, 2, True)]
+
+
+def test_a_pair_within_its_errors_is_not_beyond_error():
+    records = [*column("fid_avg", {1: 8.0, 2: 9.0}), *column("fid_all", {1: 5.2, 2: 5.0})]
+    assert inversions(records) == [InvertedPair("fid_avg", "fid_all", 1, 2, False)]
+
+
+def test_one_checkpoint_has_no_pair_and_other_splits_have_their_own():
+    assert inversions(column("fid_avg", {0: 1.0}) + column("fid_all", {0: 1.0})) == []
+    report = column("fid_avg", {1: 1.0, 2: 2.0}, split="report") + column("fid_all", {1: 2.0, 2: 1.0}, split="report")
+    assert inversions(RECORDS + report)[1] == InvertedPair("report/fid_avg", "report/fid_all", 1, 2, True)
+
+
+def test_the_selected_checkpoint_is_reported_on_other_images():
+    report = column("fid_all", {2: 5.5}, split="report")
+    assert reported(RECORDS + report, "fid_all", 2).value == 5.5
+    assert reported(RECORDS + report, "fid_avg", 2) is None
+    assert reported(RECORDS, "fid_all", 1) is None
+    assert reported(RECORDS, "nothing", 1) is None

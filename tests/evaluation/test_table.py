@@ -1,0 +1,87 @@
+"""Tables that fit a terminal and say what was measured."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from fedgen.evaluation import Run, append_records, inversion_table, print_report, score_table, selection_table
+from fedgen.evaluation.table import format_value
+from tests.evaluation.samples import record
+from tests.evaluation.test_selection import RECORDS, column
+
+FLOOR = [record(s, a, 0.5, None, generator="floor", num_generated=40) for s in ("fid", "kid") for a in ("avg", "all")]
+
+
+def text(table):
+    console = Console(file=io.StringIO(), width=100)
+    console.print(table)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "shown"),
+    [
+        (12.3456, 0.0612, "12.35±0.06"),
+        (12.3456, 0.0154, "12.346±0.015"),
+        (0.64721, 0.0027, "0.647±0.003"),
+        (1234.5, 31.0, "1234±31"),
+        (12.3456, None, "12.35"),
+        (0.0, 0.0, "0"),
+        (float("inf"), 0.1, "inf"),
+    ],
+)
+def test_values_show_as_many_digits_as_their_error_lets_stand(value, error, shown):
+    assert format_value(value, error) == shown
+
+
+def test_scores_have_a_row_a_round_and_one_for_the_floor():
+    lines = text(score_table([*FLOOR, *RECORDS])).splitlines()
+    title = " ".join(" ".join(lines[:2]).split())
+    assert title == "50 generated images against digits/train, 2 clients, 100 images, embedding pixels"
+    rows = [line for line in lines if line.strip().startswith("│")]
+    assert [row.split("│")[1].strip() for row in rows] == ["0", "1", "2", "floor"]
+    assert "10±5" in rows[0]
+    assert "40 real images" in " ".join(" ".join(lines).split())
+
+
+def test_a_split_or_embedding_without_scores_is_an_error():
+    with pytest.raises(ValueError, match="no scores on split 'report'"):
+        score_table(RECORDS, "report")
+
+
+def test_the_selection_shows_the_choice_of_each_column_and_its_report():
+    report = column("fid_all", {2: 55.0}, split="report")
+    rows = [line for line in text(selection_table([*FLOOR, *RECORDS, *report])).splitlines() if "_" in line]
+    cells = [[cell.strip() for cell in row.strip("│").split("│")] for row in rows]
+    assert [row[:3] for row in cells] == [
+        ["fid_avg", "1", "round=00001.ckpt"],
+        ["fid_all", "2", "round=00002.ckpt"],
+        ["kid_avg", "2", "round=00002.ckpt"],
+        ["kid_all", "2", "round=00002.ckpt"],
+    ]
+    assert [row[4] for row in cells] == ["", "55±5", "", ""]
+
+
+def test_inversions_are_counted_and_listed():
+    shown = text(inversion_table(RECORDS))
+    assert "avg and all disagree on 1 pair(s), 1 beyond error" in shown
+    assert "fid_avg / fid_all" in shown
+    assert "none" in text(inversion_table(RECORDS[:1]))
+
+
+def test_a_report_prints_all_of_it_and_warns_of_optimised_scores(tmp_path):
+    optimised = column("fid_avg", {0: 1.0}, embedding="vgg16", optimised_on=["vgg16"])
+    append_records(tmp_path / "scores.jsonl", [*FLOOR, *RECORDS, *optimised])
+    console = Console(file=io.StringIO(), width=100)
+    print_report(Run(tmp_path), console)
+    shown = " ".join(console.file.getvalue().split())
+    parts = "embedding pixels", "embedding vgg16", "Selected by each column", "avg and all disagree", "proves little"
+    for part in parts:
+        assert part in shown
+
+
+def test_a_column_of_unlike_values_is_pointed_out(tmp_path):
+    append_records(tmp_path / "scores.jsonl", [record(round=0), record(round=1, num_generated=51)])
+    with pytest.warns(UserWarning, match="fid_avg mixes values"):
+        _ = Run(tmp_path).records

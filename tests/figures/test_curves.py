@@ -1,0 +1,35 @@
+"""The figure of a run's scores."""
+
+import struct
+
+import pytest
+
+from fedgen.figures import draw_curves
+from tests.evaluation.samples import record
+from tests.evaluation.test_selection import RECORDS
+
+FLOOR = [record(s, a, 0.5, None, generator="floor") for s in ("fid", "kid") for a in ("avg", "all")]
+
+
+def size(path):
+    header = path.read_bytes()[:24]
+    assert header[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack(">II", header[16:24])
+
+
+def test_the_figure_is_a_png_with_a_row_a_score(tmp_path):
+    path = draw_curves([*FLOOR, *RECORDS], tmp_path / "curves.png")
+    assert path == tmp_path / "curves.png"
+    width, height = size(path)
+    fid_only = draw_curves([r for r in RECORDS if r.score == "fid"], tmp_path / "fid.png")
+    assert size(fid_only)[0] == width
+    assert size(fid_only)[1] < height
+
+
+def test_one_checkpoint_without_errors_can_be_drawn(tmp_path):
+    draw_curves([record(standard_error=None), record("fid", "all", standard_error=None)], tmp_path / "one.png")
+
+
+def test_nothing_to_draw_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no scores to draw"):
+        draw_curves(FLOOR, tmp_path / "none.png")
