@@ -36,9 +36,18 @@ def resolve(seed: int | None) -> int:
 
 
 def seed_all(seed: int, *path: int | str) -> None:
-    """Seeds the global generators of torch (every device), NumPy and Python at (seed, path)."""
+    """Seeds the global generators of torch (CPU, and every accelerator in use), NumPy and Python at (seed, path).
+
+    Unlike `torch.manual_seed` it leaves a CUDA that nobody has used alone: that call would be queued with a stack trace
+    each time, and turns are many.
+    """
     value = derive(seed, *path)
-    torch.manual_seed(value)
+    torch.default_generator.manual_seed(value)
+    for accelerator in (torch.cuda, torch.xpu):
+        if accelerator.is_initialized():
+            accelerator.manual_seed_all(value)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(value)
     np.random.seed(value % 2**32)
     random.seed(value)
 

@@ -169,8 +169,8 @@ class FedAvgStrategy(DDPStrategy):
         return self.lightning_module
 
     def _make_exchange(self) -> None:
-        parameters = self._module.parameters()
-        self._flags = tuple(p.requires_grad for p in parameters)
+        self._parameters = list(self._module.parameters())
+        self._flags = [p.requires_grad for p in self._parameters]
         optimized = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
         present = self._server_update.optimizer if self._server_update is not None else None
         self._exchange = Exchange(self._module, optimized, self.personal)
@@ -217,7 +217,7 @@ class FedAvgStrategy(DDPStrategy):
         self._start_turn(batch)
 
     def _start_round(self) -> None:
-        if self._flags != tuple(p.requires_grad for p in self._module.parameters()):
+        if self._flags != [p.requires_grad for p in self._module.parameters()]:
             self._make_exchange()
         self.exchange.snapshot()
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
@@ -232,7 +232,7 @@ class FedAvgStrategy(DDPStrategy):
         if slot := self._slots.get(turn.client):
             copy_tensors([exchange.personal[name] for name in slot], slot.values())
         self._local.start_turn(turn.client)
-        self._module.zero_grad(set_to_none=True)
+        self._clear_gradients()
         seed_all(self.seed, "turn", turn.round, turn.client)
         self.client_algorithm.start_turn(turn.client, exchange.shared, exchange.server)
         self._turn = turn
@@ -293,14 +293,14 @@ class FedAvgStrategy(DDPStrategy):
             self._skip_step = True
             closure()
             self._skip_step = False
-            self._module.zero_grad(set_to_none=True)
+            self._clear_gradients()
         return output
 
     def _run_turn(self, step: Callable[[], Any]) -> Any:
         turn, output = self._turn, None
         assert turn is not None
         done = self._iterations.get(turn.client, 0)
-        flags = [p.requires_grad for p in self._module.parameters()]
+        flags = [p.requires_grad for p in self._parameters]
         try:
             for i, batch in enumerate(turn.batches(self.communication_interval)):
                 self._local_batch = turn.current = self._local_to_device(batch)
@@ -308,9 +308,9 @@ class FedAvgStrategy(DDPStrategy):
                 output = step()
             self._check_finite(turn)
         except Exception as error:
-            for parameter, flag in zip(self._module.parameters(), flags):
+            for parameter, flag in zip(self._parameters, flags):
                 parameter.requires_grad_(flag)
-            self._module.zero_grad(set_to_none=True)
+            self._clear_gradients()
             self._leave_out(turn, error)
         else:
             self._iterations[turn.client] = done + self.communication_interval
@@ -320,6 +320,10 @@ class FedAvgStrategy(DDPStrategy):
         if turn.is_last:
             self._end_round()
         return output
+
+    def _clear_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def _local_to_device(self, batch: Any) -> Any:
         return super().batch_to_device(self.precision_plugin.convert_input(batch))
@@ -364,7 +368,7 @@ class FedAvgStrategy(DDPStrategy):
         self._server_update.apply(names, self.aggregator.result())
         self.exchange.load_server()
         self._local.end_round()
-        self._module.zero_grad(set_to_none=True)
+        self._clear_gradients()
         self.client_algorithm.end_round()
         self._turn, self.in_round = None, False
         if not self.local_only:
