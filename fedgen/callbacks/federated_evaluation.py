@@ -10,6 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from fedgen.callbacks.fresh_monitors import gate, release, watchers
 from fedgen.callbacks.progress import paused
+from fedgen.callbacks.round_checkpoint import RoundCheckpoint
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache, load_embedding
@@ -204,4 +205,4 @@ def _load(embedding: str | Mapping[str, Any] | Embedding) -> Embedding:
 
 
 def _keeps_checkpoints(trainer: Trainer) -> bool:
-    return any(hasattr(callback, "every_n_rounds") for callback in trainer.checkpoint_callbacks)
+    return any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)

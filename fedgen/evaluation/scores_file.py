@@ -36,11 +36,16 @@ def read_records(path: str | Path) -> list[ScoreRecord]:
 
 
 def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
-    """Appends records with one flushed write; those they replace (same round and column) are removed first."""
+    """Appends records with one flushed write.
+
+    Records they replace (same round and column) are removed first; records that are there already stay where they are.
+    """
     path = Path(path)
-    new = {record.identity for record in records}
     _repair(path)
-    if any(record.identity in new for record in read_records(path)):
+    present = {record.identity: record for record in read_records(path)}
+    records = [record for record in unique(records) if present.get(record.identity) != record]
+    new = {record.identity for record in records}
+    if new & present.keys():
         keep_records(path, lambda record: record.identity not in new)
     existed = path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,120 @@
+"""Checkpoints of whole rounds: their names, their bytes, and resuming from them."""
+
+import os
+
+import pytest
+import torch
+
+from fedgen.callbacks import RoundCheckpoint
+from fedgen.evaluation import Evaluator, Run, evaluate_run, load_weights, read_records
+from tests.callbacks.modules import Points, evaluation, fit
+from tests.federated.modules import make_data, make_trainer, same, weights
+
+
+def names(folder):
+    return sorted(p.name for p in folder.glob("*.ckpt"))
+
+
+def test_evaluated_rounds_and_the_last_are_kept(tmp_path):
+    fit(tmp_path, 5)
+    assert names(tmp_path) == ["last.ckpt", "round=00001.ckpt", "round=00003.ckpt", "round=00004.ckpt"]
+    assert not list(tmp_path.glob(".*"))
+    records = read_records(tmp_path / "scores.jsonl")
+    assert {r.checkpoint for r in records if r.round == 3} == {"round=00003.ckpt"}
+
+
+def test_the_last_checkpoint_and_that_of_its_round_are_one_file(tmp_path):
+    fit(tmp_path, 4)
+    assert os.path.samefile(tmp_path / "last.ckpt", tmp_path / "round=00003.ckpt")
+    assert not os.path.samefile(tmp_path / "last.ckpt", tmp_path / "round=00001.ckpt")
+
+
+def test_without_links_the_checkpoint_is_copied(tmp_path, monkeypatch):
+    def refuse(*args):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    fit(tmp_path, 2)
+    assert (tmp_path / "last.ckpt").read_bytes() == (tmp_path / "round=00001.ckpt").read_bytes()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_without_an_evaluation_every_nth_round_and_the_last_are_kept(tmp_path):
+    fit(tmp_path, 5, [RoundCheckpoint(every_n_rounds=2)])
+    assert names(tmp_path) == ["last.ckpt", "round=00001.ckpt", "round=00003.ckpt", "round=00004.ckpt"]
+
+
+def test_checkpoints_load_without_unpickling_and_hold_their_round(tmp_path):
+    module = Points()
+    fit(tmp_path, 4, module=module)
+    saved = torch.load(tmp_path / "round=00001.ckpt", weights_only=True)
+    assert saved["epoch"] == 1
+    fresh = Points()
+    load_weights(fresh, tmp_path / "last.ckpt")
+    assert same(weights(module), weights(fresh))
+
+
+def test_training_goes_on_from_the_last_checkpoint_to_the_same_bits(tmp_path):
+    whole, resumed = Points(), Points()
+    fit(tmp_path / "whole", 5, module=whole)
+    fit(tmp_path / "part", 3)
+    trainer = fit(tmp_path / "part", 5, module=resumed, ckpt_path="last")
+    assert trainer.current_epoch == 5
+    assert same(weights(whole), weights(resumed))
+
+
+def test_a_first_run_may_ask_for_the_last_checkpoint(tmp_path):
+    with pytest.warns(UserWarning, match="no last checkpoint available"):
+        fit(tmp_path, 1, ckpt_path="last")
+
+
+def test_a_finished_run_does_nothing(tmp_path):
+    fit(tmp_path, 2)
+    before = (tmp_path / "scores.jsonl").read_bytes(), (tmp_path / "last.ckpt").stat().st_mtime_ns
+    fit(tmp_path, 2, ckpt_path="last")
+    assert before == ((tmp_path / "scores.jsonl").read_bytes(), (tmp_path / "last.ckpt").stat().st_mtime_ns)
+
+
+def test_it_works_under_ordinary_training(tmp_path):
+    callbacks = [RoundCheckpoint(tmp_path / "kept", every_n_rounds=2)]
+    trainer = make_trainer("auto", 3, callbacks=callbacks, enable_checkpointing=True, default_root_dir=tmp_path)
+    trainer.fit(Points(), make_data())
+    assert names(tmp_path / "kept") == ["last.ckpt", "round=00001.ckpt", "round=00002.ckpt"]
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_training(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(PermissionError, match="cannot write in"):
+        fit(tmp_path, 1, [RoundCheckpoint(tmp_path / "file" / "run")])
+    with pytest.raises(ValueError, match="every_n_rounds=0"):
+        RoundCheckpoint(every_n_rounds=0)
+
+
+def test_a_run_scored_again_gives_the_same_records_and_another_embedding_adds_columns(tmp_path):
+    fit(tmp_path, 4)
+    before = read_records(tmp_path / "scores.jsonl")
+    judge = Evaluator(make_data(held_out=0.25), ["identity"], num_images=40, seed=0)
+    evaluate_run(tmp_path, Points(), judge)
+    assert sorted(r.identity for r in before if r.round) == sorted(r.identity for r in Run(tmp_path).records if r.round)
+    assert {r.identity: r.value for r in before} == pytest.approx({r.identity: r.value for r in Run(tmp_path).records})
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint of rounds \[2\]; it has rounds: 1, 3"):
+        evaluate_run(tmp_path, Points(), judge, rounds=[2])
+
+
+def test_a_local_only_run_scored_again_is_the_mixture_again(tmp_path):
+    fit(tmp_path, 2, strategy={"personal": ["*"], "optimizer_state": "keep"})
+    before = {r.identity: r.value for r in read_records(tmp_path / "scores.jsonl")}
+    judge = Evaluator(make_data(held_out=0.25), ["identity"], num_images=40, seed=0)
+    again = evaluate_run(tmp_path, Points(), judge)
+    assert {r.note for r in again} == {"mixture of local models"}
+    assert {r.identity: r.value for r in again} == pytest.approx({r.identity: before[r.identity] for r in again})
+
+
+def test_it_saves_after_the_other_callbacks_whatever_the_order(tmp_path):
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    best = ModelCheckpoint(tmp_path / "best", monitor="kid_avg", filename="{epoch}")
+    fit(tmp_path, 2, [RoundCheckpoint(), best, evaluation()])
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["callbacks"]
+    states = [state for key, state in saved.items() if key.startswith("ModelCheckpoint")]
+    assert states[0]["best_model_path"].endswith("epoch=1.ckpt")
