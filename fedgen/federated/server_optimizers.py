@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
@@ -199,3 +200,20 @@ class ServerUpdate:
         if self.optimizer is not None:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """The server optimizer's state; None without one."""
+        return None if self.optimizer is None else self.optimizer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Restores `state_dict`.
+
+        Raises:
+            MisconfigurationException: if one has a server optimizer and the other has none.
+        """
+        if (state is None) != (self.optimizer is None):
+            raise MisconfigurationException(
+                "the checkpoint was written with another server optimizer; resume with the same `server_optimizer`"
+            )
+        if self.optimizer is not None and state is not None:
+            self.optimizer.load_state_dict(dict(state))

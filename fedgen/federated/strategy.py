@@ -1,6 +1,5 @@
 """Federated averaging (McMahan et al. 2017) as a Lightning strategy: an epoch is a round, a batch a client's turn."""
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,8 +22,9 @@ from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary, check_trainer
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.exchange import Exchange, all_finite, copy_tensors, describe_difference
+from fedgen.federated.exchange import Exchange, all_finite, describe_difference
 from fedgen.federated.local_state import LocalState, OptimizerState
+from fedgen.federated.memory import ClientMemory
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.seeds import resolve, seed_all
 
@@ -102,7 +102,6 @@ class FedAvgStrategy(DDPStrategy):
         self.aggregator = aggregator or Mean()
         self.client_algorithm = client_algorithm or ClientAlgorithm()
         self._given_seed = seed
-        self.left_out: list[dict[str, Any]] = []
         self.in_round = False  # the model is not the server's, or not of a whole round
         self._reset_fit()
 
@@ -112,8 +111,7 @@ class FedAvgStrategy(DDPStrategy):
         return resolve(self._given_seed)
 
     def _reset_fit(self) -> None:
-        self._iterations: dict[int, int] = {}
-        self._slots: dict[int, dict[str, Tensor]] = {}  # personal tensors of the clients that have trained
+        self._memory = ClientMemory()
         self._turn: Turn | None = None
         self._local_batch: Any = None
         self._batch_idx = 0
@@ -122,8 +120,6 @@ class FedAvgStrategy(DDPStrategy):
         self._errors: list[BaseException] = []
         self._exchange: Exchange | None = None
         self._server_update: ServerUpdate | None = None
-
-    # ------------------------------------------------------------------ one device, no process group
 
     def _configure_launcher(self) -> None:
         if self.num_processes * self.num_nodes != 1:
@@ -169,7 +165,7 @@ class FedAvgStrategy(DDPStrategy):
         return self.lightning_module
 
     def _make_exchange(self) -> None:
-        self._parameters = list(self._module.parameters())
+        self._parameters, self._modules = list(self._module.parameters()), list(self._module.modules())
         self._flags = [p.requires_grad for p in self._parameters]
         optimized = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
         present = self._server_update.optimizer if self._server_update is not None else None
@@ -191,6 +187,11 @@ class FedAvgStrategy(DDPStrategy):
         return self._exchange
 
     @property
+    def left_out(self) -> list[dict[str, Any]]:
+        """The clients left out so far: round, client, name and reason of each."""
+        return self._memory.left_out
+
+    @property
     def local_only(self) -> bool:
         """Whether nothing is exchanged: every client trains alone."""
         return not self.exchange.shared
@@ -203,8 +204,6 @@ class FedAvgStrategy(DDPStrategy):
     def in_turns(self) -> bool:
         """Whether a round has begun and its last turn is not over."""
         return self._turn is not None
-
-    # ------------------------------------------------------------------ a round
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         if not isinstance(batch, Turn):
@@ -229,8 +228,7 @@ class FedAvgStrategy(DDPStrategy):
         exchange = self.exchange
         if not turn.is_first:
             exchange.load_server()
-        if slot := self._slots.get(turn.client):
-            copy_tensors([exchange.personal[name] for name in slot], slot.values())
+        self._memory.load_personal(turn.client, exchange)
         self._local.start_turn(turn.client)
         self._clear_gradients()
         seed_all(self.seed, "turn", turn.round, turn.client)
@@ -299,8 +297,8 @@ class FedAvgStrategy(DDPStrategy):
     def _run_turn(self, step: Callable[[], Any]) -> Any:
         turn, output = self._turn, None
         assert turn is not None
-        done = self._iterations.get(turn.client, 0)
-        flags = [p.requires_grad for p in self._parameters]
+        done = self._memory.iterations.get(turn.client, 0)
+        flags, modes = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
         try:
             for i, batch in enumerate(turn.batches(self.communication_interval)):
                 self._local_batch = turn.current = self._local_to_device(batch)
@@ -310,10 +308,12 @@ class FedAvgStrategy(DDPStrategy):
         except Exception as error:
             for parameter, flag in zip(self._parameters, flags):
                 parameter.requires_grad_(flag)
+            for part, mode in zip(self._modules, modes):
+                part.training = mode
             self._clear_gradients()
             self._leave_out(turn, error)
         else:
-            self._iterations[turn.client] = done + self.communication_interval
+            self._memory.iterations[turn.client] = done + self.communication_interval
             self._end_turn(turn)
         finally:
             self._local_batch, turn.current = None, ()
@@ -337,7 +337,7 @@ class FedAvgStrategy(DDPStrategy):
     def _leave_out(self, turn: Turn, error: Exception) -> None:
         self._errors.append(error)
         reason = f"{type(error).__name__}: {error}"
-        self.left_out.append({"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason})
+        self._memory.leave_out(turn, reason)
         rank_zero_warn(f"client {turn.name!r} is left out of round {turn.round}: {reason}")
 
     def _end_turn(self, turn: Turn) -> None:
@@ -348,9 +348,7 @@ class FedAvgStrategy(DDPStrategy):
             self._call_round_end()
         with torch.no_grad():
             self.aggregator.add(turn.client, list(exchange.shared.values()), weight)
-        if exchange.personal:
-            slot = self._slots.setdefault(turn.client, {n: torch.empty_like(t) for n, t in exchange.personal.items()})
-            copy_tensors(slot.values(), exchange.personal.values())
+        self._memory.keep_personal(turn.client, exchange)
         first = self.optimizer_state_mode == "keep" and not self._local.clients
         self._local.end_turn(turn.client, weight)
         if first:
@@ -389,8 +387,7 @@ class FedAvgStrategy(DDPStrategy):
         """The module as the client sees it (its personal tensors in place) while the context lasts."""
         exchange = self.exchange
         exchange.snapshot()
-        if slot := self._slots.get(client):
-            copy_tensors([exchange.personal[name] for name in slot], slot.values())
+        self._memory.load_personal(client, exchange)
         try:
             yield
         finally:
@@ -400,8 +397,6 @@ class FedAvgStrategy(DDPStrategy):
         if self.in_round and self._exchange is not None:
             self.drop_round()
         super().on_exception(exception)
-
-    # ------------------------------------------------------------------ checkpoints
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         state = super().lightning_module_state_dict()
@@ -419,15 +414,13 @@ class FedAvgStrategy(DDPStrategy):
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def _federation_state(self) -> dict[str, Any]:
-        server = self._server_update.optimizer if self._server_update is not None else None
+        assert self._server_update is not None
         return {
             "version": CHECKPOINT_VERSION,
-            "iterations": dict(self._iterations),
+            **self._memory.state_dict(),
             "local": self._local.state_dict(),
-            "server_optimizer": server.state_dict() if server is not None else None,
-            "personal": self._slots,
+            "server_optimizer": self._server_update.state_dict(),
             "algorithm": self.client_algorithm.state_dict(),
-            "left_out": copy.deepcopy(self.left_out),
         }
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
@@ -449,21 +442,8 @@ class FedAvgStrategy(DDPStrategy):
                 f"the checkpoint's federation state has version {state['version']}, this release reads"
                 f" {CHECKPOINT_VERSION}; resume it with the release that wrote it"
             )
-        self._iterations = {int(client): int(n) for client, n in state["iterations"].items()}
+        assert self._server_update is not None
+        self._memory.load_state_dict(state, self.root_device)
         self._local.load_state_dict(state["local"])
-        self._slots = {
-            int(client): {name: tensor.to(self.root_device) for name, tensor in slot.items()}
-            for client, slot in state["personal"].items()
-        }
-        self._load_server_optimizer(state["server_optimizer"])
+        self._server_update.load_state_dict(state["server_optimizer"])
         self.client_algorithm.load_state_dict(state["algorithm"])
-        self.left_out = list(state["left_out"])
-
-    def _load_server_optimizer(self, saved: Mapping[str, Any] | None) -> None:
-        optimizer = self._server_update.optimizer if self._server_update is not None else None
-        if (saved is None) != (optimizer is None):
-            raise MisconfigurationException(
-                "the checkpoint was written with another server optimizer; resume with the same `server_optimizer`"
-            )
-        if optimizer is not None and saved is not None:
-            optimizer.load_state_dict(dict(saved))

@@ -168,6 +168,7 @@ class Failing(Automatic):
         if self.current_epoch == 1 and self.turn == 1:
             if self.how == "raise":
                 self.net[0].weight.requires_grad_(False)
+                self.net[1].eval()
                 raise RuntimeError("no such luck")
             return super().training_step(batch, batch_idx) * float("nan")
         return super().training_step(batch, batch_idx)
@@ -189,6 +190,7 @@ def test_a_failing_client_is_left_out_and_the_rest_renormalised(how, word):
         trainer.fit(module, data)
     assert same(weights(module), weights(expected))
     assert module.net[0].weight.requires_grad
+    assert module.net[1].training
     assert [(e["round"], e["client"]) for e in strategy.left_out] == [(1, 1)]
 
 

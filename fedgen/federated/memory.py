@@ -1,0 +1,59 @@
+"""What is remembered of each client between rounds."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.clients.turn import Turn
+from fedgen.federated.exchange import Exchange, copy_tensors
+
+
+class ClientMemory:
+    """Clients' iteration counts and personal tensors, and who was left out when.
+
+    Attributes:
+        iterations: iterations that a client has taken since training began.
+        personal: personal tensors of the clients that have trained, by name.
+        left_out: for each failure its round, client, name and reason.
+    """
+
+    def __init__(self) -> None:
+        self.iterations: dict[int, int] = {}
+        self.personal: dict[int, dict[str, Tensor]] = {}
+        self.left_out: list[dict[str, Any]] = []
+
+    def load_personal(self, client: int, exchange: Exchange) -> None:
+        """Puts a client's personal tensors into the model, if it has any yet."""
+        if slot := self.personal.get(client):
+            copy_tensors([exchange.personal[name] for name in slot], slot.values())
+
+    def keep_personal(self, client: int, exchange: Exchange) -> None:
+        """Keeps a copy of the model's personal tensors as the client's."""
+        if exchange.personal:
+            empty = {name: torch.empty_like(tensor) for name, tensor in exchange.personal.items()}
+            slot = self.personal.setdefault(client, empty)
+            copy_tensors(slot.values(), exchange.personal.values())
+
+    def leave_out(self, turn: Turn, reason: str) -> None:
+        """Records a client whose turn failed."""
+        self.left_out.append({"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types and tensors."""
+        return {
+            "iterations": dict(self.iterations),
+            "personal": self.personal,
+            "left_out": copy.deepcopy(self.left_out),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """Restores `state_dict`, with tensors on the device."""
+        self.iterations = {int(client): int(count) for client, count in state["iterations"].items()}
+        self.personal = {
+            int(client): {name: tensor.to(device) for name, tensor in slot.items()}
+            for client, slot in state["personal"].items()
+        }
+        self.left_out = list(state["left_out"])
