@@ -52,7 +52,7 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
             low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
             axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate):
-            label = f"{aggregate}, {floor.num_generated} real images"
+            label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
     axes.set_ylabel(f"{score.upper()} (lower is better)")
     axes.margins(x=0.02)
@@ -71,7 +71,9 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
         axes.scatter(x, y, c=[a.round for a, _ in pairs], cmap="viridis", s=18, zorder=2)
         for record, other in pairs[:1] + pairs[1:][-1:]:
             at = (record.value, other.value)
-            axes.annotate(f"{record.round}", at, textcoords="offset points", xytext=(5, 4), fontsize=8)
+            name = "untrained" if record.round == -1 else f"round {record.round}"
+            axes.annotate(name, at, textcoords="offset points", xytext=(5, 4), fontsize=8)
+        axes.margins(x=0.25, y=0.1)  # room for the names
     axes.set_xlabel(f"{score.upper()} avg")
     axes.set_ylabel(f"{score.upper()} all")
     axes.grid(alpha=0.25)
