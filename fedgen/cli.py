@@ -1,0 +1,301 @@
+"""`fedgen fit` (LightningCLI) and the run folder it keeps; `fedgen evaluate` and `fedgen select`."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import auto_cli
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from rich.console import Console
+from rich.table import Table
+
+from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import save_partition
+from fedgen.embeddings import FeatureCache, load_embedding
+from fedgen.evaluation import Evaluator, Run, evaluate_run, inversion_table, print_report, score_table
+from fedgen.evaluation import select as select_checkpoints
+from fedgen.evaluation.table import format_value
+from fedgen.figures import draw_curves
+from fedgen.files import atomic_write, require_writable
+
+RECIPE, PARTITION, CURVES = "recipe.yaml", "partition.npz", "curves.png"
+_NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised"}
+# what may change between a run and its continuation
+_FREE = {f"trainer.{key}" for key in ("max_epochs", "max_time", "accelerator", "enable_progress_bar", "profiler")}
+
+
+class FedgenCLI(LightningCLI):
+    """LightningCLI with the kit's defaults: one device, a run folder, round checkpoints, TensorBoard, the controls.
+
+    - The run folder is `trainer.default_root_dir`; `checkpoints/<recipe's name>` by default.
+    - `--local_only` trains every client alone (nothing is exchanged), `--centralised` trains on the pooled data; each
+      in a folder of its own beside the federated run's.
+    - A run that was stopped goes on from its last whole round; a finished one says so; another recipe in the same
+      folder is an error.
+    """
+
+    def __init__(self, args: Any = None) -> None:
+        super().__init__(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=None,
+            seed_everything_default=0,
+            trainer_defaults={
+                "devices": 1,
+                "num_sanity_val_steps": 0,
+                "enable_model_summary": False,
+                "log_every_n_steps": 1,
+            },
+            parser_kwargs={"prog": "fedgen fit", "description": "Train from a recipe."},
+            args=args,
+            run=False,
+            load_from_checkpoint_support=False,
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument(
+            "--local_only", action="store_true", help="control: every client trains alone, nothing is exchanged"
+        )
+        parser.add_argument(
+            "--centralised", action="store_true", help="control: ordinary training on all clients' pooled data"
+        )
+        parser.add_argument(
+            "--ckpt_path", type=str | None, default=None, help="checkpoint to go on from; the run's last by default"
+        )
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config
+        if config.trainer.default_root_dir is None:
+            names = [Path(str(path)).stem for path in config.get("config") or []]
+            config.trainer.default_root_dir = str(Path("checkpoints") / (names[0] if names else "run"))
+        apply_control(config)
+        if config.trainer.enable_progress_bar is None:
+            config.trainer.enable_progress_bar = sys.stderr.isatty()
+        self.ckpt_path = config.ckpt_path
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The complete settings, controls applied, as plain types."""
+        settings = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, format="yaml"))
+        return {key: value for key, value in settings.items() if key not in _NOT_RECIPE}
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        settings = self._get(self.config_init, "trainer")
+        folder = Path(settings.default_root_dir)
+        callbacks = list(settings.callbacks or [])
+        if not any(isinstance(callback, RoundCheckpoint) for callback in callbacks):
+            callbacks.append(RoundCheckpoint())
+        if settings.enable_progress_bar:
+            callbacks.append(RoundProgressBar())
+        options: dict[str, Any] = {"callbacks": callbacks}
+        if settings.logger in (None, True):
+            options["logger"] = TensorBoardLogger(folder, name="", version="logs")
+        return super().instantiate_trainer(**options, **kwargs)
+
+
+def train(cli: FedgenCLI) -> None:
+    """Trains under the run folder's rules, then prints the scores."""
+    trainer, console = cli.trainer, Console()
+    folder = require_writable(trainer.default_root_dir)
+    check_recipe(folder, cli.recipe)
+    last = folder / "last.ckpt"
+    path = cli.ckpt_path if cli.ckpt_path not in (None, "last") else last if last.exists() else None
+    done = finished_rounds(path) if path else 0
+    if path == last and trainer.max_epochs is not None and done >= trainer.max_epochs:
+        console.print(f"{folder} is finished: {done} rounds. Remove the folder to train again.")
+    else:
+        if done:
+            console.print(f"Resuming {folder} after {done} rounds.")
+        write_recipe(folder, cli.recipe)
+        if isinstance(cli.datamodule, FederatedDataModule):
+            data = cli.datamodule
+            save_partition(folder / PARTITION, data.partition, data.examples, data.seed)
+        try:
+            trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path)
+        except SystemExit:  # Lightning's answer to Ctrl-C
+            if last.exists():
+                console.print(f"Interrupted; the same command goes on after round {finished_rounds(last)}.")
+            raise
+    if any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
+        report(folder, console)
+
+
+def apply_control(config: Any) -> None:
+    """Turns a recipe into the control that its flags ask for, in a run folder of its own.
+
+    Raises:
+        ValueError: if both flags are given, or the recipe does not train with FedAvgStrategy on a FederatedDataModule.
+    """
+    if not (config.local_only or config.centralised):
+        return
+    if config.local_only and config.centralised:
+        raise ValueError("--local_only and --centralised are two controls; give one of them")
+    strategy = config.trainer.strategy
+    if not str(getattr(strategy, "class_path", strategy)).endswith("FedAvgStrategy"):
+        raise ValueError("--local_only and --centralised turn a recipe with FedAvgStrategy into its control")
+    if config.local_only:
+        local = strategy.init_args
+        local.personal, local.optimizer_state, local.server_optimizer = ["*"], "keep", None
+        config.trainer.default_root_dir += "-local_only"
+        return
+    if not str(config.data.class_path).endswith("FederatedDataModule"):
+        raise ValueError("--centralised needs a FederatedDataModule, which pools the clients' data")
+    # as many iterations an epoch as each client takes in a round
+    config.data.init_args.iterations = strategy.init_args.communication_interval
+    config.trainer.strategy = "auto"
+    config.trainer.default_root_dir += "-centralised"
+
+
+def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level of dotted keys."""
+    if isinstance(settings, dict) and settings:
+        items = [flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in settings.items()]
+        return {key: value for item in items for key, value in item.items()}
+    return {prefix: settings}
+
+
+def check_recipe(folder: Path, settings: dict[str, Any]) -> None:
+    """Refuses to mix two recipes in one folder.
+
+    Raises:
+        MisconfigurationException: naming the settings that differ.
+    """
+    path = folder / RECIPE
+    if not path.exists():
+        return
+    before, now = flatten(yaml.safe_load(path.read_text())), flatten(settings)
+    changed = sorted(key for key in before.keys() | now.keys() if key not in _FREE and before.get(key) != now.get(key))
+    if changed:
+        lines = [f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in changed[:5]]
+        raise MisconfigurationException(
+            f"{folder} holds a run of another recipe; remove it, or choose another --trainer.default_root_dir\n"
+            + "\n".join(lines)
+        )
+
+
+def write_recipe(folder: Path, settings: dict[str, Any]) -> None:
+    """Keeps the complete recipe, defaults included, beside what it makes."""
+    with atomic_write(folder / RECIPE) as file:
+        file.write(yaml.safe_dump(settings, sort_keys=False).encode())
+
+
+def finished_rounds(path: Any) -> int:
+    """How many rounds a checkpoint has behind it."""
+    saved = torch.load(path, weights_only=True, map_location="cpu")
+    return int(saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+
+
+def report(folder: Path, console: Console) -> None:
+    """Prints a run's tables and draws its curves."""
+    run = Run(folder)
+    print_report(run, console)
+    console.print(f"figure: {draw_curves(run.records, folder / CURVES)}")
+
+
+def evaluate_checkpoints(
+    run: Path,
+    embeddings: list[str],
+    num_images: int = 10_000,
+    rounds: list[int] | None = None,
+    weights: str | None = None,
+    cache: Path | None = None,
+    device: str = "cpu",
+) -> None:
+    """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
+
+    Args:
+        run: the run folder.
+        embeddings: names, e.g. '[inception-v3-compat, pixels]'.
+        num_images: generated images a split.
+        rounds: which checkpoints, e.g. '[39, 79]'; all by default.
+        weights: a local file with the embedding's weights (with one embedding).
+        cache: folder that keeps the real images' features.
+        device: where to sample and embed, e.g. cuda.
+    """
+    if weights is not None and len(embeddings) != 1:
+        raise ValueError(f"weights={weights} is for one embedding, got {len(embeddings)}: {', '.join(embeddings)}")
+    model, data = rebuild(run)
+    loaded = [load_embedding(name, weights=weights) for name in embeddings]
+    model.to(device)
+    evaluator = Evaluator(
+        data,
+        [embedding.to(device) for embedding in loaded],
+        num_images,
+        seed=data.seed,
+        cache=FeatureCache(cache) if cache else None,
+    )
+    evaluate_run(run, model, evaluator, rounds)
+    console = Console()
+    for name in (embedding.name for embedding in loaded):
+        console.print(score_table(Run(run).records, embedding=name))
+    console.print(inversion_table(Run(run).records))
+
+
+def rebuild(run: Path) -> tuple[LightningModule, FederatedDataModule]:
+    """The model and the clients of a run, from the recipe it keeps.
+
+    Raises:
+        FileNotFoundError: if the folder holds no run.
+        ValueError: if its data is not a federation's.
+    """
+    if not (run / RECIPE).exists():
+        raise FileNotFoundError(f"{run / RECIPE} does not exist; give the folder of a run made by `fedgen fit`")
+    recipe = yaml.safe_load((run / RECIPE).read_text())
+    recipe["trainer"] |= {"default_root_dir": str(run), "logger": False}
+    sys.argv = sys.argv[:1]
+    cli = FedgenCLI(recipe)
+    if not isinstance(cli.datamodule, FederatedDataModule):
+        raise ValueError(f"{run} trained on a {type(cli.datamodule).__name__}, which has no clients to score against")
+    return cli.model, cli.datamodule
+
+
+def select_checkpoint(run: Path, by: str = "fid_all") -> None:
+    """Ranks a run's checkpoints, best first, lists where avg and all disagree, and prints the best one's path last.
+
+    Args:
+        run: the run folder.
+        by: the column, e.g. fid_all, fid_avg, kid_all, report/fid_all, report/pixels/kid_avg.
+    """
+    found, console = Run(run), Console()
+    ranking = select_checkpoints(found, by)
+    table = Table(title=f"{found.folder} by {by}, lower is better")
+    for heading in ("rank", "round", by, "checkpoint"):
+        table.add_column(heading)
+    for rank, entry in enumerate(ranking, 1):
+        value = format_value(entry.value, entry.standard_error) + (" (optimised on)" if entry.optimised else "")
+        table.add_row(str(rank), str(entry.round), value, entry.checkpoint.name if entry.checkpoint else "not kept")
+    console.print(table)
+    console.print(inversion_table(found.records))
+    best = next((entry.checkpoint for entry in ranking if entry.checkpoint), None)
+    print(best if best is not None else "no checkpoint of these rounds was kept")
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """`fedgen evaluate RUN --embeddings '[NAME, ...]'`."""
+    auto_cli(evaluate_checkpoints, args=list(arguments), as_positional=True, prog="fedgen evaluate")
+    return 0
+
+
+def select(arguments: Sequence[str]) -> int:
+    """`fedgen select RUN --by COLUMN`."""
+    auto_cli(select_checkpoint, args=list(arguments), as_positional=True, prog="fedgen select")
+    return 0
+
+
+def fit(arguments: Sequence[str]) -> int:
+    """`fedgen fit --config recipes/X.yaml [--any.override ...]`."""
+    # said by Lightning of every run on this torch; nothing that its user can change
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+    sys.argv = ["fedgen fit", *arguments]
+    train(FedgenCLI())
+    return 0

@@ -1,0 +1,242 @@
+"""The command line, as a newcomer and as somebody who makes mistakes would use it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedgen.__main__ import main
+from fedgen.evaluation import Run, read_records
+
+ROOT = Path(__file__).parent.parent
+
+RECIPE = {
+    "trainer": {
+        "max_epochs": 2,
+        "accelerator": "cpu",
+        "strategy": {
+            "class_path": "fedgen.federated.FedAvgStrategy",
+            "init_args": {"communication_interval": 5},
+        },
+        "callbacks": [
+            {
+                "class_path": "fedgen.callbacks.FederatedEvaluation",
+                "init_args": {"every_n_rounds": 1, "num_images": 40, "embeddings": ["pixels"], "grid": 9},
+            }
+        ],
+    },
+    "model": {
+        "class_path": "fedgen.models.WGANGP",
+        "init_args": {
+            "generator": {"class_path": "fedgen.models.networks.SmallGenerator", "init_args": {"width": 8}},
+            "critic": {"class_path": "fedgen.models.networks.SmallCritic", "init_args": {"width": 8}},
+            "ema_decay": 0.9,
+        },
+    },
+    "data": {
+        "class_path": "fedgen.clients.FederatedDataModule",
+        "init_args": {
+            "data": {"class_path": "fedgen.data.Digits"},
+            "partition": {"class_path": "fedgen.clients.partitions.ByClass"},
+        },
+    },
+}
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """A recipe of seconds, in a folder that the test works in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(RECIPE))
+    return path
+
+
+def fit(recipe, *arguments):
+    return main(["fit", "--config", str(recipe), *arguments])
+
+
+def test_help_comes_without_loading_torch():
+    code = "import sys; from fedgen.__main__ import main; main(['--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "fit" in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+def test_an_unknown_command_is_named(capsys):
+    assert main(["train"]) == 2
+    assert "no command 'train'" in capsys.readouterr().err
+
+
+def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys):
+    assert fit(recipe) == 0
+    folder = Path("checkpoints/tiny")
+    names = {path.name for path in folder.iterdir()}
+    assert {"last.ckpt", "scores.jsonl", "recipe.yaml", "partition.npz", "curves.png", "samples", "logs"} <= names
+    assert {"round=00000.ckpt", "round=00001.ckpt"} <= names
+    assert len(list((folder / "samples").glob("*.png"))) == 2
+    assert list((folder / "logs").glob("events.*"))
+    shown = capsys.readouterr().out
+    assert "fid_avg" in shown
+    assert "floor" in shown
+    assert "Selected by each column" in shown
+    torch.load(folder / "last.ckpt", weights_only=True)
+
+
+def test_a_finished_run_says_so_and_more_rounds_go_on(recipe, capsys):
+    fit(recipe)
+    before = (Path("checkpoints/tiny") / "scores.jsonl").read_bytes()
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+    assert (Path("checkpoints/tiny") / "scores.jsonl").read_bytes() == before
+    assert fit(recipe, "--trainer.max_epochs", "3") == 0
+    assert "Resuming checkpoints/tiny after 2 rounds" in capsys.readouterr().out
+    assert {record.round for record in Run("checkpoints/tiny").records} >= {0, 1, 2}
+
+
+def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
+    fit(recipe)
+    assert fit(recipe, "--model.init_args.lr", "0.01") == 2
+    message = capsys.readouterr().err
+    assert "another recipe" in message
+    assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
+
+
+@pytest.mark.parametrize("control", ["local_only", "centralised"])
+def test_a_control_is_one_flag_and_has_its_own_folder(recipe, control):
+    assert fit(recipe, f"--{control}") == 0
+    records = Run(f"checkpoints/tiny-{control}").records
+    assert {record.round for record in records if record.generator == "model"} == {0, 1}
+    assert not Path("checkpoints/tiny").exists()
+    notes = {record.note for record in records if record.generator == "model"}
+    assert notes == ({"mixture of local models"} if control == "local_only" else {""})
+
+
+def test_both_controls_at_once_are_refused(recipe, capsys):
+    assert fit(recipe, "--local_only", "--centralised") == 2
+    assert "give one of them" in capsys.readouterr().err
+
+
+def test_a_key_that_does_not_exist_is_refused_by_name(recipe, capsys):
+    recipe.write_text(recipe.read_text().replace("n_critic", "n_critics").replace("ema_decay", "ema_decays"))
+    with pytest.raises(SystemExit) as caught:
+        fit(recipe)
+    assert caught.value.code == 2
+    assert "ema_decays" in capsys.readouterr().err
+
+
+def test_a_recipe_that_does_not_exist_is_named(recipe, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", "nowhere.yaml"])
+    assert "nowhere.yaml" in capsys.readouterr().err
+
+
+def test_a_missing_data_set_names_the_folder_and_the_remedy(recipe, capsys):
+    options = ["--data.init_args.data", "fedgen.data.ImageFolder", "--data.init_args.data.root", "no/such/folder"]
+    assert fit(recipe, *options) == 2
+    assert "no/such/folder" in capsys.readouterr().err
+
+
+def test_an_unwritable_folder_is_an_error_before_training(recipe, capsys):
+    Path("file").write_text("")
+    assert fit(recipe, "--trainer.default_root_dir", "file/run") == 2
+    assert "cannot write in file/run" in capsys.readouterr().err
+
+
+def test_images_of_another_size_are_an_error_before_training(recipe, capsys):
+    option = "--model.init_args.generator.init_args.image_size"
+    assert fit(recipe, option, "16", option.replace("generator", "critic"), "16") == 2
+    assert "[1, 16, 16]" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_model_is_an_error(recipe, capsys):
+    fit(recipe)
+    path = "checkpoints/tiny/last.ckpt"
+    options = ["--trainer.default_root_dir", "other", "--model.init_args.critic.init_args.width", "9"]
+    assert fit(recipe, *options, "--ckpt_path", path, "--trainer.max_epochs", "3") == 2
+    assert "another model" in capsys.readouterr().err
+
+
+def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monkeypatch):
+    fit(recipe)
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    assert main(["evaluate", "checkpoints/tiny", "[efficientnet-lite0-32]", "--num_images", "20"]) == 0
+    columns = {record.embedding for record in Run("checkpoints/tiny").records}
+    assert columns == {"pixels", "efficientnet-lite0-32"}
+    capsys.readouterr()
+    assert main(["select", "checkpoints/tiny", "--by", "efficientnet-lite0-32/kid_all"]) == 0
+    out = capsys.readouterr().out
+    assert "avg and all disagree on" in out
+    assert Path(out.splitlines()[-1]).exists()
+    assert main(["select", "checkpoints/tiny", "--by", "fid"]) == 2
+    assert "no column 'fid'" in capsys.readouterr().err
+    assert main(["select", "nowhere"]) == 2
+
+
+def test_scores_again_under_the_same_embedding_are_the_same_scores(recipe):
+    """What training scored in memory equals what its checkpoints score when loaded."""
+    fit(recipe)
+    first = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
+    assert main(["evaluate", "checkpoints/tiny", "[pixels]", "--num_images", "40"]) == 0
+    again = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
+    assert again.keys() == first.keys()
+    assert all(again[key] == pytest.approx(first[key], rel=1e-9, abs=1e-9) for key in first)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_parses(path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", "--config", str(path), "--print_config"])
+    assert caught.value.code == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == "fedgen.models.WGANGP"
+
+
+def start(recipe, folder, rounds):
+    command = [sys.executable, "-W", "ignore", "-m", "fedgen", "fit", "--config", str(recipe)]
+    command += ["--trainer.default_root_dir", str(folder), "--trainer.max_epochs", str(rounds)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+
+def wait_for(path, process):
+    for _ in range(600):
+        if path.exists() or process.poll() is not None:
+            return
+        time.sleep(0.1)
+
+
+def scores(folder):
+    records = read_records(folder / "scores.jsonl")
+    return sorted(json.dumps([r.round, r.split, r.name, r.generator, r.value]) for r in records)
+
+
+@pytest.mark.slow
+def test_ctrl_c_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, tmp_path):
+    """Interrupted after its first round, killed after its third, then left alone: same weights, same score table."""
+    rounds = 8
+    undisturbed = start(recipe, "whole", rounds)
+    interrupted = start(recipe, "broken", rounds)
+    wait_for(Path("broken/round=00000.ckpt"), interrupted)
+    interrupted.send_signal(signal.SIGINT)
+    out, _ = interrupted.communicate(timeout=120)
+    assert "the same command goes on after round" in out
+    killed = start(recipe, "broken", rounds)
+    wait_for(Path("broken/round=00003.ckpt"), killed)
+    killed.kill()
+    killed.communicate()
+    last = start(recipe, "broken", rounds)
+    assert "Resuming broken after" in last.communicate(timeout=300)[0]
+    undisturbed.communicate(timeout=300)
+    states = [torch.load(f"{name}/last.ckpt", weights_only=True)["state_dict"] for name in ("whole", "broken")]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert scores(Path("whole")) == scores(Path("broken"))
