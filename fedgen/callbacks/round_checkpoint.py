@@ -52,7 +52,7 @@ class RoundCheckpoint(ModelCheckpoint):
         partial = folder / f".{LAST}.partial"
         self.last_model_path = self.best_model_path = str(folder / LAST)
         self._saved_round = round
-        trainer.save_checkpoint(partial)
+        trainer.save_checkpoint(partial, weights_only=False)
         if trainer.is_global_zero:
             _sync(partial)
             if self._is_kept(trainer, round):  # before `last.ckpt`: a resumed run never lacks an evaluated checkpoint
