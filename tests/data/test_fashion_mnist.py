@@ -85,6 +85,7 @@ def test_missing_files_name_the_folders_searched_and_the_way_to_get_them(tmp_pat
         (gzip.compress(b"no idx file"), "not an idx file"),
         (gzip.compress(idx(np.zeros((3, 28, 28), np.uint8))[:-1]), r"holds 2351 values, but its header says \(3, 28"),
     ],
+    ids=["empty", "cut short", "no gzip", "no idx", "one value short"],
 )
 def test_damaged_files_are_named(tmp_path, debian, offline, content, message):
     write_split(tmp_path)
