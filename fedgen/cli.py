@@ -204,7 +204,7 @@ def report(folder: Path, console: Console) -> None:
 
 def evaluate_checkpoints(
     run: Path,
-    embeddings: list[str],
+    embeddings: str,
     num_images: int = 10_000,
     rounds: list[int] | None = None,
     weights: str | None = None,
@@ -215,17 +215,18 @@ def evaluate_checkpoints(
 
     Args:
         run: the run folder.
-        embeddings: names, e.g. '[inception-v3-compat, pixels]'.
+        embeddings: one name, or several with commas between: inception-v3-compat,pixels.
         num_images: generated images a split.
         rounds: which checkpoints, e.g. '[39, 79]'; all by default.
         weights: a local file with the embedding's weights (with one embedding).
         cache: folder that keeps the real images' features.
         device: where to sample and embed, e.g. cuda.
     """
-    if weights is not None and len(embeddings) != 1:
-        raise ValueError(f"weights={weights} is for one embedding, got {len(embeddings)}: {', '.join(embeddings)}")
+    names = [name.strip() for name in embeddings.split(",")]
+    if weights is not None and len(names) != 1:
+        raise ValueError(f"weights={weights} is for one embedding, got {len(names)}: {embeddings}")
     model, data = rebuild(run)
-    loaded = [load_embedding(name, weights=weights) for name in embeddings]
+    loaded = [load_embedding(name, weights=weights) for name in names]
     model.to(device)
     evaluator = Evaluator(
         data,
@@ -281,7 +282,7 @@ def select_checkpoint(run: Path, by: str = "fid_all") -> None:
 
 
 def evaluate(arguments: Sequence[str]) -> int:
-    """`fedgen evaluate RUN --embeddings '[NAME, ...]'`."""
+    """`fedgen evaluate RUN NAME[,NAME ...]`."""
     auto_cli(evaluate_checkpoints, args=list(arguments), as_positional=True, prog="fedgen evaluate")
     return 0
 

@@ -168,7 +168,7 @@ def test_a_checkpoint_of_another_model_is_an_error(recipe, capsys):
 def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monkeypatch):
     fit(recipe)
     monkeypatch.setattr(sys, "argv", ["fedgen"])
-    assert main(["evaluate", "checkpoints/tiny", "[efficientnet-lite0-32]", "--num_images", "20"]) == 0
+    assert main(["evaluate", "checkpoints/tiny", "efficientnet-lite0-32", "--num_images", "20"]) == 0
     columns = {record.embedding for record in Run("checkpoints/tiny").records}
     assert columns == {"pixels", "efficientnet-lite0-32"}
     capsys.readouterr()
@@ -185,7 +185,7 @@ def test_scores_again_under_the_same_embedding_are_the_same_scores(recipe):
     """What training scored in memory equals what its checkpoints score when loaded."""
     fit(recipe)
     first = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
-    assert main(["evaluate", "checkpoints/tiny", "[pixels]", "--num_images", "40"]) == 0
+    assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "40"]) == 0
     again = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
     assert again.keys() == first.keys()
     assert all(again[key] == pytest.approx(first[key], rel=1e-9, abs=1e-9) for key in first)
