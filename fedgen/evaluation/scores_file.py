@@ -38,15 +38,17 @@ def read_records(path: str | Path) -> list[ScoreRecord]:
 def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
     """Appends records with one flushed write.
 
-    Records they replace (same round and column) are removed first; records that are there already stay where they are.
+    Where some replace others (same round and column), the file is rewritten atomically with each in its predecessor's
+    place: the first record's split and embedding stay those that columns without a prefix stand for.
     """
     path = Path(path)
     _repair(path)
     present = {record.identity: record for record in read_records(path)}
     records = [record for record in unique(records) if present.get(record.identity) != record]
-    new = {record.identity for record in records}
-    if new & present.keys():
-        keep_records(path, lambda record: record.identity not in new)
+    if any(record.identity in present for record in records):
+        with atomic_write(path) as file:
+            file.write(_lines(unique([*present.values(), *records])))
+        return
     existed = path.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab") as file:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgen.evaluation import append_records, drop_from, drop_round, read_records
+from fedgen.evaluation import append_records, by_column, drop_from, drop_round, read_records
 from tests.evaluation.samples import record
 
 FLOOR = record(round=None, generator="floor")
@@ -31,13 +31,37 @@ def test_values_come_back_to_the_last_bit(path):
 
 def test_measuring_a_round_again_replaces_its_lines(path):
     append_records(path, [record(value=1.0, round=0), record(value=2.0, round=1), record("kid", value=3.0, round=1)])
-    append_records(path, [record(value=5.0, round=1)])
-    assert sorted((r.name, r.round, r.value) for r in read_records(path)) == [
+    append_records(path, [record(value=5.0, round=1), record(value=6.0, round=2)])
+    assert [(r.name, r.round, r.value) for r in read_records(path)] == [
         ("fid_avg", 0, 1.0),
         ("fid_avg", 1, 5.0),
         ("kid_avg", 1, 3.0),
+        ("fid_avg", 2, 6.0),
     ]
-    assert len(path.read_text().splitlines()) == 3
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_columns_keep_their_names_when_the_first_embedding_is_measured_again(path):
+    append_records(path, [FLOOR, record(round=0), record(round=1)])
+    append_records(path, [record(round=r, embedding="vgg16") for r in range(2)])
+    for again in (
+        record(round=None, generator="floor", num_generated=99),
+        *(record(value=9.0, round=r) for r in (0, 1)),
+    ):
+        append_records(path, [again])
+    columns = by_column(read_records(path))
+    assert {name: [r.embedding for r in group] for name, group in columns.items()} == {
+        "fid_avg": ["pixels", "pixels"],
+        "vgg16/fid_avg": ["vgg16", "vgg16"],
+    }
+
+
+def test_a_kill_while_lines_are_replaced_leaves_the_old_ones(path, monkeypatch):
+    append_records(path, [record(value=1.0)])
+    monkeypatch.setattr("fedgen.files.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        append_records(path, [record(value=2.0)])
+    assert read_records(path) == [record(value=1.0)]
 
 
 def test_another_embedding_adds_lines(path):
