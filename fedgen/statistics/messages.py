@@ -16,10 +16,10 @@ from torch import Tensor
 from fedgen.statistics.gaussian import Gaussian
 
 VERSION = "1"
-KINDS = {
-    "gaussian": ("count", "mean", "scatter"),
-    "gaussian-images": ("count", "mean", "deviations", "shares"),
-    "sums": ("count", "sum", "outer"),
+KINDS = {  # the tensors of each kind, and how many axes they have
+    "gaussian": {"count": 0, "mean": 1, "scatter": 2},
+    "gaussian-images": {"count": 0, "mean": 1, "deviations": 2, "shares": 1},
+    "sums": {"count": 0, "sum": 1, "outer": 1},
 }
 
 
@@ -47,6 +47,13 @@ class Message:
         missing = [name for name in KINDS[self.kind] if name not in self.tensors]
         if missing:
             raise MessageError(f"a {self.kind!r} message needs the tensors {missing}, it holds {sorted(self.tensors)}")
+        for name, axes in KINDS[self.kind].items():
+            tensor = self.tensors[name]
+            if tensor.ndim != axes or not tensor.is_floating_point():
+                found = f"{tensor.dtype} {tuple(tensor.shape)}"
+                raise MessageError(
+                    f"tensor {name!r} of a {self.kind!r} message must be floats on {axes} axes, got {found}"
+                )
         for name, tensor in self.tensors.items():
             if not torch.isfinite(tensor).all():
                 raise MessageError(f"tensor {name!r} of a {self.kind!r} message holds NaN or infinity")
@@ -67,8 +74,8 @@ class Message:
             tensors = load(data)
             length = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-            meta = json.loads(header.get("meta", "{}"))
-        except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            meta = dict(json.loads(header.get("meta", "{}")))
+        except (SafetensorError, ValueError, TypeError) as error:
             raise MessageError(f"no readable message in {len(data)} bytes: {error}") from error
         if header.get("fedgen") != VERSION:
             raise MessageError(f"message of version {header.get('fedgen')!r}, this program reads {VERSION!r}")
@@ -123,7 +130,10 @@ def gaussian_from_message(message: Message) -> Gaussian:
         if message.kind == "gaussian":
             return Gaussian(count, tensors["mean"], scatter=tensors["scatter"])
         if message.kind == "gaussian-images":
-            return Gaussian(count, tensors["mean"], tensors["deviations"], tensors["shares"])
+            shares = tensors["shares"]
+            if (shares < 0).any() or abs(float(shares.sum()) - 1) > 1e-6:
+                raise ValueError("shares must not be negative and add up to 1")
+            return Gaussian(count, tensors["mean"], tensors["deviations"], shares)
         return _from_sums(count, tensors["sum"], tensors["outer"])
     except ValueError as error:
         raise MessageError(f"the tensors of a {message.kind!r} message disagree: {error}") from error

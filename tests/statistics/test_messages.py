@@ -64,6 +64,10 @@ def test_what_cannot_be_trusted_is_refused() -> None:
         Message.from_bytes(save({"count": torch.ones(())}))
     with pytest.raises(MessageError, match="needs the tensors"):
         Message.from_bytes(save({"count": torch.ones(())}, metadata={"fedgen": "1", "kind": "sums"}))
+    for meta in ("3", "[1]", "{"):
+        header = {"fedgen": "1", "kind": "sums", "meta": meta}
+        with pytest.raises(MessageError, match="no readable message"):
+            Message.from_bytes(save(dict(gaussian_to_sums(summarize(client(5))).tensors), metadata=header))
     with pytest.raises(MessageError, match="unknown kind"):
         Message("rumour", {})
     with pytest.raises(MessageError, match="'sum' of a 'sums' message holds NaN"):
@@ -76,5 +80,12 @@ def test_tensors_that_disagree_are_refused() -> None:
         gaussian_from_message(Message("sums", {"count": one, "sum": torch.ones(2), "outer": torch.ones(4)}))
     with pytest.raises(MessageError, match="at least one image"):
         gaussian_from_message(Message("sums", {"count": 0 * one, "sum": torch.ones(1), "outer": torch.ones(1)}))
+    for bad in (torch.ones(2), torch.ones((), dtype=torch.int64)):
+        with pytest.raises(MessageError, match="'count' of a 'sums' message must be floats on 0 axes"):
+            Message("sums", {"count": bad, "sum": torch.ones(1), "outer": torch.ones(1)})
+    images = {"count": 2 * one, "mean": torch.ones(3), "deviations": torch.ones(2, 3)}
+    for shares in (torch.tensor([2.0, -1.0]), torch.ones(2)):
+        with pytest.raises(MessageError, match="add up to 1"):
+            gaussian_from_message(Message("gaussian-images", {**images, "shares": shares}))
     with pytest.raises(MessageError, match="disagree"):
         gaussian_from_message(Message("gaussian", {"count": one, "mean": torch.ones(2), "scatter": torch.ones(3, 3)}))
