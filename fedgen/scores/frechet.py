@@ -69,7 +69,7 @@ class FrechetReference:
         for number, (summary, features) in enumerate(clients):
             root = self._factor(number, summary)
             batches.append(Batch([number], root, [sample_client(number, summary, root, features)]))
-            positions.append((sample_deviations(summary, features, POOL_IMAGES, root) + summary.mean).float())
+            positions.append(sample_deviations(summary, features, POOL_IMAGES, root) + summary.mean)
             self.counts.append(summary.count)
             running.add(summary, _mass(weights, number, summary.count))
         if not batches:

@@ -83,7 +83,7 @@ def sample_pool(pooled: Gaussian, root: Roots, positions: Sequence[Tensor], clie
     """
     if pooled.is_low_rank:
         return Sample(None, pooled.image_shares(), clients)
-    places = [coordinates(root, part.to(pooled.mean) - pooled.mean).float() for part in positions]
+    places = [coordinates(root, part - pooled.mean).float() for part in positions]
     return Sample(torch.cat(places), None, torch.cat([torch.full((len(part),), i) for i, part in enumerate(positions)]))
 
 

@@ -74,6 +74,8 @@ class RBFKernel(Kernel):
 
     def block(self, x: Tensor, y: Tensor) -> Tensor:
         sigma = self.sigma or x.shape[1] ** 0.5
+        origin = x.mean(0)
+        x, y = x - origin, y - origin  # |x|^2 + |y|^2 - 2 <x, y> loses digits far from the origin
         squares = (x @ y.T).mul_(-2).add_(x.square().sum(1, keepdim=True)).add_(y.square().sum(1))
         return squares.clamp_(min=0).mul_(-0.5 / sigma**2).exp_()
 

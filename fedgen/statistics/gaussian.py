@@ -67,7 +67,7 @@ class Gaussian:
         if self.count - ddof <= 0:
             raise ValueError(
                 f"the covariance of {self.count:g} image(s) is undefined with ddof = {ddof:g}; "
-                "use ddof=0, or leave out clients with a single image"
+                "use ddof=0, or at least two images (leave out clients with a single one)"
             )
         return self.count - ddof
 

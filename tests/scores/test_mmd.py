@@ -47,6 +47,13 @@ def test_two_images_a_side_by_hand() -> None:
     assert mmd2(x, y, estimator="v") == pytest.approx(11 / 4 + 187 / 4 - 2 * 37 / 4)
 
 
+def test_the_rbf_kernel_does_not_depend_on_the_origin() -> None:
+    x, y = draw(30, 1), draw(40, 2)
+    near, far = (KernelReference.from_features([x + s, x[:9] + 1 + s], RBFKernel()).score(y + s) for s in (0.0, 1e6))
+    assert far.values == pytest.approx(near.values, rel=1e-7)
+    assert far.errors == pytest.approx(near.errors, rel=1e-7)
+
+
 def test_subsets_are_those_of_torch_fidelity() -> None:
     x, y = draw(90, 1), draw(70, 2, 1.2)
     peer = kid_features_to_metric(x, y, kid_subsets=20, kid_subset_size=30, verbose=False)

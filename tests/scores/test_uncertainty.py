@@ -101,6 +101,16 @@ def test_fid_errors_scale_as_one_over_the_root_of_images() -> None:
         assert small[key] / large[key] == pytest.approx(4, rel=0.15)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_fid_errors_depend_on_neither_scale_nor_origin(offset: float) -> None:
+    clients, generated = [draw(60, 1), draw(30, 2, shift=1)], draw(50, 3, 1.3, 0.2)
+    base = FrechetReference.from_features(clients).score(generated).errors
+    for scale in (1e-6, 1.0, 1e60):
+        moved = [(client + offset) * scale for client in clients]
+        errors = FrechetReference.from_features(moved).score((generated + offset) * scale).errors
+        assert errors == pytest.approx({key: value * scale**2 for key, value in base.items()}, rel=1e-6)
+
+
 def population(mean: float, variances: list[float]) -> Gaussian:
     count, dim = 1e15, len(variances)
     means = torch.full((dim,), mean, dtype=torch.float64)
