@@ -22,8 +22,10 @@ def to_uint8(images: Tensor) -> Tensor:
     equals the score of the same images saved as PNG.
 
     Raises:
-        ValueError: if a value is not finite, since no grey level stands for it.
+        ValueError: if images are not floats, or a value is not finite, since no grey level stands for it.
     """
+    if not images.is_floating_point():
+        raise ValueError(f"images must be floats in [-1, 1], got {images.dtype}; grey levels are stored as torch.uint8")
     if not torch.isfinite(images).all():
         raise ValueError("images hold NaN or infinity and cannot be quantised; check the generator that made them")
     return _to_grey_levels(images).to(torch.uint8)

@@ -26,6 +26,11 @@ def test_values_that_are_not_finite_have_no_grey_level(value):
         to_uint8(torch.tensor([0.0, value]))
 
 
+def test_integers_are_not_taken_for_images_of_models():
+    with pytest.raises(ValueError, match=r"floats in \[-1, 1\], got torch.int64"):
+        to_uint8(torch.tensor([0, 128, 255]))
+
+
 def test_quantise_gives_the_grey_levels_of_to_uint8():
     floats = torch.linspace(-1.2, 1.2, 1001)
     assert torch.equal(quantise(floats), to_uint8(floats).float())

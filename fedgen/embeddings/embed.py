@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.cache import FeatureCache
-from fedgen.images import from_uint8, to_uint8
+from fedgen.images import to_uint8
 from fedgen.progress import track
 
 
@@ -61,8 +61,7 @@ def _embedded(embedding: Embedding, images: Tensor, batch_size: int, description
     starts = range(0, len(images), batch_size)
     for start in track(starts, description, total=len(images), unit=unit, step=batch_size):
         batch = images[start : start + batch_size].to(embedding.device)
-        # From grey levels to [-1, 1] and back is exact for all 256 of them.
-        part = embedding(from_uint8(batch) if batch.dtype == torch.uint8 else batch).cpu()
+        part = embedding(batch).cpu()
         bad = next(_not_finite(part), None)
         if bad is not None:
             raise ValueError(
