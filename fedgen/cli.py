@@ -1,5 +1,6 @@
 """`fedgen fit` (LightningCLI) and the run folder it keeps; `fedgen evaluate` and `fedgen select`."""
 
+import logging
 import sys
 import warnings
 from collections.abc import Sequence
@@ -297,6 +298,10 @@ def fit(arguments: Sequence[str]) -> int:
     """`fedgen fit --config recipes/X.yaml [--any.override ...]`."""
     # said by Lightning of every run on this torch; nothing that its user can change
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
+    # Lightning recommends another of its products at every start
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
+        lambda line: "litlogger" not in line.getMessage()
+    )
     sys.argv = ["fedgen fit", *arguments]
     train(FedgenCLI())
     return 0

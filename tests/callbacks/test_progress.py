@@ -43,3 +43,20 @@ def test_a_live_bar_is_paused_and_goes_on(monkeypatch, capsys):
     trainer = make_trainer(FedAvgStrategy(2), 1, callbacks=[Watching()], enable_progress_bar=True)
     trainer.fit(Automatic(), make_data())
     assert states[:3] == [True, False, True]
+
+
+def test_the_time_that_the_run_still_needs_is_shown_from_the_second_round_on(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = []
+
+    class Watching(RoundProgressBar):
+        def get_metrics(self, trainer, pl_module):
+            self._started -= 10  # as if each call came ten seconds later
+            items = super().get_metrics(trainer, pl_module)
+            shown.append((trainer.current_epoch, items.get("run left")))
+            return items
+
+    trainer = make_trainer(FedAvgStrategy(2), 3, callbacks=[Watching()], enable_progress_bar=True)
+    trainer.fit(Automatic(), make_data())
+    assert {left for round, left in shown if round == 0} == {None}
+    assert all(left is not None and left >= "0:00:10" for round, left in shown if round > 0)
