@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether no tensor holds NaN or infinity; one pass over the memory in the common case."""
-    floats = [t for t in tensors if t.is_floating_point() and t.numel()]
+    floats = [t for t in tensors if (t.is_floating_point() or t.is_complex()) and t.numel()]
     if not floats:
         return True
     norm = torch.stack([n.float() for n in torch._foreach_norm(floats)]).sum()
@@ -22,7 +22,7 @@ class Exchange:
 
     Only what `state_dict` saves is considered, so embeddings (which save nothing) are never touched.
 
-    - `shared`: parameters that train and floating buffers; sent, averaged.
+    - `shared`: parameters that train and floating (or complex) buffers; sent, averaged.
     - `kept`: integer buffers; every client starts from the server's value and its own is dropped.
     - `personal`: names that match a pattern; a client's own, never sent.
     - everything else (frozen parameters, modules with `exchanged = False` such as an EMA) is left alone.
@@ -58,7 +58,7 @@ class Exchange:
                 self.personal[name] = tensor
             elif frozen or apart:
                 continue
-            elif tensor.is_floating_point():
+            elif tensor.is_floating_point() or tensor.is_complex():
                 self.shared[name] = tensor
                 if isinstance(tensor, nn.Parameter):
                     self.trained.add(name)
@@ -110,7 +110,7 @@ def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]
     shapes = [
         f"{name} is {list(saved[name].shape)} there and {list(model[name].shape)} here"
         for name in model
-        if name in saved and model[name].shape != saved[name].shape
+        if isinstance(model[name], Tensor) and name in saved and model[name].shape != saved[name].shape
     ]
     missing, extra = [n for n in model if n not in saved], [n for n in saved if n not in model]
     parts = [f"{len(shapes)} tensors of another shape ({shapes[0]})"] if shapes else []

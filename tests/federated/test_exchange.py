@@ -193,3 +193,9 @@ def test_the_difference_of_two_models_is_put_in_words():
     assert "1 tensors missing (first: c)" in words
     assert "1 tensors unknown to the model (first: d)" in words
     assert describe_difference(model, model) == "no difference in names or shapes"
+
+
+def test_a_difference_is_described_where_a_state_holds_no_tensors():
+    assert describe_difference({"extra": {"a": 1}, "w": torch.zeros(2)}, {"extra": {}, "w": torch.zeros(3)}) == (
+        "1 tensors of another shape (w is [3] there and [2] here)"
+    )
