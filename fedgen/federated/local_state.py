@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -13,8 +12,12 @@ OptimizerState = Literal["reset", "keep", "average"]
 State = dict[Any, dict[str, Any]]  # parameter -> name -> value, as in torch.optim.Optimizer.state
 
 
-def _map_state(state: State, change: Any) -> State:
-    return {p: {k: change(v) if isinstance(v, Tensor) else v for k, v in slots.items()} for p, slots in state.items()}
+def _copy_state(state: State) -> State:
+    # deep where it is no tensor: L-BFGS keeps its history in lists, which it changes in place
+    def copied(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+    return {p: {name: copied(value) for name, value in slots.items()} for p, slots in state.items()}
 
 
 def _copy_value(value: Any) -> Any:
@@ -23,7 +26,7 @@ def _copy_value(value: Any) -> Any:
 
 
 class _MeanState:
-    """The weighted running mean of optimizer states; entries that are no floating tensors keep the first client's."""
+    """The weighted running mean of optimizer states; counters, flags and lists keep the first client's."""
 
     def __init__(self) -> None:
         self.state: State = {}
@@ -36,8 +39,8 @@ class _MeanState:
                 key = (id(parameter), name)
                 total = self._weights[key] = self._weights.get(key, 0.0) + weight
                 if name not in mean:
-                    mean[name] = value.clone() if isinstance(value, Tensor) else value
-                elif isinstance(value, Tensor) and value.is_floating_point():
+                    mean[name] = value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+                elif isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
                     mean[name].lerp_(value, weight / total)
 
 
@@ -78,7 +81,7 @@ class LocalState:
         states = self._server if self.mode == "average" else self.clients.get(client, empty)
         for optimizer, state in zip(self.optimizers, states):
             # copies, which the steps change in place: a turn that fails leaves what the client had before it
-            optimizer.state = defaultdict(dict, _map_state(state, torch.clone))
+            optimizer.state = defaultdict(dict, _copy_state(state))
 
     def end_turn(self, client: int, weight: float) -> None:
         self._after = self._read_settings()

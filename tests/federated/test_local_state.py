@@ -243,3 +243,28 @@ def test_a_client_that_diverged_once_comes_back_under_keep():
     strategy = FedAvgStrategy(3, optimizer_state="keep", seed=0)
     make_trainer(strategy, 4).fit(Diverging(), make_data())
     assert [(e["round"], e["client"]) for e in strategy.left_out] == [(1, 1)]
+
+
+def test_a_failed_turn_leaves_a_kept_history_of_gradients_alone():
+    """L-BFGS keeps its history in lists and appends to them."""
+    w = torch.full((1,), 2.0, requires_grad=True)
+    optimizer = torch.optim.LBFGS([w], lr=0.1, max_iter=2)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (w**4).sum()
+        loss.backward()
+        return loss
+
+    local = LocalState([optimizer], [], None, "keep")
+    local.start_round()
+    local.start_turn(0)
+    for _ in range(2):
+        optimizer.step(closure)
+    local.end_turn(0, 1.0)
+    before = copy.deepcopy(local.clients[0][0][w]["old_dirs"])
+    local.start_turn(0)
+    for _ in range(2):
+        optimizer.step(closure)
+    assert len(optimizer.state[w]["old_dirs"]) > len(before) > 0
+    assert local.clients[0][0][w]["old_dirs"] == before
