@@ -33,8 +33,8 @@ def draw_batches(count: int, batch_size: int, iterations: int, draws: torch.Gene
 class Turn:
     """One client's local training within a round, as a lazy source of its batches.
 
-    Iterating a turn gives the tensors of the batch that is being trained on (so that `self.log` finds a batch size);
-    `batches` gives the batches themselves.
+    `batches` gives the batches. Iterating a turn is for `self.log`, which looks for a batch size there: it gives the
+    tensors of the batch that is being trained on, before and after training one of a batch's length.
 
     Attributes:
         client: the client's index in the data module.
@@ -50,7 +50,7 @@ class Turn:
         self._examples, self._indices, self._batch_size, self._seed = examples, indices, batch_size, seed
         self.client, self.name, self.round = client, name, round
         self.is_first = self.is_last = False
-        self.current: object = ()
+        self.current: object = None
 
     @property
     def num_examples(self) -> int:
@@ -63,7 +63,8 @@ class Turn:
             yield to_batch(self._examples, self._indices[positions])
 
     def __iter__(self) -> Iterator[object]:
-        return iter(self.current if isinstance(self.current, (tuple, list)) else (self.current,))
+        current = (self._indices[: self._batch_size],) if self.current is None else self.current
+        return iter(current if isinstance(current, (tuple, list)) else (current,))
 
     def __repr__(self) -> str:
         return f"Turn(client={self.client}, name={self.name!r}, round={self.round}, num_examples={self.num_examples})"
