@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from fedgen.clients.client import Client, hold_out
@@ -20,6 +21,9 @@ warnings.filterwarnings("ignore", message="You passed in a `val_dataloader` but 
 
 
 class _Cohorts(Protocol):
+    @property
+    def seed(self) -> int: ...
+
     def sample_cohort(self, num_clients: int, round: int) -> list[int]: ...
 
 
@@ -29,7 +33,8 @@ class FederatedDataModule(LightningDataModule):
     Under `FedAvgStrategy` an epoch is a round and its batches are the turns of the round's cohort. Under any other
     strategy the clients' training images are pooled and shuffled: the centralised control. Validation, test and
     prediction loaders give the pooled held-out images. Batches are (images float [B, C, H, W] in [-1, 1], labels
-    int64 [B]) and depend on (seed, round, client) alone.
+    int64 [B]) and depend on (seed, round, client) alone, in turns with the strategy's seed: the same partition can be
+    trained on with several.
 
     Args:
         data: a data set, or examples in memory.
@@ -37,10 +42,12 @@ class FederatedDataModule(LightningDataModule):
         batch_size: examples a batch (all of them for a client with fewer).
         held_out: the fraction of each client's examples kept from training, for measuring.
         iterations: batches an epoch for pooled training; None is one pass over the data.
-        seed: None takes what `seed_everything` was given, else 0.
+        seed: of the partition, the held-out examples and pooled training; None takes what `seed_everything` was given,
+            else 0.
 
     Raises:
         ValueError: for settings out of range, or if a client gets no data.
+        MisconfigurationException: for pooled training in more than one process.
     """
 
     def __init__(
@@ -90,6 +97,11 @@ class FederatedDataModule(LightningDataModule):
         """The whole data set that was dealt."""
         return self.clients[0].data
 
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of one image (channels, height, width) or point (length,), for models to check before training."""
+        return tuple(self.examples.inputs.shape[1:])
+
     def pooled(self, part: str) -> Tensor:
         """Positions of all clients' "train" or "held_out" examples."""
         return torch.cat([getattr(client, part) for client in self.clients])
@@ -102,6 +114,11 @@ class FederatedDataModule(LightningDataModule):
     def train_dataloader(self) -> "_Turns | _PooledBatches":
         if self.trainer is not None and hasattr(self.trainer.strategy, "sample_cohort"):
             return _Turns(self, self.trainer.strategy)
+        if (ranks := getattr(self.trainer, "world_size", 1)) > 1:
+            raise MisconfigurationException(
+                f"pooled training runs in one process: each of the {ranks} would train on the same batches; pass"
+                " Trainer(devices=1, num_nodes=1)"
+            )
         return _PooledBatches(self)
 
     def val_dataloader(self) -> "_InOrder":
@@ -128,7 +145,7 @@ class _Turns:
         cohort = self._cohort(round)
         for client in cohort:
             owner = module.clients[client]
-            turn = Turn(owner.data, owner.train, module.batch_size, module.seed, client, owner.name, round)
+            turn = Turn(owner.data, owner.train, module.batch_size, self._strategy.seed, client, owner.name, round)
             turn.is_first, turn.is_last = client == cohort[0], client == cohort[-1]
             yield turn
 

@@ -6,6 +6,7 @@ import lightning
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients import FederatedDataModule, Turn
 from fedgen.clients.partitions import IID, ByClass, Partition
@@ -283,3 +284,25 @@ def test_a_cohort_larger_than_the_federation_is_an_error_before_training():
 
 def test_it_is_a_lightning_data_module():
     assert isinstance(make(), lightning.LightningDataModule)
+
+
+def test_turns_draw_from_the_strategys_seed_and_the_partition_from_its_own():
+    def first_batch(**seeds):
+        module = make(seed=seeds["data"])
+        turn = next(iter(under(module, fedavg(seed=seeds["strategy"]))))
+        return grey_levels(next(turn.batches(1))[0]), sorted(module.clients[0].train.tolist())
+
+    (batch, owned), (other_batch, same_owned) = first_batch(data=0, strategy=0), first_batch(data=0, strategy=1)
+    assert batch != other_batch
+    assert owned == same_owned
+
+
+def test_the_shape_of_an_image_is_known_before_training():
+    assert make().image_shape == (1, 2, 2)
+
+
+def test_pooled_training_in_several_processes_is_refused_not_repeated():
+    module = make()
+    module.trainer = SimpleNamespace(strategy=object(), current_epoch=0, world_size=2)
+    with pytest.raises(MisconfigurationException, match=r"each of the 2 would train on the same batches"):
+        module.train_dataloader()
