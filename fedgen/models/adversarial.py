@@ -33,7 +33,7 @@ def gradient_penalty(critic: CriticFunction, real: Tensor, fake: Tensor) -> Tens
     """mean_i (|grad critic(x_i)|_2 - 1)^2 at points x_i on the segments from real_i to fake_i, one uniform draw an
     image (Gulrajani et al. 2017, Eq. 3): the two-sided penalty, a scalar differentiable in the critic's weights."""
     position = torch.rand(len(real), *[1] * (real.ndim - 1), device=real.device, dtype=real.dtype)
-    points = torch.lerp(real.detach(), fake.detach(), position).requires_grad_()
+    points = torch.lerp(real.detach(), fake.detach().to(real.dtype), position).requires_grad_()
     (gradients,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
     return (gradients.flatten(1).norm(dim=1) - 1).square().mean()
 

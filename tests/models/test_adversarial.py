@@ -67,3 +67,10 @@ def test_no_gradient_reaches_the_fake_images_from_the_critics_penalty():
 def test_a_negative_penalty_is_refused():
     with pytest.raises(ValueError, match="penalty must not be negative, got -1"):
         WassersteinGP(-1)
+
+
+def test_a_generator_under_mixed_precision_makes_images_of_another_type():
+    weights = torch.tensor([3.0, 4.0], requires_grad=True)
+    real, fake = torch.zeros(2, 1, 1, 2), torch.ones(2, 1, 1, 2, dtype=torch.bfloat16)
+    terms = WassersteinGP(1.0).critic_loss(linear_critic(weights), real, fake)
+    assert terms.loss.item() == pytest.approx(16.0 + 7.0)  # (5 - 1)^2 - (0 - 7)
