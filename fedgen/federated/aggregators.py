@@ -14,8 +14,6 @@ class Aggregator(ABC):
     kept), `result` closes the round.
     """
 
-    count: int = 0
-
     @abstractmethod
     def start(self, server: Sequence[Tensor]) -> None:
         """Opens a round from the server's tensors (not to be changed)."""
@@ -39,21 +37,21 @@ class Mean(Aggregator):
 
     def __init__(self) -> None:
         self._mean: list[Tensor] = []
-        self._weight = 0.0
+        self._count, self._weight = 0, 0.0
 
     def start(self, server: Sequence[Tensor]) -> None:
-        self.count, self._weight = 0, 0.0
+        self._count, self._weight = 0, 0.0
         wanted = [(t.shape, t.device, torch.promote_types(t.dtype, torch.float32)) for t in server]
         if [(t.shape, t.device, t.dtype) for t in self._mean] != wanted:
             self._mean = [torch.empty_like(t, dtype=kind[2], requires_grad=False) for t, kind in zip(server, wanted)]
 
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
-        self.count += 1
+        self._count += 1
         self._weight += weight
         if not self._mean:
             return
-        if self.count == 1:
+        if self._count == 1:
             torch._foreach_copy_(self._mean, list(update))
             return
         values = [x.to(m.dtype) for x, m in zip(update, self._mean)]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -36,6 +36,12 @@ def check_trainer(trainer: Trainer) -> None:
                 "ModelCheckpoint(every_n_train_steps=... or train_time_interval=...) would save inside a round; use"
                 " every_n_epochs, which counts rounds"
             )
+    for callback in trainer.callbacks:
+        if isinstance(callback, StochasticWeightAveraging) or _averages_steps(callback):
+            raise MisconfigurationException(
+                f"{type(callback).__name__} would average clients' models in the middle of a round; use"
+                " EMAWeightAveraging(update_every_n_steps=0, update_starting_at_epoch=0), which averages the server's"
+            )
     module, data = trainer.lightning_module, getattr(trainer, "datamodule", None)
     if any(owner is not None and is_overridden("on_before_batch_transfer", owner) for owner in (module, data)):
         raise MisconfigurationException(
@@ -43,6 +49,12 @@ def check_trainer(trainer: Trainer) -> None:
         )
     # A turn is long: without this, no turn of a small federation would ever be logged.
     trainer.log_every_n_steps = 1
+
+
+def _averages_steps(callback: Callback) -> bool:
+    """Whether a weight average would be updated after steps, sooner or later."""
+    late = 10**9 * getattr(callback, "update_every_n_steps", 1)
+    return isinstance(callback, WeightAveraging) and callback.should_update(step_idx=late)
 
 
 class RoundBoundary(Callback):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.exchange import Exchange, copy_tensors
@@ -20,10 +20,15 @@ class ClientMemory:
         left_out: for each failure its round, client, name and reason.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module | None = None) -> None:
+        self._module = module
         self.iterations: dict[int, int] = {}
         self.personal: dict[int, dict[str, Tensor]] = {}
         self.left_out: list[dict[str, Any]] = []
+
+    def of(self, module: nn.Module) -> "ClientMemory":
+        """This memory if it is of the module's clients, else an empty one: another model, other clients."""
+        return self if self._module is module else ClientMemory(module)
 
     def load_personal(self, client: int, exchange: Exchange) -> None:
         """Puts a client's personal tensors into the model, if it has any yet."""

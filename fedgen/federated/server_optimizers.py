@@ -6,7 +6,7 @@ times in the first rounds.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -16,10 +16,8 @@ from torch.optim import SGD, Optimizer
 from fedgen.federated.exchange import copy_tensors
 
 Convention = Literal["keras", "reddi"]
-# beta2, epsilon, initial second moment, bias correction
-_ADAM = {"keras": (0.999, 1e-4, 0.0, True), "reddi": (0.99, 1e-3, 1e-6, False)}
-_YOGI = {"keras": (0.999, 1e-3, 1.0, True), "reddi": (0.99, 1e-3, 1e-6, False)}
-_ADAGRAD = {"keras": (1.0, 1e-7, 0.1, False), "reddi": (1.0, 1e-3, 1e-6, False)}
+# convention -> beta2, epsilon, initial second moment, bias correction
+Defaults = Mapping[str, tuple[float, float, float, bool]]
 
 
 class FedAvgM(SGD):
@@ -32,21 +30,35 @@ class FedAvgM(SGD):
         super().__init__(params, lr=lr, momentum=momentum)
 
 
-class _Adaptive(Optimizer):
-    """m = beta1 m + (1 - beta1) g; w -= lr' m / (sqrt(v) + eps), with v by the subclass."""
+class FedAdam(Optimizer):
+    """FedAdam: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²; w -= lr' m / (sqrt(v) + eps).
+
+    Args:
+        params: the server's parameters.
+        lr: server learning rate.
+        beta1: momentum, 0.9.
+        beta2: None takes the convention's: `keras` 0.999, `reddi` 0.99.
+        eps: None takes the convention's: `keras` 1e-4 (added outside the root), `reddi` tau = 1e-3.
+        initial: initial v; None takes the convention's: `keras` 0, `reddi` tau² = 1e-6.
+        convention: `keras` corrects the bias of both moments, `reddi` (Reddi et al. 2021) does not.
+
+    Raises:
+        ValueError: for a value out of range.
+    """
+
+    _defaults: ClassVar[Defaults] = {"keras": (0.999, 1e-4, 0.0, True), "reddi": (0.99, 1e-3, 1e-6, False)}
 
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float,
-        beta1: float,
-        beta2: float | None,
-        eps: float | None,
-        initial: float | None,
-        convention: Convention,
-        table: Mapping[str, tuple[float, float, float, bool]],
+        lr: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float | None = None,
+        eps: float | None = None,
+        initial: float | None = None,
+        convention: Convention = "keras",
     ) -> None:
-        if convention not in table:
+        if convention not in self._defaults:
             raise ValueError(f"convention={convention!r}: choose 'keras' or 'reddi'")
         if lr <= 0:
             raise ValueError(f"lr={lr}: a server learning rate is positive")
@@ -56,7 +68,7 @@ class _Adaptive(Optimizer):
             raise ValueError(f"beta2={beta2}: choose a value in [0, 1), or None for the convention's")
         if eps is not None and eps <= 0:
             raise ValueError(f"eps={eps}: choose a positive value, or None for the convention's")
-        default_beta2, default_eps, default_initial, correct = table[convention]
+        default_beta2, default_eps, default_initial, correct = self._defaults[convention]
         defaults = {
             "lr": lr,
             "beta1": beta1,
@@ -97,60 +109,26 @@ class _Adaptive(Optimizer):
         parameter.addcdiv_(state["m"], state["v"].sqrt().add_(group["eps"]), value=-rate)
 
 
-class FedAdam(_Adaptive):
-    """FedAdam: v = beta2 v + (1 - beta2) g².
-
-    Args:
-        params: the server's parameters.
-        lr: server learning rate.
-        beta1: momentum, 0.9.
-        beta2: None takes the convention's: `keras` 0.999, `reddi` 0.99.
-        eps: None takes the convention's: `keras` 1e-4 (added outside the root), `reddi` tau = 1e-3.
-        initial: initial v; None takes the convention's: `keras` 0, `reddi` tau² = 1e-6.
-        convention: `keras` corrects the bias of both moments, `reddi` (Reddi et al. 2021) does not.
-    """
-
-    def __init__(
-        self,
-        params: Iterable[Tensor],
-        lr: float = 0.1,
-        beta1: float = 0.9,
-        beta2: float | None = None,
-        eps: float | None = None,
-        initial: float | None = None,
-        convention: Convention = "keras",
-    ) -> None:
-        super().__init__(params, lr, beta1, beta2, eps, initial, convention, _ADAM)
-
-
-class FedYogi(_Adaptive):
-    """FedYogi: v = v + (1 - beta2) sign(g² - v) g² (Zaheer et al. 2018). Arguments as in `FedAdam`.
+class FedYogi(FedAdam):
+    """FedYogi: as FedAdam, but v = v + (1 - beta2) sign(g² - v) g² (Zaheer et al. 2018).
 
     `keras` is the released federated code's Yogi: beta2 0.999, eps 1e-3, v starts at 1, bias-corrected.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Tensor],
-        lr: float = 0.1,
-        beta1: float = 0.9,
-        beta2: float | None = None,
-        eps: float | None = None,
-        initial: float | None = None,
-        convention: Convention = "keras",
-    ) -> None:
-        super().__init__(params, lr, beta1, beta2, eps, initial, convention, _YOGI)
+    _defaults: ClassVar[Defaults] = {"keras": (0.999, 1e-3, 1.0, True), "reddi": (0.99, 1e-3, 1e-6, False)}
 
     def _second_moment(self, v: Tensor, g: Tensor, beta2: float) -> None:
         square = g * g
         v.addcmul_(torch.sign(square - v), square, value=1 - beta2)
 
 
-class FedAdagrad(_Adaptive):
-    """FedAdagrad: v = v + g², w -= lr g / (sqrt(v) + eps).
+class FedAdagrad(FedAdam):
+    """FedAdagrad: as FedAdam, but v = v + g² and, by default, without momentum.
 
     `keras`: v starts at 0.1, eps 1e-7; `reddi`: v starts at tau² = 1e-6, eps tau = 1e-3.
     """
+
+    _defaults: ClassVar[Defaults] = {"keras": (1.0, 1e-7, 0.1, False), "reddi": (1.0, 1e-3, 1e-6, False)}
 
     def __init__(
         self,
@@ -161,7 +139,7 @@ class FedAdagrad(_Adaptive):
         initial: float | None = None,
         convention: Convention = "keras",
     ) -> None:
-        super().__init__(params, lr, beta1, None, eps, initial, convention, _ADAGRAD)
+        super().__init__(params, lr, beta1, None, eps, initial, convention)
 
     def _second_moment(self, v: Tensor, g: Tensor, beta2: float) -> None:
         v.addcmul_(g, g)

@@ -42,7 +42,8 @@ class FedAvgStrategy(DDPStrategy):
     The `batch_idx` that a `training_step` receives is the client's own count of iterations since training began.
     Learning-rate schedules mean rounds. Torch, NumPy and Python are seeded at (seed, round, client) before each turn.
     A client whose step raises or whose weights are not finite is left out of the round with a warning, and recorded in
-    `left_out`. Checkpoints hold whole rounds: a round cut short is dropped.
+    `left_out`. Checkpoints hold whole rounds: a round cut short is dropped. Fitting the same module on goes on with
+    its clients' personal tensors; optimizers start anew, as ever in Lightning.
 
     Args:
         communication_interval: local iterations per client and round (the papers use 160).
@@ -102,6 +103,7 @@ class FedAvgStrategy(DDPStrategy):
         self.aggregator = aggregator or Mean()
         self.client_algorithm = client_algorithm or ClientAlgorithm()
         self._given_seed = seed
+        self._memory = ClientMemory()
         self.in_round = False  # the model is not the server's, or not of a whole round
         self._reset_fit()
 
@@ -111,13 +113,13 @@ class FedAvgStrategy(DDPStrategy):
         return resolve(self._given_seed)
 
     def _reset_fit(self) -> None:
-        self._memory = ClientMemory()
         self._turn: Turn | None = None
         self._local_batch: Any = None
         self._batch_idx = 0
         self._awaits_step = False  # automatic optimisation: the next optimizer step opens the turn
         self._skip_step = False
         self._errors: list[BaseException] = []
+        self._completed = 0  # turns of this round that were not left out
         self._exchange: Exchange | None = None
         self._server_update: ServerUpdate | None = None
 
@@ -139,6 +141,7 @@ class FedAvgStrategy(DDPStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             check_trainer(trainer)
             self._reset_fit()
+            self._memory = self._memory.of(self._module)
         Strategy.setup(self, trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             self._start_fit(trainer)
@@ -148,7 +151,7 @@ class FedAvgStrategy(DDPStrategy):
         for config in self.lr_scheduler_configs:
             if automatic and config.interval == "step":
                 rank_zero_warn("a learning-rate schedule with interval='step' moves once a round under FedAvgStrategy")
-                config.interval = "epoch"
+                config.interval, config.frequency = "epoch", 1
         self._hook_overridden = is_overridden("optimizer_step", self._module)
         self._local = LocalState(
             self.optimizers,
@@ -221,7 +224,7 @@ class FedAvgStrategy(DDPStrategy):
         self.exchange.snapshot()
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         self._local.start_round()
-        self._errors = []
+        self._errors, self._completed = [], 0
         self.in_round = True
 
     def _start_turn(self, turn: Turn) -> None:
@@ -301,7 +304,7 @@ class FedAvgStrategy(DDPStrategy):
         flags, modes = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
         try:
             for i, batch in enumerate(turn.batches(self.communication_interval)):
-                self._local_batch = turn.current = self._local_to_device(batch)
+                self._local_batch = turn.current = super().batch_to_device(self.precision_plugin.convert_input(batch))
                 self._batch_idx = done + i
                 output = step()
             self._check_finite(turn)
@@ -314,9 +317,10 @@ class FedAvgStrategy(DDPStrategy):
             self._leave_out(turn, error)
         else:
             self._memory.iterations[turn.client] = done + self.communication_interval
+            self._completed += 1
             self._end_turn(turn)
         finally:
-            self._local_batch, turn.current = None, ()
+            self._local_batch = turn.current = None
         if turn.is_last:
             self._end_round()
         return output
@@ -324,9 +328,6 @@ class FedAvgStrategy(DDPStrategy):
     def _clear_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
-
-    def _local_to_device(self, batch: Any) -> Any:
-        return super().batch_to_device(self.precision_plugin.convert_input(batch))
 
     def _check_finite(self, turn: Turn) -> None:
         live = self.exchange.live
@@ -357,7 +358,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def _end_round(self) -> None:
         assert self._server_update is not None
-        if self._errors and not self.aggregator.count:
+        if not self._completed:
             self.drop_round()
             raise RuntimeError(
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
@@ -384,7 +385,7 @@ class FedAvgStrategy(DDPStrategy):
 
     @contextmanager
     def client_model(self, client: int) -> Iterator[None]:
-        """The module as the client sees it (its personal tensors in place) while the context lasts."""
+        """The module as the client sees it (its personal tensors in place); for use within `fit`."""
         exchange = self.exchange
         exchange.snapshot()
         self._memory.load_personal(client, exchange)

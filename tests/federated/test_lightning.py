@@ -6,7 +6,12 @@ from typing import ClassVar
 import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -107,7 +112,7 @@ def test_early_stopping_stops_at_a_round():
 
 
 class Scheduled(Automatic):
-    interval = "epoch"
+    interval, frequency = "epoch", 1
 
     def __init__(self):
         super().__init__("SGD")
@@ -120,7 +125,7 @@ class Scheduled(Automatic):
     def configure_optimizers(self):
         optimizer = super().configure_optimizers()
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        return [optimizer], [{"scheduler": schedule, "interval": self.interval}]
+        return [optimizer], [{"scheduler": schedule, "interval": self.interval, "frequency": self.frequency}]
 
 
 def test_learning_rate_schedules_count_rounds():
@@ -131,7 +136,7 @@ def test_learning_rate_schedules_count_rounds():
 
 def test_a_step_schedule_moves_once_a_round_and_says_so():
     module = Scheduled()
-    module.interval = "step"
+    module.interval, module.frequency = "step", 5
     with pytest.warns(UserWarning, match="moves once a round"):
         make_trainer(FedAvgStrategy(2, seed=0), 2).fit(module, make_data())
     assert module.rates == [0.05] * 6 + [0.025] * 6
@@ -197,6 +202,9 @@ def test_an_interrupt_in_a_turn_restores_the_servers_model_and_keeps_the_last_ch
     [
         ({"accumulate_grad_batches": 2}, "accumulate_grad_batches=2"),
         ({"val_check_interval": 0.5}, "val_check_interval=0.5"),
+        ({"callbacks": [StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging would average clients' models"),
+        ({"callbacks": [EMAWeightAveraging()]}, "EMAWeightAveraging would average clients' models"),
+        ({"callbacks": [EMAWeightAveraging(update_every_n_steps=7, update_starting_at_step=50)]}, "would average"),
         ({"callbacks": [ModelCheckpoint(every_n_train_steps=5)], "enable_checkpointing": True}, "every_n_train_steps"),
     ],
 )
@@ -250,6 +258,28 @@ def test_an_optimizer_step_hook_that_skips_the_first_step_is_an_error():
 
     with pytest.raises(MisconfigurationException, match="did not call optimizer"):
         make_trainer(FedAvgStrategy(3, seed=0), 1).fit(Skipping(), make_data())
+
+
+def test_a_weight_average_updated_at_epoch_ends_averages_the_servers_models():
+    """Decay 0.5 over the models of rounds 1 and 2 (the first update copies): (a + b) / 2."""
+    spy, module = Spy(), Automatic()
+    average = EMAWeightAveraging(decay=0.5, update_every_n_steps=0, update_starting_at_epoch=0)
+    make_trainer(FedAvgStrategy(2, seed=0), 2, callbacks=[spy, average]).fit(module, make_data())
+    name = "net.0.weight"
+    torch.testing.assert_close(module.state_dict()[name], (spy.models[0][name] + spy.models[1][name]) / 2)
+
+
+@pytest.mark.parametrize("hook", ["on_train_batch_start", "on_train_batch_end"])
+def test_values_logged_around_a_turn_average_over_the_round(hook):
+    """Batches of 4, 4 and 2 examples weigh the turns' values 0, 1 and 2: 8 / 10."""
+
+    class Logging(Automatic):
+        pass
+
+    setattr(Logging, hook, lambda self, *args: self.log("turn", float(args[-1]), on_epoch=True))
+    trainer = make_trainer(FedAvgStrategy(2, seed=0), 1)
+    trainer.fit(Logging(), make_data((12, 20, 2)))
+    assert float(trainer.callback_metrics["turn_epoch"]) == pytest.approx(0.8)
 
 
 class Proximal(ClientAlgorithm):
@@ -323,3 +353,24 @@ def test_fitting_on_with_the_same_trainer_equals_fitting_at_once():
     trainer.fit(module, make_data())
     make_trainer(FedAvgStrategy(2, seed=0), 4).fit(at_once, make_data())
     assert same(weights(module), weights(at_once))
+
+
+def test_fitting_on_keeps_the_clients_own_models():
+    """Local training of 2 and 2 more rounds is training of 4; another module has other clients."""
+    options = {"personal": ["*"], "seed": 0}
+    torch.manual_seed(3)
+    module = Manual("SGD")
+    at_once, other = copy.deepcopy(module), copy.deepcopy(module)
+    trainer, reference = (make_trainer(FedAvgStrategy(2, **options), rounds) for rounds in (2, 4))
+    reference.fit(at_once, make_data())
+    trainer.fit(module, make_data())
+    trainer.fit_loop.max_epochs = 4
+    trainer.fit(module, make_data())
+    with trainer.strategy.client_model(1), reference.strategy.client_model(1):
+        assert same(weights(module), weights(at_once))
+        own = weights(module)
+    trainer.fit_loop.max_epochs = 5
+    trainer.fit(other, make_data())
+    with trainer.strategy.client_model(1):
+        assert not same(weights(other), own)
+        assert trainer.strategy.left_out == []

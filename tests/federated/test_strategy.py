@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated import FedAdam, FedAvgStrategy
+from fedgen.federated import Aggregator, FedAdam, FedAvgStrategy
 from fedgen.seeds import seed_all
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 
@@ -318,3 +318,44 @@ def test_momentum_of_the_server_persists_over_rounds():
     m, v = 0.1 * g, 0.001 * g * g
     expected = start["net.0.weight"] - 0.5 * (0.001**0.5 / 0.1) * m / (v.sqrt() + 1e-4)
     torch.testing.assert_close(module.net[0].weight.detach(), expected, atol=1e-6, rtol=1e-5)
+
+
+class Complex(Automatic):
+    """One complex parameter w, pulled to 1 + 1j by gradient descent."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+
+    def training_step(self, batch, batch_idx):
+        return (self.w - (1 + 1j)).abs().square().sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([self.w], lr=0.25)
+
+
+def test_complex_parameters_are_averaged():
+    """The gradient is 2 (w - 1 - 1j), so a step of 0.25 halves the distance for every client: 1/4 left after two."""
+    module = Complex()
+    run(module, make_data(), 1, communication_interval=2)
+    assert module.w.tolist() == pytest.approx([0.75 + 0.75j] * 2)
+
+
+class Bare(Aggregator):
+    """A rule that keeps no count of its own."""
+
+    def start(self, server):
+        self.kept = list(server)
+
+    def add(self, client, update, weight):
+        self.kept = [t.detach().clone() for t in update]
+
+    def result(self):
+        return self.kept
+
+
+def test_an_aggregator_needs_no_count_of_clients():
+    strategy = FedAvgStrategy(3, seed=0, aggregator=Bare())
+    with pytest.warns(UserWarning, match="client 'client 1' is left out"):
+        make_trainer(strategy, 2).fit(Failing("raise"), make_data())
+    assert len(strategy.left_out) == 1
