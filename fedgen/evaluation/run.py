@@ -99,6 +99,7 @@ def evaluate_run(
 
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
+        ValueError: before any long work, if the first is another model's, or its images are not of the clients' shape.
     """
     run = run if isinstance(run, Run) else Run(run)
     found = run.checkpoints
@@ -107,6 +108,7 @@ def evaluate_run(
     if missing or not chosen:
         have = ", ".join(map(str, found)) or "none"
         raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
+    evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0])
     known = {record.round: record.optimised_on for record in read_records(run.scores_path)}
     append_records(run.scores_path, evaluator.floor())
     records = []
