@@ -112,9 +112,10 @@ class FrechetReference:
             generated: features, or a summary: then the errors assume normal features.
             errors: whether to add standard errors, for about four times the time. They are first-order (infinitesimal
                 jackknife): generated images vary as one sample, real ones within each client, weights stay, and the
-                worst client stays the worst. They leave out the bias of an FID from few images; they are too large
-                where images are fewer than features (by a third at 21 images, 64 features) and too small near distance
-                0, where the first order vanishes. A client of one image adds nothing.
+                worst client stays the worst. They leave out the bias of an FID from few images. Measured against the
+                spread of repeated draws they are within 20 percent at distances well above the bias; where the bias is
+                most of the distance (few images for the features, or equal distributions) up to 1.6 times too large.
+                A client of one image adds nothing.
 
         Raises:
             ValueError: for another D, or unusable features.

@@ -136,6 +136,12 @@ def test_fid_intervals_cover_the_truth() -> None:
     assert all(0.90 <= count / 200 <= 0.99 for count in covered.values()), covered
 
 
+def test_fid_errors_of_equal_distributions_are_on_the_large_side() -> None:
+    scores = [FrechetReference.from_features([draw(80, 2 * i)]).score(draw(120, 2 * i + 1)) for i in range(150)]
+    spread = float(torch.tensor([score.values["all"] for score in scores]).std())
+    assert 1.0 < sum(score.errors["all"] ** 2 for score in scores) / 150 / spread**2 < 1.7**2
+
+
 def test_kid_intervals_cover_the_truth() -> None:
     exact = {"all": 0.75 * (3.0 - 2) ** 2, "avg": 0.75 + 3.875}
     generator = torch.Generator().manual_seed(1)
