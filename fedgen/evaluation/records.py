@@ -93,13 +93,16 @@ class ScoreRecord:
         """The record of `to_json`; unknown keys (of a later release) are left out.
 
         Raises:
-            ValueError: if a key that every record has is missing.
+            ValueError: if a key that every record has is missing, or the value is no number.
         """
         known = {f.name for f in fields(cls)}
         try:
-            return cls(**{name: value for name, value in values.items() if name in known})
+            record = cls(**{name: value for name, value in values.items() if name in known})
         except TypeError as error:
             raise ValueError(f"not a score record: {error}") from error
+        if not isinstance(record.value, (int, float)):
+            raise ValueError(f"not a score record: its value is {record.value!r}")
+        return record
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def read_records(path: str | Path) -> list[ScoreRecord]:
     path = Path(path)
     if not path.exists():
         return []
-    *lines, tail = path.read_text().split("\n")
+    *lines, tail = path.read_bytes().split(b"\n")
     if tail:
         warnings.warn(f"{path}: the last line was cut off while it was written and is left out", stacklevel=2)
     records = []

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedgen.evaluation.records import ScoreRecord, by_column
@@ -60,7 +61,7 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
             name = column + (" *" if best.optimised else "")
             value = format_value(best.value, best.standard_error)
             table.add_row(
-                name,
+                escape(name),
                 str(best.round),
                 str(best.checkpoint or "not kept"),
                 value,
@@ -78,7 +79,7 @@ def inversion_table(records: Sequence[ScoreRecord]) -> Table:
         table.add_column(heading)
     for pair in pairs:
         rounds = f"round {pair.better_by_avg}", f"round {pair.better_by_all}"
-        table.add_row(f"{pair.avg_column} / {pair.all_column}", *rounds, "yes" if pair.beyond_error else "no")
+        table.add_row(escape(f"{pair.avg_column} / {pair.all_column}"), *rounds, "yes" if pair.beyond_error else "no")
     if not pairs:
         table.add_row("none", "", "", "")
     return table
@@ -114,11 +115,11 @@ def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
 
 def _title(records: Sequence[ScoreRecord]) -> str:
     first = records[0]
-    return f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}"
+    return escape(f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}")
 
 
 def _caption(records: Sequence[ScoreRecord]) -> str:
     parts = ["lower is better, ± standard error, bold: best"]
     counts = sorted({record.num_generated for record in records if record.is_floor})
     parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
-    return "; ".join([*parts, *sorted({record.note for record in records if record.note})])
+    return escape("; ".join([*parts, *sorted({record.note for record in records if record.note})]))

@@ -19,6 +19,8 @@ def test_json_leaves_out_what_is_empty_and_ignores_what_it_does_not_know():
     assert ScoreRecord.from_json({**values, "of_a_later_release": 1}) == record()
     with pytest.raises(ValueError, match="not a score record"):
         ScoreRecord.from_json({"score": "fid"})
+    with pytest.raises(ValueError, match="its value is None"):
+        ScoreRecord.from_json({**values, "value": None})
 
 
 def test_columns_are_prefixed_where_split_or_embedding_is_not_the_first():

@@ -80,6 +80,15 @@ def test_a_torn_last_line_is_left_out_with_a_warning_and_gone_after_the_next_app
     assert [r.round for r in read_records(path)] == [0, 1, 2]
 
 
+def test_garbage_behind_the_last_line_is_torn_too(path):
+    append_records(path, [record(round=0)])
+    path.write_bytes(path.read_bytes() + b"\xff\x00\xfe")
+    with pytest.warns(UserWarning, match="cut off"):
+        assert read_records(path) == [record(round=0)]
+    append_records(path, [record(round=1)])
+    assert [r.round for r in read_records(path)] == [0, 1]
+
+
 def test_a_line_that_lost_only_its_end_counts_as_torn(path):
     append_records(path, [record(round=0)])
     path.write_bytes(path.read_bytes()[:-1])
@@ -89,9 +98,11 @@ def test_a_line_that_lost_only_its_end_counts_as_torn(path):
 
 def test_a_damaged_line_in_the_middle_is_an_error_that_names_it(path):
     append_records(path, [record(round=0)])
-    path.write_text("{broken\n" + path.read_text())
-    with pytest.raises(ValueError, match=r"scores\.jsonl, line 1 is not a score record"):
-        read_records(path)
+    whole = path.read_bytes()
+    for line in (b"{broken\n", b"\xff\n", b"[]\n", b"3\n", b"\n"):
+        path.write_bytes(line + whole)
+        with pytest.raises(ValueError, match=r"scores\.jsonl, line 1 is not a score record"):
+            read_records(path)
 
 
 def test_resuming_at_a_round_drops_it_and_later_ones(path):

@@ -45,6 +45,17 @@ def test_scores_have_a_row_a_round_and_one_for_the_floor():
     assert "40 real images" in " ".join(" ".join(lines).split())
 
 
+def test_names_are_no_markup():
+    odd = [
+        record("fid", a, 1.0, r, reference="my[/data]/train", embedding="[bold]", note="[x]")
+        for a in ("avg", "all")
+        for r in (0, 1)
+    ]
+    assert "my[/data]/train, embedding [bold]" in " ".join(text(score_table(odd)).split())
+    assert "fid_avg" in text(selection_table([record(), *odd]))
+    assert "[bold]/fid_avg" in text(selection_table([record(), *odd]))
+
+
 def test_a_split_or_embedding_without_scores_is_an_error():
     with pytest.raises(ValueError, match="no scores on split 'report'"):
         score_table(RECORDS, "report")
