@@ -2,7 +2,8 @@
 
 tr sqrt(C1 C2) is the sum of the square roots of the eigenvalues of R1 C2 R1^T, symmetric and as small as C1's rank. For
 a covariance of full rank R is the transposed Cholesky factor: at D = 2048 in float64 the value costs 2.5 products of
-D x D matrices, against 12 for the eigenvalues of C1 C2.
+D x D matrices, against 12 for the eigenvalues of C1 C2. Rounding of moments (1e-15) then reaches the distance as
+1e-12 for well-conditioned covariances and 1e-6 at condition numbers of 1e10, half of what it does through C1 C2.
 """
 
 from collections.abc import Iterator, Sequence
