@@ -31,7 +31,9 @@ check: $(READY) ## lint, formatting, types, layering
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet tests/test_layering.py
 
 bench: $(READY) ## speed and memory, one JSON line a figure
-	@for name in frechet rounds memory; do OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || exit 1; done
+	@status=0; for name in frechet rounds memory; do \
+		OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || status=1; \
+	done; exit $$status
 
 clean: ## remove the environment and caches, not runs
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
