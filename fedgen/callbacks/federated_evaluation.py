@@ -49,7 +49,8 @@ class FederatedEvaluation(Callback):
 
     Raises:
         TypeError: before training, for a model without `sample`, or data that is not a FederatedDataModule.
-        ValueError: before training, for images that an embedding or a score cannot take, or an unknown monitor.
+        ValueError: before training, for images that an embedding or a score cannot take, an unknown monitor,
+            or a second FederatedEvaluation.
         PermissionError: before training, if the folder cannot be written.
     """
 
@@ -95,6 +96,10 @@ class FederatedEvaluation(Callback):
             raise TypeError(
                 "FederatedEvaluation scores against clients: call trainer.fit(model, datamodule) with a"
                 f" FederatedDataModule, got {type(data).__name__}"
+            )
+        if sum(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks) > 1:
+            raise ValueError(
+                "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
             )
         sampler_of(pl_module)
         require_writable(self._folder(trainer))

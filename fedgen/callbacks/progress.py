@@ -9,17 +9,19 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import RichProgressBar
+from rich import get_console
 
 
 class RoundProgressBar(RichProgressBar):
-    """Lightning's rich progress bar in federated words: "round 3/50, clients ... 7/10"; silent without a terminal.
+    """Lightning's rich progress bar in federated words: "round 3/50, clients ... 7/10"; silent where there is neither a
+    terminal nor a notebook.
 
     The bar's own times are the round's; "run left" estimates the whole run's, evaluations included. Under a strategy
     without rounds it says "epoch 3/50, batches ...". The arguments are RichProgressBar's.
     """
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if not (sys.stdout.isatty() or sys.stderr.isatty()):
+        if not (sys.stdout.isatty() or sys.stderr.isatty() or get_console().is_jupyter):
             self.disable()
         super().setup(trainer, pl_module, stage)
 

@@ -226,6 +226,11 @@ def test_several_embeddings_and_a_cache_folder(tmp_path):
     assert list((tmp_path / "features").glob("*.safetensors"))
 
 
+def test_a_second_evaluation_is_refused_because_its_columns_would_hide_the_first_ones(tmp_path):
+    with pytest.raises(ValueError, match="two FederatedEvaluation callbacks"):
+        fit(tmp_path, 1, [evaluation(), evaluation(every_n_rounds=1)])
+
+
 def test_settings_out_of_range_are_refused():
     with pytest.raises(ValueError, match="every_n_rounds=0"):
         FederatedEvaluation(every_n_rounds=0)

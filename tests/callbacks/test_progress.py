@@ -2,6 +2,8 @@
 
 import sys
 
+from rich.console import Console
+
 from fedgen.callbacks import RoundProgressBar
 from fedgen.callbacks.progress import paused
 from fedgen.federated import FedAvgStrategy
@@ -26,6 +28,13 @@ def test_it_is_silent_without_a_terminal(capsys):
     make_trainer(FedAvgStrategy(2), 1, callbacks=[bar], enable_progress_bar=True).fit(Automatic(), make_data())
     assert bar.is_disabled
     assert "round" not in capsys.readouterr().out
+
+
+def test_it_is_shown_in_a_notebook(monkeypatch):
+    bar = RoundProgressBar()
+    monkeypatch.setattr("fedgen.callbacks.progress.get_console", lambda: Console(force_jupyter=True))
+    bar.setup(make_trainer(FedAvgStrategy(2), 1, callbacks=[bar], enable_progress_bar=True), Automatic(), "fit")
+    assert not bar.is_disabled
 
 
 def test_a_live_bar_is_paused_and_goes_on(monkeypatch, capsys):
