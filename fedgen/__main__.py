@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, function = COMMANDS[arguments[0]][0].split(":")
     try:
         return getattr(import_module(module), function)(arguments[1:]) or 0
-    except (ValueError, OSError) as error:
+    except (ValueError, TypeError, OSError) as error:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise
         print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)

@@ -1,5 +1,6 @@
 """`fedgen fit` (LightningCLI) and the run folder it keeps; `fedgen evaluate` and `fedgen select`."""
 
+import errno
 import logging
 import sys
 import warnings
@@ -7,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 from jsonargparse import auto_cli
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
@@ -23,6 +23,7 @@ from fedgen.clients.partitions import save_partition
 from fedgen.embeddings import FeatureCache, load_embedding
 from fedgen.evaluation import Evaluator, Run, evaluate_run, inversion_table, print_report, score_table
 from fedgen.evaluation import select as select_checkpoints
+from fedgen.evaluation.checkpoints import LAST, read_checkpoint
 from fedgen.evaluation.table import format_value
 from fedgen.figures import draw_curves
 from fedgen.files import atomic_write, require_writable
@@ -30,7 +31,10 @@ from fedgen.files import atomic_write, require_writable
 RECIPE, PARTITION, CURVES = "recipe.yaml", "partition.npz", "curves.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised"}
 # what may change between a run and its continuation
-_FREE = {f"trainer.{key}" for key in ("max_epochs", "max_time", "accelerator", "enable_progress_bar", "profiler")}
+_FREE = {
+    f"trainer.{key}"
+    for key in ("default_root_dir", "max_epochs", "max_time", "accelerator", "enable_progress_bar", "profiler")
+}
 
 
 class FedgenCLI(LightningCLI):
@@ -57,7 +61,11 @@ class FedgenCLI(LightningCLI):
                 "enable_model_summary": False,
                 "log_every_n_steps": 1,
             },
-            parser_kwargs={"prog": "fedgen fit", "description": "Train from a recipe."},
+            parser_kwargs={
+                "prog": "fedgen fit",
+                "description": "Train from a recipe.",
+                "usage": "fedgen fit --config RECIPE [--any.setting VALUE ...] [--local_only | --centralised]",
+            },
             args=args,
             run=False,
             load_from_checkpoint_support=False,
@@ -73,6 +81,10 @@ class FedgenCLI(LightningCLI):
         parser.add_argument(
             "--ckpt_path", type=str | None, default=None, help="checkpoint to go on from; the run's last by default"
         )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """As LightningCLI's, which would warn that `sys.argv` holds arguments too."""
+        self.config = parser.parse_object(args) if isinstance(args, dict) else parser.parse_args(args)
 
     def before_instantiate_classes(self) -> None:
         config = self.config
@@ -94,7 +106,8 @@ class FedgenCLI(LightningCLI):
         settings = self._get(self.config_init, "trainer")
         folder = Path(settings.default_root_dir)
         callbacks = list(settings.callbacks or [])
-        if not any(isinstance(callback, RoundCheckpoint) for callback in callbacks):
+        kept = settings.enable_checkpointing is not False
+        if kept and not any(isinstance(callback, RoundCheckpoint) for callback in callbacks):
             callbacks.append(RoundCheckpoint())
         if settings.enable_progress_bar:
             callbacks.append(RoundProgressBar())
@@ -109,10 +122,10 @@ def train(cli: FedgenCLI) -> None:
     trainer, console = cli.trainer, Console()
     folder = require_writable(trainer.default_root_dir)
     check_recipe(folder, cli.recipe)
-    last = folder / "last.ckpt"
+    last = folder_of(RoundCheckpoint, trainer) / LAST
     path = cli.ckpt_path if cli.ckpt_path not in (None, "last") else last if last.exists() else None
-    done = finished_rounds(path) if path else 0
-    if path == last and trainer.max_epochs is not None and done >= trainer.max_epochs:
+    done, stopped = progress_of(path) if path else (0, False)
+    if path == last and (stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)):
         console.print(f"{folder} is finished: {done} rounds. Remove the folder to train again.")
     else:
         if done:
@@ -121,14 +134,36 @@ def train(cli: FedgenCLI) -> None:
         if isinstance(cli.datamodule, FederatedDataModule):
             data = cli.datamodule
             save_partition(folder / PARTITION, data.partition, data.examples, data.seed)
-        try:
-            trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path)
-        except SystemExit:  # Lightning's answer to Ctrl-C
-            if last.exists():
-                console.print(f"Interrupted; the same command goes on after round {finished_rounds(last)}.")
-            raise
+        run_fit(cli, path, last, console)
     if any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
-        report(folder, console)
+        report(folder_of(FederatedEvaluation, trainer), console)
+
+
+def run_fit(cli: FedgenCLI, path: Any, last: Path, console: Console) -> None:
+    """Fits, and says where a run that stops half-way goes on.
+
+    Raises:
+        OSError: for a full disk, naming the folder.
+    """
+    try:
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path)
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        if last.exists():
+            console.print(f"Interrupted; the same command goes on after round {progress_of(last)[0]}.")
+        raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        start = f"after round {progress_of(last)[0]}" if last.exists() else "from the start"
+        raise OSError(
+            f"no space left for {cli.trainer.default_root_dir}; free some, and the same command goes on {start}"
+        ) from error
+
+
+def folder_of(kind: type[RoundCheckpoint | FederatedEvaluation], trainer: Trainer) -> Path:
+    """Where a kind of callback writes: its own `dirpath`, or the run folder."""
+    own = [callback.dirpath for callback in trainer.callbacks if isinstance(callback, kind) and callback.dirpath]
+    return Path(own[0] if own else trainer.default_root_dir)
 
 
 def apply_control(config: Any) -> None:
@@ -190,17 +225,27 @@ def write_recipe(folder: Path, settings: dict[str, Any]) -> None:
         file.write(yaml.safe_dump(settings, sort_keys=False).encode())
 
 
-def finished_rounds(path: Any) -> int:
-    """How many rounds a checkpoint has behind it."""
-    saved = torch.load(path, weights_only=True, map_location="cpu")
-    return int(saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+def progress_of(path: Any) -> tuple[int, bool]:
+    """How many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no checkpoint, damaged, or holds the model alone.
+    """
+    saved = read_checkpoint(path)
+    if "loops" not in saved:
+        raise ValueError(f"{path} holds a model without its training's progress, so nothing can go on from it")
+    states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
+    stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
+    return int(saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]), stopped
 
 
 def report(folder: Path, console: Console) -> None:
     """Prints a run's tables and draws its curves."""
     run = Run(folder)
     print_report(run, console)
-    console.print(f"figure: {draw_curves(run.records, folder / CURVES)}")
+    if not all(record.is_floor for record in run.records):
+        console.print(f"figure: {draw_curves(run.records, folder / CURVES)}")
 
 
 def evaluate_checkpoints(
@@ -253,8 +298,8 @@ def rebuild(run: Path) -> tuple[LightningModule, FederatedDataModule]:
     if not (run / RECIPE).exists():
         raise FileNotFoundError(f"{run / RECIPE} does not exist; give the folder of a run made by `fedgen fit`")
     recipe = yaml.safe_load((run / RECIPE).read_text())
-    recipe["trainer"] |= {"default_root_dir": str(run), "logger": False}
-    sys.argv = sys.argv[:1]
+    # its trainer is not used: a run of another machine's devices can be scored here
+    recipe["trainer"] |= {"default_root_dir": str(run), "logger": False, "accelerator": "cpu", "devices": 1}
     cli = FedgenCLI(recipe)
     if not isinstance(cli.datamodule, FederatedDataModule):
         raise ValueError(f"{run} trained on a {type(cli.datamodule).__name__}, which has no clients to score against")
@@ -302,6 +347,5 @@ def fit(arguments: Sequence[str]) -> int:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: "litlogger" not in line.getMessage()
     )
-    sys.argv = ["fedgen fit", *arguments]
-    train(FedgenCLI())
+    train(FedgenCLI(list(arguments)))
     return 0

@@ -1,5 +1,6 @@
 """The command line, as a newcomer and as somebody who makes mistakes would use it."""
 
+import errno
 import json
 import os
 import signal
@@ -189,6 +190,127 @@ def test_scores_again_under_the_same_embedding_are_the_same_scores(recipe):
     again = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
     assert again.keys() == first.keys()
     assert all(again[key] == pytest.approx(first[key], rel=1e-9, abs=1e-9) for key in first)
+
+
+def change(recipe, callbacks=(), **trainer):
+    """The recipe with other callbacks or trainer settings."""
+    settings = yaml.safe_load(recipe.read_text())
+    settings["trainer"] |= {**({"callbacks": list(callbacks)} if callbacks else {}), **trainer}
+    recipe.write_text(yaml.safe_dump(settings))
+
+
+def callback(name, **options):
+    return {"class_path": name, "init_args": options}
+
+
+def judge(**options):
+    settings = {"every_n_rounds": 1, "num_images": 40, "embeddings": ["pixels"], **options}
+    return callback("fedgen.callbacks.FederatedEvaluation", **settings)
+
+
+def test_the_same_folder_by_another_name_holds_the_same_run(recipe, capsys, tmp_path):
+    fit(recipe)
+    assert fit(recipe, "--trainer.default_root_dir", str(tmp_path / "checkpoints" / "tiny")) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_callbacks_with_folders_of_their_own_are_found_there(recipe, capsys):
+    change(recipe, [judge(dirpath="scores"), callback("fedgen.callbacks.RoundCheckpoint", dirpath="kept")])
+    assert fit(recipe) == 0
+    assert Path("scores/curves.png").exists()
+    assert Path("kept/last.ckpt").exists()
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+
+
+def test_a_run_that_stopped_early_is_finished(recipe, capsys):
+    stopping = callback(
+        "lightning.pytorch.callbacks.EarlyStopping", monitor="kid_all", patience=1, min_delta=1e9, verbose=False
+    )
+    change(recipe, [judge(), stopping], max_epochs=20)
+    assert fit(recipe) == 0
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+
+
+def test_a_run_whose_only_round_was_cut_short_prints_the_floor_and_no_figure(recipe, capsys):
+    with pytest.warns(UserWarning, match="cut short"):
+        assert fit(recipe, "--trainer.limit_train_batches", "3", "--trainer.max_epochs", "1") == 0
+    out = capsys.readouterr().out
+    assert "floor" in out
+    assert "figure" not in out
+
+
+def test_a_damaged_checkpoint_and_one_that_does_not_exist_are_named(recipe, capsys):
+    Path("bad.ckpt").write_bytes(b"garbage")
+    assert fit(recipe, "--ckpt_path", "bad.ckpt") == 2
+    assert "bad.ckpt is damaged" in capsys.readouterr().err
+    assert fit(recipe, "--ckpt_path", "none.ckpt") == 2
+    assert "no checkpoint none.ckpt" in capsys.readouterr().err
+    torch.save({"state_dict": {}}, "weights.ckpt")
+    assert fit(recipe, "--ckpt_path", "weights.ckpt") == 2
+    assert "weights.ckpt holds a model without its training's progress" in capsys.readouterr().err
+
+
+def test_images_of_another_size_are_an_error_before_training_without_an_evaluation_too(recipe, capsys):
+    change(recipe, [callback("fedgen.callbacks.RoundCheckpoint")])
+    option = "--model.init_args.generator.init_args.image_size"
+    assert fit(recipe, option, "16", option.replace("generator", "critic"), "16") == 2
+    assert "the generator was built for images [1, 16, 16]" in capsys.readouterr().err
+
+
+def test_checkpoints_can_be_switched_off(recipe):
+    assert fit(recipe, "--trainer.enable_checkpointing", "false") == 0
+    assert not list(Path("checkpoints/tiny").glob("*.ckpt"))
+
+
+def test_a_model_that_cannot_sample_is_an_error_of_one_line(recipe, capsys):
+    options = ["--model", "lightning.pytorch.demos.boring_classes.BoringModel"]
+    assert fit(recipe, *options) == 2
+    assert "BoringModel has no method sample" in capsys.readouterr().err
+
+
+def test_a_mistake_is_not_buried_under_all_options(recipe, capsys):
+    with pytest.raises(SystemExit):
+        fit(recipe, "--model.class_path", "fedgen.models.Nope")
+    message = capsys.readouterr().err
+    assert "has no attribute 'Nope'" in message
+    assert len(message.splitlines()) < 20
+
+
+def test_a_full_disk_says_where_the_run_goes_on(recipe, capsys, monkeypatch):
+    fit(recipe)
+
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fedgen.federated.checkpoint_io.torch.save", full)
+    assert fit(recipe, "--trainer.max_epochs", "3") == 2
+    assert "no space left for checkpoints/tiny" in (error := capsys.readouterr().err)
+    assert "goes on after round 2" in error
+    assert {path.name for path in Path("checkpoints/tiny").glob("*.ckpt")} == {
+        "last.ckpt",
+        "round=00000.ckpt",
+        "round=00001.ckpt",
+    }
+
+
+def test_a_run_of_another_machines_devices_can_be_scored_here(recipe):
+    fit(recipe)
+    path = Path("checkpoints/tiny/recipe.yaml")
+    path.write_text(
+        path.read_text().replace("accelerator: cpu", "accelerator: tpu").replace("devices: 1", "devices: 8")
+    )
+    assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "20"]) == 0
+
+
+def test_the_command_line_of_the_process_stays_as_it_was(recipe, monkeypatch):
+    """Lightning starts further processes with it."""
+    arguments = ["fedgen", "fit", "--config", str(recipe)]
+    monkeypatch.setattr(sys, "argv", list(arguments))
+    assert main(arguments[1:]) == 0
+    assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "20"]) == 0
+    assert sys.argv == arguments
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
