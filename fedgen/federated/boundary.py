@@ -79,12 +79,24 @@ class RoundBoundary(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if trainer.is_last_batch:
-            self._drop_if_cut()
+            self._drop_if_cut(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._drop_if_cut()
+        self._drop_if_cut(trainer)
 
-    def _drop_if_cut(self) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._strategy.in_round:  # which the strategy drops next
+            _hold_checkpoints(trainer)
+
+    def _drop_if_cut(self, trainer: Trainer) -> None:
         if self._strategy.in_turns:
             self._strategy.drop_round()
+            _hold_checkpoints(trainer)
             rank_zero_warn("a round was cut short before its last client's turn and is dropped")
+
+
+def _hold_checkpoints(trainer: Trainer) -> None:
+    """Lets no ModelCheckpoint save at the present step: it would remove an older file for one never written."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            callback._last_global_step_saved = trainer.global_step

@@ -89,6 +89,7 @@ def test_validation_sees_the_servers_model_and_checkpoints_follow_it(tmp_path):
         FedAvgStrategy(2, seed=0), 3, callbacks=[spy, checkpoint], enable_checkpointing=True, num_sanity_val_steps=0
     )
     trainer.fit(module, make_data(held_out=0.25))
+    assert len(module.seen) == len(spy.models) == 3
     assert all(same(a, b) for a, b in zip(module.seen, spy.models))
     assert len(list(tmp_path.glob("*.ckpt"))) == 2
     best = torch.load(checkpoint.best_model_path, weights_only=True)
@@ -190,11 +191,35 @@ def test_an_interrupt_in_a_turn_restores_the_servers_model_and_keeps_the_last_ch
     module = Interrupted()
     checkpoint = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1, save_on_exception=True)
     trainer = make_trainer(FedAvgStrategy(4, seed=0), 3, callbacks=[checkpoint], enable_checkpointing=True)
-    with pytest.raises(SystemExit), pytest.warns(UserWarning, match="checkpoints hold whole rounds"):
+    with pytest.raises(SystemExit):
         trainer.fit(module, make_data())
     saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)
     assert same(weights(module), saved["state_dict"])
     assert [path.name for path in tmp_path.glob("*")] == ["epoch=0.ckpt"]
+
+
+@pytest.mark.parametrize("save_last", [True, False])
+def test_a_round_cut_short_costs_no_checkpoint_of_a_whole_one(tmp_path, save_last):
+    """ModelCheckpoint removes the checkpoint before the one it believes to have written."""
+    checkpoint = ModelCheckpoint(tmp_path, filename="{epoch}", save_last=save_last)
+    trainer = make_trainer(
+        FedAvgStrategy(4, seed=0), 3, max_steps=3 * 4 * 2 + 4, callbacks=[checkpoint], enable_checkpointing=True
+    )
+    with pytest.warns(UserWarning, match="a round was cut short"):
+        trainer.fit(Automatic(), make_data())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch=1.ckpt", *(["last.ckpt"] if save_last else [])]
+    assert checkpoint.best_model_path == str(tmp_path / "epoch=1.ckpt")
+
+
+def test_a_checkpoint_asked_for_within_a_round_is_not_written_and_says_so(tmp_path):
+    class Saving(Automatic):
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            if not batch.is_last:
+                self.trainer.save_checkpoint(tmp_path / "within.ckpt")
+
+    with pytest.warns(UserWarning, match="checkpoints hold whole rounds"):
+        make_trainer(FedAvgStrategy(2, seed=0), 1).fit(Saving(), make_data())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
