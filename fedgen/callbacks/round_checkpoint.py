@@ -7,8 +7,9 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fedgen.evaluation.checkpoints import LAST, checkpoint_name
+from fedgen.evaluation.checkpoints import LAST, checkpoint_name, list_checkpoints
 from fedgen.files import require_writable, sync_folder
 
 
@@ -44,6 +45,15 @@ class RoundCheckpoint(ModelCheckpoint):
             require_writable(self.dirpath)
             # Last of all, so that what it saves holds the state of this round's EarlyStopping and ModelCheckpoints.
             trainer.callbacks = [callback for callback in trainer.callbacks if callback is not self] + [self]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warns of another run's checkpoints, which would be taken for this one's."""
+        folder, start = self._folder(trainer), trainer.current_epoch
+        if start == 0 and not trainer.fast_dev_run and (old := list_checkpoints(folder)):
+            rank_zero_warn(
+                f"{folder} holds checkpoints of an earlier run (rounds {', '.join(map(str, old))}); those that this"
+                " run does not replace will look like its own: remove them, or choose another folder"
+            )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.fast_dev_run or getattr(trainer.strategy, "in_round", False):

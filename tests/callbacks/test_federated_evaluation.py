@@ -133,7 +133,8 @@ def test_resuming_drops_scores_that_are_measured_again(tmp_path):
 
 def test_a_new_run_in_an_old_folder_starts_its_scores_anew(tmp_path):
     fit(tmp_path, 4)
-    fit(tmp_path, 2)
+    with pytest.warns(UserWarning, match=r"checkpoints of an earlier run \(rounds 1, 3\)"):
+        fit(tmp_path, 2)
     assert rounds_in(tmp_path) == [1]
 
 
