@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.clients.turn import Turn
@@ -54,11 +55,22 @@ class ClientMemory:
             "left_out": copy.deepcopy(self.left_out),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """Restores `state_dict`, with tensors on the device."""
+    def load_state_dict(self, state: Mapping[str, Any], exchange: Exchange) -> None:
+        """Restores `state_dict`, with tensors where the model's are.
+
+        Raises:
+            MisconfigurationException: if other tensors were personal.
+        """
+        for slot in state["personal"].values():
+            if slot.keys() != exchange.personal.keys():
+                name = sorted(slot.keys() ^ exchange.personal.keys())[0]
+                raise MisconfigurationException(
+                    f"the checkpoint was written with other personal tensors ({name} is personal in only one of the"
+                    " two); resume with the same `personal`"
+                )
         self.iterations = {int(client): int(count) for client, count in state["iterations"].items()}
         self.personal = {
-            int(client): {name: tensor.to(device) for name, tensor in slot.items()}
+            int(client): {name: tensor.to(exchange.personal[name].device) for name, tensor in slot.items()}
             for client, slot in state["personal"].items()
         }
         self.left_out = list(state["left_out"])

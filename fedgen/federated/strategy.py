@@ -444,7 +444,7 @@ class FedAvgStrategy(DDPStrategy):
                 f" {CHECKPOINT_VERSION}; resume it with the release that wrote it"
             )
         assert self._server_update is not None
-        self._memory.load_state_dict(state, self.root_device)
+        self._memory.load_state_dict(state, self.exchange)
         self._local.load_state_dict(state["local"])
         self._server_update.load_state_dict(state["server_optimizer"])
         self.client_algorithm.load_state_dict(state["algorithm"])

@@ -68,6 +68,13 @@ def test_another_server_optimizer_on_resume_is_an_error(tmp_path):
         train(Automatic(), tmp_path, 2, tmp_path / "epoch=0.ckpt", server_optimizer=lambda p: FedAdam(p))
 
 
+@pytest.mark.parametrize("personal", [[], ["a.*"], ["*"]])
+def test_other_personal_tensors_on_resume_are_an_error(tmp_path, personal):
+    train(TwoOptimizers(), tmp_path, 1, personal=["b.*"])
+    with pytest.raises(MisconfigurationException, match=r"other personal tensors \([ab].bias is personal in only one"):
+        train(TwoOptimizers(), tmp_path, 2, tmp_path / "epoch=0.ckpt", personal=personal)
+
+
 def test_a_checkpoint_of_another_model_is_named_as_such(tmp_path):
     train(Automatic(), tmp_path, 1)
     with pytest.raises(MisconfigurationException, match=r"another model.*missing \(first: a.weight\).*unknown"):
