@@ -161,7 +161,7 @@ class ServerUpdate:
         self, server: dict[str, Tensor], trained: set[str], create: Callable[[Iterable[Tensor]], Optimizer] | None
     ) -> None:
         self._server = server
-        self._leaves = {n: nn.Parameter(t) for n, t in server.items() if n in trained} if create else {}
+        self._leaves = {n: nn.Parameter(_as_real(t)) for n, t in server.items() if n in trained} if create else {}
         self.optimizer = create(list(self._leaves.values())) if create and self._leaves else None
 
     @torch.no_grad()
@@ -171,7 +171,7 @@ class ServerUpdate:
         for name, value in zip(names, combined):
             if name in self._leaves:
                 # in the aggregator's precision: rounding the average to half first would lose small updates
-                self._leaves[name].grad = (self._server[name] - value).to(self._server[name].dtype)
+                self._leaves[name].grad = _as_real((self._server[name] - value).to(self._server[name].dtype))
             else:
                 replaced[name] = value
         copy_tensors([self._server[name] for name in replaced], replaced.values())
@@ -180,18 +180,29 @@ class ServerUpdate:
             self.optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """The server optimizer's state; None without one."""
-        return None if self.optimizer is None else self.optimizer.state_dict()
+        """The server optimizer's class name and state; None without one."""
+        return None if self.optimizer is None else {"name": self._name, "state": self.optimizer.state_dict()}
+
+    @property
+    def _name(self) -> str | None:
+        return None if self.optimizer is None else type(self.optimizer).__name__
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Restores `state_dict`.
 
         Raises:
-            MisconfigurationException: if one has a server optimizer and the other has none.
+            MisconfigurationException: if it is another optimizer's, or only one of the two is there.
         """
-        if (state is None) != (self.optimizer is None):
+        saved = None if state is None else state["name"]
+        if saved != self._name:
             raise MisconfigurationException(
-                "the checkpoint was written with another server optimizer; resume with the same `server_optimizer`"
+                f"the checkpoint was written with another server optimizer ({saved} there, {self._name} here); resume"
+                " with the same `server_optimizer`"
             )
         if self.optimizer is not None and state is not None:
-            self.optimizer.load_state_dict(dict(state))
+            self.optimizer.load_state_dict(state["state"])
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones, in the same memory: a server optimizer squares its gradients."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.federated import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedgen.federated.server_optimizers import ServerUpdate
@@ -207,3 +208,22 @@ def test_an_average_finer_than_half_precision_is_not_rounded_before_the_differen
 
 def test_without_parameters_no_optimizer_is_made():
     assert ServerUpdate({"b": torch.zeros(1)}, set(), FedAdam).optimizer is None
+
+
+def test_complex_parameters_are_pairs_of_real_ones():
+    """Real and imaginary parts move as two real parameters would."""
+    combined = torch.tensor([3.0 - 5.0j])
+    server, pair = {"w": torch.tensor([1.0 + 2.0j])}, {"w": torch.tensor([[1.0, 2.0]])}
+    for tensors, value in ((server, combined), (pair, torch.view_as_real(combined))):
+        ServerUpdate(tensors, {"w"}, FedAdam).apply(["w"], [value])
+    assert torch.view_as_real(server["w"]).tolist() == pair["w"].tolist() != [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("other", [FedYogi, FedAvgM, None])
+def test_the_state_of_another_optimizer_is_refused_by_name(other):
+    update, now = ServerUpdate(make_server(), {"w"}, FedAdam), ServerUpdate(make_server(), {"w"}, other)
+    name = other.__name__ if other else "None"
+    with pytest.raises(MisconfigurationException, match=rf"\(FedAdam there, {name} here\)"):
+        now.load_state_dict(update.state_dict())
+    with pytest.raises(MisconfigurationException, match=rf"\({name} there, FedAdam here\)"):
+        update.load_state_dict(now.state_dict())
