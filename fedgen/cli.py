@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from jsonargparse import auto_cli
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -29,7 +31,7 @@ from fedgen.figures import draw_curves
 from fedgen.files import atomic_write, require_writable
 
 RECIPE, PARTITION, CURVES = "recipe.yaml", "partition.npz", "curves.png"
-_NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised"}
+_NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
 # what may change between a run and its continuation
 _FREE = {
     f"trainer.{key}"
@@ -81,6 +83,9 @@ class FedgenCLI(LightningCLI):
         parser.add_argument(
             "--ckpt_path", type=str | None, default=None, help="checkpoint to go on from; the run's last by default"
         )
+        parser.add_argument(
+            "--threads", type=PositiveInt | None, default=None, help="CPU threads; one is fastest for tiny networks"
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """As LightningCLI's, which would warn that `sys.argv` holds arguments too."""
@@ -88,6 +93,8 @@ class FedgenCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
         if config.trainer.default_root_dir is None:
             names = [Path(str(path)).stem for path in config.get("config") or []]
             config.trainer.default_root_dir = str(Path("checkpoints") / (names[0] if names else "run"))

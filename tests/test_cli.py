@@ -111,6 +111,16 @@ def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
     assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
 
 
+def test_threads_are_set_and_are_no_part_of_the_recipe(recipe, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    assert fit(recipe, "--threads", "1") == 0
+    assert asked == [1]
+    assert fit(recipe) == 0  # finished, not another recipe
+    with pytest.raises(SystemExit):
+        fit(recipe, "--threads", "0")
+
+
 @pytest.mark.parametrize("control", ["local_only", "centralised"])
 def test_a_control_is_one_flag_and_has_its_own_folder(recipe, control):
     assert fit(recipe, f"--{control}") == 0
