@@ -125,11 +125,19 @@ class FedgenCLI(LightningCLI):
 
 
 def train(cli: FedgenCLI) -> None:
-    """Trains under the run folder's rules, then prints the scores."""
+    """Trains under the run folder's rules, then prints the scores.
+
+    Raises:
+        FileNotFoundError: if the last checkpoint is asked for and there is none.
+    """
     trainer, console = cli.trainer, Console()
     folder = require_writable(trainer.default_root_dir)
     check_recipe(folder, cli.recipe)
     last = folder_of(RoundCheckpoint, trainer) / LAST
+    if cli.ckpt_path == "last" and not last.exists():
+        raise FileNotFoundError(
+            f"{last} does not exist, so there is nothing to go on from; leave --ckpt_path out to start"
+        )
     path = cli.ckpt_path if cli.ckpt_path not in (None, "last") else last if last.exists() else None
     done, stopped = progress_of(path) if path else (0, False)
     if path == last and (stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)):

@@ -111,6 +111,11 @@ def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
     assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
 
 
+def test_going_on_from_a_last_checkpoint_that_is_not_there_is_an_error(recipe, capsys):
+    assert fit(recipe, "--ckpt_path", "last") == 2
+    assert "nothing to go on from" in capsys.readouterr().err
+
+
 def test_threads_are_set_and_are_no_part_of_the_recipe(recipe, monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
