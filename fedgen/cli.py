@@ -130,9 +130,9 @@ def train(cli: FedgenCLI) -> None:
     Raises:
         FileNotFoundError: if the last checkpoint is asked for and there is none.
     """
-    trainer, console = cli.trainer, Console()
+    trainer, console, recipe = cli.trainer, Console(), cli.recipe
     folder = require_writable(trainer.default_root_dir)
-    check_recipe(folder, cli.recipe)
+    check_recipe(folder, recipe)
     last = folder_of(RoundCheckpoint, trainer) / LAST
     if cli.ckpt_path == "last" and not last.exists():
         raise FileNotFoundError(
@@ -145,7 +145,7 @@ def train(cli: FedgenCLI) -> None:
     else:
         if done:
             console.print(f"Resuming {folder} after {done} rounds.")
-        write_recipe(folder, cli.recipe)
+        write_recipe(folder, recipe)
         if isinstance(cli.datamodule, FederatedDataModule):
             data = cli.datamodule
             save_partition(folder / PARTITION, data.partition, data.examples, data.seed)

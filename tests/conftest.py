@@ -1,5 +1,23 @@
 """One thread per process: the tests' tensors are small, and what they compute must not depend on the machine."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
+from fedgen.embeddings import Embedding, load_embedding
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def clip_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small CLIP with random weights, so that nothing is downloaded."""
+    from tests.random_networks import save_clip
+
+    return save_clip(tmp_path_factory.mktemp("clip"))
+
+
+@pytest.fixture(scope="session")
+def clip(clip_weights: Path) -> Embedding:
+    return load_embedding("clip-vit-b-32", weights=clip_weights)

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.federated.strategy import CHECKPOINT_KEY
+
 LAST = "last.ckpt"
-STRATEGY_KEY = "fedavg"  # where FedAvgStrategy keeps what belongs to clients
 
 
 def checkpoint_name(round: int) -> str:
@@ -69,7 +70,7 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
 
 def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
     """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
-    personal = checkpoint.get(STRATEGY_KEY, {}).get("personal", {})
+    personal = checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {})
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     if personal and all(trained <= set(tensors) for tensors in personal.values()):
         return {int(client): dict(tensors) for client, tensors in personal.items()}

@@ -249,7 +249,7 @@ class FedAvgStrategy(DDPStrategy):
             return torch.full((), float("nan"), device=self.root_device, requires_grad=True)
         if self._turn is None:
             return super().training_step(*args, **kwargs)
-        if self._awaits_step and self._local_batch is None and self._module.automatic_optimization:
+        if self._awaits_step:
             raise MisconfigurationException(
                 "the module's optimizer_step hook did not call optimizer.step on a client's first iteration, so its"
                 " turn never began; step on the first call, or use manual optimisation"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from tests.random_networks import save_clip, save_inception
+from tests.random_networks import save_inception
 
 
 @pytest.fixture(scope="session")
@@ -18,16 +18,6 @@ def inception_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def inception(inception_weights: Path) -> Embedding:
     return load_embedding("inception-v3-compat", weights=inception_weights)
-
-
-@pytest.fixture(scope="session")
-def clip_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_clip(tmp_path_factory.mktemp("clip"))
-
-
-@pytest.fixture(scope="session")
-def clip(clip_weights: Path) -> Embedding:
-    return load_embedding("clip-vit-b-32", weights=clip_weights)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from fedgen.embeddings import Embedding, embed, load_embedding
 from fedgen.evaluation import Evaluator
 from fedgen.images import save_png
 from fedgen.scores import mmd2_subsets
-from tests.random_networks import save_clip, save_inception
+from tests.random_networks import save_inception
 
 # The features are bitwise the same. torch-fidelity then rounds their mean to float32 (with a mean in float64 the FIDs
 # agree to 1e-12), torchmetrics its result, and both sum kernels of about 4 in float32.
@@ -86,16 +86,6 @@ def our_values(clients: list[Examples], embedding: Embedding, generated: Tensor)
     evaluator = Evaluator({"train": clients}, [embedding], len(generated), seed=0, chunk=len(generated), batch_size=16)
     records = evaluator.evaluate(lambda number, _: generated[:number]).records
     return {r.name: r.value for r in records} | {r.score: r.per_client for r in records if r.aggregate == "avg"}
-
-
-@pytest.fixture(scope="module")
-def clip_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_clip(tmp_path_factory.mktemp("clip"))
-
-
-@pytest.fixture(scope="module")
-def clip(clip_weights: Path) -> Embedding:
-    return load_embedding("clip-vit-b-32", weights=clip_weights)
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["grey", "rgb"])
