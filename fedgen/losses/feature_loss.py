@@ -1,0 +1,94 @@
+"""What a training loss on features promises: references set once, a differentiable value for every batch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.scores.aggregate import Weights
+from fedgen.statistics import Gaussian
+
+Aggregate = Literal["all", "avg", "own"]
+AGGREGATES = ("all", "avg", "own")
+
+
+class FeatureLoss(nn.Module, ABC):
+    """A score of generated features [m, D] against clients' cached references, to be minimised.
+
+    The value is the score's; the gradient is in closed form. References are cached and never saved; what the loss
+    remembers of past batches is saved, and under `FedAvgStrategy` belongs to the client (it is neither sent nor
+    averaged). Autocast is switched off inside.
+
+    Args:
+        aggregate: what is minimised. "all": the score to the clients' pool; "avg": the mean of the clients' scores;
+            "own": within a client's turn the score to that client, and "avg" where nobody's turn is on.
+        dtype: of the arithmetic, torch.float64 or torch.float32; the features may be of any floating dtype.
+
+    Raises:
+        ValueError: for another aggregate or dtype.
+    """
+
+    exchanged = "personal"
+    """Under FedAvg, what lies below stays with its client."""
+
+    score: str
+    """Name of the score, "fid" or "kid"."""
+
+    def __init__(self, aggregate: Aggregate = "all", dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        if aggregate not in AGGREGATES:
+            raise ValueError(f"aggregate must be one of {', '.join(AGGREGATES)}, got {aggregate!r}")
+        if dtype not in (torch.float64, torch.float32):
+            raise ValueError(f"dtype must be torch.float64 or torch.float32, got {dtype}")
+        self.aggregate: Aggregate = aggregate
+        self.dtype = dtype
+        self.client: int | None = None
+        self._device = torch.device("cpu")
+
+    @abstractmethod
+    def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
+        """The loss itself, against these clients from now on.
+
+        Args:
+            clients: features [n_i, D] or summaries, one a client; a single one for one set of images.
+            weights: the clients' weights, as for the scores: shared by "avg" and "all".
+
+        Raises:
+            ValueError: for unusable features, differing D, or a client with too few images.
+        """
+
+    @abstractmethod
+    def evaluate(self, features: Tensor) -> Tensor:
+        """The scalar of `forward`, of checked features, outside autocast."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int | None:
+        """D of the references; None before they are set."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The score of features [m, D], a differentiable scalar of the loss's dtype.
+
+        Raises:
+            ValueError: before `set_references`, for another shape or too few images.
+        """
+        if self.dim is None:
+            raise ValueError(f"{type(self).__name__} has no references yet; call set_references([features, ...])")
+        if features.ndim != 2 or not features.is_floating_point() or features.shape[1] != self.dim or not len(features):
+            raise ValueError(
+                f"{type(self).__name__} takes floating features [m, {self.dim}], got {features.dtype}"
+                f" {list(features.shape)}"
+            )
+        with torch.autocast(features.device.type, enabled=False):
+            return self.evaluate(features)
+
+    def start_turn(self, client: int | None) -> None:
+        """Tells whose turn it is, for "own"; None: nobody's."""
+        self.client = client
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follows a parent to another device but keeps its precision: half of it would be another score."""
+        self._device = fn(torch.empty(0, device=self._device)).device
+        return super()._apply(lambda tensor: tensor.to(self._device), recurse)
