@@ -104,7 +104,7 @@ class FederatedEvaluation(Callback):
         sampler_of(pl_module)
         require_writable(self._folder(trainer))
         cache = FeatureCache(self.cache_folder) if self.cache_folder is not None else None
-        embeddings = [_load(embedding) for embedding in self.embeddings]
+        embeddings = [load_embedding(embedding) for embedding in self.embeddings]
         device = trainer.strategy.root_device
         self.evaluator = Evaluator(data, embeddings, cache=cache, device=device, **self.settings)
         watchers(trainer.callbacks, self.evaluator.column_names())
@@ -198,15 +198,6 @@ class FederatedEvaluation(Callback):
 
     def _scores_path(self, trainer: Trainer) -> Path:
         return self._folder(trainer) / SCORES_FILE
-
-
-def _load(embedding: str | Mapping[str, Any] | Embedding) -> Embedding:
-    if not isinstance(embedding, Mapping):
-        return load_embedding(embedding)
-    options = dict(embedding)
-    if "name" not in options:
-        raise ValueError(f"an embedding given by options needs its name, got {sorted(options)}")
-    return load_embedding(options.pop("name"), **options)
 
 
 def _keeps_checkpoints(trainer: Trainer) -> bool:

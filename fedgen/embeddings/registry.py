@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,16 @@ def embedding_names() -> list[str]:
     return sorted([*WITH_WEIGHTS, *WITHOUT_WEIGHTS])
 
 
-def load_embedding(name_or_module: str | nn.Module, weights: str | Path | None = None, **options: Any) -> Embedding:
+def load_embedding(
+    name_or_module: str | Mapping[str, Any] | nn.Module, weights: str | Path | None = None, **options: Any
+) -> Embedding:
     """The frozen embedding of a name, or of any module.
 
     Args:
         name_or_module: a name (`embedding_names()`), optionally with a size or layer behind it as stored scores write
             it (`efficientnet-lite0-224`, `inception-v3-compat-192`); or a module, wrapped by `ModuleEmbedding`; an
-            `Embedding` is returned as it is.
+            `Embedding` is returned as it is; or, as recipes give it, all arguments under their names, the name's being
+            "name".
         weights: a local file of weights; by default those installed with a package or downloaded.
         options: arguments of the embedding: `size` (efficientnet-lite0), `layer` and `dtype` (inception-v3-compat,
             vgg16), `dtype` (clip-*, dinov2-*), `repo` (dinov2-*), those of `ModuleEmbedding` for a module.
@@ -60,6 +63,11 @@ def load_embedding(name_or_module: str | nn.Module, weights: str | Path | None =
     Raises:
         ValueError: for an unknown name or option.
     """
+    if isinstance(name_or_module, Mapping):
+        given = {**name_or_module, **options}
+        if "name" not in given:
+            raise ValueError(f"an embedding given by options needs its name, got {sorted(given)}")
+        return load_embedding(given.pop("name"), weights=given.pop("weights", weights), **given)
     if isinstance(name_or_module, Embedding):
         if weights is not None or options:
             raise ValueError(f"{name_or_module.name} is an embedding already; pass weights and options when it is made")

@@ -24,7 +24,8 @@ class Exchange:
 
     - `shared`: parameters that train and floating (or complex) buffers; sent, averaged.
     - `kept`: integer buffers; every client starts from the server's value and its own is dropped.
-    - `personal`: names that match a pattern; a client's own, never sent.
+    - `personal`: names that match a pattern, and what lies in modules with `exchanged = "personal"` (what a loss
+      remembers of past batches); a client's own, never sent.
     - everything else (frozen parameters, modules with `exchanged = False` such as an EMA) is left alone.
 
     A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
@@ -45,7 +46,9 @@ class Exchange:
         self.personal: dict[str, Tensor] = {}
         self.trained: set[str] = set()
         trained = {id(p) for p in optimized}
-        alone = tuple(f"{n}." for n, m in module.named_modules() if getattr(m, "exchanged", True) is False)
+        rules = {f"{n}.": getattr(m, "exchanged", True) for n, m in module.named_modules()}
+        alone = tuple(prefix for prefix, rule in rules.items() if rule is False)
+        own = tuple(prefix for prefix, rule in rules.items() if rule == "personal")
         matched: set[str] = set()
         named = _named_tensors(module)
         self.first_names = {other: names[0] for names, _ in named for other in names}
@@ -58,6 +61,8 @@ class Exchange:
                 self.personal[name] = tensor
             elif frozen or apart:
                 continue
+            elif all(n.startswith(own) for n in names):
+                self.personal[name] = tensor
             elif tensor.is_floating_point() or tensor.is_complex():
                 self.shared[name] = tensor
                 if isinstance(tensor, nn.Parameter):

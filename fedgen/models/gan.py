@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from fedgen.losses import EmbeddedLoss
 from fedgen.models.adversarial import AdversarialLoss, WassersteinGP
 from fedgen.models.ema import EMA
 from fedgen.models.networks.network import Critic, build, describe, require_shape
@@ -21,8 +22,9 @@ class GAN(RoundClock):
     """A generator and a critic trained against each other under manual optimisation; see `WGANGP` for the arguments.
 
     One `training_step` is one iteration: a critic step, and every `n_critic`-th time a generator step. Nothing is
-    logged per iteration; at a round's end `critic_loss`, `critic_gap` (mean critic(real) - mean critic(fake)) and
-    `generator_loss` are logged as means over its iterations, over all clients' turns.
+    logged per iteration; at a round's end `critic_loss`, `critic_gap` (mean critic(real) - mean critic(fake)),
+    `generator_loss` and what each `EmbeddedLoss` measured and weighed ("fid_loss/<embedding>", "fid_loss/weight") are
+    logged as means over its iterations, over all clients' turns.
 
     A checkpoint holds the networks' class paths and arguments as plain types, so that
     `load_from_checkpoint(path).sample(16)` needs nothing else and unpickles nothing. Only fedgen's own networks are
@@ -63,6 +65,16 @@ class GAN(RoundClock):
         self.loss_modules = nn.ModuleList(loss for loss in self.generator_losses if isinstance(loss, nn.Module))
         self._totals: Tensor | None = None
 
+    @property
+    def embedded_losses(self) -> list[EmbeddedLoss]:
+        """Those of the generator losses that are scores of its images."""
+        return [loss for loss in self.generator_losses if isinstance(loss, EmbeddedLoss)]
+
+    @property
+    def optimised_on(self) -> list[str]:
+        """Embeddings that a generator loss trains on; scores under them prove little."""
+        return list(dict.fromkeys(name for loss in self.embedded_losses for name in loss.names))
+
     # ---- before training ----
 
     def configure_optimizers(self) -> Any:
@@ -77,13 +89,29 @@ class GAN(RoundClock):
         return optimizers, [LambdaLR(optimizer, lambda done: max(0.0, 1 - done / rounds)) for optimizer in optimizers]
 
     def setup(self, stage: str) -> None:
-        """Raises ValueError if the generator's images are not the critic's or the data's, before any training.
+        """Gives the losses the clients' images, after checking that images, networks and data fit each other.
 
         The data's shape is known here if the data module has an attribute `image_shape`, (channels, height, width);
         otherwise the first iteration tells.
+
+        Raises:
+            ValueError: if they do not fit, or a loss needs clients' images and the data module has no clients.
         """
         if stage != "fit":
             return
+        self._check_networks()
+        for loss in self.embedded_losses:
+            if not loss.has_references:
+                clients = getattr(getattr(self.trainer, "datamodule", None), "clients", None)
+                _require(
+                    bool(clients),
+                    f"the generator loss on {', '.join(loss.names)} has no references and the data no clients to take"
+                    " them from; train on a FederatedDataModule, or call loss.set_references([images, ...]) first",
+                )
+                images = [client.train_examples.inputs for client in clients or ()]
+                loss.set_references(images, self.trainer.strategy.root_device)
+
+    def _check_networks(self) -> None:
         with torch.no_grad(), evaluating(self):
             parameter = next(self.generator.parameters())
             images = self.generator(parameter.new_zeros(2, self.latent_dim))
@@ -99,6 +127,11 @@ class GAN(RoundClock):
         _require(scores.shape == (2,), f"the critic must return one score an image, [N], got {list(scores.shape)} of 2")
 
     # ---- training ----
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Tells the losses whose turn it is: the client under `FedAvgStrategy`, nobody's elsewhere."""
+        for loss in self.embedded_losses:
+            loss.start_turn(getattr(batch, "client", None))
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """One iteration on (images [N, C, H, W] in [-1, 1], labels); the labels are not used.
@@ -116,22 +149,40 @@ class GAN(RoundClock):
         totals = self._running_totals(real.device)
         totals[:3] += torch.stack([terms.loss.detach(), terms.gap, torch.ones_like(terms.gap)])
         if (self.iteration(batch_idx) + 1) % self.n_critic == 0:
-            fake = self.generator(self._latents(real))
-            loss = self.loss.generator_loss(self.critic, fake)
-            for extra in self.generator_losses:
-                loss = loss + extra(fake)
-            self._step(generator_optimizer, loss)
-            totals[3:] += torch.stack([loss.detach(), torch.ones_like(loss)])
+            totals[3] += self._generator_step(generator_optimizer, real)
+            totals[4] += 1
 
-    def _latents(self, like: Tensor) -> Tensor:
-        return torch.randn(len(like), self.latent_dim, device=like.device, dtype=like.dtype)
+    def _generator_step(self, optimizer: Any, real: Tensor) -> Tensor:
+        """One step of the generator; returns its loss, that of second passes left out."""
+        fake = self.generator(self._latents(real))
+        adversarial = self.loss.generator_loss(self.critic, fake)
+        loss, separate = adversarial, [extra for extra in self.embedded_losses if extra.separate]
+        for extra in self.generator_losses:
+            if isinstance(extra, EmbeddedLoss):
+                loss = loss if extra.separate else loss + extra(fake, adversarial.detach())
+            else:
+                loss = loss + extra(fake)
+        own = self._start_step(optimizer)
+        self.manual_backward(loss, inputs=own)
+        for extra in separate:
+            latents = self._latents(real, extra.num_images)
+            for part in extra.backward_parts(self.generator, latents, adversarial.detach()):
+                self.manual_backward(part, inputs=own)
+        optimizer.step()
+        return loss.detach()
+
+    def _latents(self, like: Tensor, count: int | None = None) -> Tensor:
+        return torch.randn(count or len(like), self.latent_dim, device=like.device, dtype=like.dtype)
 
     def _step(self, optimizer: Any, loss: Tensor) -> None:
-        """One step on the optimizer's own parameters; gradients reach nothing else, so no flag is switched for it."""
-        own = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        optimizer.zero_grad()
-        self.manual_backward(loss, inputs=own)
+        """One step on the optimizer's own parameters."""
+        self.manual_backward(loss, inputs=self._start_step(optimizer))
         optimizer.step()
+
+    def _start_step(self, optimizer: Any) -> list[Tensor]:
+        """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""
+        optimizer.zero_grad()
+        return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
     def on_round_end(self, iterations: int) -> None:
         """Moves the average of the generator's weights by ema_decay ** iterations."""
@@ -158,6 +209,9 @@ class GAN(RoundClock):
             self.log_dict({"critic_loss": sums[0] / sums[2], "critic_gap": sums[1] / sums[2]}, sync_dist=True)
         if sums[4]:
             self.log("generator_loss", sums[3] / sums[4], sync_dist=True)
+        for loss in self.embedded_losses:
+            values, steps = loss.take_totals()
+            self.log_dict({name: float(value) / steps for name, value in values.items()}, sync_dist=True)
 
     # ---- after training ----
 
@@ -212,8 +266,8 @@ class WGANGP(GAN):
         ema_decay: decay per iteration of a moving average of the generator's weights, from which images are then
             sampled; it moves at round ends, by ema_decay ** iterations.
         ema_warmup: whether that average forgets faster at first, for short runs (see `EMA`).
-        generator_losses: extra losses of the generator: objects that turn its images [N, C, H, W] in [-1, 1] into a
-            scalar, their weight included.
+        generator_losses: extra losses of the generator: `EmbeddedLoss` (FID or MMD^2 to the clients' images), or any
+            objects that turn its images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
 
     Raises:
         ValueError: for a value out of range, or networks that do not fit each other (when `fit` starts).

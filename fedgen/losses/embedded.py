@@ -1,0 +1,196 @@
+"""A score of generated images as a loss of the generator that made them, under one embedding or several."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
+from fedgen.losses.feature_loss import FeatureLoss
+from fedgen.losses.gradient_cache import gradient_cache
+from fedgen.losses.scaling import FixedWeight, Weight
+from fedgen.scores.aggregate import Weights
+
+
+class EmbeddedLoss(nn.Module):
+    """A weighted score of generated images in [-1, 1] against clients' real images, to be minimised.
+
+    A `GAN` takes it among its `generator_losses` and gives it the clients' training images when fitting starts;
+    elsewhere call `set_references` once and then the loss itself on images.
+
+    With several embeddings each one's score is divided by a running mean of its own magnitude before they are averaged,
+    so that none outweighs the others by its scale. Scores measured under an embedding that was trained on prove little:
+    they are marked as `optimised_on`.
+
+    Args:
+        loss: the score, e.g. `FastFIDLoss()`; each embedding gets a copy.
+        embeddings: names, embeddings, or options of `load_embedding` with the key "name".
+        weight: the factor of the loss beside the adversarial one, a number or e.g. `AdaptiveWeight()`.
+        client_weights: the clients' weights, shared by avg and all.
+        separate: whether a GAN makes images of their own for this loss, in a second backward pass, instead of using
+            those that the critic sees.
+        num_images: images of that second pass; as many as the critic sees by default.
+        chunk: images made and embedded at once. In a second pass the gradient is cached (see `gradient_cache`) so that
+            memory holds one chunk, the generator included; in a joint pass it bounds the embedding's memory, with
+            `checkpointing`.
+        checkpointing: whether the embedding's activations are computed again in the backward pass instead of kept.
+        cache: folder that keeps the real images' features.
+
+    Raises:
+        ValueError: for values out of range, or embeddings given twice.
+    """
+
+    exchanged = "personal"
+
+    def __init__(
+        self,
+        loss: FeatureLoss,
+        embeddings: Sequence[str | Mapping[str, Any] | Embedding] = ("inception-v3-compat",),
+        weight: float | Weight = 1.0,
+        client_weights: Weights = "examples",
+        separate: bool = False,
+        num_images: int | None = None,
+        chunk: int | None = None,
+        checkpointing: bool = False,
+        cache: str | None = None,
+    ) -> None:
+        super().__init__()
+        for name, number in (("num_images", num_images), ("chunk", chunk)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name}={number}: must be at least 1")
+        if num_images is not None and not separate:
+            raise ValueError(f"num_images={num_images} is for a pass of its own; give separate=True too")
+        self.embeddings = nn.ModuleList(load_embedding(embedding) for embedding in embeddings)
+        names = [str(embedding.name) for embedding in self.embeddings]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"a loss needs embeddings, each once, got {names}")
+        self.losses = nn.ModuleList(copy.deepcopy(loss) for _ in names)
+        self.weight = weight if isinstance(weight, Weight) else FixedWeight(float(weight))
+        # each embedding's share of the mean: one over the magnitude of its score
+        self.balance = nn.ModuleList(_RunningMagnitude() for _ in names) if len(names) > 1 else None
+        self.client_weights, self.separate, self.num_images = client_weights, separate, num_images
+        self.chunk, self.checkpointing, self.cache = chunk, checkpointing, cache
+        self.score, self.names = loss.score, names
+        self._totals: dict[str, Tensor] = {}
+        self._steps = 0
+
+    # ---- the clients' side ----
+
+    @property
+    def has_references(self) -> bool:
+        """Whether the clients' images are known."""
+        return all(loss.dim is not None for loss in self.losses)
+
+    def set_references(self, clients: Sequence[Tensor], device: torch.device | str | None = None) -> "EmbeddedLoss":
+        """The loss itself, against the clients' images from now on; embeds them all.
+
+        Args:
+            clients: uint8 images [n_i, C, H, W], or points [n_i, D], one tensor a client.
+            device: where to embed; the embeddings move there.
+        """
+        cache = FeatureCache(self.cache) if self.cache else None
+        images, counts = torch.cat(list(clients)), [len(part) for part in clients]
+        for loss, embedding in zip(self.losses, self.embeddings):
+            assert isinstance(embedding, Embedding)
+            assert isinstance(loss, FeatureLoss)
+            description = f"embedding the loss's references with {embedding.name}"
+            features = embed(embedding, images, device=device, description=description, cache=cache)
+            loss.set_references(list(features.split(counts)), self.client_weights)
+        return self
+
+    def start_turn(self, client: int | None) -> None:
+        """Tells whose turn it is, for losses with aggregate "own"; None: nobody's."""
+        for loss in self.losses:
+            loss.start_turn(client)  # type: ignore[operator]
+
+    # ---- the generator's side ----
+
+    def forward(self, images: Tensor, adversarial: Tensor | None = None) -> Tensor:
+        """The weighted loss of images [m, C, H, W] in [-1, 1], a scalar differentiable in them.
+
+        Args:
+            images: generated images.
+            adversarial: the generator's adversarial loss at this step, for weights that adapt to it.
+        """
+        parts = images.split(self.chunk or len(images))
+        return self.objective(torch.cat([self.encode(part) for part in parts]), adversarial)
+
+    def backward_parts(self, generator: nn.Module, latents: Tensor, adversarial: Tensor | None) -> Iterator[Tensor]:
+        """Scalars whose backward passes, each before the next is taken, give the weighted loss's gradient.
+
+        Args:
+            generator: latents to images in [-1, 1]. One whose images depend on each other (BatchNorm) sees chunks as
+                batches.
+            latents: [m, ...], one an image.
+            adversarial: as for `forward`.
+        """
+        if self.chunk is None:
+            yield self(generator(latents), adversarial)
+            return
+        before = [buffer.clone() for buffer in generator.buffers()]
+
+        def objective(features: Tensor) -> Tensor:
+            # between the two passes, of which only one may move running statistics
+            for buffer, value in zip(generator.buffers(), before):
+                buffer.copy_(value)
+            return self.objective(features, adversarial)
+
+        yield from gradient_cache(objective, lambda part: self.encode(generator(part)), latents, self.chunk)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Features of all embeddings side by side [m, sum of D]."""
+        keep = not (self.checkpointing and torch.is_grad_enabled() and images.requires_grad)
+        features = [
+            embedding(images) if keep else checkpoint(embedding, images, use_reentrant=False, preserve_rng_state=False)
+            for embedding in self.embeddings
+        ]
+        return features[0] if len(features) == 1 else torch.cat(features, dim=1)
+
+    def objective(self, features: Tensor, adversarial: Tensor | None = None) -> Tensor:
+        """The weighted loss of features [m, sum of D] as `encode` gives them."""
+        dims = [loss.dim for loss in self.losses]
+        if None in dims:
+            raise ValueError("the loss has no references yet; call set_references([client's images, ...])")
+        values = [loss(part) for loss, part in zip(self.losses, features.split(dims, dim=1))]
+        if self.balance is None:
+            value = values[0]
+        else:
+            value = torch.stack([v / magnitude(v).to(v) for v, magnitude in zip(values, self.balance)]).mean()
+        factor = self.weight(value, adversarial)
+        self._count(values, factor)
+        return factor * value
+
+    def _count(self, values: Sequence[Tensor], factor: Tensor) -> None:
+        found = {f"{self.score}_loss/{name}": value for name, value in zip(self.names, values)}
+        found[f"{self.score}_loss/weight"] = factor
+        for name, value in found.items():
+            total = self._totals.get(name)
+            self._totals[name] = value.detach().clone() if total is None else total + value.detach()
+        self._steps += 1
+
+    def take_totals(self) -> tuple[dict[str, Tensor], int]:
+        """Sums of each embedding's score and of the weight since the last call, and over how many steps."""
+        totals, steps = self._totals, self._steps
+        self._totals, self._steps = {}, 0
+        return totals, steps
+
+
+class _RunningMagnitude(nn.Module):
+    """The running mean of |value| over steps, without gradient."""
+
+    def __init__(self, decay: float = 0.9) -> None:
+        super().__init__()
+        self.decay = decay
+        self.mean: Tensor
+        self.mass: Tensor
+        self.register_buffer("mean", torch.zeros(()))
+        self.register_buffer("mass", torch.zeros(()))
+
+    @torch.no_grad()
+    def forward(self, value: Tensor) -> Tensor:
+        self.mean.mul_(self.decay).add_(value.detach().abs().to(self.mean), alpha=1 - self.decay)
+        self.mass.mul_(self.decay).add_(1 - self.decay)
+        return (self.mean / self.mass).clamp(min=torch.finfo(torch.float32).tiny)

@@ -1,0 +1,81 @@
+"""How much an extra loss weighs beside the adversarial one."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+
+class Weight(nn.Module, ABC):
+    """The factor of an extra loss; its state, if any, stays with the client."""
+
+    exchanged = "personal"
+
+    @abstractmethod
+    def forward(self, value: Tensor, adversarial: Tensor | None) -> Tensor:
+        """The factor, a scalar without gradient.
+
+        Args:
+            value: the extra loss, a scalar.
+            adversarial: the generator's adversarial loss at this step, a scalar; None outside a game.
+        """
+
+
+class FixedWeight(Weight):
+    """The same factor at every step.
+
+    Args:
+        factor: at least 0.
+    """
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        if not factor >= 0:
+            raise ValueError(f"factor={factor}: the weight of a loss is at least 0")
+        self.factor = factor
+
+    def forward(self, value: Tensor, adversarial: Tensor | None) -> Tensor:
+        return torch.full_like(value.detach(), self.factor)
+
+
+class AdaptiveWeight(Weight):
+    """|L_adv| / |L_extra|, so that the extra loss always weighs as much as the adversarial one.
+
+    Eq. 10 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) takes both at the present step
+    (`decay=0`). A Wasserstein game's loss has no fixed sign, and at the step where it crosses zero that ratio switches
+    the extra loss off; an unbiased MMD^2 may cross zero too, and there the ratio explodes. So magnitudes are running
+    means over the client's steps, and the adversarial one has a floor.
+
+    Args:
+        strength: a factor on the ratio; the paper halves it for SAGAN.
+        decay: of both running means, a step; 0 is the present step alone.
+        floor: the least magnitude of the adversarial loss that counts.
+
+    Raises:
+        ValueError: for values out of range; when called without an adversarial loss.
+    """
+
+    def __init__(self, strength: float = 1.0, decay: float = 0.9, floor: float = 0.1) -> None:
+        super().__init__()
+        if not strength >= 0:
+            raise ValueError(f"strength={strength}: must be at least 0")
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay={decay}: must lie in [0, 1)")
+        if not floor >= 0:
+            raise ValueError(f"floor={floor}: must be at least 0")
+        self.strength, self.decay, self.floor = strength, decay, floor
+        self.magnitudes: Tensor  # running means of |adversarial| and |value|, uncorrected
+        self.mass: Tensor  # what the means' weights add up to: 1 - decay^steps
+        self.register_buffer("magnitudes", torch.zeros(2))
+        self.register_buffer("mass", torch.zeros(()))
+
+    @torch.no_grad()
+    def forward(self, value: Tensor, adversarial: Tensor | None) -> Tensor:
+        if adversarial is None:
+            raise ValueError("an AdaptiveWeight needs the adversarial loss beside the images; use a FixedWeight")
+        sizes = torch.stack([adversarial.detach().to(self.mass), value.detach().to(self.mass)]).abs()
+        self.magnitudes.mul_(self.decay).add_(sizes, alpha=1 - self.decay)
+        self.mass.mul_(self.decay).add_(1 - self.decay)
+        game, extra = (self.magnitudes / self.mass).unbind()
+        tiny = torch.finfo(torch.float32).tiny
+        return (self.strength * game.clamp(min=self.floor) / extra.clamp(min=tiny)).to(value)
