@@ -199,3 +199,17 @@ def test_a_difference_is_described_where_a_state_holds_no_tensors():
     assert describe_difference({"extra": {"a": 1}, "w": torch.zeros(2)}, {"extra": {}, "w": torch.zeros(3)}) == (
         "1 tensors of another shape (w is [3] there and [2] here)"
     )
+
+
+def test_what_a_module_declares_personal_never_travels():
+    net = Net()
+    net.norm.exchanged = "personal"
+    exchange = exchange_of(net, optimized=trained(net))
+    assert list(exchange.personal) == [
+        "norm.weight",
+        "norm.bias",
+        "norm.running_mean",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+    ]
+    assert list(exchange.shared) == ["body.weight", "head.weight"]

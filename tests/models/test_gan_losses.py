@@ -1,0 +1,132 @@
+"""GANs that train on scores of their images, alone and over clients."""
+
+import lightning as L
+import pytest
+import torch
+
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import ByClass
+from fedgen.data import Digits
+from fedgen.federated import FedAvgStrategy
+from fedgen.losses import AdaptiveWeight, EmbeddedLoss
+from fedgen.models import WGANGP
+from tests.losses.simple import MeanLoss, two_numbers
+
+
+def embedded(aggregate="all", **options):
+    return EmbeddedLoss(MeanLoss(aggregate), [two_numbers()], **options)
+
+
+def federate(module, tmp_path, rounds=2, strategy=None, ckpt_path=None, **options):
+    data = FederatedDataModule(Digits(), ByClass(classes_per_client=2), batch_size=8, seed=0)
+    trainer = L.Trainer(
+        strategy=strategy or FedAvgStrategy(communication_interval=2, seed=0),
+        max_epochs=rounds,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        limit_val_batches=0,
+        default_root_dir=tmp_path,
+        **options,
+    )
+    trainer.fit(module, data, ckpt_path=ckpt_path)
+    return trainer
+
+
+def weights(module):
+    return torch.cat([p.detach().flatten() for p in module.generator.parameters()])
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_score_pulls_the_generator_towards_the_clients(make_gan, tmp_path, separate):
+    """With the adversarial loss drowned, the images' mean and mean square go to the digits'."""
+    module = make_gan(
+        n_critic=1,
+        lr=0.02,
+        generator_losses=[embedded(weight=1000.0, separate=separate, chunk=4 if separate else None)],
+    )
+    trainer = federate(module, tmp_path, rounds=1)
+    before = trainer.callback_metrics["mean_loss/two-numbers"]
+    trainer = federate(module, tmp_path, rounds=10)
+    assert trainer.callback_metrics["mean_loss/two-numbers"] < before / 4
+    assert trainer.callback_metrics["mean_loss/weight"] == 1000
+
+
+def test_a_weight_of_zero_changes_nothing(make_gan, tmp_path):
+    plain = make_gan(n_critic=1, lr=0.01)
+    other = make_gan(n_critic=1, lr=0.01, generator_losses=[embedded(weight=0.0)])
+    federate(plain, tmp_path)
+    federate(other, tmp_path)
+    assert torch.equal(weights(plain), weights(other))
+
+
+def test_a_second_pass_may_have_more_images_than_the_batch(make_gan, tmp_path):
+    module = make_gan(n_critic=1, generator_losses=[embedded(separate=True, num_images=20, chunk=8)])
+    trainer = federate(module, tmp_path, rounds=1)
+    seen = [float(slot["loss_modules.0.losses.0.seen"]) for slot in trainer.strategy._memory.personal.values()]
+    assert seen == [2 * 20] * 5
+
+
+def test_what_a_loss_remembers_is_each_clients_own_and_survives_resuming(make_gan, tmp_path):
+    def build():
+        return make_gan(n_critic=1, lr=0.01, generator_losses=[embedded(weight=AdaptiveWeight())])
+
+    whole = build()
+    trainer = federate(whole, tmp_path, rounds=4)
+    memory = trainer.strategy._memory.personal
+    assert [float(slot["loss_modules.0.losses.0.seen"]) for slot in memory.values()] == [4 * 2 * 8] * 5
+    assert len({float(slot["loss_modules.0.weight.magnitudes"][0]) for slot in memory.values()}) == 5
+    first = build()
+    path = tmp_path / "half.ckpt"
+    federate(first, tmp_path, rounds=2).save_checkpoint(path)
+    second = build()
+    federate(second, tmp_path, rounds=4, ckpt_path=path)
+    assert torch.equal(weights(second), weights(whole))
+
+
+def test_own_means_the_client_whose_turn_it_is_and_nobody_in_pooled_training(make_gan, tmp_path):
+    turns = []
+
+    class Listening(MeanLoss):
+        def start_turn(self, client):
+            super().start_turn(client)
+            turns.append(client)
+
+    loss = EmbeddedLoss(Listening("own"), [two_numbers()])
+    federate(make_gan(n_critic=1, generator_losses=[loss]), tmp_path, rounds=1)
+    assert turns == [0, 1, 2, 3, 4]
+    turns.clear()
+    data = FederatedDataModule(Digits(), ByClass(), batch_size=8, iterations=3, seed=0)
+    trainer = L.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, limit_val_batches=0, default_root_dir=tmp_path,
+    )  # fmt: skip
+    trainer.fit(make_gan(n_critic=1, generator_losses=[EmbeddedLoss(Listening("own"), [two_numbers()])]), data)
+    assert turns == [None, None, None]
+
+
+def test_scores_know_what_was_trained_on(make_gan):
+    assert make_gan().optimised_on == []
+    assert make_gan(generator_losses=[embedded(), torch.nn.Identity()]).optimised_on == ["two-numbers"]
+
+
+def test_data_without_clients_need_references_set_before(make_gan, fit):
+    with pytest.raises(ValueError, match=r"two-numbers has no references.*FederatedDataModule.*set_references"):
+        fit(make_gan(n_critic=1, generator_losses=[embedded()]))
+    loss = embedded()
+    loss.set_references([torch.zeros(4, 1, 8, 8, dtype=torch.uint8)])
+    fit(make_gan(n_critic=1, generator_losses=[loss]))
+    assert loss.losses[0].seen == 8
+
+
+def test_a_saved_model_samples_without_its_losses(make_gan, tmp_path):
+    module = make_gan(n_critic=1, generator_losses=[embedded(weight=AdaptiveWeight())])
+    path = tmp_path / "model.ckpt"
+    federate(module, tmp_path, rounds=1).save_checkpoint(path)
+    again = WGANGP.load_from_checkpoint(path, weights_only=True)
+    draws = [torch.Generator().manual_seed(3) for _ in range(2)]
+    assert torch.equal(again.sample(4, draws[0]), module.sample(4, draws[1]))
