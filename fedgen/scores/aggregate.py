@@ -22,6 +22,7 @@ class FederatedScore:
         terms: for fid {"mean": {"avg", "all"}, "covariance": {"avg", "all"}}, which add up to the values; else empty.
         error_parts: {"generated": {...}, "real": {...}}, standard errors with the other side's images held fixed. Two
             checkpoints scored against the same clients share the second, so their difference has mostly the first.
+        client_errors: float64 [K], standard errors of `per_client`; None if they were not asked for.
     """
 
     name: str
@@ -30,6 +31,7 @@ class FederatedScore:
     errors: dict[str, float] = field(default_factory=dict)
     terms: dict[str, dict[str, float]] = field(default_factory=dict)
     error_parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    client_errors: Tensor | None = None
 
 
 def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
@@ -89,9 +91,10 @@ def combine(
     weights: Tensor,
     terms: dict[str, dict[str, float]] | None = None,
     error_parts: dict[str, dict[str, float]] | None = None,
+    client_errors: Tensor | None = None,
 ) -> FederatedScore:
     """The FederatedScore of per-client scores [K] and the score against the pool; errors add in squares over parts."""
     values = {"avg": aggregate(per_client, weights), "all": pooled, "worst": aggregate(per_client, weights, "worst")}
     parts = error_parts or {}
     errors = {key: sum(part[key] ** 2 for part in parts.values()) ** 0.5 for key in values} if parts else {}
-    return FederatedScore(name, per_client, values, errors, terms or {}, parts)
+    return FederatedScore(name, per_client, values, errors, terms or {}, parts, client_errors)

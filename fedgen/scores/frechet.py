@@ -81,12 +81,12 @@ class FrechetReference:
 
     @classmethod
     def from_features(
-        cls, features: Iterable[Tensor], weights: Weights = "examples", ddof: float = 1
+        cls, features: Iterable[Tensor | Gaussian], weights: Weights = "examples", ddof: float = 1
     ) -> "FrechetReference":
         """The reference of clients given by features [n_i, D], taken one at a time (a generator will do).
 
         Args:
-            features: floating tensors, one a client.
+            features: floating tensors, one a client; a summary for a client whose features are not at hand.
             weights: "examples" (n_i / n): the pool is the union of the images, and `all` equals the FID on concatenated
                 features. "uniform" or K numbers: the pool is the mixture sum_i w_i P_i, whose covariance is the
                 population's for ddof = 0 and, for ddof = 1, that times n' / (n' - 1) with the effective number of
@@ -96,7 +96,7 @@ class FrechetReference:
         Raises:
             ValueError: for unusable features or weights, or a client with one image under ddof = 1.
         """
-        return cls(((summarize(part), part) for part in _checked(features)), weights, ddof)
+        return cls(_summarized(features), weights, ddof)
 
     @classmethod
     def from_summaries(
@@ -132,7 +132,8 @@ class FrechetReference:
         }
         counted = distances[:clients].masked_fill(self.weights == 0, -1.0)
         parts = influences.parts(int(counted.argmax()), pool) if influences else None
-        return combine("fid", distances[:clients], float(distances[pool]), self.weights, named, parts)
+        own = influences.of_clients() if influences else None
+        return combine("fid", distances[:clients], float(distances[pool]), self.weights, named, parts, own)
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:
         """FID to each client alone, float64 [K], for those who do not need the pool's."""
@@ -209,11 +210,15 @@ def _mass(weights: Weights, number: int, count: float) -> float:
     return float(weights[number]) if number < len(weights) else 0.0  # lengths are checked once all clients are seen
 
 
-def _checked(features: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The features on the CPU, with the client's place in the error where they are unusable."""
-    for number, part in enumerate(features):
+def _summarized(clients: Iterable[Tensor | Gaussian]) -> Iterator[tuple[Gaussian, Tensor | None]]:
+    """Summaries with their features on the CPU, and the client's place in the error where those are unusable."""
+    for number, part in enumerate(clients):
+        if isinstance(part, Gaussian):
+            yield part, None
+            continue
         check_features(part, f"features of client {number}")
-        yield part.detach().cpu()
+        features = part.detach().cpu()
+        yield summarize(features), features
 
 
 def _check_dim(expected: int, given: int) -> None:

@@ -139,11 +139,17 @@ class InfluenceErrors:
             "worst": self.real[worst],
         }
         return {
-            "generated": {
-                key: float(mean_variance(h, count=self.summary.count)) ** 0.5 for key, h in generated.items()
-            },
+            "generated": {key: self._generated_variance(h) ** 0.5 for key, h in generated.items()},
             "real": {key: variance**0.5 for key, variance in real.items()},
         }
+
+    def of_clients(self) -> Tensor:
+        """Standard error of each client's own score, float64 [K]: over generated and real images both."""
+        variances = [self._generated_variance(self.generated[i]) + self.real[i] for i in range(len(self.weights))]
+        return torch.tensor(variances, dtype=torch.float64).sqrt()
+
+    def _generated_variance(self, influences: Tensor) -> float:
+        return float(mean_variance(influences, count=self.summary.count))
 
     def _real_variance(self, influences: Tensor, sample: Sample) -> float:
         """Variance when each client's images vary on their own: sum_i w_i^2 var(mean_i), w = 1 for one client."""

@@ -5,7 +5,7 @@ sum_i w_i C_i is the pool's cross mean exactly and B is common, so avg - all = s
 images alone: it is the same for every generator, and both aggregates rank alike.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -54,17 +54,23 @@ def mmd2_subsets(
     Raises:
         ValueError: if a side has fewer than `size` images or `size` is below 2.
     """
+    values = list(subset_values(x, y, kernel, subsets, size, seed))
+    return float(np.mean(values)), float(np.std(values))
+
+
+def subset_values(
+    x: Tensor, y: Tensor, kernel: Kernel | None = None, subsets: int = 100, size: int = 1000, seed: int = 2020
+) -> Iterator[float]:
+    """The U-statistic of one random subset after another, as `mmd2_subsets` averages them."""
     _check_pair(x, y)
     if not 2 <= size <= min(len(x), len(y)):
         raise ValueError(
             f"subsets of {size} images need 2 <= size <= {min(len(x), len(y))}, the images of the smaller side"
         )
     random = np.random.RandomState(seed)
-    values = []
     for _ in range(subsets):
         chosen = [side[torch.from_numpy(random.choice(len(side), size, replace=False))] for side in (x, y)]
-        values.append(mmd2(chosen[0], chosen[1], kernel, "u"))
-    return float(np.mean(values)), float(np.std(values))
+        yield mmd2(chosen[0], chosen[1], kernel, "u")
 
 
 class KernelReference:
@@ -141,16 +147,16 @@ class KernelReference:
         means = between.mean(1)
         per_client = self.within + within - 2 * means
         pooled = self.within_pool + within - 2 * float(self.weights @ means)
-        parts = {}
-        if errors:
-            worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
-            unbiased = self.estimator == "u"
-            parts = {
-                "generated": generated_variances(between, rows, diagonal, self.weights, worst, unbiased),
-                "real": real_variances(self._sums, over_generated / len(generated), worst),
-            }
-        roots = {side: {key: value**0.5 for key, value in part.items()} for side, part in parts.items()}
-        return combine("kid", per_client, pooled, self.weights, error_parts=roots)
+        if not errors:
+            return combine("kid", per_client, pooled, self.weights)
+        worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
+        found = {
+            "generated": generated_variances(between, rows, diagonal, self.weights, worst, self.estimator == "u"),
+            "real": real_variances(self._sums, over_generated / len(generated), worst),
+        }
+        roots = {side: {key: value**0.5 for key, value in parts.items()} for side, (parts, _) in found.items()}
+        of_clients = (found["generated"][1] + found["real"][1]).sqrt()
+        return combine("kid", per_client, pooled, self.weights, error_parts=roots, client_errors=of_clients)
 
 
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:

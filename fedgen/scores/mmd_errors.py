@@ -55,8 +55,8 @@ class ClientSums:
 
 def generated_variances(
     between: Tensor, rows: Tensor, diagonal: Tensor, weights: Tensor, worst: int, unbiased: bool
-) -> dict[str, float]:
-    """Variances of avg, all and worst over generated images; those of avg and all are one.
+) -> tuple[dict[str, float], Tensor]:
+    """Variances over generated images: of avg, all and worst (those of avg and all are one), and of each client [K].
 
     Args:
         between: mean kernel of client i with generated image g [K, m].
@@ -68,17 +68,18 @@ def generated_variances(
     """
     count = between.shape[1]
     if count < 2:
-        return {"avg": 0.0, "all": 0.0, "worst": 0.0}
+        return {"avg": 0.0, "all": 0.0, "worst": 0.0}, torch.zeros_like(weights)
     without = torch.full_like(rows, count - 1.0)
     within = _mean(rows.sum() - 2 * rows + diagonal, diagonal.sum() - diagonal, without, unbiased)
-    curves = torch.stack([weights @ between, between[worst]])
+    curves = torch.cat([between, (weights @ between).unsqueeze(0)])
     cross = (curves.sum(1, keepdim=True) - curves) / (count - 1)
-    average, extreme = jackknife_variance(within - 2 * cross).tolist()
-    return {"avg": average, "all": average, "worst": extreme}
+    variances = jackknife_variance(within - 2 * cross)
+    average = float(variances[-1])
+    return {"avg": average, "all": average, "worst": float(variances[worst])}, variances[:-1]
 
 
-def real_variances(sums: ClientSums, between: Tensor, worst: int) -> dict[str, float]:
-    """Variances of avg, all and worst over real images, which vary within each client independently.
+def real_variances(sums: ClientSums, between: Tensor, worst: int) -> tuple[dict[str, float], Tensor]:
+    """Variances over real images, which vary within each client on its own: of avg, all and worst, and each client [K].
 
     Args:
         sums: kernel sums among the clients' images.
@@ -87,6 +88,7 @@ def real_variances(sums: ClientSums, between: Tensor, worst: int) -> dict[str, f
     """
     moments = sums.pool_moments()
     variances = {"avg": 0.0, "all": 0.0, "worst": 0.0}
+    of_clients = torch.zeros_like(sums.weights)
     start = 0
     for client, count in enumerate(sums.counts.tolist()):
         mine = slice(start, start + count)
@@ -99,8 +101,9 @@ def real_variances(sums: ClientSums, between: Tensor, worst: int) -> dict[str, f
         pool = _pool_without(sums, moments, mine, weight)
         variances["avg"] += weight**2 * own
         variances["all"] += float(jackknife_variance(pool - 2 * weight * cross))
-        variances["worst"] += own if client == worst else 0.0
-    return variances
+        of_clients[client] = own
+    variances["worst"] = float(of_clients[worst])
+    return variances, of_clients
 
 
 def _within_without(sums: ClientSums, mine: slice) -> Tensor:

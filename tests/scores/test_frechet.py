@@ -116,6 +116,12 @@ def test_summaries_and_generators_of_features_give_the_same_values() -> None:
     assert score.errors == pytest.approx(summaries.errors, rel=0.5)  # normal features here, so the stand-ins fit
 
 
+def test_summaries_may_stand_beside_features() -> None:
+    mixed = FrechetReference.from_features([CLIENTS[0], summarize(CLIENTS[1]), *CLIENTS[2:]])
+    whole = FrechetReference.from_features(CLIENTS)
+    assert mixed.score(draw(50, 1)).values == pytest.approx(whole.score(draw(50, 1)).values, rel=1e-12)
+
+
 def test_many_small_clients_in_batches_equal_a_loop() -> None:
     sizes = torch.randint(2, 60, (40,), generator=torch.Generator().manual_seed(0)).tolist()
     clients = [draw(size, seed, 1 + seed / 40, dim=64) for seed, size in enumerate(sizes)]

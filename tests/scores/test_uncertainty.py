@@ -155,3 +155,14 @@ def test_kid_intervals_cover_the_truth() -> None:
         for key in exact:
             covered[key] += abs(score.values[key] - exact[key]) < 1.96 * score.errors[key]
     assert all(0.90 <= count / 200 <= 0.99 for count in covered.values()), covered
+
+
+@pytest.mark.parametrize("reference_of", [FrechetReference.from_features, KernelReference.from_features])
+def test_each_client_has_the_error_of_its_score_alone(reference_of) -> None:
+    clients, generated = [draw(30, 1, 1.0), draw(9, 2), draw(12, 3, 0.5)], draw(25, 4, 0.3)
+    score = reference_of(clients).score(generated)
+    alone = [reference_of([client]).score(generated).errors["all"] for client in clients]
+    assert score.client_errors is not None
+    assert score.client_errors.tolist() == pytest.approx(alone, rel=1e-9)
+    assert score.errors["worst"] == pytest.approx(float(score.client_errors[score.per_client.argmax()]), rel=1e-12)
+    assert reference_of(clients).score(generated, errors=False).client_errors is None
