@@ -8,10 +8,11 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedgen import seeds
 from fedgen.embeddings.base import Embedding
@@ -27,6 +28,10 @@ CLIP_NAMES = tuple(
 DINOV2_DIMS = {"dinov2-vit-s-14": 384, "dinov2-vit-b-14": 768, "dinov2-vit-l-14": 1024, "dinov2-vit-g-14": 1536}
 
 Precision = Literal["float32", "float64"]
+Resize = Literal["tensorflow-1", "clean-fid"]
+CLEAN = "clean-fid"
+CLEAN_RESIZE = "clean-fid bicubic antialiased"  # in settings and statistics files
+INCEPTION_SIZE = 299
 
 
 class FidelityEmbedding(Embedding):
@@ -40,19 +45,37 @@ class FidelityEmbedding(Embedding):
         name: what stored scores call it.
         dim: length of its features.
         dtype: precision inside; features are float32 in any case.
+        clean_size: side to which images are resized as clean-fid does before the extractor, whose own resize then
+            changes nothing.
     """
 
-    def __init__(self, extractor: Any, name: str, dim: int, dtype: Precision = "float32") -> None:
+    def __init__(
+        self, extractor: Any, name: str, dim: int, dtype: Precision = "float32", clean_size: int | None = None
+    ) -> None:
         precisions = {"float32": torch.float32, "float64": torch.float64}
         if dtype not in precisions:
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
         extractor.to(precisions[dtype])
         extractor.feature_extractor_internal_dtype = precisions[dtype]
-        settings = {"layer": list(extractor.features_list), "dtype": dtype, "resize": "tensorflow-1 bilinear"}
+        resize = "tensorflow-1 bilinear" if clean_size is None else CLEAN_RESIZE
+        settings = {"layer": list(extractor.features_list), "dtype": dtype, "resize": resize}
         super().__init__(name, dim, extractor, channels=3, settings=settings)
+        self.clean_size = clean_size
 
     def features(self, levels: Tensor) -> Tensor:
+        if self.clean_size is not None:
+            levels = clean_resize(levels, self.clean_size)
         return forward_of_floats(type(self.network).forward)(self.network, levels)[0]
+
+
+def clean_resize(levels: Tensor, size: int) -> Tensor:
+    """Grey levels [N, C, size, size], resized as clean-fid does (Parmar et al. 2022, arXiv 2104.11222).
+
+    Pillow's bicubic filter on floats, antialiased, clipped to 0..255 and not quantised again. Computed in float64, where
+    PyTorch's differentiable resize agrees with Pillow to 1e-4 grey levels; in float32 it strays by 5e-3.
+    """
+    resized = F.interpolate(levels.double(), (size, size), mode="bicubic", antialias=True, align_corners=False)
+    return resized.clamp(0, 255).to(levels.dtype)
 
 
 @cache
@@ -73,7 +96,10 @@ def forward_of_floats(forward: Any) -> Callable[[Any, Tensor], tuple[Tensor, ...
 
 
 def load_inception(
-    weights: str | Path | None = None, layer: str = "2048", dtype: Precision = "float32"
+    weights: str | Path | None = None,
+    layer: str = "2048",
+    dtype: Precision = "float32",
+    resize: Resize = "tensorflow-1",
 ) -> FidelityEmbedding:
     """The Inception of the published FID (`inception-v3-compat`), features [N, 2048] or of an earlier layer.
 
@@ -81,12 +107,19 @@ def load_inception(
         weights: the file weights-inception-2015-12-05-6726825d.pth of torch-fidelity's releases; downloaded if None.
         layer: "64", "192", "768" (spatial means), "2048", "logits_unbiased" or "logits".
         dtype: precision inside.
+        resize: "tensorflow-1" as torch-fidelity and the first FID; "clean-fid" as clean-fid, in the same network. Other
+            resize, other number: the name ends in it, `inception-v3-compat-clean-fid`.
     """
     layer = str(layer)
     _check_layer(INCEPTION, layer, tuple(INCEPTION_LAYERS))
-    name = INCEPTION if layer == "2048" else f"{INCEPTION}-{layer}"
+    if resize not in get_args(Resize):
+        raise ValueError(f"{INCEPTION} has no resize {resize!r}; choose one of {', '.join(get_args(Resize))}")
+    clean = resize == CLEAN
+    parts = [INCEPTION, *([layer] if layer != "2048" else []), *([CLEAN] if clean else [])]
     with seeds.isolated():
-        return FidelityEmbedding(build_inception(layer, weights), name, INCEPTION_LAYERS[layer], dtype)
+        extractor = build_inception(layer, weights)
+    size = INCEPTION_SIZE if clean else None
+    return FidelityEmbedding(extractor, "-".join(parts), INCEPTION_LAYERS[layer], dtype, size)
 
 
 def load_vgg16(

@@ -12,6 +12,7 @@ from torch import nn
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
 from fedgen.embeddings.fidelity import (
+    CLEAN,
     CLIP_NAMES,
     DINOV2_DIMS,
     INCEPTION,
@@ -33,11 +34,17 @@ WITH_WEIGHTS: dict[str, Callable[..., Embedding]] = {
     **{name: partial(load_dinov2, name) for name in DINOV2_DIMS},
 }
 
+
+def _inception_options(suffix: str) -> dict[str, Any]:
+    layer = suffix.removesuffix(CLEAN).removesuffix("-") if suffix.endswith(CLEAN) else suffix
+    return ({"layer": layer} if layer else {}) | ({"resize": CLEAN} if suffix.endswith(CLEAN) else {})
+
+
 # Names of stored scores load again: `efficientnet-lite0-224` is efficientnet-lite0 with size=224.
-SUFFIXES: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "efficientnet-lite0": ("size", int),
-    INCEPTION: ("layer", str),
-    "vgg16": ("layer", str),
+SUFFIXES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "efficientnet-lite0": lambda suffix: {"size": int(suffix)} if suffix.isdigit() else {},
+    INCEPTION: _inception_options,
+    "vgg16": lambda suffix: {"layer": suffix},
 }
 
 
@@ -52,13 +59,13 @@ def load_embedding(
     """The frozen embedding of a name, or of any module.
 
     Args:
-        name_or_module: a name (`embedding_names()`), optionally with a size or layer behind it as stored scores write
-            it (`efficientnet-lite0-224`, `inception-v3-compat-192`); or a module, wrapped by `ModuleEmbedding`; an
+        name_or_module: a name (`embedding_names()`), optionally with what stored scores write behind it
+            (`efficientnet-lite0-224`, `inception-v3-compat-192`, `inception-v3-compat-clean-fid`); or a module, wrapped by `ModuleEmbedding`; an
             `Embedding` is returned as it is; or, as recipes give it, all arguments under their names, the name's being
             "name".
         weights: a local file of weights; by default those installed with a package or downloaded.
         options: arguments of the embedding: `size` (efficientnet-lite0), `layer` and `dtype` (inception-v3-compat,
-            vgg16), `dtype` (clip-*, dinov2-*), `repo` (dinov2-*), those of `ModuleEmbedding` for a module.
+            vgg16), `resize` (inception-v3-compat), `dtype` (clip-*, dinov2-*), `repo` (dinov2-*), those of `ModuleEmbedding` for a module.
 
     Raises:
         ValueError: for an unknown name or option.
@@ -96,10 +103,11 @@ def _made(title: str, factory: Callable[..., Embedding], /, *args: Any, **option
 
 
 def _with_suffix(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    for base, (option, convert) in SUFFIXES.items():
+    for base, options_of in SUFFIXES.items():
         suffix = name.removeprefix(f"{base}-")
-        if suffix != name and option not in options and (convert is str or suffix.isdigit()):
-            return base, {**options, option: convert(suffix)}
+        found = options_of(suffix) if suffix != name else {}
+        if found and not found.keys() & options.keys():
+            return base, {**options, **found}
     return name, options
 
 

@@ -1,13 +1,16 @@
 """Values against torch-fidelity's own path, on random weights."""
 
+import numpy as np
 import pytest
 import torch
+from cleanfid.resize import build_resizer
 from torch import nn
 from torch_fidelity.feature_extractor_clip import FeatureExtractorCLIP
 from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
 from fedgen.embeddings import embed, load_embedding
-from fedgen.images import to_uint8
+from fedgen.embeddings.fidelity import clean_resize
+from fedgen.images import quantise, to_uint8
 
 
 @pytest.fixture
@@ -83,6 +86,33 @@ class SmallVgg(nn.Module):
 
     def forward(self, images):
         return self.classifier(self.features(images))
+
+
+@pytest.mark.parametrize("shape", [(20, 12), (64, 64), (299, 299), (512, 300), (17, 400)])
+def test_the_clean_resize_is_clean_fids(shape):
+    levels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+    theirs = build_resizer("clean")(levels)
+    ours = clean_resize(torch.from_numpy(levels).permute(2, 0, 1)[None].float(), 299)
+    assert ours.dtype == torch.float32
+    assert (ours[0].permute(1, 2, 0) - torch.from_numpy(theirs)).abs().max() < 1e-3  # grey levels
+
+
+def test_clean_inception_resizes_outside_the_network_and_has_its_own_name(inception, inception_weights, rgb):
+    clean = load_embedding("inception-v3-compat", weights=inception_weights, resize="clean-fid")
+    assert clean.name == "inception-v3-compat-clean-fid"
+    assert clean.settings["resize"] != inception.settings["resize"]
+    assert clean.fingerprint() != inception.fingerprint()
+    # its own resize leaves 299 x 299 images as they are
+    assert torch.equal(clean(rgb), inception.features(clean_resize(quantise(rgb), 299)))
+    images = rgb.clone().requires_grad_()
+    clean(images).sum().backward()
+    assert images.grad.abs().sum() > 0
+    again = load_embedding(clean.name, weights=inception_weights)
+    assert again.fingerprint() == clean.fingerprint()
+    early = load_embedding("inception-v3-compat-64-clean-fid", weights=inception_weights)
+    assert (early.name, early.dim) == ("inception-v3-compat-64-clean-fid", 64)
+    with pytest.raises(ValueError, match="no resize 'clean'; choose one of tensorflow-1, clean-fid"):
+        load_embedding("inception-v3-compat", weights=inception_weights, resize="clean")
 
 
 def test_vgg16_gives_its_second_hidden_layer(monkeypatch, tmp_path, rgb):
