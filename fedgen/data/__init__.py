@@ -1,12 +1,27 @@
 """Data sets: labelled images or points in memory."""
 
 from fedgen.data.cifar10 import CIFAR10
+from fedgen.data.cifar100 import CIFAR100
 from fedgen.data.dataset import DataSet
 from fedgen.data.digits import Digits
 from fedgen.data.examples import Examples
 from fedgen.data.fashion_mnist import FashionMNIST
 from fedgen.data.gaussian_mixture import GaussianMixture
 from fedgen.data.image_folder import ImageFolder
+from fedgen.data.imagenet32 import ImageNet32
+from fedgen.data.mnist import MNIST
 from fedgen.data.mnist5k import MNIST5k
 
-__all__ = ["CIFAR10", "DataSet", "Digits", "Examples", "FashionMNIST", "GaussianMixture", "ImageFolder", "MNIST5k"]
+__all__ = [
+    "CIFAR10",
+    "CIFAR100",
+    "MNIST",
+    "DataSet",
+    "Digits",
+    "Examples",
+    "FashionMNIST",
+    "GaussianMixture",
+    "ImageFolder",
+    "ImageNet32",
+    "MNIST5k",
+]

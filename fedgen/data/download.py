@@ -17,6 +17,21 @@ def fetch(url: str, folder: Path, md5: str) -> Path:
     return folder / url.rpartition("/")[2]
 
 
+def fetch_any(urls: Sequence[str], folder: Path, md5: str) -> Path:
+    """The path of a file fetched from the first of several addresses that delivers it.
+
+    Raises:
+        OSError: if none does; the message has each one's failure.
+    """
+    failures = []
+    for url in urls:
+        try:
+            return fetch(url, folder, md5)
+        except (OSError, RuntimeError) as error:
+            failures.append(f"{url}: {error}")
+    raise OSError("; ".join(failures))
+
+
 def missing(name: str, searched: Sequence[Path], remedy: str, cause: Exception | None = None) -> FileNotFoundError:
     """The error for a data set that is in none of the folders and could not be downloaded."""
     places = ", ".join(str(folder.absolute()) for folder in searched)
