@@ -71,8 +71,8 @@ class FidelityEmbedding(Embedding):
 def clean_resize(levels: Tensor, size: int) -> Tensor:
     """Grey levels [N, C, size, size], resized as clean-fid does (Parmar et al. 2022, arXiv 2104.11222).
 
-    Pillow's bicubic filter on floats, antialiased, clipped to 0..255 and not quantised again. Computed in float64, where
-    PyTorch's differentiable resize agrees with Pillow to 1e-4 grey levels; in float32 it strays by 5e-3.
+    Pillow's bicubic filter on floats, antialiased, clipped to 0..255 and not quantised again. Computed in float64,
+    where PyTorch's differentiable resize agrees with Pillow to 1e-4 grey levels; in float32 it strays by 5e-3.
     """
     resized = F.interpolate(levels.double(), (size, size), mode="bicubic", antialias=True, align_corners=False)
     return resized.clamp(0, 255).to(levels.dtype)

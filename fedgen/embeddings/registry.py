@@ -60,12 +60,13 @@ def load_embedding(
 
     Args:
         name_or_module: a name (`embedding_names()`), optionally with what stored scores write behind it
-            (`efficientnet-lite0-224`, `inception-v3-compat-192`, `inception-v3-compat-clean-fid`); or a module, wrapped by `ModuleEmbedding`; an
-            `Embedding` is returned as it is; or, as recipes give it, all arguments under their names, the name's being
-            "name".
+            (`efficientnet-lite0-224`, `inception-v3-compat-192`, `inception-v3-compat-clean-fid`); or a module, wrapped
+            by `ModuleEmbedding`; an `Embedding` is returned as it is; or, as recipes give it, all arguments under their
+            names, the name's being "name".
         weights: a local file of weights; by default those installed with a package or downloaded.
         options: arguments of the embedding: `size` (efficientnet-lite0), `layer` and `dtype` (inception-v3-compat,
-            vgg16), `resize` (inception-v3-compat), `dtype` (clip-*, dinov2-*), `repo` (dinov2-*), those of `ModuleEmbedding` for a module.
+            vgg16), `resize` (inception-v3-compat), `dtype` (clip-*, dinov2-*), `repo` (dinov2-*), those of
+            `ModuleEmbedding` for a module.
 
     Raises:
         ValueError: for an unknown name or option.
