@@ -1,6 +1,7 @@
 """Features to summaries that pool: what crosses the line between a client and a server."""
 
 from fedgen.statistics.gaussian import Gaussian, RunningPool, pool, summarize
+from fedgen.statistics.low_rank import thin
 from fedgen.statistics.messages import (
     Message,
     MessageError,
@@ -25,4 +26,5 @@ __all__ = [
     "pool",
     "save_npz",
     "summarize",
+    "thin",
 ]
