@@ -15,7 +15,11 @@ BLOCK = 2048  # images of a block: memory beyond the features is a few blocks of
 
 
 class Kernel(ABC):
-    """A positive definite function of two feature vectors."""
+    """A positive definite function of two feature vectors.
+
+    For its gradient it is also written around an origin o, so that rounding spares what all features have in common:
+    k(x, y) = f(u) with u = <x - o, y - o> + a(x) + a(y). `offsets` is a, `profile` is f with its derivative.
+    """
 
     @abstractmethod
     def block(self, x: Tensor, y: Tensor) -> Tensor:
@@ -24,6 +28,14 @@ class Kernel(ABC):
     @abstractmethod
     def diagonal(self, x: Tensor) -> Tensor:
         """Values of each image with itself, float64 [n]."""
+
+    @abstractmethod
+    def offsets(self, centred: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:
+        """a(x), float64 [n], and its gradient in x, float64 [n, D] or [1, D], for x - origin [n, D] and origin [D]."""
+
+    @abstractmethod
+    def profile(self, u: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """f(u) and f'(u) of u float64 [n, m] with D = dim, in memory of their own; u is overwritten."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,18 @@ class PolynomialKernel(Kernel):
 
     def diagonal(self, x: Tensor) -> Tensor:
         return torch.cat([self._power(part.double().square().sum(1), x.shape[1]) for part in x.split(BLOCK)])
+
+    def offsets(self, centred: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:
+        origin = origin.double()  # u = <x, y>
+        return centred.double() @ origin + origin.square().sum() / 2, origin.unsqueeze(0)
+
+    def profile(self, u: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        gamma = 1.0 / dim if self.gamma is None else self.gamma
+        base = u.mul_(gamma).add_(self.coef0)
+        power = torch.ones_like(base) if self.degree == 1 else base.clone()
+        for _ in range(self.degree - 2):
+            power.mul_(base)
+        return base * power, power.mul_(self.degree * gamma)
 
     def _power(self, products: Tensor, dim: int) -> Tensor:
         base = products.mul_(1.0 / dim if self.gamma is None else self.gamma).add_(self.coef0)
@@ -81,6 +105,15 @@ class RBFKernel(Kernel):
 
     def diagonal(self, x: Tensor) -> Tensor:
         return torch.ones(len(x), dtype=torch.float64, device=x.device)
+
+    def offsets(self, centred: Tensor, origin: Tensor) -> tuple[Tensor, Tensor]:
+        centred = centred.double()  # u = -|x - y|^2 / 2
+        return centred.square().sum(1) / -2, -centred
+
+    def profile(self, u: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        variance = dim if self.sigma is None else self.sigma**2
+        values = u.clamp_(max=0).div_(variance).exp_()
+        return values, values / variance
 
 
 def block_pairs(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
