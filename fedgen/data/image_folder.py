@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
+from fedgen.data.image_files import SUFFIXES, images_below, read_image
 from fedgen.progress import track
-
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
 class ImageFolder(DataSet):
@@ -87,39 +85,12 @@ def list_images(root: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root.absolute()}; give the folder that holds the images")
     classes = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    flat = _images_below(root, "*")
+    flat = images_below(root, recursive=False)
     if classes and flat:
         raise ValueError(f"{root} holds both images (such as {flat[0].name}) and folders; move them into class folders")
-    groups = [_images_below(root / name, "**/*") for name in classes] or [flat]
+    groups = [images_below(root / name, recursive=True) for name in classes] or [flat]
     for group, name in zip(groups, classes or [""]):
         if not group:
             raise FileNotFoundError(f"{(root / name).absolute()} has no images ({', '.join(sorted(SUFFIXES))})")
     labels = [label for label, group in enumerate(groups) for _ in group]
     return [file for group in groups for file in group], labels, tuple(classes)
-
-
-def _images_below(folder: Path, pattern: str) -> list[Path]:
-    found = (path for path in folder.glob(pattern) if path.suffix.lower() in SUFFIXES and path.is_file())
-    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
-
-
-def read_image(path: Path, channels: int, size: int | None) -> Tensor:
-    """One image as uint8 [channels, H, W], turned upright as its EXIF tag says; size x size if a size is given.
-
-    Raises:
-        ValueError: if Pillow cannot read it, or its pixels have more than 8 bits.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as file:
-            if file.mode.startswith(("I", "F")):
-                raise ValueError(f"its pixels ({file.mode}) have more than 8 bits; convert it first")
-            image = ImageOps.exif_transpose(file).convert("RGB" if channels == 3 else "L")
-    # Pillow raises SyntaxError and ValueError, beside OSError, for damaged files.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} ({error})") from error
-    if size is not None:
-        image = ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
-    pixels = np.array(image)
-    return torch.from_numpy(pixels if channels == 3 else pixels[:, :, None]).permute(2, 0, 1).contiguous()

@@ -89,10 +89,10 @@ def test_all_unreadable_files_are_listed(pets):
     Image.effect_noise((64, 64), 50).save(pets / "dog" / "cut.png")
     (pets / "dog" / "cut.png").write_bytes((pets / "dog" / "cut.png").read_bytes()[:2000])
     (pets / "dog" / "empty.jpg").write_bytes(b"")
-    Image.fromarray(np.zeros((4, 6), np.uint16)).save(pets / "dog" / "deep.png")
+    Image.fromarray(np.zeros((4, 6), np.float32)).save(pets / "dog" / "deep.tif")
     with pytest.raises(ValueError, match="3 of 6 images of pets/train cannot be read") as caught:
         ImageFolder(pets).load()
-    assert all(name in str(caught.value) for name in ("cut.png", "empty.jpg", "deep.png", "more than 8 bits"))
+    assert all(name in str(caught.value) for name in ("cut.png", "empty.jpg", "deep.tif", "more than 16 bits"))
 
 
 def test_a_test_split_has_its_own_folder_and_the_same_classes(pets, tmp_path):

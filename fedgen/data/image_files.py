@@ -1,0 +1,105 @@
+"""One image file to pixels: what its header says, and uint8 pixels of any kind of image that Pillow reads."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+ORIENTATION = 0x0112  # EXIF tag; from 5 on, upright means rows and columns swapped
+
+
+def images_below(folder: Path, recursive: bool) -> list[Path]:
+    """The image files of a folder, with those of its subfolders if asked, in the order of their paths.
+
+    Hidden files and folders are left out, and so is whatever has no image's suffix.
+    """
+    found = (path for path in folder.glob("**/*" if recursive else "*") if path.suffix.lower() in SUFFIXES)
+    return sorted(path for path in found if path.is_file() and not _is_hidden(path.relative_to(folder)))
+
+
+def read_image(path: Path, channels: int, size: int | None = None, upright: bool = True) -> Tensor:
+    """One image as uint8 [channels, H, W].
+
+    Palettes are looked up and transparency is dropped. Pixels of 16 bits keep their high byte, v // 256: 0..255 for
+    0..65535, and x for an 8-bit x that was stored as 257 x. Pillow does so for colour, and here grey follows. (The peers
+    clip grey ones of 16 bits at 255, which is nearly all white.)
+
+    Args:
+        path: the file.
+        channels: 3 for RGB, 1 for grey; images are converted.
+        size: side to which it is fitted, see `fit`; as it is if None.
+        upright: whether to turn it as its EXIF tag says; the peers' tools do not.
+
+    Raises:
+        ValueError: if Pillow cannot read it, or its pixels are floats or have more than 16 bits.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as file:
+            _check_mode(file)
+            image = _eight_bits(ImageOps.exif_transpose(file) if upright else file)
+            image = image.convert("RGB" if channels == 3 else "L")
+    # Pillow raises SyntaxError and ValueError, beside OSError, for damaged files.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} ({error})") from error
+    return to_tensor(image if size is None else fit(image, size))
+
+
+def read_header(path: Path, upright: bool = True) -> tuple[tuple[int, int], bool]:
+    """Height and width, and whether the image is grey, from the file's first bytes; see `read_image`.
+
+    Raises:
+        ValueError: if Pillow does not know the file for an image, or its pixels are floats or have more than 16 bits.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            _check_mode(file)
+            width, height = file.size
+            grey = file.mode.startswith("I") or file.mode in ("L", "LA", "La", "1")
+            # Pillow looks for the tag of a PNG behind its pixels, and would decode them all
+            at_hand = upright and (file.format != "PNG" or "exif" in file.info)
+            turned = at_hand and file.getexif().get(ORIENTATION, 1) >= 5
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} ({error})") from error
+    return ((width, height) if turned else (height, width)), grey
+
+
+def fit(image: Any, size: int) -> Any:
+    """A Pillow image resized (bicubic, antialiased; the shorter side to `size`) and cut to its centre, size x size."""
+    from PIL import Image, ImageOps
+
+    return ImageOps.fit(image, (size, size), method=Image.Resampling.BICUBIC)
+
+
+def to_tensor(image: Any) -> Tensor:
+    """The uint8 pixels [C, H, W] of a Pillow image in mode L or RGB."""
+    pixels = np.array(image)
+    return torch.from_numpy(pixels if pixels.ndim == 3 else pixels[:, :, None]).permute(2, 0, 1).contiguous()
+
+
+def _eight_bits(image: Any) -> Any:
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        return Image.fromarray((np.array(image) >> 8).astype(np.uint8))
+    # Pillow warns where a palette's transparency is dropped in one step
+    return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
+
+
+def _check_mode(image: Any) -> None:
+    """ValueError for pixels whose range is unknown: floats, and integers of 32 bits."""
+    # a 16-bit PGM or PNG may come as 32-bit integers, within 0..65535
+    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
+        raise ValueError(
+            f"its pixels (Pillow mode {image.mode}) are floats or have more than 16 bits; convert it first"
+        )
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)

@@ -1,0 +1,97 @@
+"""Every kind of image file that people have, read into the same 8-bit pixels."""
+
+import struct
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedgen.data.image_files import images_below, read_header, read_image
+
+DEEP = np.array([[0, 255, 256, 511], [257 * 7, 32768, 65279, 65535]], np.uint16)
+SHALLOW = [[0, 0, 1, 1], [7, 128, 254, 255]]  # the high bytes
+
+
+def save_deep_png(path, pixels):
+    """A PNG of 16 bits from uint16 [H, W, channels], which Pillow does not write in colour."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width, channels = pixels.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
+    signature = b"\x89PNG\r\n\x1a\n"
+    path.write_bytes(signature + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_grey_of_16_bits_keeps_its_high_byte(tmp_path, suffix):
+    Image.fromarray(DEEP).save(tmp_path / f"a.{suffix}")
+    assert read_image(tmp_path / f"a.{suffix}", channels=1).tolist() == [SHALLOW]
+    assert read_image(tmp_path / f"a.{suffix}", channels=3).tolist() == [SHALLOW] * 3
+    assert read_header(tmp_path / f"a.{suffix}") == ((2, 4), True)
+
+
+def test_big_endian_grey_of_16_bits_is_the_same(tmp_path):
+    Image.fromarray(DEEP.astype(">u2")).save(tmp_path / "a.tif")
+    assert read_image(tmp_path / "a.tif", channels=1).tolist() == [SHALLOW]
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_colour_of_16_bits_and_grey_of_16_bits_agree(tmp_path, channels):
+    save_deep_png(tmp_path / "a.png", DEEP[:, :, None].repeat(channels, 2))
+    assert read_image(tmp_path / "a.png", channels=3).tolist() == [SHALLOW] * 3
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
+def test_grey_repeated_is_the_same_in_every_mode(tmp_path, mode):
+    levels = np.array([[0, 255], [255, 0]], np.uint8)
+    image = Image.fromarray(levels)
+    (image.convert("RGB").quantize(4) if mode == "P" else image.convert(mode)).save(tmp_path / "a.tif")
+    assert read_image(tmp_path / "a.tif", channels=3).tolist() == [levels.tolist()] * 3
+    assert read_header(tmp_path / "a.tif") == ((2, 2), mode in ("1", "L", "LA"))
+
+
+def test_transparency_is_dropped_and_not_blended(tmp_path):
+    Image.new("RGBA", (2, 2), (10, 20, 30, 0)).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", channels=3)[:, 0, 0].tolist() == [10, 20, 30]
+    palette = Image.new("RGB", (2, 2), (10, 20, 30)).quantize(2)
+    palette.save(tmp_path / "b.png", transparency=b"\x00\x80")
+    assert read_image(tmp_path / "b.png", channels=3)[:, 0, 0].tolist() == [10, 20, 30]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tif", "webp"])
+def test_headers_know_the_size_after_turning(tmp_path, suffix):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    Image.new("RGB", (6, 4)).save(tmp_path / f"a.{suffix}", exif=exif)
+    path = tmp_path / f"a.{suffix}"
+    assert read_header(path) == ((6, 4), False)
+    assert read_image(path, 3).shape == (3, 6, 4)
+    assert read_header(path, upright=False) == ((4, 6), False)
+    assert read_image(path, 3, upright=False).shape == (3, 4, 6)
+
+
+def test_pixels_of_unknown_range_are_refused_by_header_and_reader(tmp_path):
+    Image.fromarray(np.zeros((2, 2), np.int32)).save(tmp_path / "a.tif")
+    Image.fromarray(np.zeros((2, 2), np.float32)).save(tmp_path / "b.tif")
+    for name in ("a.tif", "b.tif"):
+        for read in (read_header, lambda path: read_image(path, 3)):
+            with pytest.raises(ValueError, match=rf"{name} .*floats or have more than 16 bits"):
+                read(tmp_path / name)
+
+
+def test_files_are_listed_in_order_without_hidden_ones(tmp_path):
+    for name in ("b.png", "a.PNG", ".hidden.png", "notes.txt", "sub/c.jpg", ".thumbs/d.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert [path.name for path in images_below(tmp_path, recursive=False)] == ["a.PNG", "b.png"]
+    assert [path.name for path in images_below(tmp_path, recursive=True)] == ["a.PNG", "b.png", "c.jpg"]
+
+
+def test_a_fitted_image_has_the_size_asked_for(tmp_path):
+    Image.new("L", (10, 6), 7).save(tmp_path / "a.png")
+    assert torch.equal(read_image(tmp_path / "a.png", 1, size=4), torch.full((1, 4, 4), 7, dtype=torch.uint8))
