@@ -1,5 +1,6 @@
 """Data sets: labelled images or points in memory."""
 
+from fedgen.data.celeba import CelebA
 from fedgen.data.cifar10 import CIFAR10
 from fedgen.data.cifar100 import CIFAR100
 from fedgen.data.dataset import DataSet
@@ -16,6 +17,7 @@ __all__ = [
     "CIFAR10",
     "CIFAR100",
     "MNIST",
+    "CelebA",
     "DataSet",
     "Digits",
     "Examples",
