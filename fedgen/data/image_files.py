@@ -24,14 +24,14 @@ def read_image(path: Path, channels: int, size: int | None = None, upright: bool
     """One image as uint8 [channels, H, W].
 
     Palettes are looked up and transparency is dropped. Pixels of 16 bits keep their high byte, v // 256: 0..255 for
-    0..65535, and x for an 8-bit x that was stored as 257 x. Pillow does so for colour, and here grey follows. (The peers
-    clip grey ones of 16 bits at 255, which is nearly all white.)
+    0..65535, and x for an 8-bit x that was stored as 257 x. Pillow does so for colour, and here grey follows. (Peers
+    clip grey of 16 bits at 255, which is nearly all white.)
 
     Args:
         path: the file.
         channels: 3 for RGB, 1 for grey; images are converted.
         size: side to which it is fitted, see `fit`; as it is if None.
-        upright: whether to turn it as its EXIF tag says; the peers' tools do not.
+        upright: whether to turn it as its EXIF tag says; the peers' tools do not. Pillow turns TIFFs in any case.
 
     Raises:
         ValueError: if Pillow cannot read it, or its pixels are floats or have more than 16 bits.
@@ -62,8 +62,8 @@ def read_header(path: Path, upright: bool = True) -> tuple[tuple[int, int], bool
             _check_mode(file)
             width, height = file.size
             grey = file.mode.startswith("I") or file.mode in ("L", "LA", "La", "1")
-            # Pillow looks for the tag of a PNG behind its pixels, and would decode them all
-            at_hand = upright and (file.format != "PNG" or "exif" in file.info)
+            # Pillow turns TIFFs by itself; for the tag of a PNG that has none it would decode all pixels
+            at_hand = upright and file.format != "TIFF" and (file.format != "PNG" or "exif" in file.info)
             turned = at_hand and file.getexif().get(ORIENTATION, 1) >= 5
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} ({error})") from error
