@@ -1,6 +1,6 @@
 """Progress bars with rates and remaining time; silent where there is no terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
@@ -18,7 +18,9 @@ class RateColumn(ProgressColumn):
         return Text(f"{speed:,.0f} {task.fields.get('unit', '')}/s" if speed else "", style="progress.data.speed")
 
 
-def track(items: Iterable[T], description: str, total: float, unit: str, step: float = 1) -> Iterator[T]:
+def track(
+    items: Iterable[T], description: str, total: float, unit: str, step: float | Callable[[T], float] = 1
+) -> Iterator[T]:
     """Yields the items while a transient bar counts them on standard error.
 
     Args:
@@ -26,7 +28,7 @@ def track(items: Iterable[T], description: str, total: float, unit: str, step: f
         description: the text before the bar.
         total: the number of units in all.
         unit: the name of a unit, e.g. "images".
-        step: units an item stands for (the last item is cut to the total).
+        step: units an item stands for (the last item is cut to the total), or what gives them for an item.
     """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()
@@ -35,5 +37,5 @@ def track(items: Iterable[T], description: str, total: float, unit: str, step: f
         done = 0.0
         for item in items:
             yield item
-            done = min(done + step, total)
+            done = min(done + (step(item) if callable(step) else step), total)
             bar.update(task, completed=done)

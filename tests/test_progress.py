@@ -64,3 +64,8 @@ def test_an_error_inside_the_loop_comes_through(monkeypatch):
 
     with pytest.raises(RuntimeError, match="broken item"):
         list(track(fail(), "reading", 2, "items"))
+
+
+def test_items_may_say_how_many_units_they_are(updates):
+    assert list(track(["ab", "c", "defg"], "reading", 6, "letters", step=len)) == ["ab", "c", "defg"]
+    assert updates == [2, 3, 6]

@@ -1,6 +1,6 @@
 """Many images to features, in batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -48,30 +48,43 @@ def embed(
         stored = cache.load(key)
         if stored is not None:
             return embedding.checked(stored, len(images))
-    features = _embedded(embedding, images, batch_size, description or f"embedding with {embedding.name}")
+    batches = images.split(batch_size)
+    features = embed_batches(embedding, batches, len(images), description or f"embedding with {embedding.name}")
     if cache is not None and key is not None:
         cache.store(key, features)
     return features
 
 
 @torch.no_grad()
-def _embedded(embedding: Embedding, images: Tensor, batch_size: int, description: str) -> Tensor:
-    features: Tensor | None = None
+def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, description: str) -> Tensor:
+    """Features [N, dim], float32 on the CPU, of images that come in batches and need not fit into memory together.
+
+    Args:
+        embedding: what maps images to features, on its device.
+        batches: uint8 [n, C, H, W], or points; of differing sizes n, H, W if need be.
+        count: images in all; fewer may come.
+        description: text of the progress bar.
+
+    Raises:
+        ValueError: for NaN or infinity in features, naming the image, or if no image comes.
+    """
+    features = torch.empty(0)
+    done = 0
     unit = "points" if embedding.takes_points else "images"
-    starts = range(0, len(images), batch_size)
-    for start in track(starts, description, total=len(images), unit=unit, step=batch_size):
-        batch = images[start : start + batch_size].to(embedding.device)
-        part = embedding(batch).cpu()
+    for batch in track(batches, description, total=count, unit=unit, step=len):
+        part = embedding(batch.to(embedding.device)).cpu()
         bad = next(_not_finite(part), None)
         if bad is not None:
             raise ValueError(
-                f"embedding {embedding.name} gives NaN or infinity for image {start + bad}; check its weights and dtype"
+                f"embedding {embedding.name} gives NaN or infinity for image {done + bad}; check its weights and dtype"
             )
-        if features is None:
-            features = torch.empty(len(images), part.shape[1])
-        features[start : start + len(part)] = part
-    assert features is not None  # there is at least one image
-    return features
+        if done == 0:
+            features = torch.empty(count, part.shape[1])
+        features[done : done + len(part)] = part
+        done += len(part)
+    if done == 0:
+        raise ValueError(f"no images to embed with {embedding.name}")
+    return features[:done]
 
 
 def _quantised(embedding: Embedding, images: Tensor) -> Tensor:

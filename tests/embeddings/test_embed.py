@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from fedgen.embeddings import embed, load_embedding
+from fedgen.embeddings.embed import embed_batches
 from fedgen.images import to_uint8
 
 
@@ -69,3 +70,13 @@ def test_wrong_inputs_are_refused(lite0, images):
         embed(lite0, torch.zeros(4, 2))
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         embed(lite0, images, batch_size=0)
+
+
+def test_batches_of_several_sizes_are_embedded_one_after_another(lite0):
+    draws = torch.Generator().manual_seed(0)
+    parts = [torch.randint(0, 256, (n, 3, s, s), generator=draws, dtype=torch.uint8) for n, s in ((2, 8), (3, 40))]
+    features = embed_batches(lite0, iter(parts), 5, "embedding")
+    assert torch.equal(features, torch.cat([embed(lite0, part) for part in parts]))
+    assert len(embed_batches(lite0, parts[:1], 5, "embedding")) == 2
+    with pytest.raises(ValueError, match="no images to embed"):
+        embed_batches(lite0, [], 5, "embedding")
