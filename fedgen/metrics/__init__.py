@@ -1,0 +1,8 @@
+"""The scores as torchmetrics metrics: plain ones, and those of many clients."""
+
+from fedgen.metrics.federated_frechet_distance import FederatedFrechetDistance
+from fedgen.metrics.federated_kernel_distance import FederatedKernelDistance
+from fedgen.metrics.frechet_distance import FrechetDistance
+from fedgen.metrics.kernel_distance import KernelDistance
+
+__all__ = ["FederatedFrechetDistance", "FederatedKernelDistance", "FrechetDistance", "KernelDistance"]

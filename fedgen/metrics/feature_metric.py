@@ -1,0 +1,218 @@
+"""What every metric here promises torchmetrics: exact states on any device, and right merges, syncs and resets."""
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from fedgen.embeddings import Embedding, load_embedding
+from fedgen.statistics.gaussian import check_features
+
+REAL, GENERATED = "real", "generated"
+WITHOUT_FLOAT64 = ("mps",)  # kinds of device whose metrics keep their states on the CPU
+DIGEST = 16  # bytes of a hash
+
+
+class FeatureMetric(Metric):
+    """A score of images or features, with states that do not follow a parent's precision.
+
+    Names of states start with "real_" or "generated_". Images are embedded without gradients. States follow the metric
+    to another device (not to one without float64), and keep their dtype under `.half()`, `.to(torch.bfloat16)` and
+    `set_dtype`. No state and no embedding is part of a `state_dict`.
+
+    Args:
+        embedding: None: `update` takes features [N, D]; a name or a module: as `fedgen.load_embedding` takes it.
+        dim: D; may be left out where the embedding knows it. Every rank needs the same before its first image.
+        normalize: images are floats in [0, 1], cut down to grey levels floor(255 x) as torchmetrics does. If not, they
+            are uint8, or floats in [-1, 1], as everywhere in fedgen.
+        reset_real_features: whether `reset` forgets the real images too.
+        made_with: whatever else decides what the states hold; metrics in which it differs do not merge.
+        kwargs: those of `torchmetrics.Metric`.
+
+    Raises:
+        ValueError: for a dim that is missing or wrong, or `normalize` where no images are quantised.
+    """
+
+    higher_is_better = False
+    is_differentiable = False
+    full_state_update = False
+    feature_network = "embedding"  # what torchmetrics.wrappers.FeatureShare shares
+
+    def __init__(
+        self,
+        embedding: str | nn.Module | None,
+        dim: int | None,
+        normalize: bool,
+        reset_real_features: bool,
+        made_with: Sequence[Any],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.embedding = None if embedding is None else load_embedding(embedding)
+        self.dim = _resolve_dim(self.embedding, dim)
+        if normalize and (self.embedding is None or self.embedding.takes_points):
+            raise ValueError("normalize=True is for images; features and points are taken as they are")
+        self.normalize = normalize
+        self.reset_real_features = reset_real_features
+        fingerprint = self.embedding.fingerprint() if self.embedding else None
+        digest = hashlib.blake2b(json.dumps([fingerprint, self.dim, *made_with]).encode(), digest_size=DIGEST).digest()
+        # A state, so that a MetricCollection shares updates among equal metrics alone, and the first to be compared.
+        row = torch.tensor([*digest, float(normalize), float(reset_real_features)], dtype=torch.float64)
+        self.add_state("made_with", row, dist_reduce_fx=_the_same)
+
+    @abstractmethod
+    def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
+        """Adds features [N, D] to a side: those of one row (a client), or of row i for image i, int64 [N]."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> None:
+        """Updates and returns None: a batch is of one side alone and has no score. Log with `on_epoch=True`."""
+        self.update(*args, **kwargs)
+
+    def reset(self) -> None:
+        """Forgets the generated images, and the real ones unless `reset_real_features` is False."""
+        states = self._defaults
+        kept = () if self.reset_real_features else tuple(name for name in states if name.startswith(REAL))
+        self._defaults = {name: states[name] for name in states if name not in kept}
+        try:
+            super().reset()
+        finally:
+            self._defaults = states
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Adds another metric's images, or those of its `metric_state`, behind one's own; a later `compute` has them.
+
+        Raises:
+            ValueError: for something else, or states made with another embedding, number of features or clients.
+        """
+        states = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        if not isinstance(states, Mapping) or set(states) != set(self._defaults):
+            found = sorted(states) if isinstance(states, Mapping) else type(states).__name__
+            raise ValueError(f"merge_state needs the states {sorted(self._defaults)}, got {found}")
+        merged = {name: _merged(name, getattr(self, name), states[name]) for name in states}
+        for name, value in merged.items():
+            setattr(self, name, value)
+        self._computed = None
+        self._update_count += max(1, incoming_state.update_count if isinstance(incoming_state, Metric) else 1)
+
+    def set_dtype(self, dst_type: str | torch.dtype) -> Self:
+        """The metric itself, unchanged: fewer digits would be another score."""
+        return self
+
+    @contextmanager
+    def sync_context(self, *args: Any, should_unsync: bool = True, **kwargs: Any) -> Iterator[None]:
+        """As torchmetrics', but gives a rank its own states back also when `compute` raises."""
+        self.sync(*args, **kwargs)
+        try:
+            yield
+        finally:
+            self.unsync(should_unsync=self._is_synced and should_unsync)
+
+    def plot(self, val: Any = None, ax: Any = None) -> Any:
+        """Figure and axes with a result of `compute` (by default now), or a list of results over time.
+
+        Of results in a dict the scalars are shown; give a vector to see the clients' scores.
+        """
+        val = self.compute() if val is None else val
+        if isinstance(val, Sequence):
+            return self._plot([_scalars(item) for item in val], ax)
+        return self._plot(_scalars(val), ax)
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        """Features [N, D] of images, or the features given; checked and without gradient."""
+        features = inputs if self.embedding is None else self.embedding(self._images(self.embedding, inputs))
+        check_features(features)
+        if features.shape[1] != self.dim:
+            raise ValueError(f"{type(self).__name__} has dim {self.dim}, got features {list(features.shape)}")
+        return features.detach().to(self.device)
+
+    def _images(self, embedding: Embedding, images: Tensor) -> Tensor:
+        """Images as the embedding takes them: unless normalised the very tensor, by which FeatureShare knows it."""
+        if self.normalize:
+            if not images.is_floating_point() or not ((images >= 0) & (images <= 1)).all():
+                raise ValueError(f"normalize=True takes floats in [0, 1], got {_range(images)}")
+            return (images * 255).to(torch.uint8)
+        if images.is_floating_point() and not embedding.takes_points and images.amax() > 16:
+            raise ValueError(f"images must be uint8 or floats in [-1, 1], got {_range(images)}; use .to(torch.uint8)")
+        return images
+
+    def _writable(self, name: str) -> Tensor:
+        """A state that may be changed in place: one made under inference mode may not, once that is over."""
+        state: Tensor = getattr(self, name)
+        if state.is_inference() and not torch.is_inference_mode_enabled():
+            state = state.clone()
+            setattr(self, name, state)
+        return state
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
+        """Follows a parent to another device but keeps the states' precision."""
+        target = fn(torch.empty(0, device=self.device)).device
+        device = torch.device("cpu") if target.type in WITHOUT_FLOAT64 else target
+        super()._apply(lambda tensor: tensor.to(device), exclude_state)
+        if device != target and self.embedding is not None:
+            self.embedding._apply(fn)
+        return self
+
+
+def require_images(owner: str, count: float, needed: int, how: str) -> None:
+    """Raises ValueError, with the call that helps, if there are fewer images than a score needs."""
+    if count < needed:
+        raise ValueError(
+            f"{owner}: {count:g} images seen, the score needs {needed}; call {how} before compute()"
+            " (Lightning's sanity check computes after few batches: Trainer(num_sanity_val_steps=0))"
+        )
+
+
+def _resolve_dim(embedding: Embedding | None, dim: int | None) -> int:
+    known = None
+    if embedding is not None:
+        try:
+            known = embedding.dim
+        except RuntimeError:
+            known = None  # the input decides
+    if known is not None and dim is not None and dim != known:
+        raise ValueError(f"dim is {dim}, but embedding {embedding.name if embedding else ''} gives {known} features")
+    if known is None and dim is None:
+        owner = f"embedding {embedding.name}" if embedding else "embedding=None"
+        raise ValueError(f"{owner} does not say how many features there are; pass dim=D")
+    result = int(known or dim or 0)
+    if result < 1:
+        raise ValueError(f"dim must be at least 1, got {dim}")
+    return result
+
+
+def _the_same(rows: Tensor) -> Tensor:
+    """The first of several metrics' `made_with` [n, DIGEST + 2].
+
+    Raises:
+        ValueError: if the metrics were made differently; how they take images and reset may differ.
+    """
+    if not (rows[:, :DIGEST] == rows[0, :DIGEST]).all():
+        raise ValueError(
+            "these metrics differ in embedding, number of features, clients or kind; make all of them alike"
+        )
+    return rows[0]
+
+
+def _merged(name: str, own: Any, other: Any) -> Any:
+    """One state of two metrics: numbers added, lists joined."""
+    if isinstance(own, list):
+        parts = [other] if isinstance(other, Tensor) else list(other)
+        return [*own, *parts]
+    if not isinstance(other, Tensor) or other.shape != own.shape:
+        raise ValueError(f"state {name} must be {list(own.shape)}, got {list(getattr(other, 'shape', []))}")
+    other = other.to(own)
+    return _the_same(torch.stack([own, other])) if name == "made_with" else own + other
+
+
+def _scalars(value: Any) -> Any:
+    return {key: v for key, v in value.items() if v.numel() == 1} if isinstance(value, dict) else value
+
+
+def _range(images: Tensor) -> str:
+    return f"{images.dtype} from {images.min().item():g} to {images.max().item():g}"
