@@ -19,7 +19,8 @@ from fedgen.scores.kernels import Kernel, PolynomialKernel
 from fedgen.scores.mmd import Estimator, KernelReference
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
 
-BLOCK = 2048  # references taken at a time: memory beyond the features is a few blocks of [m, 2048] and [m, D]
+BLOCK = 512  # references taken at a time on a CPU, so that a block [m, 512] stays in its cache
+ACCELERATOR_BLOCK = 8192  # elsewhere, where starting a kernel costs more than running it
 
 
 class MMD2Loss(FeatureLoss):
@@ -29,11 +30,12 @@ class MMD2Loss(FeatureLoss):
     of past batches; it may be negative. "avg" and "all" differ by a number of the references alone, so they have one
     gradient: both are there for their values.
 
-    A call costs two products of [m, D] with [D, n] and little beside. In float32 these products alone are in float32,
-    of features centred on the references' mean; sums are in float64. Measured with 128 against 2,000 features of
-    D = 2048, also of one distribution: the value is within 1e-9 mean kernels of that in float64 (and rounded to float32
-    at the end), the gradient within 3e-7 of its norm; 5e-7 and 3e-3 where `torch.set_float32_matmul_precision` lets
-    the products be in bfloat16.
+    A call costs two products of [m, D] with [D, n] and little beside, in memory for some blocks of [m, D].
+
+    In float32 these products alone are in float32, of features centred on the references' mean; sums are in float64.
+    Measured with 128 against 2,000 features of D = 2048, also of one distribution: before it is rounded to float32 the
+    value is within 1e-9 mean kernels of that in float64, the gradient within 3e-7 of its norm. Where
+    `torch.set_float32_matmul_precision("medium")` allows bfloat16 products: 5e-7 and 3e-3.
 
     Args:
         kernel: PolynomialKernel() (that of KID) if None.
@@ -148,8 +150,9 @@ class MMD2Loss(FeatureLoss):
         """
         values, mass = torch.zeros_like(x.offsets), torch.zeros_like(x.offsets)
         rows = torch.zeros_like(x.features, dtype=torch.float64)
-        for start in range(0, len(y.features), BLOCK):
-            part = slice(start, start + BLOCK)
+        block = BLOCK if x.features.device.type == "cpu" else ACCELERATOR_BLOCK
+        for start in range(0, len(y.features), block):
+            part = slice(start, start + block)
             u = (x.features @ y.features[part].T).double().add_(x.offsets.unsqueeze(1)).add_(y.offsets[part])
             kernels, slopes = self.kernel.profile(u, x.features.shape[1])
             if not diagonal:

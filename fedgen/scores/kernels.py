@@ -112,8 +112,8 @@ class RBFKernel(Kernel):
 
     def profile(self, u: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         variance = dim if self.sigma is None else self.sigma**2
-        values = u.clamp_(max=0).div_(variance).exp_()
-        return values, values / variance
+        values = u.mul_(1 / variance).exp_()
+        return values, values * (1 / variance)
 
 
 def block_pairs(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
