@@ -1,0 +1,109 @@
+"""The Fréchet distance as a metric is the function's, and torchmetrics'."""
+
+import pytest
+import torch
+from torch import nn
+from torchmetrics.image import FrechetInceptionDistance
+
+from fedgen.embeddings import ModuleEmbedding
+from fedgen.metrics import FrechetDistance
+from fedgen.scores import frechet_distance
+from fedgen.statistics import Message, gaussian_from_message, summarize, thin
+from tests.metrics.sets import CLIENTS, DIM, GENERATED, features, filled
+
+
+def test_two_points_a_side_by_hand():
+    # means 1 and 4, variances (ddof 1) 2 and 8: 9 + 2 + 8 - 2 sqrt(16) = 11
+    metric = FrechetDistance(dim=1)
+    metric.update(torch.tensor([[0.0], [2.0]]), real=True)
+    metric.update(torch.tensor([[2.0], [6.0]]), real=False)
+    assert metric.compute().item() == pytest.approx(11)
+    population = FrechetDistance(dim=1, ddof=0)  # variances 1 and 4: 9 + 1 + 4 - 4
+    population.merge_state(metric)
+    assert population.compute().item() == pytest.approx(10)
+
+
+def sums(parts):
+    """The Gaussian of features given in batches, from plain sums."""
+    rows, columns = torch.triu_indices(DIM, DIM)
+    parts = [part.double() for part in parts]
+    tensors = {
+        "count": torch.tensor(float(sum(map(len, parts))), dtype=torch.float64),
+        "sum": sum(part.sum(0) for part in parts),
+        "outer": sum(part.T @ part for part in parts)[rows, columns],
+    }
+    return thin(gaussian_from_message(Message("sums", tensors)))
+
+
+def test_the_value_is_that_of_the_function_on_the_sums_to_the_bit():
+    metric = FrechetDistance(dim=DIM)
+    for part in CLIENTS:
+        metric.update(part, real=True)
+    metric.update(GENERATED, real=False)
+    assert metric.compute().item() == frechet_distance(sums(CLIENTS), sums([GENERATED]))[0]
+    assert metric.compute().dtype == torch.float64
+
+
+@pytest.mark.parametrize(("real", "generated"), [(40, 50), (4, 50), (50, 3), (3, 4)])
+def test_sums_lose_less_than_ten_digits_of_the_value_from_features(real, generated):
+    one, other = features(real, 1), features(generated, 2)
+    metric = FrechetDistance(dim=DIM)
+    metric.update(one, real=True)
+    metric.update(other, real=False)
+    exact = frechet_distance(summarize(one), summarize(other))[0]
+    assert metric.compute().item() == pytest.approx(exact, rel=1e-10)
+
+
+def test_features_may_be_of_any_floating_dtype():
+    metric = FrechetDistance(dim=DIM)
+    metric.update(CLIENTS[2].bfloat16(), real=True)
+    metric.update(GENERATED.double(), real=False)
+    exact = frechet_distance(summarize(CLIENTS[2].bfloat16()), summarize(GENERATED))[0]
+    assert metric.compute().item() == pytest.approx(exact, rel=1e-10)
+
+
+class Channels(nn.Module):
+    """Four features of grey levels, for images of either package."""
+
+    num_features = 4
+
+    def forward(self, levels):
+        levels = levels.float() / 64
+        return torch.cat([levels.mean((2, 3)), levels.amax((2, 3))[:, :1]], dim=1)
+
+
+def test_it_equals_torchmetrics_on_the_same_images_and_network():
+    draw = torch.Generator().manual_seed(0)
+    real = torch.randint(0, 256, (30, 3, 8, 8), generator=draw, dtype=torch.uint8)
+    generated = torch.randint(50, 200, (20, 3, 8, 8), generator=draw, dtype=torch.uint8)
+    ours = FrechetDistance(ModuleEmbedding(Channels(), input_range="uint8"), dim=4)
+    theirs = FrechetInceptionDistance(Channels())
+    for metric in (ours, theirs):
+        for part in real.split(7):
+            metric.update(part, real=True)
+        metric.update(generated, real=False)
+    assert ours.compute().item() == pytest.approx(theirs.compute().item(), rel=1e-6)  # theirs ends in float32
+
+
+def test_a_side_with_too_few_images_is_an_error_that_names_it_and_its_count():
+    metric = FrechetDistance(dim=2)
+    metric.update(torch.zeros(5, 2), real=True)
+    metric.update(torch.zeros(1, 2), real=False)
+    with pytest.raises(
+        ValueError, match=r"generated: 1 images seen, the score needs 2; call update\(images, real=False"
+    ):
+        metric.compute()
+    metric.update(torch.zeros(1, 2), real=False)
+    assert metric.compute() == 0
+
+
+def test_reset_forgets_both_sides_or_keeps_the_real_one():
+    both, kept = filled("frechet"), filled("frechet", reset_real_features=False)
+    exact = kept.compute()
+    both.reset()
+    kept.reset()
+    for metric in (both, kept):
+        metric.update(GENERATED, real=False)
+    assert torch.equal(kept.compute(), exact)
+    with pytest.raises(ValueError, match="real: 0 images"):
+        both.compute()
