@@ -27,8 +27,8 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "kernel": partial(KernelDistance, dim=DIM),
 }
 FEDERATED: dict[str, Callable[..., Any]] = {
-    "federated-frechet": partial(FederatedFrechetDistance, len(COUNTS), dim=DIM),
-    "federated-kernel": partial(FederatedKernelDistance, len(COUNTS), dim=DIM),
+    "federated-frechet": partial(FederatedFrechetDistance, num_clients=len(COUNTS), dim=DIM),
+    "federated-kernel": partial(FederatedKernelDistance, num_clients=len(COUNTS), dim=DIM),
 }
 METRICS = {**PLAIN, **FEDERATED}
 
