@@ -8,6 +8,7 @@ from fedgen.data.digits import Digits
 from fedgen.data.examples import Examples
 from fedgen.data.fashion_mnist import FashionMNIST
 from fedgen.data.gaussian_mixture import GaussianMixture
+from fedgen.data.huggingface import HuggingFace
 from fedgen.data.image_folder import ImageFolder
 from fedgen.data.imagenet32 import ImageNet32
 from fedgen.data.mnist import MNIST
@@ -23,6 +24,7 @@ __all__ = [
     "Examples",
     "FashionMNIST",
     "GaussianMixture",
+    "HuggingFace",
     "ImageFolder",
     "ImageNet32",
     "MNIST5k",

@@ -1,0 +1,126 @@
+"""Tables as the `datasets` library keeps them on disk: folders written by save_to_disk, and Parquet files.
+
+Only what lies on disk is read: nothing is looked up on a hub, no script runs, and no copy goes to a cache.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROWS = 256  # read at a time
+SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One split on disk.
+
+    Args:
+        source: where it is, for messages.
+        features: what each column holds, as types of `datasets`.
+        count: the number of rows.
+        column: the values of a column one after the other, images as they are stored.
+    """
+
+    source: str
+    features: Mapping[str, Any]
+    count: int
+    column: Callable[[str], Iterator[Any]]
+
+
+def open_tables(path: Path) -> dict[str, Table]:
+    """The splits at a path by name; a Dataset that was saved alone is "train".
+
+    Parquet files lie in the folder, in its folder data, or in a folder for each split; a file's split is its name
+    without "-00000-of-00002", or its folder's name if its own is a number.
+
+    Raises:
+        ImportError: if `datasets` is not installed.
+        FileNotFoundError: if there is no such path.
+        ValueError: if it is none of these, or damaged.
+    """
+    library = import_datasets()
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path.absolute()}; data sets are read from disk alone. Save one of the hub by "
+            f"datasets.load_dataset(name).save_to_disk({str(path)!r})"
+        )
+    try:
+        if (path / "dataset_dict.json").is_file():
+            saved = library.load_from_disk(path)
+            return {name: _saved_table(f"{path}, split {name}", part) for name, part in saved.items()}
+        if (path / "state.json").is_file():
+            return {"train": _saved_table(str(path), library.load_from_disk(path))}
+        return {name: _parquet_table(name, files) for name, files in _parquet_files(path).items()}
+    # What the library raises for files that are missing, damaged or not its own.
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} cannot be read as a folder of datasets ({error})") from error
+
+
+def import_datasets() -> Any:
+    """The library `datasets`.
+
+    Raises:
+        ImportError: if it is not installed; the message says how to install it.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError("HuggingFace data sets need the library datasets: pip install fedgen[datasets]") from error
+    return datasets
+
+
+def _saved_table(source: str, dataset: Any) -> Table:
+    def column(name: str) -> Iterator[Any]:
+        rows = dataset.select_columns([name]).with_format("arrow").iter(ROWS)
+        return _values(source, (batch[name] for batch in rows))
+
+    return Table(source, dataset.features, len(dataset), column)
+
+
+def _parquet_table(split: str, files: list[Path]) -> Table:
+    from pyarrow import parquet
+
+    opened = [parquet.ParquetFile(file) for file in files]
+    for file, shard in zip(files, opened):
+        if not shard.schema_arrow.equals(opened[0].schema_arrow):
+            raise ValueError(f"{file} has other columns than {files[0]}")
+
+    def column(name: str) -> Iterator[Any]:
+        rows = (batch for shard in opened for batch in shard.iter_batches(ROWS, columns=[name]))
+        return _values(source, (batch.column(name) for batch in rows))
+
+    source = f"{files[0].parent}, split {split}"
+    features = import_datasets().Features.from_arrow_schema(opened[0].schema_arrow)
+    return Table(source, features, sum(shard.metadata.num_rows for shard in opened), column)
+
+
+def _values(source: str, chunks: Iterable[Any]) -> Iterator[Any]:
+    """The values of Arrow chunks; ValueError that names the source if one is damaged."""
+    try:
+        for chunk in chunks:
+            yield from chunk.to_pylist()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{source} is damaged ({error}); get it again") from error
+
+
+def _parquet_files(path: Path) -> dict[str, list[Path]]:
+    """The Parquet files of each split, in the order of their names."""
+    if path.is_file():
+        files = [path]
+    else:
+        patterns = ("*.parquet", "data/*.parquet", "*/*.parquet")
+        files = next((found for pattern in patterns if (found := sorted(path.glob(pattern)))), [])
+    if not files:
+        raise ValueError("it has no dataset_dict.json or state.json of save_to_disk, and no *.parquet")
+    splits = defaultdict(list)
+    for file in files:
+        shard = SHARD.fullmatch(file.stem)
+        splits[file.parent.name if file.stem.isdigit() else shard[1] if shard else file.stem].append(file)
+    for split, parts in splits.items():
+        if len(folders := sorted({part.parent.name for part in parts})) > 1:
+            raise ValueError(f"split {split} lies in the folders {', '.join(folders)}; give the path of one of them")
+    return dict(splits)

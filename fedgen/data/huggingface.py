@@ -1,0 +1,124 @@
+"""Labelled images from folders of the `datasets` library, on disk."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.data.arrow import Table, import_datasets, open_tables
+from fedgen.data.columns import image_column, label_column, read_labels
+from fedgen.data.dataset import DataSet, Split
+from fedgen.data.examples import Examples
+from fedgen.data.image_files import fit, to_tensor
+from fedgen.progress import track
+
+
+class HuggingFace(DataSet):
+    """Images of a `datasets` folder, uint8 [N, C, H, W], in the order of the rows; never fetched from the hub.
+
+    A folder that `save_to_disk` wrote, of a Dataset or a DatasetDict, or Parquet files as the hub has them. Needs the
+    library: pip install fedgen[datasets].
+
+    Args:
+        path: the folder, or one Parquet file.
+        image_column: the column of images; by default the only one, or the one called "image".
+        label_column: the column of labels; by default the only one with named classes (ClassLabel), or the one called
+            "label"; without any there are no labels. Integers and text without names make a class of each value of the
+            train split, in sorted order.
+        size: side to which images are resized (bicubic, antialiased; the shorter side first, then the centre is cut
+            out); by default all must have one size. Then the name ends in it, e.g. "pets-64".
+        channels: 3 for RGB, 1 for grey; images are converted.
+        name: what stored scores call the data; the folder's name by default.
+        train_split: the split that is "train".
+        test_split: the split that is "test"; without it there is no test split.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        size: int | None = None,
+        channels: int = 3,
+        name: str | None = None,
+        train_split: str = "train",
+        test_split: str | None = None,
+    ) -> None:
+        if channels not in (1, 3):
+            raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
+        if size is not None and size < 1:
+            raise ValueError(f"size must be at least 1 pixel, got {size}")
+        self.path = Path(path)
+        self.image_column = image_column
+        self.label_column = label_column
+        self.size = size
+        self.channels = channels
+        self.name = (name or self.path.absolute().stem) + (f"-{size}" if size else "")
+        self.sources = {"train": train_split} | ({"test": test_split} if test_split else {})
+        self.splits = tuple(self.sources)
+
+    def read(self, split: Split) -> Examples:
+        """The images of a split.
+
+        Raises:
+            ImportError: if `datasets` is not installed.
+            FileNotFoundError: if there is no such path.
+            ValueError: if it is no such folder or damaged, has no such split or column, a label is missing or not known
+                to the train split, an image cannot be read, or sizes differ and none is asked for.
+        """
+        tables = open_tables(self.path)
+        table, train = self._choose(tables, split), self._choose(tables, "train")
+        column = image_column(table, self.image_column)
+        labels, classes = read_labels(table, label_column(table, self.label_column), train)
+        return Examples(self._read_images(table, column, split), labels, f"{self.name}/{split}", classes)
+
+    def _choose(self, tables: dict[str, Table], split: Split) -> Table:
+        wanted = self.sources[split]
+        if wanted not in tables:
+            raise ValueError(
+                f"{self.path} has no split {wanted!r}, but {', '.join(tables)}; give one of them as {split}_split"
+            )
+        if not tables[wanted].count:
+            raise ValueError(f"{tables[wanted].source} has no rows")
+        return tables[wanted]
+
+    def _read_images(self, table: Table, column: str, split: Split) -> Tensor:
+        images = torch.empty(0)
+        values = track(table.column(column), f"reading {self.name}/{split}", table.count, "images")
+        for row, value in enumerate(values):
+            try:
+                image = decode(value, self.channels, self.size)
+            except ValueError as error:
+                raise ValueError(f"{table.source}, row {row}: {error}") from error
+            if row == 0:
+                images = torch.empty(table.count, *image.shape, dtype=torch.uint8)
+            if image.shape != images.shape[1:]:
+                first, other = (" x ".join(map(str, shape[-2:])) for shape in (images.shape, image.shape))
+                sizes = f"{first} (row 0) and {other} (row {row})"
+                raise ValueError(f"{table.source}: images of several sizes, {sizes}; give size= to resize them")
+            images[row] = image
+        return images
+
+
+def decode(value: Any, channels: int, size: int | None) -> Tensor:
+    """An image as it is stored, bytes or a dictionary with bytes or a local path, as uint8 [channels, H, W].
+
+    Raises:
+        ValueError: if there is none, it cannot be read, or its pixels have more than 8 bits.
+    """
+    from PIL import Image
+
+    stored = value if isinstance(value, dict) else {"bytes": value}
+    content, path = stored.get("bytes"), stored.get("path")
+    if content is None and (path is None or not Path(path).is_file()):
+        raise ValueError("there is no image" if path is None else f"no image is stored, and there is no file {path}")
+    try:
+        image = import_datasets().Image().decode_example({"bytes": content, "path": path})
+    # Pillow raises SyntaxError and ValueError, beside OSError, for damaged files.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"the image cannot be read ({error})") from error
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"the image's pixels ({image.mode}) have more than 8 bits; convert it first")
+    image = image.convert("RGB" if channels == 3 else "L")
+    return to_tensor(image if size is None else fit(image, size))
