@@ -9,14 +9,12 @@ from torch import Tensor, nn
 
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.evaluation.records import FLOOR, MODEL, Columns, ScoreRecord
-from fedgen.evaluation.reference import SCORERS, Reference
+from fedgen.evaluation.reference import AGGREGATES, Reference, check_distinct, check_scores, records_of
 from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
 from fedgen.evaluation.splits import Clients, Split, as_splits
-from fedgen.scores import FederatedScore, resolve_weights
+from fedgen.scores import resolve_weights
 from fedgen.scores.aggregate import Weights
 from fedgen.seeds import generator, resolve
-
-AGGREGATES = ("avg", "all", "worst")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,12 +71,9 @@ class Evaluator:
         self._check()
 
     def _check(self) -> None:
-        _distinct("split", [split.name for split in self.splits])
-        _distinct("embedding", [embedding.name for embedding in self.embeddings])
-        _distinct("score", self.scores)
-        for score in self.scores:
-            if score not in SCORERS:
-                raise ValueError(f"unknown score {score!r}; known: {', '.join(SCORERS)}")
+        check_distinct("split", [split.name for split in self.splits])
+        check_distinct("embedding", [embedding.name for embedding in self.embeddings])
+        check_scores(self.scores)
         if self.num_images < 2:
             raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
         shape = self.splits[0].shape
@@ -120,7 +115,8 @@ class Evaluator:
                     if images is not None and id(images) not in features:
                         features[id(images)] = self._embed_real(embedding, images, what)
                 key = split.name, embedding.name
-                references[key] = Reference(split, embedding, features[id(split.images)], self.scores, self.weights)
+                parts = features[id(split.images)].split(list(split.counts))
+                references[key] = Reference(parts, self.scores, self.weights)
                 if split.floor is not None:
                     draws = generator(self.seed, "floor", split.name)
                     chosen = torch.randperm(len(split.floor), generator=draws)[: self.num_images].sort().values
@@ -207,7 +203,7 @@ class Evaluator:
             "weights": self.weights if isinstance(self.weights, str) else "given",
             **details,
         }
-        return [_record(score, aggregate, split.client_names, common) for score in scores for aggregate in AGGREGATES]
+        return records_of(scores, split.client_names, common)
 
 
 def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Any) -> list[ScoreRecord]:
@@ -223,27 +219,3 @@ def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **opti
     sample = sampler_of(model) if isinstance(model, nn.Module) else model
     evaluator.try_out(sample)
     return evaluator.evaluate(sample, round).records
-
-
-def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common: dict[str, Any]) -> ScoreRecord:
-    clients: dict[str, Any] = {}
-    if aggregate == "avg":
-        clients = {"per_client": score.per_client.tolist(), "client_names": list(names)}
-    return ScoreRecord(
-        score=score.name,
-        aggregate=aggregate,
-        value=float(score.values[aggregate]),
-        standard_error=score.errors.get(aggregate),
-        error_parts={side: part[aggregate] for side, part in score.error_parts.items()},
-        terms={term: values[aggregate] for term, values in score.terms.items() if aggregate in values},
-        **clients,
-        **common,
-    )
-
-
-def _distinct(kind: str, names: Sequence[str]) -> None:
-    if not names:
-        raise ValueError(f"an evaluation needs at least one {kind}")
-    for name in names:
-        if list(names).count(name) > 1:
-            raise ValueError(f"{kind} {name!r} is given twice; scores are stored by name, so give each its own")

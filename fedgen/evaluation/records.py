@@ -32,6 +32,7 @@ class ScoreRecord:
         error_parts: standard errors with the other side's images held fixed: {"generated": ..., "real": ...}.
         terms: parts of the value: {"mean": ..., "covariance": ...} for fid avg and all.
         per_client: the clients' scores, in avg records only.
+        per_client_errors: standard errors of those.
         client_names: their names, in the same records.
         note: what else a reader must know, e.g. "mixture of local models".
     """
@@ -56,6 +57,7 @@ class ScoreRecord:
     error_parts: dict[str, float] = field(default_factory=dict)
     terms: dict[str, float] = field(default_factory=dict)
     per_client: list[float] = field(default_factory=list)
+    per_client_errors: list[float] = field(default_factory=list)
     client_names: list[str] = field(default_factory=list)
     note: str = ""
 
