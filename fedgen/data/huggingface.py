@@ -29,7 +29,7 @@ class HuggingFace(DataSet):
         size: side to which images are resized (bicubic, antialiased; the shorter side first, then the centre is cut
             out); by default all must have one size. Then the name ends in it, e.g. "pets-64".
         channels: 3 for RGB, 1 for grey; images are converted.
-        name: what stored scores call the data; the folder's name by default.
+        name: what stored scores call the data; the folder's or file's name by default.
         train_split: the split that is "train".
         test_split: the split that is "test"; without it there is no test split.
     """
@@ -54,7 +54,7 @@ class HuggingFace(DataSet):
         self.label_column = label_column
         self.size = size
         self.channels = channels
-        self.name = (name or self.path.absolute().stem) + (f"-{size}" if size else "")
+        self.name = (name or self.path.absolute().name.removesuffix(".parquet")) + (f"-{size}" if size else "")
         self.sources = {"train": train_split} | ({"test": test_split} if test_split else {})
         self.splits = tuple(self.sources)
 

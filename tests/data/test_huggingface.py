@@ -26,6 +26,11 @@ def test_a_dataset_dict_has_the_splits_asked_for(tmp_path):
     assert levels(HuggingFace(tmp_path / "pets", train_split="test").load()) == [50]
 
 
+@pytest.mark.parametrize(("path", "name"), [("zoo/pets.v1", "pets.v1"), ("zoo/pets.parquet", "pets")])
+def test_the_name_is_that_of_the_folder_or_file(path, name):
+    assert HuggingFace(path).name == name
+
+
 def test_without_a_name_for_it_there_is_no_test_split(tmp_path):
     with pytest.raises(ValueError, match="pets has no test split"):
         HuggingFace(tmp_path / "pets").load("test")
