@@ -134,13 +134,13 @@ class MMD2Loss(FeatureLoss):
         if not needed:
             return value, None
         # x_a is on both sides of B, hence its 2; du_ab / dx_a = y_b - origin + slope_a
-        rows, mass = (2 * a - (2 / count) * b for a, b in zip(pull, push))
+        rows, mass = (2 * a.double() - (2 / count) * b for a, b in zip(pull, push))
         return value, rows.addcmul_(mass.unsqueeze(1), slope).to(self.dtype)
 
     def _sums(
         self, x: "_Side", y: "_Side", needed: bool, diagonal: bool = True
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Sums over b of v_b k(x_a, y_b) [m]; if needed, of v_b f'(u_ab) y_b [m, D] and v_b f'(u_ab) [m]; float64.
+        """Sums over b of v_b k(x_a, y_b) [m]; if needed, of v_b f'(u_ab) y_b [m, D] and v_b f'(u_ab) [m].
 
         Args:
             x: m images; their shares do not count.
@@ -149,7 +149,7 @@ class MMD2Loss(FeatureLoss):
             diagonal: whether pairs a = b count.
         """
         values, mass = torch.zeros_like(x.offsets), torch.zeros_like(x.offsets)
-        rows = torch.zeros_like(x.features, dtype=torch.float64)
+        rows = torch.zeros_like(x.features)
         block = BLOCK if x.features.device.type == "cpu" else ACCELERATOR_BLOCK
         for start in range(0, len(y.features), block):
             part = slice(start, start + block)
@@ -162,7 +162,7 @@ class MMD2Loss(FeatureLoss):
             if needed:
                 slopes.mul_(y.shares[part])
                 mass += slopes.sum(1)
-                rows += slopes.to(y.features.dtype) @ y.features[part]
+                rows.addmm_(slopes.to(rows.dtype), y.features[part])
         return values, (rows, mass)
 
     def _real(self, client: int | None) -> "_Side":

@@ -69,10 +69,8 @@ class PolynomialKernel(Kernel):
     def profile(self, u: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         gamma = 1.0 / dim if self.gamma is None else self.gamma
         base = u.mul_(gamma).add_(self.coef0)
-        power = torch.ones_like(base) if self.degree == 1 else base.clone()
-        for _ in range(self.degree - 2):
-            power.mul_(base)
-        return base * power, power.mul_(self.degree * gamma)
+        power = base.pow(self.degree - 1)
+        return base.mul_(power), power.mul_(self.degree * gamma)
 
     def _power(self, products: Tensor, dim: int) -> Tensor:
         base = products.mul_(1.0 / dim if self.gamma is None else self.gamma).add_(self.coef0)
