@@ -26,8 +26,16 @@ class FeatureCache:
     def __init__(self, folder: str | Path) -> None:
         self.folder = require_writable(folder)
 
-    def key(self, images: Tensor, embedding: Embedding, computation: str = "") -> str:
-        """A hash (32 hex digits) of images, embedding and how it is computed (batch size, device)."""
+    def key(self, images: Tensor | str, embedding: Embedding, computation: str = "") -> str:
+        """A hash (32 hex digits) of images, embedding and how it is computed (batch size, device).
+
+        Args:
+            images: the images, or a hash over those that are not in memory.
+            embedding: what embeds them.
+            computation: whatever else decides the last digits.
+        """
+        if isinstance(images, str):
+            return hash_tensors((), f"{embedding.fingerprint()} {computation} of {images}")
         return hash_tensors([("images", images)], f"{embedding.fingerprint()} {computation}")
 
     def path(self, key: str) -> Path:

@@ -2,12 +2,17 @@
 
 from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
 from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
+from fedgen.evaluation.peers import PeerEvaluation, score_reference
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.run import Run, evaluate_run
 from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
 from fedgen.evaluation.scores_file import append_records, drop_from, drop_round, read_records
 from fedgen.evaluation.selection import InvertedPair, Ranked, inversions, select
 from fedgen.evaluation.splits import Split, splits_of
+from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions, score_stored
+from fedgen.evaluation.stored_files import save_features, save_statistics
+from fedgen.evaluation.stored_images import Reading
+from fedgen.evaluation.stored_table import client_table, peer_table
 from fedgen.evaluation.table import inversion_table, print_report, score_table, selection_table
 
 __all__ = [
@@ -15,13 +20,18 @@ __all__ = [
     "Evaluation",
     "Evaluator",
     "InvertedPair",
+    "PeerEvaluation",
     "Ranked",
+    "Reading",
     "Run",
     "ScoreRecord",
     "Split",
+    "StoredEvaluation",
+    "StoredOptions",
     "append_records",
     "by_column",
     "checkpoint_name",
+    "client_table",
     "draw_images",
     "drop_from",
     "drop_round",
@@ -32,9 +42,14 @@ __all__ = [
     "list_checkpoints",
     "load_weights",
     "mixture",
+    "peer_table",
     "print_report",
     "read_records",
     "sampler_of",
+    "save_features",
+    "save_statistics",
+    "score_reference",
+    "score_stored",
     "score_table",
     "select",
     "selection_table",

@@ -1,0 +1,267 @@
+"""Scores of stored images: anybody's folders and .npz files, without a recipe or a model."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from fedgen.embeddings import FeatureCache, Pixels
+from fedgen.embeddings.embed import embed_batches
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.reference import FROM_SUMMARIES, SCORERS, Reference, check_scores, records_of
+from fedgen.evaluation.splits import LEAST
+from fedgen.evaluation.stored import StoredSet, open_sets
+from fedgen.evaluation.stored_embedding import DEFAULT, Named, Network, settle_embedding
+from fedgen.evaluation.stored_images import Images, Reading, UnreadableFilesError
+from fedgen.progress import track
+from fedgen.scores import resolve_weights
+from fedgen.scores.aggregate import Weights
+from fedgen.statistics import Gaussian
+
+
+@dataclass(frozen=True)
+class StoredOptions:
+    """How stored sets are scored.
+
+    Args:
+        scores: "fid", "kid"; None for both, without kid where a set is statistics, which have no features.
+        weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all.
+        reading: how image files become pixels.
+        counts: number of images by name, for statistics that do not say.
+        batch_size: images read and embedded at once.
+        device: where to embed.
+        cache: keeps the features of images on disk.
+        split: what the records call the clients.
+    """
+
+    scores: Sequence[str] | None = None
+    weights: Weights = "examples"
+    reading: Reading = field(default_factory=Reading)
+    counts: Mapping[str, float] = field(default_factory=dict)
+    batch_size: int = 64
+    device: str = "cpu"
+    cache: FeatureCache | None = None
+    split: str = "clients"
+
+
+class StoredEvaluation:
+    """One generated set against clients, all stored; checked when it is made, embedded when the records are asked for.
+
+    Args:
+        generated: a folder of images, or an .npz file of images, features or statistics.
+        clients: likewise, one a client.
+        embedding: a name, or an embedding; None for that of the files, else `default`.
+        weights: a local file of the embedding's weights.
+        options: all else.
+        default: embeds images where no embedding is asked for.
+
+    Raises:
+        ValueError: for whatever is wrong with a path, an option or how they go together, before any long work.
+    """
+
+    def __init__(
+        self,
+        generated: str | Path,
+        clients: Sequence[str | Path],
+        embedding: Named | None = None,
+        weights: str | Path | None = None,
+        options: StoredOptions | None = None,
+        default: str = DEFAULT,
+    ) -> None:
+        self.options = options or StoredOptions()
+        if not clients:
+            raise ValueError("give at least one client")
+        if self.options.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.options.batch_size}")
+        resolve_weights(self.options.weights, [1.0] * len(clients))
+        if self.options.scores is not None:
+            check_scores(self.options.scores)
+        self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts)
+        self.scores = self._choose_scores()
+        self._check_counts()
+        network = Network(embedding, weights, default)
+        self.identity, self.embedding = settle_embedding(self.sets, network, self.options.reading.resize)
+        if self.embedding is not None:
+            self._move_embedding()
+            self._check_images()
+        self._check_dims({str(s.path): s.dim for s in self.sets if s.dim is not None})
+        self._values: list[Tensor | Gaussian] = []
+
+    @property
+    def client_names(self) -> list[str]:
+        """A name for each client."""
+        return [stored.name for stored in self.sets[1:]]
+
+    @property
+    def skipped(self) -> list[str]:
+        """The files that were left out, with the reason of each."""
+        return [reason for stored in self.sets if stored.images for reason in stored.images.skipped]
+
+    def counts(self) -> list[float | None]:
+        """Number of images of the generated set, then of each client; None where nobody says. Embeds if need be."""
+        values = self.values()
+        return [len(v) if isinstance(v, Tensor) else stored.count for v, stored in zip(values, self.sets)]
+
+    def values(self) -> list[Tensor | Gaussian]:
+        """Features [n, D], or the summary, of the generated set, then of each client; embedded once.
+
+        Raises:
+            UnreadableFilesError: for image files that cannot be read, those of all sets, unless they are to be skipped.
+        """
+        if not self._values:
+            values = []
+            for place, stored in enumerate(self.sets):
+                try:
+                    values.append(self._embed(stored.images, stored) if stored.images else stored.load())
+                except UnreadableFilesError as error:
+                    raise self._all_unreadable(error, self.sets[place + 1 :]) from error
+            self._check_dims({str(s.path): _dim(value) for s, value in zip(self.sets, values)})
+            self._values = values
+        return self._values
+
+    def records(self) -> list[ScoreRecord]:
+        """The scores against every client (in the records of avg), avg, all and worst."""
+        generated, *clients = self.values()
+        counts = self.counts()
+        common = {
+            "split": self.options.split,
+            "embedding": self.identity.name,
+            "embedding_fingerprint": self.identity.fingerprint,
+            "embedding_settings": self.identity.settings,
+            "reference": self._reference(counts[1:]),
+            "num_generated": int(counts[0] or 0),
+            "num_clients": len(clients),
+            "seed": 0,
+            "weights": self.options.weights if isinstance(self.options.weights, str) else "given",
+            "note": self._note(),
+        }
+        records = []
+        for score in track(self.scores, "scoring", len(self.scores), "scores"):
+            reference = Reference(clients, [score], self.options.weights)
+            records += records_of(reference.score(generated, errors=None not in counts), self.client_names, common)
+        return records
+
+    def _choose_scores(self) -> tuple[str, ...]:
+        summary = next((stored for stored in self.sets if stored.kind == "statistics"), None)
+        if summary is None:
+            return tuple(self.options.scores or SCORERS)
+        chosen = tuple(self.options.scores or FROM_SUMMARIES)
+        for score in chosen:
+            if score not in FROM_SUMMARIES:
+                raise ValueError(
+                    f"{score} needs features and {summary.path} holds mu and sigma only; give its images or features,"
+                    f" or ask for {', '.join(FROM_SUMMARIES)} alone"
+                )
+        return chosen
+
+    def _check_counts(self) -> None:
+        unknown = [stored for stored in self.sets[1:] if stored.count is None]
+        if unknown and len(self.sets) > 2:
+            files = ", ".join(str(stored.path) for stored in unknown)
+            raise ValueError(
+                f"avg and all weigh clients by their number of images, which {files} do not say; give it as counts"
+                f" (--counts {' '.join(f'{stored.name}=N' for stored in unknown)})"
+            )
+
+    def _move_embedding(self) -> None:
+        assert self.embedding is not None
+        try:
+            self.embedding.to(self.options.device)
+        except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
+            raise ValueError(f"device {self.options.device!r} cannot be used: {error}") from error
+
+    def _check_images(self) -> None:
+        """That the embedding takes all images and gives features of one length."""
+        assert self.embedding is not None
+        images = [(stored, stored.images) for stored in self.sets if stored.images]
+        grey = all(part.grey for _, part in images)
+        self._channels = self.embedding.channels or (1 if grey else 3)
+        sizes = {size: example for _, part in images for size, example in part.sizes.items()}
+        for size in sizes:
+            self.embedding.check((2, self._channels, *size))
+        if len(sizes) > 1 and isinstance(self.embedding, Pixels):
+            listed = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
+            raise ValueError(
+                f"embedding pixels does not resize, so all images must have one size, got {listed}; with a resize"
+                " (--resize N) all are fitted to N x N"
+            )
+
+    def _check_dims(self, dims: Mapping[str, int]) -> None:
+        if len(set(dims.values())) > 1:
+            first, *others = dims.items()
+            path, dim = next(other for other in others if other[1] != first[1])
+            raise ValueError(
+                f"{path} has features of length {dim}, {first[0]} of length {first[1]}; use one embedding for all"
+            )
+
+    def _embed(self, images: Images, stored: StoredSet) -> Tensor:
+        assert self.embedding is not None  # loaded where a set has images
+        options, cache = self.options, self.options.cache
+        key = None
+        if cache is not None:
+            how = f"{self._channels} channels, {options.reading}, batch {options.batch_size} on {options.device}"
+            key = cache.key(images.digest(), self.embedding, how)
+            found = cache.load(key)
+            if found is not None:
+                return found
+        batches = images.batches(self._channels, options.batch_size)
+        description = f"embedding {stored.name} with {self.embedding.name}"
+        features = embed_batches(self.embedding, batches, len(images), description)
+        if len(features) < LEAST:
+            raise ValueError(f"{stored.path} has {len(features)} readable image(s) and a score needs {LEAST}")
+        if cache is not None and key is not None and not images.skipped:
+            cache.store(key, features)
+        return features
+
+    def _all_unreadable(self, first: UnreadableFilesError, rest: Sequence[StoredSet]) -> UnreadableFilesError:
+        """The error with the unreadable files of the sets that were not yet embedded."""
+        reasons, total = first.reasons, first.total
+        for stored in rest:
+            if stored.images is None:
+                continue
+            try:
+                for _ in stored.images.batches(self._channels, self.options.batch_size):
+                    pass
+                total += len(stored.images)
+            except UnreadableFilesError as error:
+                reasons, total = [*reasons, *error.reasons], total + error.total
+        return UnreadableFilesError(reasons, total)
+
+    def _reference(self, counts: Sequence[float | None]) -> str:
+        """The clients in words, as `Split.reference` has them."""
+        paths = [stored.path for stored in self.sets[1:]]
+        absolute = any(path.is_absolute() for path in paths)
+        where = os.path.commonpath([path.absolute() if absolute else path for path in paths]) or "."
+        clients = "1 client" if len(paths) == 1 else f"{len(paths)} clients"
+        known = [count for count in counts if count is not None]
+        images = f"{sum(known):g} images" if len(known) == len(counts) else "an unknown number of images"
+        return f"{where}, {clients}, {images}"
+
+    def _note(self) -> str:
+        notes = [f"generated: {self.sets[0].path}"]
+        if self.options.reading.resize:
+            notes.append(f"image files fitted to {self.options.reading.resize} x {self.options.reading.resize}")
+        if self.skipped:
+            notes.append(f"{len(self.skipped)} unreadable files left out")
+        silent = [stored.path for stored in self.sets if stored.kind != "images" and stored.says_nothing]
+        if silent:
+            which = ", ".join(map(str, silent)) if len(silent) <= 3 else f"{len(silent)} files"
+            notes.append(f"the embedding of {which} is taken on trust")
+        return "; ".join(notes)
+
+
+def _dim(value: Tensor | Gaussian) -> int:
+    return value.dim if isinstance(value, Gaussian) else value.shape[1]
+
+
+def score_stored(
+    generated: str | Path,
+    clients: Sequence[str | Path],
+    embedding: Named | None = None,
+    weights: str | Path | None = None,
+    options: StoredOptions | None = None,
+) -> list[ScoreRecord]:
+    """The score records of a stored generated set against stored clients; arguments as for `StoredEvaluation`."""
+    return StoredEvaluation(generated, clients, embedding, weights, options).records()

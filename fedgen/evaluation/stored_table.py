@@ -1,0 +1,75 @@
+"""Scores of stored sets as tables: every client beside the aggregates, or one reference in a peer's terms."""
+
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedgen.evaluation.peers import KID_SUBSETS, SUBSETS, PeerEvaluation
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.stored_evaluation import StoredEvaluation
+from fedgen.evaluation.table import format_value
+from fedgen.scores import resolve_weights
+
+SHOWN = 30  # clients; of more, the ends of the order are shown
+
+
+def client_table(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> Table:
+    """Clients, in the order of their first score, and avg, all and worst, by scores."""
+    _, *counts = evaluation.counts()
+    shares = resolve_weights(evaluation.options.weights, [count or 1 for count in counts]).tolist()
+    averages = [record for record in records if record.aggregate == "avg"]
+    table = Table(title=_title(records[0]), caption="lower is better, ± standard error", caption_justify="left")
+    for heading in ("client", "images", "weight", *(record.score for record in averages)):
+        table.add_column(heading, justify="left" if heading == "client" else "right")
+    order = sorted(range(len(counts)), key=lambda client: averages[0].per_client[client])
+    hidden = len(order) - SHOWN
+    for place, client in enumerate(order):
+        if hidden > 0 and place == SHOWN // 2:
+            table.add_row(f"... {hidden} more ...", *[""] * (2 + len(averages)), style="dim")
+        if hidden > 0 and SHOWN // 2 <= place < SHOWN // 2 + hidden:
+            continue
+        images = "unknown" if counts[client] is None else f"{counts[client]:g}"
+        cells = [_client_cell(record, client) for record in averages]
+        table.add_row(escape(evaluation.client_names[client]), images, f"{shares[client]:.3g}", *cells)
+    table.add_section()
+    for aggregate in ("avg", "all", "worst"):
+        row = [record for record in records if record.aggregate == aggregate]
+        total = f"{sum(count or 0 for count in counts):g}" if aggregate == "all" and None not in counts else ""
+        cells = [format_value(record.value, record.standard_error) for record in row]
+        table.add_row(aggregate, total, "", *cells, style="bold" if aggregate != "worst" else "")
+    return table
+
+
+def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Table:
+    """The scores against one reference, each in words that tell it from its like."""
+    size = evaluation.subset_size
+    table = Table(title=_title(records[0]), caption_justify="left")
+    for heading in ("score", "value", "±", "of"):
+        table.add_column(heading, justify="left" if heading in ("score", "of") else "right")
+    for record in records:
+        error = record.standard_error
+        spread = "" if error is None else f"{error:.2g}"
+        what = "all images; standard error"
+        if record.score == KID_SUBSETS:
+            spread = f"{record.terms['std over subsets']:.7g}"
+            what = f"{SUBSETS} subsets of {size} images, as torch-fidelity; deviation over subsets"
+        elif record.score == "fid":
+            what = f"as {evaluation.preset} prints it; standard error"
+        table.add_row(record.score, f"{record.value:.7g}", spread, what)
+    if "kid" in evaluation.scores and evaluation.preset == "torch-fidelity" and not evaluation.has_subsets:
+        table.caption = (
+            f"torch-fidelity's kid needs {size} images on both sides and the smaller has {evaluation.smaller}: only the"
+            " one of all images is given (--kid_subset_size N asks for smaller subsets)"
+        )
+    return table
+
+
+def _client_cell(record: ScoreRecord, client: int) -> str:
+    errors = record.per_client_errors
+    return format_value(record.per_client[client], errors[client] if errors else None)
+
+
+def _title(record: ScoreRecord) -> str:
+    made = f"{record.num_generated} generated images" if record.num_generated else "Generated images"
+    return escape(f"{made} against {record.reference}, embedding {record.embedding}")

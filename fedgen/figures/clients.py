@@ -1,0 +1,80 @@
+"""Every client's score beside the two aggregates."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.table import format_value
+from fedgen.figures.curves import COLOURS
+from fedgen.files import atomic_write
+
+NAMED = 40  # clients; more are drawn without their names
+
+
+def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
+    """Draws one model's scores against every client and returns the path of the picture (PNG).
+
+    A panel for each score: the clients' scores with bars of two standard errors, the best served client on top, and avg
+    and all as lines with bands of as much. Panels share the clients' order, that of the first score.
+
+    Raises:
+        ValueError: if no record has clients' scores.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    averages = [record for record in records if record.aggregate == "avg" and record.per_client]
+    if not averages:
+        raise ValueError("no clients' scores to draw; score a model against clients first")
+    first = averages[0]
+    order = sorted(range(len(first.per_client)), key=lambda client: first.per_client[client])
+    height = 1.8 + 0.27 * min(max(len(order), 3), NAMED)
+    figure = Figure(figsize=(1.6 + 4.4 * len(averages), height), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(averages), sharey=True, squeeze=False)[0]
+    for axes, record in zip(panels, averages):
+        _draw_score(axes, record, order)
+        for aggregate, colour in COLOURS.items():
+            _draw_aggregate(axes, [r for r in records if r.name == f"{record.score}_{aggregate}"], colour)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9, frameon=False)
+    _label_clients(panels[0], [first.client_names[client] for client in order])
+    made = f"{first.num_generated:,} generated images against" if first.num_generated else "against"
+    bars = "; bars and bands: two standard errors" if first.per_client_errors else ""
+    clients = "1 client" if len(order) == 1 else f"{len(order)} clients"
+    figure.suptitle(f"{made} {clients}\nembedding: {first.embedding}{bars}", fontsize=11)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=130)
+    return Path(path)
+
+
+def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
+    values = [record.per_client[client] for client in order]
+    errors = [2 * record.per_client_errors[client] for client in order] if record.per_client_errors else None
+    size = 5 if len(order) <= NAMED else 3
+    axes.errorbar(
+        values, range(len(order)), xerr=errors, fmt="o", color="0.25", markersize=size, ecolor="0.6", elinewidth=1.2
+    )
+    axes.set_xlabel(f"{record.score.upper()} (lower is better)")
+    axes.locator_params(axis="x", nbins=6)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _draw_aggregate(axes: Any, records: Sequence[ScoreRecord], colour: str) -> None:
+    for record in records:
+        spread = 2 * (record.standard_error or 0.0)
+        axes.axvspan(record.value - spread, record.value + spread, color=colour, alpha=0.15, linewidth=0)
+        label = f"{record.aggregate} {format_value(record.value, record.standard_error)}"
+        axes.axvline(record.value, color=colour, linewidth=1.6, label=label)
+
+
+def _label_clients(axes: Any, names: Sequence[str]) -> None:
+    axes.set_ylim(len(names) - 0.4, -0.6)  # the first on top
+    if len(names) <= NAMED:
+        axes.set_yticks(range(len(names)), [name if len(name) <= 28 else f"...{name[-25:]}" for name in names])
+    else:
+        axes.set_yticks([])
+        axes.set_ylabel(f"{len(names)} clients, best served first")
