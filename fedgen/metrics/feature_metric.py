@@ -56,7 +56,8 @@ class FeatureMetric(Metric):
         super().__init__(**kwargs)
         self.embedding = None if embedding is None else load_embedding(embedding)
         self.dim = _resolve_dim(self.embedding, dim)
-        if normalize and (self.embedding is None or self.embedding.takes_points):
+        self._quantises = self.embedding is not None and not self.embedding.takes_points
+        if normalize and not self._quantises:
             raise ValueError("normalize=True is for images; features and points are taken as they are")
         self.normalize = normalize
         self.reset_real_features = reset_real_features
@@ -94,7 +95,7 @@ class FeatureMetric(Metric):
         if not isinstance(states, Mapping) or set(states) != set(self._defaults):
             found = sorted(states) if isinstance(states, Mapping) else type(states).__name__
             raise ValueError(f"merge_state needs the states {sorted(self._defaults)}, got {found}")
-        merged = {name: _merged(name, getattr(self, name), states[name]) for name in states}
+        merged = {name: _merged(name, getattr(self, name), states[name], self._list_device) for name in states}
         for name, value in merged.items():
             setattr(self, name, value)
         self._computed = None
@@ -105,9 +106,16 @@ class FeatureMetric(Metric):
         return self
 
     @contextmanager
-    def sync_context(self, *args: Any, should_unsync: bool = True, **kwargs: Any) -> Iterator[None]:
+    def sync_context(
+        self,
+        dist_sync_fn: Callable | None = None,
+        process_group: Any = None,
+        should_sync: bool = True,
+        should_unsync: bool = True,
+        distributed_available: Callable | None = None,
+    ) -> Iterator[None]:
         """As torchmetrics', but gives a rank its own states back also when `compute` raises."""
-        self.sync(*args, **kwargs)
+        self.sync(dist_sync_fn, process_group, should_sync, distributed_available)
         try:
             yield
         finally:
@@ -123,21 +131,26 @@ class FeatureMetric(Metric):
             return self._plot([_scalars(item) for item in val], ax)
         return self._plot(_scalars(val), ax)
 
+    @property
+    def _list_device(self) -> torch.device:
+        """Where lists of features lie."""
+        return torch.device("cpu") if self.compute_on_cpu else self.device
+
     def _features(self, inputs: Tensor) -> Tensor:
         """Features [N, D] of images, or the features given; checked and without gradient."""
-        features = inputs if self.embedding is None else self.embedding(self._images(self.embedding, inputs))
+        features = inputs if self.embedding is None else self.embedding(self._images(inputs))
         check_features(features)
         if features.shape[1] != self.dim:
             raise ValueError(f"{type(self).__name__} has dim {self.dim}, got features {list(features.shape)}")
         return features.detach().to(self.device)
 
-    def _images(self, embedding: Embedding, images: Tensor) -> Tensor:
+    def _images(self, images: Tensor) -> Tensor:
         """Images as the embedding takes them: unless normalised the very tensor, by which FeatureShare knows it."""
         if self.normalize:
             if not images.is_floating_point() or not ((images >= 0) & (images <= 1)).all():
                 raise ValueError(f"normalize=True takes floats in [0, 1], got {_range(images)}")
             return (images * 255).to(torch.uint8)
-        if images.is_floating_point() and not embedding.takes_points and images.amax() > 16:
+        if self._quantises and images.is_floating_point() and images.amax() > 16:
             raise ValueError(f"images must be uint8 or floats in [-1, 1], got {_range(images)}; use .to(torch.uint8)")
         return images
 
@@ -199,11 +212,11 @@ def _the_same(rows: Tensor) -> Tensor:
     return rows[0]
 
 
-def _merged(name: str, own: Any, other: Any) -> Any:
+def _merged(name: str, own: Any, other: Any, device: torch.device) -> Any:
     """One state of two metrics: numbers added, lists joined."""
     if isinstance(own, list):
-        parts = [other] if isinstance(other, Tensor) else list(other)
-        return [*own, *parts]
+        parts = [other] if isinstance(other, Tensor) else other
+        return [*own, *(part.to(device) for part in parts)]
     if not isinstance(other, Tensor) or other.shape != own.shape:
         raise ValueError(f"state {name} must be {list(own.shape)}, got {list(getattr(other, 'shape', []))}")
     other = other.to(own)

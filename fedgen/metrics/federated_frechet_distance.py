@@ -19,6 +19,9 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
     The values of `fedgen.FrechetReference.from_summaries` on the Gaussians of the sums, to the bit: within 1e-10 of
     those from the features themselves where covariances are well-conditioned.
 
+    Under Lightning, `self.log("fid_all", metric)` in `validation_step` computes before `on_validation_epoch_end`: add
+    generated images no later than in the last step, say in `on_validation_epoch_start`. Or log at the epoch's end.
+
     Args:
         num_clients: K; clients are numbered from 0.
         embedding: None: `update` takes features [N, D]; a name or module as `fedgen.load_embedding` takes it.

@@ -55,8 +55,7 @@ class StoredFeatureMetric(FeatureMetric):
 
     def _sync_dist(self, dist_sync_fn: Callable = gather_all_tensors, process_group: Any = None) -> None:
         """As torchmetrics', which sends an empty list as float32 [0], a shape that does not join [n, D]."""
-        device = torch.device("cpu") if self.compute_on_cpu else self.device
         for name, empty in self._empty().items():
             if not getattr(self, name):
-                setattr(self, name, [empty.to(device)])
+                setattr(self, name, [empty.to(self._list_device)])
         super()._sync_dist(dist_sync_fn, process_group=process_group)

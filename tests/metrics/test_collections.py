@@ -138,7 +138,7 @@ def test_feature_share_embeds_each_batch_once_for_all_metrics():
     draw = torch.Generator().manual_seed(0)
     alone = FederatedKernelDistance(1, ModuleEmbedding(Counted(), input_range="levels"), dim=3)
     for client in (0, 0, None):
-        images = torch.randint(0, 256, (9, 3, 4, 4), generator=draw, dtype=torch.uint8)
+        images = torch.rand(9, 3, 4, 4, generator=draw) * 2 - 1
         shared.update(images, client=client)
         alone.update(images, client=client)
     assert embedding.network.calls == 3

@@ -1,5 +1,6 @@
 """Two processes compute what one does, whichever of them saw which images."""
 
+import sys
 import warnings
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def work(rank: int, folder: str) -> None:
     found |= {f"{name} all": compute_twice(name, rank, aggregate="all") for name in FEDERATED}
     found |= {f"{name} early": compute_too_early(name, rank) for name in METRICS}
     found |= {f"{name} other": compute_with_others(name, rank) for name in METRICS}
+    found["lightning"] = [name for name in ("lightning", "pytorch_lightning") if name in sys.modules]
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 
@@ -116,3 +118,7 @@ def test_an_error_over_ranks_names_the_side_and_leaves_the_metric_usable(ranks, 
 def test_ranks_that_were_made_differently_raise_and_do_not_hang(ranks, name):
     for message in (rank[f"{name} other"] for rank in ranks):
         assert "differ in embedding" in message
+
+
+def test_a_process_with_the_metrics_alone_has_not_imported_lightning(ranks):
+    assert [rank["lightning"] for rank in ranks] == [[], []]

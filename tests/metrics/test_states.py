@@ -35,6 +35,22 @@ def test_no_precision_of_a_parent_reaches_the_states(name, change):
 
 
 @EVERY
+def test_autocast_changes_nothing(name):
+    metric = METRICS[name]()
+    with torch.autocast("cpu", torch.bfloat16):
+        for batch in batches(name in FEDERATED):
+            metric.update(**batch)
+        assert_equal(metric, filled(name))
+
+
+@pytest.mark.parametrize("name", ["kernel", "federated-kernel"])
+def test_features_kept_on_the_cpu_give_the_same_and_merge(name):
+    kept = filled(name, compute_on_cpu=True)
+    kept.merge_state(METRICS[name]())
+    assert_equal(kept, filled(name))
+
+
+@EVERY
 def test_states_and_what_they_reset_to_follow_a_parent_to_another_device(name):
     metric = filled(name)
     Owner(metric).to("meta")
