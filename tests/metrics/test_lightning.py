@@ -101,3 +101,31 @@ def test_a_metric_that_gives_a_dict_is_refused_by_log_with_its_value(tmp_path):
     module.distance = METRICS["federated-frechet"]()
     with pytest.raises(ValueError, match=r"fid_avg"):
         trainer(tmp_path, enable_checkpointing=False).validate(module, verbose=False)
+
+
+class Listed(Scored):
+    """Logs a collection of scalar metrics as it is: Lightning computes and resets each."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        make = METRICS[name]
+        self.several = MetricCollection({word: make(aggregate=word) for word in ("avg", "all", "worst")})
+
+    def on_validation_epoch_end(self):
+        pass
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        self.log_dict(self.several)
+
+
+@pytest.mark.parametrize("name", FEDERATED)
+def test_a_collection_of_scalar_metrics_is_logged_as_it_is_epoch_after_epoch(name, tmp_path):
+    module, key = Listed(name), "fid" if "frechet" in name else "kid"
+    run = trainer(tmp_path, enable_checkpointing=False)
+    expected = {k.removeprefix(f"{key}_"): v for k, v in filled(name).compute().items()}
+    for _ in range(2):
+        (logged,) = run.validate(module, verbose=False)
+        assert logged.keys() == {"avg", "all", "worst", "score"}
+        for word in ("avg", "all", "worst"):
+            assert logged[word] == pytest.approx(expected[word].item(), rel=1e-6)
