@@ -10,14 +10,15 @@ from fedgen import __version__
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
     "fit": ("fedgen.cli:fit", "train from a recipe: federated, or one of its controls"),
-    "evaluate": ("fedgen.cli:evaluate", "score a run's checkpoints again, e.g. under another embedding"),
+    "evaluate": ("fedgen.cli:evaluate", "score stored images or features of any origin, or a run's checkpoints again"),
     "select": ("fedgen.cli:select", "rank a run's checkpoints by a score and print the best one's path"),
+    "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }
 
 
 def usage() -> str:
     """The text of `fedgen --help`."""
-    lines = [f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items()]
+    lines = [f"  {name:<11}{text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(
         [
             "usage: fedgen COMMAND [ARGUMENT ...]",

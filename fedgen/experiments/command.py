@@ -1,0 +1,50 @@
+"""`fedgen reproduce NAME`."""
+
+import difflib
+from collections.abc import Sequence
+from importlib import import_module
+
+from jsonargparse import auto_cli
+
+from fedgen.experiments import EXPERIMENTS
+
+
+def usage() -> str:
+    """The text of `fedgen reproduce --help`."""
+    width = max(map(len, EXPERIMENTS)) + 2
+    lines = [f"  {name:<{width}}{text}" for name, (_, text) in EXPERIMENTS.items()]
+    return "\n".join(
+        [
+            "usage: fedgen reproduce NAME [--option VALUE ...]",
+            "",
+            "Run an experiment: it prints a table and leaves results.json and a figure. Run again, it goes on.",
+            "",
+            *lines,
+            "",
+            "fedgen reproduce NAME --help explains one.",
+        ]
+    )
+
+
+def reproduce(arguments: Sequence[str]) -> int:
+    """Runs the experiment that the first argument names.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    name = arguments[0]
+    if name not in EXPERIMENTS:
+        close = difflib.get_close_matches(name, EXPERIMENTS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(f"no experiment {name!r}; {hint}known: {', '.join(EXPERIMENTS)}")
+    module, function = EXPERIMENTS[name][0].split(":")
+    auto_cli(
+        getattr(import_module(module), function),
+        args=list(arguments[1:]),
+        as_positional=False,
+        prog=f"fedgen reproduce {name}",
+    )
+    return 0

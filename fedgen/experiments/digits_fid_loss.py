@@ -1,0 +1,156 @@
+"""What a FID loss changes in a federated GAN: the same recipe with and without it, over paired seeds.
+
+A lower score under the embedding that was trained on is what the loss was asked for; whether images are better is asked
+of another embedding, on images that no client trained on.
+"""
+
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+
+from fedgen.evaluation import Run, ScoreRecord, by_column
+from fedgen.experiments.results import save_figure, save_results
+from fedgen.files import require_writable
+from fedgen.progress import track
+
+ARMS = {"without": ["--model.init_args.generator_losses", "null"], "with": []}
+FIGURE = "pairs.png"
+
+
+def digits_fid_loss(
+    output: Path = Path("checkpoints/digits-fid-loss"),
+    recipe: Path = Path("recipes/wgan_gp_digits_fid.yaml"),
+    seeds: int = 5,
+    rounds: int | None = None,
+    parallel: int = 1,
+) -> None:
+    """Trains the recipe with and without its generator losses for each seed and compares the last checkpoints.
+
+    Finished runs are kept and not run again; stopped ones go on.
+
+    Args:
+        output: folder of the runs, results.json and pairs.png.
+        recipe: a recipe with `generator_losses`.
+        seeds: pairs of runs, with seeds 0, 1, ...; at least 2.
+        rounds: rounds of each run; the recipe's by default.
+        parallel: runs at once.
+    """
+    if seeds < 2:
+        raise ValueError(f"seeds={seeds}: a comparison needs at least 2 pairs")
+    if not recipe.exists():
+        raise FileNotFoundError(f"{recipe} does not exist; run from the folder that holds recipes/, or give --recipe")
+    require_writable(output)
+    jobs = [(arm, seed) for seed in range(seeds) for arm in ARMS]
+    more = [] if rounds is None else ["--trainer.max_epochs", str(rounds)]
+    pool = ThreadPoolExecutor(parallel)
+    try:
+        done = pool.map(lambda job: train(recipe, output, *job, more), jobs)
+        list(track(done, "training", total=len(jobs), unit="runs"))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C or a failure no further run starts
+    numbers = compare({arm: [last_scores(folder_of(output, arm, seed)) for seed in range(seeds)] for arm in ARMS})
+    save_results(output, "digits-fid-loss", {"recipe": str(recipe), "seeds": seeds, "rounds": rounds}, numbers)
+    console = Console()
+    console.print(table_of(numbers))
+    console.print("* trained on: its value proves little")
+    console.print(f"figure: {draw_pairs(numbers, output / FIGURE)}")
+
+
+def folder_of(output: Path, arm: str, seed: int) -> Path:
+    """The run folder of one arm and seed."""
+    return output / f"{arm}-{seed}"
+
+
+def train(recipe: Path, output: Path, arm: str, seed: int, more: Sequence[str]) -> None:
+    """One run by `fedgen fit`, in a process of its own; its output is in `fit.log` beside the run folder.
+
+    Raises:
+        RuntimeError: if it fails, with the end of its output.
+    """
+    folder = folder_of(output, arm, seed)
+    settings = ["--config", str(recipe), "--seed_everything", str(seed), "--trainer.default_root_dir", str(folder)]
+    log = output / f"{folder.name}.log"
+    with open(log, "w") as file:
+        command = [sys.executable, "-m", "fedgen", "fit", *settings, *ARMS[arm], *more]
+        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+    if status:
+        tail = "\n".join(log.read_text().splitlines()[-5:])
+        raise RuntimeError(f"{' '.join(command)} failed with status {status}; the end of {log}:\n{tail}")
+
+
+def last_scores(folder: Path) -> dict[str, ScoreRecord]:
+    """Each column's record of the last evaluated round."""
+    return {column: records[-1] for column, records in by_column(Run(folder).records).items()}
+
+
+def compare(scores: dict[str, list[dict[str, ScoreRecord]]]) -> dict[str, Any]:
+    """For each column: both arms' values by seed, the mean paired difference (with minus without), its 95 percent
+    interval by Student's t, and whether the loss trained on the column's embedding."""
+    found: dict[str, Any] = {}
+    for column in scores["with"][0]:
+        values = {arm: [run[column].value for run in runs] for arm, runs in scores.items()}
+        differences = [b - a for a, b in zip(values["without"], values["with"])]
+        mean, spread = statistics.mean(differences), statistics.stdev(differences)
+        half = float(stats.t.ppf(0.975, len(differences) - 1)) * spread / len(differences) ** 0.5
+        found[column] = {
+            **values,
+            "difference": mean,
+            "interval": [mean - half, mean + half],
+            "optimised": scores["with"][0][column].is_optimised,
+        }
+    return found
+
+
+def table_of(numbers: dict[str, Any]) -> Table:
+    """Columns by arms, with the mean paired difference."""
+    count = len(next(iter(numbers.values()))["with"])
+    table = Table(title=f"last checkpoint, mean of {count} seeds; lower is better")
+    for heading in ("score", "without", "with", "difference", "95 % interval", "seeds improved"):
+        table.add_column(heading, justify="left" if heading == "score" else "right")
+    for column, row in numbers.items():
+        improved = sum(b < a for a, b in zip(row["without"], row["with"]))
+        cells = [f"{statistics.mean(row[arm]):.4g}" for arm in ARMS]
+        low, high = row["interval"]
+        table.add_row(
+            column + (" *" if row["optimised"] else ""),
+            *cells,
+            f"{row['difference']:+.3g}",
+            f"{low:+.3g} to {high:+.3g}",
+            f"{improved} of {count}",
+        )
+    return table
+
+
+def draw_pairs(numbers: dict[str, Any], path: Path) -> Path:
+    """One panel a column of avg and all: the seeds' scores without and with the loss, joined; the mean in black."""
+    from matplotlib.figure import Figure
+
+    columns = [column for column in numbers if not column.endswith("_worst")]
+    across = min(4, len(columns))
+    down = -(-len(columns) // across)
+    figure = Figure(figsize=(2.7 * across, 2.4 * down + 0.4), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).flatten()
+    for panel, column in zip(panels, columns):
+        row = numbers[column]
+        for a, b in zip(row["without"], row["with"]):
+            panel.plot([0, 1], [a, b], color="0.6", marker="o", markersize=3, linewidth=1)
+        means = [statistics.mean(row[arm]) for arm in ARMS]
+        panel.plot([0, 1], means, color="black", marker="o", markersize=4, linewidth=2)
+        panel.set_title(column.replace("/", "\n") + (" (trained on)" if row["optimised"] else ""), fontsize=8)
+        panel.set_xticks([0, 1], list(ARMS))
+        panel.set_xlim(-0.3, 1.3)
+        panel.set_ylim(min(0, panel.get_ylim()[0]), None)
+        panel.tick_params(labelsize=7)
+        panel.grid(alpha=0.25)
+    for panel in panels[len(columns) :]:
+        panel.set_visible(False)
+    figure.suptitle("Digits, ten clients of one class: the generator's loss without and with FID", fontsize=10)
+    return save_figure(figure, path)

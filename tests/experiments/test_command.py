@@ -1,0 +1,25 @@
+"""`fedgen reproduce`."""
+
+import pytest
+
+from fedgen.__main__ import main
+from fedgen.experiments import EXPERIMENTS
+from fedgen.experiments.command import reproduce
+
+
+def test_help_lists_every_experiment_with_a_line(capsys):
+    assert main(["reproduce", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown and text in shown for name, (_, text) in EXPERIMENTS.items())
+
+
+def test_an_unknown_name_is_one_message(capsys):
+    assert main(["reproduce", "minibatch-bais"]) == 2
+    assert "no experiment 'minibatch-bais'; did you mean minibatch-bias?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(EXPERIMENTS))
+def test_every_experiment_explains_its_options(name, capsys):
+    with pytest.raises(SystemExit):
+        reproduce([name, "--help"])
+    assert "--output" in capsys.readouterr().out

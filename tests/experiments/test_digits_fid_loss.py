@@ -1,0 +1,66 @@
+"""Paired runs with and without a FID loss."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedgen.evaluation import ScoreRecord
+from fedgen.experiments.digits_fid_loss import compare, digits_fid_loss, draw_pairs, table_of, train
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "wgan_gp_digits_fid.yaml"
+
+
+def record(value, optimised_on=()):
+    return ScoreRecord(
+        "fid", "all", value, 0.1, "train", "pixels", "", "digits", 10, 2, 0, round=1, optimised_on=list(optimised_on)
+    )
+
+
+def scores(values, optimised_on=()):
+    return [{"fid_all": record(value, optimised_on)} for value in values]
+
+
+def test_differences_are_paired_by_seed_with_students_interval():
+    found = compare({"without": scores([4.0, 6.0]), "with": scores([3.0, 3.0], ["pixels"])})["fid_all"]
+    assert found["difference"] == -2.0
+    # differences -1 and -3: deviation sqrt(2), half width 12.7062 * sqrt(2) / sqrt(2)
+    assert found["interval"] == pytest.approx([-14.7062, 10.7062], abs=1e-3)
+    assert found["optimised"]
+
+
+def test_the_table_counts_the_seeds_that_improved(tmp_path):
+    numbers = compare({"without": scores([4.0, 6.0, 1.0]), "with": scores([3.0, 3.0, 2.0])})
+    table = table_of(numbers)
+    assert list(table.columns[5].cells) == ["2 of 3"]
+    assert draw_pairs(numbers, tmp_path / "pairs.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_too_few_seeds_or_no_recipe_are_refused_before_any_run(tmp_path):
+    with pytest.raises(ValueError, match="seeds=1: a comparison needs at least 2"):
+        digits_fid_loss(tmp_path, RECIPE, seeds=1)
+    with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist.*--recipe"):
+        digits_fid_loss(tmp_path, tmp_path / "nowhere.yaml")
+
+
+def test_a_run_that_fails_is_reported_with_the_end_of_its_output(tmp_path):
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("model: {class_path: fedgen.models.Nothing}\n")
+    with pytest.raises(RuntimeError, match=r"failed with status 2; the end of .*with-0.log:\n(.*\n)*.*Nothing"):
+        train(bad, tmp_path, "with", 0, [])
+
+
+@pytest.mark.slow
+def test_the_recipe_runs_whole_in_both_arms(tmp_path, capsys):
+    recipe = yaml.safe_load(RECIPE.read_text())
+    recipe["trainer"]["callbacks"][0]["init_args"] |= {"num_images": 20, "embeddings": ["pixels"]}
+    short = tmp_path / "short.yaml"
+    short.write_text(yaml.safe_dump(recipe))
+    digits_fid_loss(tmp_path / "out", short, seeds=2, rounds=2, parallel=2)
+    stored = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
+    assert {"fid_avg", "fid_all", "kid_all", "report/fid_all"} <= set(stored)
+    assert stored["fid_all"]["optimised"]
+    assert stored["fid_all"]["with"] != stored["fid_all"]["without"]
+    assert "trained on" in capsys.readouterr().out
+    assert (tmp_path / "out" / "pairs.png").exists()

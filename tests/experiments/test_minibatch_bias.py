@@ -1,0 +1,36 @@
+"""The bias of minibatch FID as a loss, small."""
+
+import json
+
+import pytest
+
+from fedgen.experiments.minibatch_bias import least_scale, measure, minibatch_bias
+
+
+def test_the_minimum_in_theory_by_hand():
+    # t = 3, m = 2, c = 2.25: FID of a perfect generator is 3 * 2.5 - 4.5 = 3, the minimum (2.25 / 4.5)^2
+    assert least_scale(3.0, trace=3.0, size=2) == pytest.approx(0.25)
+
+
+def test_a_batch_shrinks_the_generator_as_theory_says_and_its_cures_do_not():
+    found = measure(dim=8, batch_sizes=(8,), steps=400, queue=400, decay=0.95, seed=0)
+    theory = found["theory"]["batch"][0]
+    assert theory < 0.7
+    scales = {form: values[0] for form, values in found["scale"].items()}
+    assert scales["batch"] == pytest.approx(theory, abs=0.03)
+    assert min(scales[form] for form in ("queue", "ema", "mmd2")) > 0.9
+    assert max(scales[form] for form in ("queue", "ema", "mmd2")) < 1.1
+
+
+def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(tmp_path, capsys, monkeypatch):
+    def run():
+        minibatch_bias(output=tmp_path, dim=4, batch_sizes=(4, 8), steps=10, queue=100)
+
+    run()
+    first = capsys.readouterr().out
+    stored = json.loads((tmp_path / "results.json").read_text())
+    assert stored["settings"]["batch_sizes"] == [4, 8]
+    assert (tmp_path / "minibatch_bias.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr("fedgen.experiments.minibatch_bias.measure", None)
+    run()
+    assert capsys.readouterr().out == first
