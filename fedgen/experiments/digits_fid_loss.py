@@ -52,7 +52,7 @@ def digits_fid_loss(
     more = [] if rounds is None else ["--trainer.max_epochs", str(rounds)]
     pool = ThreadPoolExecutor(parallel)
     try:
-        done = pool.map(lambda job: train(recipe, output, *job, more), jobs)
+        done = pool.map(lambda job: train(recipe, output, job[0], job[1], more), jobs)
         list(track(done, "training", total=len(jobs), unit="runs"))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C or a failure no further run starts
