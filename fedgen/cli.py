@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar
+from fedgen.cli_stored import build_parser, evaluate_stored, is_stored
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import save_partition
 from fedgen.embeddings import FeatureCache, load_embedding
@@ -343,7 +344,12 @@ def select_checkpoint(run: Path, by: str = "fid_all") -> None:
 
 
 def evaluate(arguments: Sequence[str]) -> int:
-    """`fedgen evaluate RUN NAME[,NAME ...]`."""
+    """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
+    if is_stored(arguments):
+        return evaluate_stored(arguments)
+    if set(arguments) & {"-h", "--help"}:
+        print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
+        print("2. A run's checkpoints:\n")
     auto_cli(evaluate_checkpoints, args=list(arguments), as_positional=True, prog="fedgen evaluate")
     return 0
 

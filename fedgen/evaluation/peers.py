@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from torch import Tensor
 
-from fedgen.embeddings.fidelity import CLEAN, INCEPTION
+from fedgen.embeddings.fidelity import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions
 from fedgen.progress import track
@@ -19,6 +19,7 @@ from fedgen.scores.mmd import subset_values
 Preset = Literal["torch-fidelity", "clean-fid"]
 SUBSETS, SUBSET_SIZE, SUBSET_SEED = 100, 1000, 2020  # torch-fidelity's
 KID_SUBSETS = "kid_subsets"
+EXTRACTORS = (INCEPTION, "vgg16", *CLIP_NAMES, *DINOV2_DIMS)  # torch-fidelity's
 
 
 class PeerEvaluation(StoredEvaluation):
@@ -60,6 +61,16 @@ class PeerEvaluation(StoredEvaluation):
             raise ValueError(f"preset clean-fid is for {INCEPTION} with its own resize, not for {embedding}")
         default = f"{INCEPTION}-{CLEAN}" if preset == CLEAN else INCEPTION
         super().__init__(generated, [reference], embedding, weights, options, default)
+
+    @property
+    def is_the_peers(self) -> bool:
+        """Whether the peer embeds and reads alike, so that its fid is this one."""
+        name = self.identity.name
+        if self.preset == CLEAN:
+            same = name == f"{INCEPTION}-{CLEAN}"
+        else:
+            same = name.startswith(EXTRACTORS) and not name.endswith(CLEAN)
+        return same and self.options.reading.resize is None
 
     @property
     def has_subsets(self) -> bool:

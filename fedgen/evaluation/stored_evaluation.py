@@ -217,17 +217,16 @@ class StoredEvaluation:
 
     def _all_unreadable(self, first: UnreadableFilesError, rest: Sequence[StoredSet]) -> UnreadableFilesError:
         """The error with the unreadable files of the sets that were not yet embedded."""
-        reasons, total = first.reasons, first.total
+        reasons = first.reasons
         for stored in rest:
             if stored.images is None:
                 continue
             try:
                 for _ in stored.images.batches(self._channels, self.options.batch_size):
                     pass
-                total += len(stored.images)
             except UnreadableFilesError as error:
-                reasons, total = [*reasons, *error.reasons], total + error.total
-        return UnreadableFilesError(reasons, total)
+                reasons = [*reasons, *error.reasons]
+        return UnreadableFilesError(reasons, sum(len(stored.images) for stored in self.sets if stored.images))
 
     def _reference(self, counts: Sequence[float | None]) -> str:
         """The clients in words, as `Split.reference` has them."""

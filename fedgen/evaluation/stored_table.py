@@ -50,12 +50,12 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
     for record in records:
         error = record.standard_error
         spread = "" if error is None else f"{error:.2g}"
-        what = "all images; standard error"
+        what = "all images; standard error" if error is not None else "all images"
         if record.score == KID_SUBSETS:
             spread = f"{record.terms['std over subsets']:.7g}"
             what = f"{SUBSETS} subsets of {size} images, as torch-fidelity; deviation over subsets"
-        elif record.score == "fid":
-            what = f"as {evaluation.preset} prints it; standard error"
+        elif record.score == "fid" and evaluation.is_the_peers:
+            what = what.replace("all images", f"as {evaluation.preset} prints it")
         table.add_row(record.score, f"{record.value:.7g}", spread, what)
     if "kid" in evaluation.scores and evaluation.preset == "torch-fidelity" and not evaluation.has_subsets:
         table.caption = (

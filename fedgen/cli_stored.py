@@ -1,0 +1,225 @@
+"""`fedgen evaluate --generated ...`: scores of anybody's image folders and .npz files, without a recipe or a model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from jsonargparse import ArgumentParser
+from jsonargparse.typing import PositiveInt
+from rich.console import Console
+
+from fedgen import __version__
+from fedgen.embeddings import FeatureCache
+from fedgen.evaluation import (
+    PeerEvaluation,
+    Reading,
+    ScoreRecord,
+    StoredEvaluation,
+    StoredOptions,
+    client_table,
+    peer_table,
+    save_features,
+    save_statistics,
+)
+from fedgen.evaluation.peers import SUBSET_SIZE, Preset
+from fedgen.evaluation.stored_files import FEATURES_OF, STATISTICS_OF, files_in
+from fedgen.figures import draw_clients
+from fedgen.files import require_writable, write_json
+
+FLAGS = ("--generated", "--clients", "--reference")
+DESCRIPTION = (
+    "Score stored images: a generated set against clients (each client's score, avg, all, worst), or against one"
+    " reference with the numbers that torch-fidelity or clean-fid print. Every set is a folder of images, or an .npz"
+    " file of images (uint8, four axes), of features [N, D] (under 'features' or alone) or of statistics ('mu' and"
+    " 'sigma', for fid only). Everything is checked before anything is embedded."
+)
+
+
+def is_stored(arguments: Sequence[str]) -> bool:
+    """Whether arguments of `fedgen evaluate` are of this form."""
+    return any(argument.split("=")[0] in FLAGS for argument in arguments)
+
+
+def build_parser() -> ArgumentParser:
+    """The command's arguments."""
+    parser = ArgumentParser(prog="fedgen evaluate", description=DESCRIPTION)
+    _add_sets(parser)
+    _add_embedding(parser)
+    _add_reading(parser)
+    _add_output(parser)
+    return parser
+
+
+def _add_sets(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--generated", type=Path, required=True, metavar="PATH", help="the generated set")
+    add("--clients", type=Path, nargs="+", metavar="PATH", help="the clients, e.g. data/*; named after their paths")
+    add("--reference", type=Path, metavar="PATH", help="one set in place of clients")
+    add("--scores", default=None, metavar="NAMES", help="fid,kid by default; fid where a set is statistics")
+    add(
+        "--client_weights",
+        choices=["examples", "uniform"],
+        default="examples",
+        help="of clients in avg and all: by their number of images, or equal",
+    )
+    add("--counts", nargs="+", default=[], metavar="NAME=N", help="numbers of images of statistics that do not say")
+    add(
+        "--preset",
+        choices=list(get_args(Preset)),
+        default=None,
+        help="with --reference: whose numbers (torch-fidelity by default)",
+    )
+    add(
+        "--kid_subset_size",
+        type=PositiveInt | None,
+        default=None,
+        help=f"with --reference: images of each of torch-fidelity's 100 subsets ({SUBSET_SIZE} by default)",
+    )
+
+
+def _add_embedding(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--embedding",
+        default=None,
+        metavar="NAME",
+        help="with --clients efficientnet-lite0 by default, whose weights install with the kit; with --reference"
+        " inception-v3-compat, the published one, whose weights (95 MB) are downloaded once: offline give --weights",
+    )
+    add("--weights", type=Path, default=None, metavar="FILE", help="a local file of the embedding's weights")
+    add("--device", default="cpu", help="where to embed, e.g. cuda")
+    add("--batch_size", type=PositiveInt, default=64, help="images read and embedded at once")
+    add("--cache", type=Path, default=None, metavar="DIR", help="keeps features of images, found by the files' bytes")
+
+
+def _add_reading(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--resize",
+        type=PositiveInt | None,
+        default=None,
+        metavar="N",
+        help="fit every image to N x N when it is read (bicubic, antialiased, centre); without it the sizes of one set"
+        " must agree, except under clean-fid",
+    )
+    add("--recursive", action="store_true", help="images in subfolders count, too")
+    add("--skip_unreadable", action="store_true", help="leave out files that cannot be read, and record which")
+
+
+def _add_output(parser: ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--output",
+        type=Path,
+        default=Path("scores.json"),
+        metavar="FILE",
+        help="scores and settings as JSON; with --clients a figure of the same name ending in .png",
+    )
+    add("--overwrite", action="store_true", help="replace files of an earlier evaluation")
+    add("--save_statistics", type=Path, default=None, metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
+    add("--save_features", type=Path, default=None, metavar="DIR", help="features of every set of images")
+
+
+def evaluate_stored(arguments: Sequence[str]) -> int:
+    """`fedgen evaluate --generated PATH --clients PATH ... | --reference PATH`."""
+    settings = build_parser().parse_args(list(arguments))
+    targets = _targets(settings)
+    evaluation = _evaluation(settings)
+    kinds = ((settings.save_statistics, STATISTICS_OF), (settings.save_features, FEATURES_OF))
+    saved = [path for folder, kind in kinds if folder for _, path in files_in(evaluation, folder, kind)]
+    _refuse_existing(saved, settings.overwrite)
+    records = evaluation.records()
+    console = Console()
+    _report(evaluation, records, console)
+    written = [_write_scores(settings, evaluation, records)]
+    if len(targets) > 1:
+        written.append(draw_clients(records, targets[1]))
+    written += save_statistics(evaluation, settings.save_statistics) if settings.save_statistics else []
+    written += save_features(evaluation, settings.save_features) if settings.save_features else []
+    for path in written:
+        console.print(f"written: {path}", soft_wrap=True)
+    return 0
+
+
+def _targets(settings: Any) -> list[Path]:
+    """The JSON file and, with clients, the figure, once they are known to be writable."""
+    if (settings.clients is None) == (settings.reference is None):
+        raise ValueError("give either --clients (one path each) or --reference (one path)")
+    if settings.clients and (settings.preset or settings.kid_subset_size):
+        raise ValueError("--preset and --kid_subset_size are for --reference")
+    if settings.output.suffix == ".png" or settings.output.is_dir():
+        raise ValueError(f"--output {settings.output} must be a file for JSON, e.g. scores.json")
+    targets = [settings.output, *([settings.output.with_suffix(".png")] if settings.clients else [])]
+    _refuse_existing(targets, settings.overwrite)
+    for folder in (settings.output.parent, settings.save_statistics, settings.save_features):
+        if folder is not None:
+            require_writable(folder)
+    return targets
+
+
+def _refuse_existing(paths: Sequence[Path], overwrite: bool) -> None:
+    existing = next((path for path in paths if path.exists()), None)
+    if existing is not None and not overwrite:
+        raise ValueError(f"{existing} is there already; choose another place, or --overwrite it")
+
+
+def _evaluation(settings: Any) -> StoredEvaluation:
+    reading = Reading(settings.resize, settings.recursive, settings.skip_unreadable)
+    options = StoredOptions(
+        scores=[name.strip() for name in settings.scores.split(",")] if settings.scores else None,
+        weights=settings.client_weights,
+        reading=reading,
+        counts=_counts(settings.counts),
+        batch_size=settings.batch_size,
+        device=settings.device,
+        cache=FeatureCache(settings.cache) if settings.cache else None,
+    )
+    if settings.clients:
+        return StoredEvaluation(settings.generated, settings.clients, settings.embedding, settings.weights, options)
+    preset: Preset = settings.preset or "torch-fidelity"
+    both, size = (settings.generated, settings.reference), settings.kid_subset_size or SUBSET_SIZE
+    return PeerEvaluation(*both, preset, settings.embedding, settings.weights, options, size)
+
+
+def _counts(given: Sequence[str]) -> dict[str, float]:
+    counts = {}
+    for text in given:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdigit():
+            raise ValueError(f"--counts takes NAME=N, e.g. hospital=5000, got {text!r}")
+        counts[name] = float(number)
+    return counts
+
+
+def _report(evaluation: StoredEvaluation, records: Sequence[ScoreRecord], console: Console) -> None:
+    if isinstance(evaluation, PeerEvaluation):
+        console.print(peer_table(evaluation, records))
+    else:
+        console.print(client_table(evaluation, records))
+    if evaluation.skipped:
+        console.print(f"left out {len(evaluation.skipped)} unreadable files:", soft_wrap=True)
+        for reason in evaluation.skipped[:20]:
+            console.print(f"  {reason}", soft_wrap=True, markup=False)
+
+
+def _write_scores(settings: Any, evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> Path:
+    sets = [
+        {"name": stored.name, "path": str(stored.path), "kind": stored.kind, "count": count}
+        for stored, count in zip(evaluation.sets, evaluation.counts())
+    ]
+    chosen = {name: _plain(value) for name, value in vars(settings).items()}
+    content = {
+        "fedgen": __version__,
+        "settings": chosen,
+        "sets": sets,
+        "skipped": evaluation.skipped,
+        "records": [record.to_json() for record in records],
+    }
+    write_json(settings.output, content)
+    return settings.output
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,152 @@
+"""Two folders scored as torch-fidelity and clean-fid score them: by those packages themselves, on the same weights."""
+
+import numpy as np
+import pytest
+import torch
+import torch_fidelity
+from cleanfid.fid import fid_from_feats, get_folder_features
+from PIL import Image
+
+from fedgen.embeddings import load_embedding
+from fedgen.embeddings.fidelity import forward_of_floats
+from fedgen.evaluation import PeerEvaluation, score_reference
+from tests.evaluation.test_parity import ABSOLUTE, RELATIVE, draw_pictures, write_pngs
+from tests.random_networks import save_inception
+
+SIZES = {"generated": 18, "real": 22}
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    return save_inception(tmp_path_factory.mktemp("inception"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return make_folders(tmp_path_factory.mktemp("folders"), **SIZES)
+
+
+def make_folders(root, **sizes):
+    for seed, (name, count) in enumerate(sizes.items()):
+        write_pngs(root / name, draw_pictures(count, seed, 3, 20.0 * seed))
+    return tuple(root / name for name in sizes)
+
+
+def ask_torch_fidelity(folders, weights, layer, **options):
+    quiet = {"cuda": False, "cache": False, "verbose": False, "save_cpu_ram": True, "batch_size": 64}
+    return torch_fidelity.calculate_metrics(
+        input1=str(folders[0]),
+        input2=str(folders[1]),
+        feature_extractor="inception-v3-compat",
+        feature_extractor_weights_path=str(weights),
+        feature_layer_fid=layer,
+        feature_layer_kid=layer,
+        fid=True,
+        kid=True,
+        **quiet,
+        **options,
+    )
+
+
+def values(records):
+    return {record.score: record.value for record in records}
+
+
+def test_the_numbers_are_torch_fidelitys(folders, weights):
+    theirs = ask_torch_fidelity(folders, weights, "64", kid_subset_size=16)
+    ours = PeerEvaluation(*folders, embedding="inception-v3-compat-64", weights=weights, subset_size=16)
+    records = ours.records()
+    assert {record.aggregate for record in records} == {"all"}
+    found = values(records)
+    assert found["fid"] == pytest.approx(theirs["frechet_inception_distance"], rel=RELATIVE)
+    assert found["kid_subsets"] == pytest.approx(theirs["kernel_inception_distance_mean"], abs=ABSOLUTE)
+    subsets = records[-1]
+    spread = subsets.terms["std over subsets"]
+    assert spread == pytest.approx(theirs["kernel_inception_distance_std"], abs=ABSOLUTE)
+    assert (subsets.standard_error, subsets.seed) == (None, 2020)
+    assert "subsets of 16" in subsets.note
+    assert "as torch-fidelity prints it" in subsets.note
+    # and never under the name of the full-sample score
+    assert found["kid"] != found["kid_subsets"]
+    assert ours.is_the_peers
+
+
+@pytest.mark.slow
+def test_the_published_layer_agrees_too(folders, weights, tmp_path):
+    for path, name in zip(folders, SIZES):
+        for file in sorted(path.iterdir())[:12]:
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / file.name).write_bytes(file.read_bytes())
+    few = tmp_path / "generated", tmp_path / "real"
+    theirs = ask_torch_fidelity(few, weights, "2048", kid_subset_size=10)
+    found = values(PeerEvaluation(*few, weights=weights, subset_size=10).records())
+    # torch-fidelity adds the roots of some 2,030 eigenvalues that are zero but for rounding: 2e-5 here
+    assert found["fid"] == pytest.approx(theirs["frechet_inception_distance"], rel=1e-4)
+    assert found["kid_subsets"] == pytest.approx(theirs["kernel_inception_distance_mean"], abs=ABSOLUTE)
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """Folders with a few images of other sizes, which clean-fid resizes one by one; more than 64 features in each."""
+    folders = make_folders(tmp_path, generated=66, real=70)
+    for file in [file for path in folders for file in sorted(path.iterdir())[::7]]:
+        Image.open(file).resize((40, 24)).save(file)
+    return folders
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*disp.* argument:DeprecationWarning")
+def test_the_number_is_clean_fids(mixed, weights):
+    network = load_embedding("inception-v3-compat-64", weights=weights).network
+
+    def model(resized):
+        return forward_of_floats(type(network).forward)(network, resized)[0]
+
+    features = [
+        get_folder_features(
+            str(path), model, num_workers=0, batch_size=1, device=torch.device("cpu"), mode="clean", verbose=False
+        )
+        for path in mixed
+    ]
+    name = "inception-v3-compat-64-clean-fid"
+    ours = PeerEvaluation(*mixed, "clean-fid", name, weights)
+    found = values(ours.records())
+    assert found["fid"] == pytest.approx(fid_from_feats(*features), rel=1e-5)
+    assert "kid_subsets" not in found  # clean-fid's draws are unseeded
+
+
+def test_clean_fid_is_for_its_own_resize_and_torch_fidelity_refuses_mixed_sizes(mixed, weights):
+    with pytest.raises(ValueError, match=r"for inception-v3-compat with its own resize, not for pixels"):
+        PeerEvaluation(*mixed, "clean-fid", "pixels")
+    with pytest.raises(ValueError, match="2 sizes"):
+        PeerEvaluation(*mixed, weights=weights)
+    with pytest.raises(ValueError, match=r"one of torch-fidelity, clean-fid, got 'tf'"):
+        PeerEvaluation(*mixed, "tf")
+    with pytest.raises(ValueError, match="at least 2 images"):
+        PeerEvaluation(*mixed, subset_size=1)
+    named = PeerEvaluation(*mixed, "clean-fid", "inception-v3-compat", weights)
+    assert named.identity.name == "inception-v3-compat-clean-fid"
+
+
+def test_too_few_images_for_a_subset_leave_the_full_sample_alone(folders):
+    evaluation = PeerEvaluation(*folders, embedding="pixels")
+    assert set(values(evaluation.records())) == {"fid", "kid"}
+    assert (evaluation.has_subsets, evaluation.smaller) == (False, 18)
+    assert not evaluation.is_the_peers
+
+
+def test_images_are_not_turned_since_the_peers_do_not(folders, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for i in range(3):
+        levels = np.random.default_rng(i).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(levels).save(tmp_path / f"{i}.png", exif=exif)
+    evaluation = PeerEvaluation(tmp_path, folders[1], embedding="pixels")
+    stored = np.asarray(Image.open(tmp_path / "0.png")).transpose(2, 0, 1).reshape(-1) / np.float32(255)
+    np.testing.assert_allclose(evaluation.values()[0][0], stored, rtol=1e-6)
+
+
+def test_two_sets_are_scored_in_one_call(folders):
+    records = score_reference(*folders, embedding="pixels")
+    assert [record.score for record in records] == ["fid", "kid"]
+    assert records[0].split == "reference"

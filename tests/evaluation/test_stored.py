@@ -1,0 +1,137 @@
+"""What a path holds, and every mistake that a path can be."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedgen.evaluation import Reading
+from fedgen.evaluation.stored import open_sets, short_names
+from fedgen.statistics import Gaussian, save_npz, summarize
+from tests.evaluation.folders import save_grey
+
+FEATURES = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+
+
+def saved(folder: Path, name: str, **arrays) -> Path:
+    np.savez(folder / f"{name}.npz", **arrays)
+    return folder / f"{name}.npz"
+
+
+def open_one(path, **options):
+    return open_sets([path], Reading(), **options)[0]
+
+
+def test_names_are_as_short_as_they_can_be():
+    assert short_names([Path("x/a"), Path("x/b.npz"), Path("v1.0")]) == ["a", "b", "v1.0"]
+    assert short_names([Path("x/a/train"), Path("x/b/train")]) == ["a/train", "b/train"]
+    assert short_names([Path("a"), Path("a.npz")]) == ["a", "a.npz"]
+    with pytest.raises(ValueError, match="x/a is given twice"):
+        short_names([Path("x/a"), Path("x/a")])
+
+
+def test_features_are_found_under_their_key_or_alone(tmp_path):
+    for arrays in ({"features": FEATURES, "other": FEATURES}, {"anything": FEATURES, "labels": np.arange(9)}):
+        stored = open_one(saved(tmp_path, "f", **arrays))
+        assert (stored.kind, stored.count, stored.dim) == ("features", 9, 4)
+        np.testing.assert_array_equal(stored.load(), FEATURES)
+
+
+def test_half_precision_features_are_widened(tmp_path):
+    features = open_one(saved(tmp_path, "f", features=FEATURES.astype(np.float16))).load()
+    assert features.dtype == torch.float32
+
+
+def test_images_and_statistics_are_told_from_features(tmp_path):
+    batch = saved(tmp_path, "batch", arr_0=np.zeros((3, 8, 8, 3), np.uint8), arr_1=np.arange(3))
+    assert (open_one(batch).kind, open_one(batch).count) == ("images", 3)
+    peers = saved(tmp_path, "peers", mu=np.zeros(4), sigma=np.eye(4))
+    stored = open_one(peers)
+    assert (stored.kind, stored.count, stored.dim, stored.says_nothing) == ("statistics", None, 4, True)
+    torch.testing.assert_close(stored.load().covariance(1), torch.eye(4, dtype=torch.float64))
+    counted = open_one(peers, counts={"peers": 50.0})
+    assert counted.count == 50
+    assert counted.load().count == 50
+    # guided-diffusion's reference batches hold both: images can be embedded anew
+    assert open_one(saved(tmp_path, "both", arr_0=np.zeros((3, 8, 8, 3), np.uint8), mu=FEATURES[0], sigma=np.eye(4)))
+
+
+def test_our_statistics_files_say_everything(tmp_path):
+    summary = summarize(torch.from_numpy(FEATURES))
+    path = save_npz(tmp_path / "ours.npz", summary, embedding="lite0", weights="1f", resize="none")
+    stored = open_one(path)
+    assert (stored.count, stored.provenance.embedding, stored.provenance.weights) == (9, "lite0", "1f")
+    loaded = stored.load()
+    assert isinstance(loaded, Gaussian)
+    torch.testing.assert_close(loaded.covariance(1), summary.covariance(1), rtol=1e-12, atol=1e-14)
+    with pytest.raises(ValueError, match=r"ours\.npz holds 9 images, not 10"):
+        open_one(path, counts={"ours": 10.0})
+
+
+def test_all_bad_paths_are_named_at_once(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "deep" / "inside").mkdir(parents=True)
+    save_grey(tmp_path / "deep" / "inside" / "a.png", 4, 4)
+    (tmp_path / "notes.txt").write_text("")
+    (tmp_path / "broken.npz").write_text("")
+    saved(tmp_path, "numbers", x=np.arange(3))
+    saved(tmp_path, "volume", x=np.zeros((2, 7, 7, 7), np.uint8))
+    names = ["empty", "deep", "notes.txt", "broken.npz", "numbers.npz", "volume.npz", "none", "data/*"]
+    with pytest.raises(ValueError, match="empty has no images") as caught:
+        open_sets([tmp_path / name for name in names], Reading())
+    message = str(caught.value)
+    assert len(message.splitlines()) == len(names)
+    for part in (
+        "it has folders such as inside, which recursive includes",
+        "notes.txt is neither a folder of images nor an .npz file",
+        "broken.npz is not an .npz file",
+        "but x int64 [3]",
+        "volume.npz, array 'x': shape [2, 7, 7, 7] is neither",
+        "none; give folders",
+        "data/* (a pattern that matched nothing?)",
+    ):
+        assert part in message
+
+
+def test_subfolders_count_only_if_asked(tmp_path):
+    for path in ("a.png", "inside/b.png", "inside/c.png"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        save_grey(tmp_path / path, 4, 4)
+    with pytest.raises(ValueError, match=r"has 1 image\(s\) and a score needs 2"):
+        open_sets([tmp_path], Reading())
+    assert open_sets([tmp_path], Reading(recursive=True))[0].count == 3
+
+
+def test_unreadable_headers_of_all_folders_are_listed_together(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        for i in range(3):
+            save_grey(tmp_path / folder / f"{i}.png", 4, 4)
+        (tmp_path / folder / "bad.png").write_bytes(b"")
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(ValueError, match="2 of 8 image files cannot be read; skip_unreadable") as caught:
+        open_sets(paths, Reading())
+    assert "a/bad.png" in str(caught.value)
+    assert "b/bad.png" in str(caught.value)
+    assert [stored.count for stored in open_sets(paths, Reading(skip_unreadable=True))] == [3, 3]
+
+
+def test_sizes_that_differ_within_a_set_are_named_with_examples(tmp_path):
+    for name, side in (("a", 4), ("b", 6)):
+        save_grey(tmp_path / f"{name}.png", side, side)
+    with pytest.raises(ValueError, match=r"2 sizes: 4 x 4 \(.*a\.png\), 6 x 6 \(.*b\.png\); with a resize"):
+        open_sets([tmp_path], Reading())
+    for reading in (Reading(resize=5), Reading(mixed_sizes=True)):
+        assert open_sets([tmp_path], reading)[0].count == 2
+
+
+def test_counts_of_nobody_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"counts of \['x'\], but the sets are \['f'\]"):
+        open_one(saved(tmp_path, "f", features=FEATURES), counts={"x": 3.0})
+
+
+def test_features_that_are_not_finite_name_their_file(tmp_path):
+    stored = open_one(saved(tmp_path, "f", features=FEATURES * np.nan))
+    with pytest.raises(ValueError, match=r"f\.npz: 9 of 9 rows hold NaN"):
+        stored.load()

@@ -1,0 +1,71 @@
+"""What the tables of stored sets say."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedgen.evaluation import PeerEvaluation, StoredEvaluation, client_table, peer_table
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Writes features of a number of images to a file."""
+
+    def write(name, count=12, shift=0.0):
+        features = np.random.default_rng(len(name)).normal(size=(count, 3)) + shift
+        np.savez(tmp_path / f"{name}.npz", features=features)
+        return tmp_path / f"{name}.npz"
+
+    return write
+
+
+def text(table, width=160):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def rows(table):
+    lines = [line for line in text(table).splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+def test_clients_come_best_first_with_their_weights_and_errors(save):
+    evaluation = StoredEvaluation(save("generated"), [save("far", 12, 5.0), save("near", 36)])
+    found = rows(client_table(evaluation, evaluation.records()))
+    assert [row[0] for row in found] == ["near", "far", "avg", "all", "worst"]
+    assert [row[1:3] for row in found[:2]] == [["36", "0.75"], ["12", "0.25"]]
+    assert all("±" in cell for row in found for cell in row[3:])
+    assert found[3][1] == "48"
+
+
+def test_the_ends_of_many_clients_are_shown(save):
+    clients = [save(f"client{k}", 5, k / 10) for k in range(45)]
+    evaluation = StoredEvaluation(save("generated"), clients)
+    found = rows(client_table(evaluation, evaluation.records()))
+    assert len(found) == 30 + 1 + 3
+    assert found[15][0] == "... 15 more ..."
+
+
+def test_the_two_kids_are_told_apart(save):
+    evaluation = PeerEvaluation(save("generated"), save("real"), subset_size=10)
+    found = rows(peer_table(evaluation, evaluation.records()))
+    assert [row[0] for row in found] == ["fid", "kid", "kid_subsets"]
+    assert found[1][3] == "all images; standard error"
+    assert found[2][3] == "100 subsets of 10 images, as torch-fidelity; deviation over subsets"
+
+
+def test_a_missing_kid_over_subsets_is_explained(save):
+    evaluation = PeerEvaluation(save("generated"), save("real", 20))
+    shown = " ".join(text(peer_table(evaluation, evaluation.records())).split())
+    assert "torch-fidelity's kid needs 1000 images on both sides and the smaller has 12" in shown
+    assert "as torch-fidelity prints it" not in shown  # features of nobody knows what
+
+
+def test_the_clean_fid_preset_promises_fid_alone(save):
+    evaluation = PeerEvaluation(save("generated"), save("real"), "clean-fid", subset_size=10)
+    shown = text(peer_table(evaluation, evaluation.records()))
+    assert "kid_subsets" not in shown
+    assert "torch-fidelity" not in shown

@@ -1,0 +1,52 @@
+"""The figure of every client's score."""
+
+import pytest
+
+from fedgen.figures import draw_clients
+from tests.evaluation.samples import record
+from tests.figures.test_curves import size
+
+
+def records(clients, scores=("fid", "kid"), **options):
+    values = [float(k % 7) for k in range(clients)]
+    own = {"per_client": values, "client_names": [f"client {k}" for k in range(clients)]}
+    own["per_client_errors"] = [0.1] * clients
+    return [
+        record(score, aggregate, 3.0, **(own | options if aggregate == "avg" else {}))
+        for score in scores
+        for aggregate in ("avg", "all", "worst")
+    ]
+
+
+def test_the_figure_has_a_panel_a_score_and_grows_with_the_clients(tmp_path):
+    both = size(draw_clients(records(5), tmp_path / "both.png"))
+    one = size(draw_clients(records(5, ["fid"]), tmp_path / "one.png"))
+    many = size(draw_clients(records(40), tmp_path / "many.png"))
+    crowd = size(draw_clients(records(500), tmp_path / "crowd.png"))
+    assert both[0] > one[0]
+    assert both[1] == one[1] < many[1] == crowd[1]
+
+
+def test_clients_are_drawn_best_first_with_bars_of_two_standard_errors(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn = {}
+    real = Axes.errorbar
+
+    def watched(self, x, y, xerr=None, **options):
+        drawn["values"], drawn["bars"] = list(x), xerr
+        return real(self, x, y, xerr=xerr, **options)
+
+    monkeypatch.setattr(Axes, "errorbar", watched)
+    draw_clients(records(9, ["fid"]), tmp_path / "a.png")
+    assert drawn["values"] == sorted(k % 7 for k in range(9))
+    assert drawn["bars"] == [0.2] * 9
+
+
+def test_scores_without_errors_can_be_drawn(tmp_path):
+    assert draw_clients(records(3, per_client_errors=[]), tmp_path / "a.png").exists()
+
+
+def test_records_without_clients_are_an_error(tmp_path):
+    with pytest.raises(ValueError, match="no clients' scores to draw"):
+        draw_clients([record("fid", "all")], tmp_path / "none.png")

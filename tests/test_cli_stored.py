@@ -1,0 +1,151 @@
+"""`fedgen evaluate --generated ...`, as somebody with two folders of images would use it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgen.__main__ import main
+from fedgen.evaluation import Reading, ScoreRecord, StoredOptions, score_stored
+from tests.evaluation.folders import COUNTS, client_paths, make_folders, save_grey
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    make_folders(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def evaluate(*arguments):
+    return main(["evaluate", "--generated", "generated", *map(str, arguments)])
+
+
+def against_clients(*arguments):
+    return evaluate("--clients", *client_paths(Path()), "--embedding", "pixels", *arguments)
+
+
+def test_folders_give_a_table_a_json_file_and_a_figure(root, capsys):
+    assert against_clients() == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in (*COUNTS, "avg", "all", "worst", "written: scores.json", "written: scores.png"))
+    assert Path("scores.png").read_bytes()[:4] == b"\x89PNG"
+    content = json.loads(Path("scores.json").read_text())
+    assert [(part["name"], part["count"]) for part in content["sets"]] == [("generated", 30), *COUNTS.items()]
+    assert content["settings"]["clients"] == [f"data/{name}" for name in COUNTS]
+    records = [ScoreRecord.from_json(record) for record in content["records"]]
+    assert records == score_stored("generated", client_paths(Path()), "pixels")
+
+
+def test_a_file_of_before_is_not_overwritten_unless_asked(root, capsys):
+    Path("scores.png").write_text("precious")
+    assert against_clients() == 2
+    assert "scores.png is there already" in capsys.readouterr().err
+    assert not Path("scores.json").exists()
+    assert against_clients("--overwrite") == 0
+    assert against_clients("--output", "second/scores.json") == 0
+    assert Path("second/scores.png").exists()
+
+
+def test_statistics_and_features_are_written_and_scored_again(root, capsys):
+    assert against_clients("--save_statistics", "statistics", "--save_features", "features") == 0
+    first = json.loads(Path("scores.json").read_text())["records"]
+    for folder, names in (("statistics", {"fid"}), ("features", {"fid", "kid"})):
+        files = [f"{folder}/{name}.npz" for name in COUNTS]
+        assert main(["evaluate", "--generated", f"{folder}/generated.npz", "--clients", *files, "--overwrite"]) == 0
+        again = json.loads(Path("scores.json").read_text())["records"]
+        expected = [record["value"] for record in first if record["score"] in names]
+        assert [record["value"] for record in again] == pytest.approx(expected, rel=1e-8)
+    assert against_clients("--overwrite", "--output", "b.json") == 0
+    assert against_clients("--save_features", "features", "--output", "c.json") == 2
+    assert "features/generated.npz is there already" in capsys.readouterr().err
+
+
+def test_options_reach_the_scores(root):
+    options = ["--client_weights", "uniform", "--scores", "kid", "--resize", "8", "--batch_size", "7"]
+    assert against_clients(*options, "--cache", "cache") == 0
+    found = json.loads(Path("scores.json").read_text())["records"]
+    options = StoredOptions(scores=["kid"], weights="uniform", reading=Reading(resize=8))
+    expected = score_stored("generated", client_paths(Path()), "pixels", options=options)
+    assert [record["value"] for record in found] == [record.value for record in expected]
+    assert len(list(Path("cache").glob("*.safetensors"))) == 4
+
+
+def test_one_reference_in_place_of_clients(root, capsys):
+    options = ["--reference", "data/beta", "--embedding", "pixels", "--kid_subset_size", "20"]
+    assert evaluate(*options) == 0
+    out = capsys.readouterr().out
+    assert "kid_subsets" in out
+    assert not Path("scores.png").exists()
+    records = json.loads(Path("scores.json").read_text())["records"]
+    assert [(r["score"], r["aggregate"]) for r in records] == [(s, "all") for s in ("fid", "kid", "kid_subsets")]
+    assert evaluate("--reference", "data/beta", "--embedding", "pixels", "--overwrite") == 0
+    assert "torch-fidelity's kid needs 1000 images" in " ".join(capsys.readouterr().out.split())
+
+
+def test_counts_are_given_by_name(root, capsys):
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    for name in ("a", "b", "made"):
+        np.savez(f"{name}.npz", mu=rows.mean(0), sigma=np.cov(rows, rowvar=False))
+    command = ["evaluate", "--generated", "made.npz", "--clients", "a.npz", "b.npz"]
+    assert main(command) == 2
+    assert "--counts a=N b=N" in capsys.readouterr().err
+    assert main([*command, "--counts", "a=40", "b=80", "made=40"]) == 0
+    (record, *_) = json.loads(Path("scores.json").read_text())["records"]
+    assert record["standard_error"] is not None
+    assert main([*command, "--counts", "a:40", "--overwrite"]) == 2
+    assert "--counts takes NAME=N, e.g. hospital=5000, got 'a:40'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --clients (one path each) or --reference"),
+        (["--clients", "data/alpha", "--reference", "data/beta"], "give either --clients"),
+        (["--clients", "data/*x"], "a pattern that matched nothing?"),
+        (["--clients", "data/alpha", "generated"], "generated is given twice"),
+        (["--clients", "data/alpha", "--embedding", "pixel"], "did you mean pixels"),
+        (["--clients", "data/alpha", "--output", "generated/000.png/x.json"], "cannot write in generated/000.png"),
+        (["--clients", "data/alpha", "--output", "scores.png"], "must be a file for JSON"),
+        (["--clients", "data/alpha", "--preset", "clean-fid"], "--preset and --kid_subset_size are for --reference"),
+        (["--clients", "data/alpha", "--scores", "fid,fdi"], "unknown score 'fdi'"),
+        (["--clients", "data/alpha", "--weights", "none.pth"], "no file of weights at none.pth"),
+    ],
+)
+def test_mistakes_are_one_message_and_leave_nothing(root, capsys, arguments, message):
+    assert evaluate(*arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 2
+    assert {path.name for path in Path().iterdir()} == {"generated", "data"}
+
+
+def test_unreadable_files_are_an_error_and_then_a_record(root, capsys):
+    Path("data/alpha/999.png").write_bytes(b"cut")
+    assert against_clients() == 2
+    assert "1 of 95 image files cannot be read; skip_unreadable" in capsys.readouterr().err
+    assert against_clients("--skip_unreadable") == 0
+    assert "left out 1 unreadable files" in capsys.readouterr().out
+    content = json.loads(Path("scores.json").read_text())
+    assert ["alpha/999.png" in reason for reason in content["skipped"]] == [True]
+
+
+def test_subfolders_and_mixed_sizes_need_their_flags(root, capsys):
+    save_grey(Path("data/alpha/more/x.png"), 24, 20)
+    assert against_clients("--recursive") == 2
+    assert "(--resize N) all are fitted" in capsys.readouterr().err
+    assert against_clients("--recursive", "--resize", "16") == 0
+    assert json.loads(Path("scores.json").read_text())["sets"][1]["count"] == 21
+
+
+def test_help_explains_both_forms(root, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["evaluate", "--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert "--generated PATH" in out
+    assert "run embeddings" in out
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--clients", "a", "--help"])
+    assert "run embeddings" not in capsys.readouterr().out
