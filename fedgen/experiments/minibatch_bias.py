@@ -23,6 +23,7 @@ from fedgen.statistics import Gaussian
 FORMS = ("batch", "queue", "ema", "mmd2")
 LABELS = {"batch": "FID of the batch", "queue": "FID of a queue", "ema": "FID of an EMA", "mmd2": "MMD², unbiased"}
 COLOURS = {"batch": "#c4560b", "queue": "#1f5fa8", "ema": "#3a8a3a", "mmd2": "#7a4fa0"}
+MARKERS = {"batch": "o", "queue": "o", "ema": "s", "mmd2": "^"}
 REFERENCES = 4000  # images that MMD^2 compares with
 RATE = 0.02  # Adam's, at first
 DRAWS = 50  # batches whose mean FID is a perfect generator's score
@@ -33,7 +34,7 @@ def minibatch_bias(
     output: Path = Path("checkpoints/minibatch-bias"),
     dim: int = 64,
     batch_sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512),
-    steps: int = 1000,
+    steps: int = 1500,
     queue: int = 2000,
     decay: float = 0.98,
     seed: int = 0,
@@ -152,10 +153,11 @@ def draw(numbers: dict[str, dict[str, list[float]]], path: Path) -> Path:
     left.axhline(1, color="0.5", linewidth=1)
     left.plot(sizes, numbers["theory"]["batch"], color=COLOURS["batch"], linestyle="--", label="its minimum in theory")
     for form in FORMS:
-        style = {"linestyle": "none"} if form == "batch" else {"linewidth": 1.2}
-        left.plot(sizes, numbers["scale"][form], color=COLOURS[form], marker="o", label=LABELS[form], **style)
+        # one that lies upon another shows it through
+        style = {"linestyle": "none"} if form == "batch" else {"linewidth": 1.2, "markerfacecolor": "none"}
+        left.plot(sizes, numbers["scale"][form], color=COLOURS[form], marker=MARKERS[form], label=LABELS[form], **style)
     left.set_ylabel("scale of the generator's covariance")
-    left.set_ylim(0, 1.15)
+    left.set_ylim(0, 1.2)
     left.legend(fontsize=8)
     right.plot(sizes, numbers["perfect"]["batch"], color=COLOURS["batch"], marker="o")
     right.set_ylabel("FID of a batch, perfect generator")
