@@ -1,0 +1,196 @@
+"""Fréchet distance of generated features to clients' images as a training loss, after FastFID (arXiv 2009.14075).
+
+Moments mu, C of the generator and mu_i, C_i of a reference: FID_i = |mu - mu_i|^2 + tr C + tr C_i - 2 tr sqrt(C C_i).
+An image x that has the weight v in the population has the gradient
+2 v [ (mu - mu_i) + n/(n - ddof) (I - T_i)(x - mu) ], with T_i as in `frechet_targets`. For a batch alone v = 1/m.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.losses.closed_form import ClosedForm
+from fedgen.losses.feature_loss import Aggregate, FeatureLoss
+from fedgen.losses.frechet_targets import Form, FrechetTargets, group
+from fedgen.losses.frozen_pull import FrozenPull
+from fedgen.losses.moments import BatchMoments, Estimate, Moments
+from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.statistics import Gaussian, pool, summarize
+from fedgen.statistics.gaussian import check_features
+
+Shares = list[tuple[FrechetTargets, Tensor]]
+
+
+class FastFIDLoss(FeatureLoss):
+    """FID of generated features [m, D] to the clients' images, with its gradient in closed form.
+
+    The value is that of `scores.frechet_distance` and `FrechetReference`, in training up to `refresh_every`. The
+    gradient is finite for every batch: collapsed, centred, or of more images than their rank.
+
+    In float32 the products with the references' matrices are in float32. Measured against a float64 SVD with 64 to
+    1,000 features of D = 512 and 2048: the value within 4e-8, its own rounding, and the gradient within 7e-7 of its
+    norm; the eigenvalues of C C_i in float32 lose 2e-3 and 0.2.
+
+    Args:
+        moments: whose moments the generator has: `BatchMoments()` (if None; biased), `QueueMoments()`, `EMAMoments()`.
+        aggregate: see `FeatureLoss`.
+        ddof: divisor n - ddof of every covariance, as for the scores.
+        refresh_every: with a queue or an average, take the eigendecomposition at every so many steps in training; see
+            `FrozenPull` for what happens between. It starts once more than D images count and, while the queue fills,
+            is taken whenever it has grown by a quarter. Costs one D x D matrix more to remember.
+        dtype: of the references' matrices and the products with them; moments and eigenvalues are in float64.
+
+    Raises:
+        ValueError: for values out of range.
+    """
+
+    score = "fid"
+
+    def __init__(
+        self,
+        moments: Moments | None = None,
+        aggregate: Aggregate = "all",
+        ddof: float = 1,
+        refresh_every: int = 1,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(aggregate, dtype)
+        if refresh_every < 1:
+            raise ValueError(f"refresh_every={refresh_every}: must be at least 1")
+        if not 0 <= ddof < 2:
+            raise ValueError(f"ddof={ddof}: the divisor is n - ddof; 1 is what peers print, 0 the population's")
+        self.moments = moments or BatchMoments()
+        if refresh_every > 1 and not self.moments.remembers:
+            raise ValueError(f"refresh_every={refresh_every} needs moments that change little: a queue or an average")
+        self.ddof, self.refresh_every = ddof, refresh_every
+        self.frozen = FrozenPull(refresh_every) if refresh_every > 1 else None
+        self.targets = nn.ModuleList()
+        self.weights: Tensor = torch.empty(0)
+
+    @property
+    def dim(self) -> int | None:
+        """D of the references; None before they are set."""
+        return self._all_targets[0].dim if len(self.targets) else None
+
+    @property
+    def _all_targets(self) -> list[FrechetTargets]:
+        return list(self.targets)  # type: ignore[arg-type]
+
+    @torch.no_grad()
+    def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
+        """The loss itself, against these clients from now on; what it remembers of batches stays.
+
+        Args:
+            clients: features [n_i, D] or summaries, one a client. For "all" their pool alone is kept, for the others
+                each client: 19 to 34 MB at D = 2048 for one of more images than that, its deviations for a smaller one.
+            weights: the clients' weights, as for `FrechetReference`.
+
+        Raises:
+            ValueError: for unusable features or weights, differing D, or a client of one image with ddof = 1.
+        """
+        if not len(clients):
+            raise ValueError("a loss needs at least one client")
+        known = (
+            None
+            if isinstance(weights, str) and weights == "examples"
+            else resolve_weights(weights, [1.0] * len(clients))
+        )
+        numbered: Iterable[tuple[int, Tensor | Gaussian]] = enumerate(clients)
+        summaries = (self._summarize(number, client) for number, client in numbered)
+        if self.aggregate == "all":
+            pooled = [pool(summaries, known)]
+            shares = torch.ones(1, dtype=torch.float64)
+        else:
+            pooled = list(summaries)
+            shares = resolve_weights(weights, [summary.count for summary in pooled])
+        if len({summary.dim for summary in pooled}) > 1:
+            raise ValueError(f"clients differ in D: {[summary.dim for summary in pooled]}; use one embedding for all")
+        form: Form = "strips" if self.moments.remembers else "covariance" if self.dtype == torch.float64 else "rows"
+        targets = list(group(pooled, self.ddof, self.dtype, form, together=self.aggregate != "own"))
+        self.moments.prepare(pooled[0].dim, self._device)
+        if self.frozen is not None:
+            self.frozen.prepare(pooled[0].dim, self.dtype, self._device)
+        self.targets, self.weights = nn.ModuleList(targets), shares
+        return self
+
+    def evaluate(self, features: Tensor) -> Tensor:
+        """The scalar of `forward`, with its gradient beside it where the features ask for one."""
+        check_features(features, "generated features")
+        if self.moments.count(len(features)) - self.ddof <= 0:
+            raise ValueError(
+                f"the covariance of {len(features)} image(s) is undefined with ddof={self.ddof:g}; use a larger batch"
+            )
+        shares = self._shares()
+        needed = features.requires_grad and torch.is_grad_enabled()
+        remember = self.training and torch.is_grad_enabled()
+        with torch.no_grad():
+            estimate = self.moments.estimate(features.detach(), remember)
+            pulled: Tensor | None
+            if self.frozen is not None and remember:
+                covariance, pulled = self.frozen.pull(shares, estimate, self.ddof, self._who())
+            else:
+                covariance, pulled = self._pull(shares, estimate, needed)
+            means, centre = _mean_terms(shares, estimate)
+            value = (means + covariance).to(self.dtype)
+            if not needed:
+                return value
+            assert pulled is not None
+            spread = (estimate.deviations - pulled).mul_(estimate.stretch(self.ddof))
+            gradient = spread.add_(estimate.mean - centre).mul_(2 * estimate.weight)
+        return ClosedForm.apply(features, value, gradient.to(self.dtype))
+
+    def _pull(self, shares: Shares, estimate: Estimate, needed: bool) -> tuple[Tensor, Tensor | None]:
+        """The covariances' terms, and sum_i w_i T_i (x - mean) [m, D] if needed."""
+        term = estimate.mean.new_zeros(())
+        total: Tensor | None = None
+        for targets, weights in shares:
+            traces, pulled = targets.pull(estimate, self.ddof, weights, needed)
+            terms = estimate.trace(self.ddof) + targets.traces - 2 * traces
+            term += weights @ terms.clamp(min=0)  # as the scores do
+            if pulled is not None:
+                total = pulled if total is None else total.add_(pulled)
+        return term, total
+
+    def _who(self) -> int | None:
+        """The client in question, None for all of them."""
+        return self.client if self.aggregate == "own" else None
+
+    def _shares(self) -> Shares:
+        """The targets in question with their weights [k]."""
+        client = self._who()
+        if client is not None and not 0 <= client < len(self.weights):
+            raise ValueError(f"client {client} has no references; set_references was given {len(self.weights)} clients")
+        chosen: Shares = []
+        for targets in self._all_targets:
+            if client is None:
+                weights = self.weights[targets.numbers].to(targets.means)
+                chosen += [(targets, weights)] if weights.any() else []
+            elif client in targets.numbers:
+                chosen.append((targets, torch.ones_like(targets.traces)))
+        return chosen
+
+    def _summarize(self, number: int, client: Tensor | Gaussian) -> Gaussian:
+        if isinstance(client, Gaussian):
+            parts = (client.deviations, client.shares, client.scatter)
+            moved = [None if part is None else part.to(self._device) for part in parts]
+            summary = Gaussian(client.count, client.mean.to(self._device), *moved)
+        else:
+            check_features(client, f"features of client {number}")
+            summary = summarize(client.to(self._device))
+        try:
+            if self.aggregate != "all":  # in a pool a single image does
+                summary.divisor(self.ddof)
+        except ValueError as error:
+            raise ValueError(f"client {number}: {error}") from error
+        return summary
+
+
+def _mean_terms(shares: Shares, estimate: Estimate) -> tuple[Tensor, Tensor]:
+    """sum_i w_i |mu - mu_i|^2, and sum_i w_i mu_i [D]."""
+    term, centre = torch.zeros_like(estimate.mean[0]), torch.zeros_like(estimate.mean)
+    for targets, weights in shares:
+        term += weights @ (estimate.mean - targets.means).square().sum(1)
+        centre += weights @ targets.means
+    return term, centre

@@ -1,0 +1,193 @@
+"""The references' side of a Fréchet loss: tr sqrt(C C_i) and its derivative in C.
+
+With C = C1^T C1 and a root of the reference's covariance, C_i = R^T R, the trace is the sum of the singular values of
+C1 R^T = U S V^T, and its derivative in C1 is the polar factor U V^T R = C1 T_i with T_i = R^T V S^-1 V^T R: no
+differences of eigenvalues, no roots of zero. The derivative in C is T_i / 2. Directions whose singular value rounding
+may have made are left out, which is the gradient of least norm.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.losses.moments import Estimate
+from fedgen.scores.roots import Roots, Triangle, factor, sandwich, stack, sum_of_roots, top
+from fedgen.statistics import Gaussian
+
+Form = Literal["covariance", "rows", "strips"]
+
+SMALL = 256  # clients of at most this many images are taken together
+PAD = 16  # with others of as many images, rounded up to a multiple of this
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """Of k references: the traces [k]; R^T V [k, D, r] as rows [k, r, D]; S [k, r] and S^-1, zero where left out."""
+
+    traces: Tensor
+    rows: Tensor
+    values: Tensor
+    inverses: Tensor
+
+
+class FrechetTargets(nn.Module):
+    """Covariances of k references of one form, cached: one covariance as it is, or roots.
+
+    Matrices are in the loss's dtype; means, traces, Gram matrices and eigenvalues in float64. Nothing is saved.
+
+    Args:
+        numbers: the clients' numbers, k of them.
+        summaries: the clients, alike in form, on one device.
+        ddof: the covariances' divisor is n - ddof.
+        dtype: of the matrices.
+        form: what to keep of a covariance of full rank: "covariance", the quickest for a batch of at most D in float64;
+            "rows" of a root, which keeps more digits; "strips" of a triangular root, for covariances C.
+
+    Raises:
+        ValueError: for one image and ddof = 1.
+    """
+
+    means: Tensor
+    traces: Tensor
+    scales: Tensor
+    covariance: Tensor | None
+    root: Tensor | None
+
+    def __init__(
+        self, numbers: Sequence[int], summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form
+    ) -> None:
+        super().__init__()
+        self.numbers, self.dtype = list(numbers), dtype
+        self._keep("means", torch.stack([summary.mean for summary in summaries]))
+        self._keep("traces", torch.stack([summary.trace(ddof) for summary in summaries]))
+        self._keep("scales", torch.stack([_scale(summary, ddof) for summary in summaries]))
+        self._height: int | None = None  # of a triangle's strips
+        self.register_buffer("covariance", None, persistent=False)
+        self.register_buffer("root", None, persistent=False)
+        if form == "covariance" and not summaries[0].is_low_rank:
+            self._keep("covariance", summaries[0].covariance(ddof).to(dtype))
+            self.ranks = torch.tensor([self.dim])
+        else:
+            roots = stack([factor(summary, ddof) for summary in summaries])
+            self._keep_root(roots if form == "strips" else Roots(roots.rows, roots.ranks))
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return self.means.shape[1]
+
+    def pull(self, estimate: Estimate, ddof: float, weights: Tensor, needed: bool) -> tuple[Tensor, Tensor | None]:
+        """tr sqrt(C C_i) [k], and sum_i w_i (x - mean) T_i [m, D] of the batch if needed.
+
+        Args:
+            estimate: of C.
+            ddof: its divisor.
+            weights: w, float64 [k].
+            needed: whether to compute the second.
+        """
+        images = len(estimate.deviations)
+        if estimate.second is None and (images <= self.dim or self.covariance is None):
+            root = estimate.root(ddof)
+            traces, pulled = self._pull_rows(root, estimate, weights, needed)
+            return traces, None if pulled is None else pulled * (images / estimate.stretch(ddof)) ** 0.5
+        if not needed:
+            roots = self._roots()
+            values = torch.linalg.eigvalsh(sandwich(roots, estimate.covariance(ddof)), UPLO="U")
+            return sum_of_roots(values, roots.ranks.clamp(max=estimate.rank)), None
+        factors = self.factorise(estimate, ddof)
+        rows = factors.rows.flatten(0, 1)
+        coefficients = (estimate.deviations @ rows.T) * (weights.unsqueeze(1) * factors.inverses).flatten()
+        return factors.traces, coefficients @ rows
+
+    def factorise(self, estimate: Estimate, ddof: float) -> Factors:
+        """The factors of T_i = rows^T S^-1 rows."""
+        roots = self._roots()
+        eigenvalues, vectors = torch.linalg.eigh(sandwich(roots, estimate.covariance(ddof)), UPLO="U")
+        ranks = roots.ranks.clamp(max=estimate.rank)
+        values, inverses = self._invert(eigenvalues, ranks, estimate)
+        return Factors(sum_of_roots(eigenvalues, ranks), vectors.mT @ roots.rows, values, inverses)
+
+    def _pull_rows(
+        self, root: Tensor, estimate: Estimate, weights: Tensor, needed: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `pull`, with C1 in place of x - mean, from whichever side of C1 R^T is smaller."""
+        ranks = self.ranks.clamp(max=estimate.rank)
+        root = root.to(self.dtype)
+        if self.covariance is not None:
+            wide, cross = True, (root @ self.covariance).double().unsqueeze(0)
+            gram = cross @ root.double().T
+        else:
+            assert self.root is not None
+            k, r, dim = self.root.shape
+            wide = len(root) <= r
+            cross = (root @ self.root.view(-1, dim).T).view(-1, k, r).transpose(0, 1).double()
+            gram = cross @ cross.mT if wide else cross.mT @ cross
+        if not needed:
+            return sum_of_roots(torch.linalg.eigvalsh(gram), ranks), None
+        eigenvalues, vectors = torch.linalg.eigh(gram)
+        inverses = self._invert(eigenvalues, ranks, estimate)[1] * weights.unsqueeze(1)
+        middle = (vectors * inverses.unsqueeze(1)) @ vectors.mT
+        polar = middle @ cross if wide else cross @ middle
+        if self.covariance is not None:
+            pulled = polar[0]
+        else:
+            assert self.root is not None
+            pulled = (polar.to(self.dtype).transpose(0, 1).flatten(1) @ self.root.flatten(0, 1)).double()
+        return sum_of_roots(eigenvalues, ranks), pulled - pulled.mean(0)
+
+    def _invert(self, eigenvalues: Tensor, ranks: Tensor, estimate: Estimate) -> tuple[Tensor, Tensor]:
+        """Roots of ascending eigenvalues [k, n], and their inverses, zero where rounding may have made them.
+
+        Squaring loses half the digits of float64, products in float32 the digits beyond it, and rounding of the
+        features by eps is noise of norm eps |x| (1/sqrt(n) + 1/sqrt(D)) in C1, as random as it is.
+        """
+        values = eigenvalues.clamp(min=0).sqrt()
+        size = eigenvalues.shape[1]
+        products = 4 * torch.finfo(self.dtype).eps
+        relative = max((max(size, self.dim) ** 0.5 * torch.finfo(torch.float64).eps) ** 0.5, products)
+        noise = estimate.eps * estimate.magnitude * (estimate.count**-0.5 + self.dim**-0.5)
+        floors = torch.maximum(relative * values[:, -1], noise * self.scales)
+        kept = (values > floors.unsqueeze(1)) & top(size, ranks).to(values.device).bool()
+        return values, torch.where(kept, values, torch.ones_like(values)).reciprocal() * kept
+
+    def _roots(self) -> Roots:
+        """The roots in float64; that of a covariance is computed when first needed."""
+        if self.root is None:
+            assert self.covariance is not None
+            self._keep_root(factor(Gaussian(2.0, self.means[0], scatter=self.covariance.double()), ddof=1))
+        assert self.root is not None
+        stored = self.root.double()
+        return Roots(Triangle(stored, self.dim, self._height) if self._height else stored, self.ranks)
+
+    def _keep_root(self, roots: Roots) -> None:
+        self.ranks = roots.ranks
+        stored = roots.stored
+        self._height = stored.height if isinstance(stored, Triangle) else None
+        self._keep("root", (stored.strips if isinstance(stored, Triangle) else stored).to(self.dtype))
+
+    def _keep(self, name: str, value: Tensor) -> None:
+        self.register_buffer(name, value.clone(), persistent=False)
+
+
+def group(
+    summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form, together: bool
+) -> Iterator[FrechetTargets]:
+    """Targets of all clients; if `together`, small ones of about as many images are one."""
+    members: dict[tuple[int, int], list[int]] = {}
+    for number, summary in enumerate(summaries):
+        rows = summary.dim if summary.deviations is None else len(summary.deviations)
+        small = together and summary.is_low_rank and rows <= SMALL
+        members.setdefault((0, -(-rows // PAD)) if small else (1, number), []).append(number)
+    for numbers in members.values():
+        yield FrechetTargets(numbers, [summaries[number] for number in numbers], ddof, dtype, form)
+
+
+def _scale(summary: Gaussian, ddof: float) -> Tensor:
+    """About the root of the covariance's largest eigenvalue: that of its Frobenius norm, at least as large."""
+    if summary.is_low_rank:
+        rows = summary.root(ddof)
+        return (rows @ rows.T).norm().sqrt()
+    return summary.covariance(ddof).norm().sqrt()

@@ -1,0 +1,332 @@
+"""Moments of the generator's features: of the batch, of a queue of past batches, or of an exponential average.
+
+A Fréchet distance from few images is biased and pulls the generator together: in 1280 features the scale that minimises
+its mean is 0.63 at 128 images and 0.96 at 2,000, where 1 is right. FD-Loss (arXiv 2604.28190) estimates the moments
+from many past images and lets the gradient flow through the current ones alone, which is what a queue and an
+exponential average do here. All moments are kept in float64.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.losses.late_buffers import LateBuffers
+from fedgen.statistics import summarize
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Mean and covariance of the generator's population, as a batch and what came before it tell.
+
+    Args:
+        mean: float64 [D].
+        deviations: float64 [m, D], the batch minus the mean.
+        count: number of images n, of which a covariance has the divisor n - ddof; of images that do not count alike the
+            effective (Kish) number.
+        rank: an upper bound of the covariance's rank.
+        weight: what one image of the batch weighs in the gradient.
+        share: the batch's share in the population.
+        kept: the factor by which the share of images that were and are there has shrunk.
+        eps: relative rounding of the features.
+        second: float64 [D, D], sum over the population of (x - origin)(x - origin)^T; None for a batch alone.
+        mass: what `second` is the sum over.
+        offset: float64 [D], mean - origin; None if zero.
+    """
+
+    mean: Tensor
+    deviations: Tensor
+    count: float
+    rank: int
+    weight: float
+    share: float
+    kept: float
+    eps: float
+    second: Tensor | None = None
+    mass: float = 1.0
+    offset: Tensor | None = None
+
+    def stretch(self, ddof: float) -> float:
+        """n / (n - ddof): the covariance over that of divisor n."""
+        return self.count / (self.count - ddof)
+
+    def root(self, ddof: float) -> Tensor:
+        """Rows C [m, D] with C^T C the covariance, for a batch alone."""
+        return self.deviations * (self.stretch(ddof) / len(self.deviations)) ** 0.5
+
+    def trace(self, ddof: float) -> Tensor:
+        """Trace of the covariance, scalar float64."""
+        if self.second is None:
+            return self.root(ddof).square().sum()
+        trace = self.second.diagonal().sum() / self.mass
+        if self.offset is not None:
+            trace -= self.offset.square().sum()
+        return trace * self.stretch(ddof)
+
+    def covariance(self, ddof: float) -> Tensor:
+        """The covariance, a new float64 [D, D]."""
+        if self.second is None:
+            root = self.root(ddof)
+            return root.T @ root
+        covariance = self.second * (self.stretch(ddof) / self.mass)
+        if self.offset is not None:
+            covariance.addr_(self.offset, self.offset, alpha=-self.stretch(ddof))
+        return covariance
+
+    def inner(self, matrix: Tensor, ddof: float) -> Tensor:
+        """tr(matrix covariance) for a symmetric float64 matrix, without forming the covariance."""
+        assert self.second is not None
+        inner = torch.dot(matrix.flatten(), self.second.flatten()) / self.mass
+        if self.offset is not None:
+            inner -= self.offset @ matrix @ self.offset
+        return inner * self.stretch(ddof)
+
+    @property
+    def magnitude(self) -> float:
+        """Root mean square norm of the features."""
+        return float((self.mean.square().sum() + self.trace(0)).sqrt())
+
+
+class Moments(LateBuffers):
+    """Where a loss takes the moments of the generator's features from.
+
+    What is remembered lies in saved buffers alone, so that copying them in place from one object to another of the same
+    options carries everything over. It changes in training mode with gradients enabled; in evaluation the value is the
+    one that training would have had.
+
+    The population lags behind the generator, by N/2m batches of a queue and 1 / (1 - decay) of an average. An objective
+    that moves the generator within that time overshoots, and with a queue may swing ever wider: take smaller steps, a
+    smaller weight or a shorter memory.
+
+    Args:
+        rescale: whether an image's gradient is that of a batch alone, 1/m of the sensitivity to the population, and not
+            its share in the population: the batch then stands for all of it, as its images come from the generator as
+            it is now. Without, a queue of N images gives gradients m/N as large.
+    """
+
+    def __init__(self, *names: str, rescale: bool = True) -> None:
+        super().__init__(*names)
+        self.rescale = rescale
+
+    remembers = True
+    """Whether there is more than the batch."""
+
+    @abstractmethod
+    def prepare(self, dim: int, device: torch.device) -> None:
+        """Makes the buffers for features [m, dim], unless they are there.
+
+        Raises:
+            ValueError: if they are there for others.
+        """
+
+    @abstractmethod
+    def count(self, images: int) -> float:
+        """Number of images that the moments stand on, with so many more."""
+
+    @abstractmethod
+    def estimate(self, features: Tensor, remember: bool) -> Estimate:
+        """The moments with this batch [m, D] included.
+
+        Args:
+            features: finite, of any floating dtype.
+            remember: whether to keep the batch.
+        """
+
+    def _weight(self, images: int, share: float) -> float:
+        return (1.0 if self.rescale else share) / images
+
+
+class BatchMoments(Moments):
+    """The moments of the batch alone, as in Backpropagating through FID: biased (see above), nothing to remember."""
+
+    remembers = False
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def prepare(self, dim: int, device: torch.device) -> None:
+        """Nothing: a batch has no buffers."""
+
+    def count(self, images: int) -> float:
+        """The batch's own."""
+        return float(images)
+
+    def estimate(self, features: Tensor, remember: bool) -> Estimate:
+        """The batch's moments."""
+        mean, deviations = _centre(features)
+        count, dim = features.shape
+        eps = torch.finfo(features.dtype).eps
+        return Estimate(mean, deviations, count, min(count - 1, dim), 1 / count, 1.0, 0.0, eps)
+
+
+class QueueMoments(Moments):
+    """The moments of the last `size` features, the batch included; before that many, of those there are.
+
+    The sum of products is updated with the rows that come and those that go, and computed anew at each pass through the
+    queue, so that rounding does not gather. Memory at D = 2048 and 10,000 features: 82 MB and 34 MB for the sum, once
+    for each client that trains.
+
+    Args:
+        size: number of features.
+        rescale: see `Moments`; an image's gradient is N/m times that of its share.
+        dtype: of the remembered features; those of float32 or less are then remembered exactly, others are rounded.
+
+    Raises:
+        ValueError: for a size below 2.
+    """
+
+    rows: Tensor
+    seen: Tensor
+    origin: Tensor
+    total: Tensor
+    second: Tensor
+
+    def __init__(self, size: int = 10_000, rescale: bool = True, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__("rows", "seen", "origin", "total", "second", rescale=rescale)
+        if size < 2:
+            raise ValueError(f"size={size}: a queue needs at least two features")
+        self.size, self.dtype = size, dtype
+
+    def prepare(self, dim: int, device: torch.device) -> None:
+        """Makes the buffers for features [m, dim], unless they are there."""
+        vector = ((dim,), torch.float64)
+        square = ((dim, dim), torch.float64)
+        layouts = {"rows": ((self.size, dim), self.dtype), "seen": ((), torch.int64), "second": square}
+        self.allocate({**layouts, "origin": vector, "total": vector}, device)
+
+    def count(self, images: int) -> float:
+        """Those remembered and the new, up to the size."""
+        return float(min(int(self.seen) + images, self.size))
+
+    def estimate(self, features: Tensor, remember: bool) -> Estimate:
+        """The queue's moments with this batch in it.
+
+        Raises:
+            ValueError: if the batch is larger than the queue.
+        """
+        images, dim = features.shape
+        if images > self.size:
+            raise ValueError(
+                f"a batch of {images} does not fit into a queue of {self.size}; use QueueMoments({images})"
+            )
+        batch = features.to(self.dtype)
+        before, count = int(self.seen), self.count(images)
+        state = (self.origin, self.total, self.second)
+        origin, total, second = state if remember else (part.clone() for part in state)
+        if before == 0:
+            origin.copy_(batch.double().mean(0))
+        places = torch.arange(before, before + images, device=features.device) % self.size
+        dropped = max(0, min(images, before + images - self.size))
+        new = batch.double() - origin
+        old = self.rows[places[images - dropped :]].double() - origin
+        total += new.sum(0) - old.sum(0)
+        second.addmm_(torch.cat([new, -old]).T, torch.cat([new, old]))
+        offset = total / count
+        mean = origin + offset
+        if remember:
+            self.rows[places] = batch
+            self.seen += images
+            if (before + images) // self.size > before // self.size:
+                self._sum_anew()
+                offset, mean = torch.zeros_like(offset), self.origin.clone()
+        return Estimate(
+            mean,
+            batch.double() - mean,
+            count,
+            rank=min(int(count) - 1, dim),
+            weight=self._weight(images, images / count),
+            share=images / count,
+            kept=min(before, self.size) / count,
+            eps=max(torch.finfo(features.dtype).eps, torch.finfo(self.dtype).eps),
+            second=second,
+            mass=count,
+            offset=offset,
+        )
+
+    def _sum_anew(self) -> None:
+        summary = summarize(self.rows)
+        self.origin.copy_(summary.mean)
+        self.total.zero_()
+        self.second.copy_(summary.covariance(ddof=0) * summary.count)
+
+
+class EMAMoments(Moments):
+    """Exponential averages of the batches' first and second moments.
+
+    A batch counts decay times as much as the next, and all together 1 from the first batch on, which therefore is the
+    batch form; there is no start from zero to correct. The images then count unequally: their effective (Kish) number
+    is m (1 + decay) / (1 - decay) in the end, 256,000 for 0.999 and m = 128, and the covariance has the divisor that
+    minus ddof, as of a pool by weights. The averages are of raw moments: where the mean moves, its movement is in the
+    covariance. Memory at D = 2048: 34 MB, once for each client that trains.
+
+    Args:
+        decay: per batch; about 1 / (1 - decay) batches count.
+        rescale: see `Moments`; an image's gradient is 1 / (1 - decay) times that of its share.
+
+    Raises:
+        ValueError: unless 0 < decay < 1.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    mass: Tensor
+    squares: Tensor
+    seen: Tensor
+
+    def __init__(self, decay: float = 0.999, rescale: bool = True) -> None:
+        super().__init__("mean", "covariance", "mass", "squares", "seen", rescale=rescale)
+        if not 0 < decay < 1:
+            raise ValueError(f"decay={decay}: must lie between 0 and 1; 0.999 remembers about 1,000 batches")
+        self.decay = decay
+
+    def prepare(self, dim: int, device: torch.device) -> None:
+        """Makes the buffers for features [m, dim], unless they are there."""
+        number: Any = ((), torch.float64)
+        layouts = {"mean": ((dim,), torch.float64), "covariance": ((dim, dim), torch.float64)}
+        self.allocate({**layouts, "mass": number, "squares": number, "seen": ((), torch.int64)}, device)
+
+    def count(self, images: int) -> float:
+        """The effective number, one over the sum of the images' squared shares."""
+        mass, squares = self._masses(images)
+        return mass**2 / squares
+
+    def estimate(self, features: Tensor, remember: bool) -> Estimate:
+        """The averages with this batch in them."""
+        images, dim = features.shape
+        mass, squares = self._masses(images)
+        share = 1 / mass
+        batch_mean, deviations = _centre(features)
+        shift = batch_mean - self.mean
+        covariance = self.covariance if remember else self.covariance.clone()
+        covariance.addmm_(deviations.T, deviations, beta=1 - share, alpha=share / images)
+        covariance.addr_(shift, shift, alpha=share * (1 - share))
+        mean = self.mean + share * shift
+        seen = int(self.seen) + images
+        if remember:
+            for buffer, value in ((self.mass, mass), (self.squares, squares), (self.seen, seen)):
+                buffer.fill_(value)
+            self.mean.copy_(mean)
+        return Estimate(
+            mean,
+            deviations + (batch_mean - mean),
+            mass**2 / squares,
+            rank=min(seen - 1, dim),
+            weight=self._weight(images, share),
+            share=share,
+            kept=1 - share,
+            eps=torch.finfo(features.dtype).eps,
+            second=covariance,
+        )
+
+    def _masses(self, images: int) -> tuple[float, float]:
+        """Sum of the batches' weights, the newest 1, and of the images' squared weights."""
+        return self.decay * float(self.mass) + 1, self.decay**2 * float(self.squares) + 1 / images
+
+
+def _centre(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean [D] and deviations [m, D] in float64; of equal rows, exactly zero."""
+    deviations = features.double() - features[0].double()  # far from the origin, so that the mean rounds little
+    rest = deviations.mean(0)
+    return features[0].double() + rest, deviations - rest
