@@ -81,7 +81,7 @@ def test_several_embeddings_weigh_the_same_whatever_their_scale():
     loss.set_references(clients())
     images = generated()
     value = loss(images)
-    assert float(value.detach()) == pytest.approx(1.0)  # each divided by its own magnitude at the first step, then the mean
+    assert float(value.detach()) == pytest.approx(1.0)  # the mean of two, each divided by its own magnitude
     value.backward()
     single = generated()
     first = make()(single)

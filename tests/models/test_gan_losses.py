@@ -1,5 +1,7 @@
 """GANs that train on scores of their images, alone and over clients."""
 
+import copy
+
 import lightning as L
 import pytest
 import torch
@@ -7,8 +9,9 @@ import torch
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Digits
+from fedgen.evaluation.checkpoints import load_weights
 from fedgen.federated import FedAvgStrategy
-from fedgen.losses import AdaptiveWeight, EmbeddedLoss
+from fedgen.losses import AdaptiveWeight, EMAMoments, EmbeddedLoss, FastFIDLoss, QueueMoments
 from fedgen.models import WGANGP
 from tests.losses.simple import MeanLoss, two_numbers
 
@@ -130,3 +133,30 @@ def test_a_saved_model_samples_without_its_losses(make_gan, tmp_path):
     again = WGANGP.load_from_checkpoint(path, weights_only=True)
     draws = [torch.Generator().manual_seed(3) for _ in range(2)]
     assert torch.equal(again.sample(4, draws[0]), module.sample(4, draws[1]))
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_mixed_precision_trains_with_a_score_of_full_precision(make_gan, tmp_path, separate):
+    loss = EmbeddedLoss(FastFIDLoss(), [two_numbers()], separate=separate, chunk=4 if separate else None)
+    module = make_gan(n_critic=1, lr=0.01, generator_losses=[loss])
+    before = weights(module).clone()
+    trainer = federate(module, tmp_path, rounds=1, precision="bf16-mixed")
+    assert not torch.equal(weights(module), before)
+    assert torch.isfinite(weights(module)).all()
+    assert trainer.callback_metrics["fid_loss/two-numbers"] > 0
+
+
+@pytest.mark.parametrize("moments", [QueueMoments(40), EMAMoments(0.9)])
+def test_a_queue_or_an_average_survives_resuming_to_the_bit(make_gan, tmp_path, moments):
+    def build():
+        loss = EmbeddedLoss(FastFIDLoss(copy.deepcopy(moments)), [two_numbers()], weight=AdaptiveWeight())
+        return make_gan(n_critic=1, lr=0.01, generator_losses=[loss])
+
+    whole, first, second = build(), build(), build()
+    federate(whole, tmp_path, rounds=4)
+    path = tmp_path / "half.ckpt"
+    federate(first, tmp_path, rounds=2).save_checkpoint(path)
+    federate(second, tmp_path, rounds=4, ckpt_path=path)
+    assert torch.equal(weights(second), weights(whole))
+    # rebuilt from its recipe, without references, a model takes the checkpoint as it is
+    load_weights(build(), path)
