@@ -1,8 +1,24 @@
 """The scores as training objectives."""
 
 from fedgen.losses.embedded import EmbeddedLoss
+from fedgen.losses.fastfid import FastFIDLoss
 from fedgen.losses.feature_loss import FeatureLoss
 from fedgen.losses.gradient_cache import gradient_cache
+from fedgen.losses.mmd2 import MMD2Loss
+from fedgen.losses.moments import BatchMoments, EMAMoments, Moments, QueueMoments
 from fedgen.losses.scaling import AdaptiveWeight, FixedWeight, Weight
 
-__all__ = ["AdaptiveWeight", "EmbeddedLoss", "FeatureLoss", "FixedWeight", "Weight", "gradient_cache"]
+__all__ = [
+    "AdaptiveWeight",
+    "BatchMoments",
+    "EMAMoments",
+    "EmbeddedLoss",
+    "FastFIDLoss",
+    "FeatureLoss",
+    "FixedWeight",
+    "MMD2Loss",
+    "Moments",
+    "QueueMoments",
+    "Weight",
+    "gradient_cache",
+]
