@@ -7,16 +7,16 @@ one product more a block of references, formed beside the values, and the backwa
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
+from fedgen.losses.closed_form import ClosedForm
 from fedgen.losses.feature_loss import Aggregate, FeatureLoss
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.kernels import Kernel, PolynomialKernel
-from fedgen.scores.mmd import Estimator, KernelReference
+from fedgen.scores.mmd import Estimator, KernelReference, check_clients
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
 
 BLOCK = 512  # references taken at a time on a CPU, so that a block [m, 512] stays in its cache
@@ -92,7 +92,8 @@ class MMD2Loss(FeatureLoss):
             ValueError: for summaries, unusable features or weights, differing D, or a client of one image under "u"
                 (without the constant it may have one).
         """
-        parts = _check_clients(clients, least=2 if self.constant and self.estimator == "u" else 1)
+        parts = _features_of(clients)
+        check_clients(parts, self.estimator if self.constant else "v")
         counts = torch.tensor([len(part) for part in parts])
         shares = resolve_weights(weights, counts.tolist())
         if self.constant:
@@ -118,7 +119,7 @@ class MMD2Loss(FeatureLoss):
         needed = features.requires_grad and torch.is_grad_enabled()
         with torch.no_grad():
             value, gradient = self._differentiate(features, needed)
-        return value if gradient is None else _ClosedForm.apply(features, value, gradient)
+        return value if gradient is None else ClosedForm.apply(features, value, gradient)
 
     def _differentiate(self, features: Tensor, needed: bool) -> tuple[Tensor, Tensor | None]:
         """The value and, if needed, its gradient [m, D], both in the loss's dtype."""
@@ -193,23 +194,6 @@ class _Side:
     shares: Tensor
 
 
-class _ClosedForm(Function):
-    """A scalar whose gradient in the features is known already."""
-
-    @staticmethod
-    def forward(ctx: Any, features: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-        ctx.save_for_backward(gradient)
-        ctx.dtype = features.dtype
-        return value.clone()  # an input returned as it is could not be changed in place, as by loss *= 5
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        if torch.is_grad_enabled():
-            raise RuntimeError("MMD2Loss can be differentiated once, not with create_graph=True")
-        (gradient,) = ctx.saved_tensors
-        return (upstream * gradient).to(ctx.dtype), None, None
-
-
 def _chunks(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
     """Some rows at a time, with their place among those of all parts."""
     start = 0
@@ -219,23 +203,13 @@ def _chunks(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
             start += len(rows)
 
 
-def _check_clients(clients: Sequence[Tensor] | Sequence[Gaussian], least: int) -> list[Tensor]:
-    """The clients' features, detached, of `least` images a client or more."""
+def _features_of(clients: Sequence[Tensor] | Sequence[Gaussian]) -> list[Tensor]:
+    """The clients' features, detached; ValueError for summaries."""
     parts: list[Tensor] = []
     for number, part in enumerate(clients):
         if not isinstance(part, Tensor):
             raise ValueError(
                 f"client {number} is a {type(part).__name__}, but MMD^2 needs every image: give features [n, D]"
             )
-        check_features(part, f"features of client {number}")
-        if parts and part.shape[1] != parts[0].shape[1]:
-            raise ValueError(f"client {number} has {part.shape[1]} features, client 0 has {parts[0].shape[1]}")
-        if len(part) < least:
-            raise ValueError(
-                f"client {number} has one image, the U-statistic needs two: use estimator='v' or constant=False, "
-                "or leave the client out"
-            )
         parts.append(part.detach())
-    if not parts:
-        raise ValueError("a loss needs the features of at least one client")
     return parts

@@ -90,7 +90,7 @@ class KernelReference:
         parts = [part.detach().cpu() for part in features]
         self.kernel = kernel or PolynomialKernel()
         self.estimator = _check_estimator(estimator)
-        _check_clients(parts, estimator)
+        check_clients(parts, estimator)
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)
         self.features = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -189,7 +189,8 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
         raise ValueError(f"{y.shape[1]} features cannot be compared with {x.shape[1]}; use one embedding for all")
 
 
-def _check_clients(parts: list[Tensor], estimator: Estimator) -> None:
+def check_clients(parts: list[Tensor], estimator: Estimator) -> None:
+    """Raises ValueError unless each client has features of one D, and as many images as means within it need."""
     if not parts:
         raise ValueError("a reference needs at least one client")
     for number, part in enumerate(parts):
