@@ -89,7 +89,8 @@ class FrechetTargets(nn.Module):
             needed: whether to compute the second.
         """
         images = len(estimate.deviations)
-        if estimate.second is None and (images <= self.dim or self.covariance is None):
+        direct = images <= self.dim if self.covariance is not None else self._height is None
+        if estimate.second is None and direct:
             root = estimate.root(ddof)
             traces, pulled = self._pull_rows(root, estimate, weights, needed)
             return traces, None if pulled is None else pulled * (images / estimate.stretch(ddof)) ** 0.5
