@@ -34,12 +34,13 @@ def assert_moments(estimate, features: Tensor, tolerance: float = 1e-12) -> None
     assert estimate.magnitude == pytest.approx(float(features.double().square().sum(1).mean().sqrt()))
 
 
-@pytest.mark.parametrize("size", [20, 25, 40])
+@pytest.mark.parametrize("size", [9, 20, 25, 40])
 @pytest.mark.parametrize("remember", [True, False])
 def test_a_queue_has_the_moments_of_its_last_features(size: int, remember: bool) -> None:
     moments = prepared(QueueMoments(size, dtype=torch.float64))
     seen = torch.empty(0, DIM).double()
     for step, images in enumerate((3, 7, 20, 2, 1, 19, 8, 8, 8, 20, 20, 5)):
+        images = min(images, size)
         batch = draw(images, step, shift=0.1 * step)
         if not remember:
             assert_moments(moments.estimate(batch, remember=False), torch.cat([seen, batch])[-size:])
