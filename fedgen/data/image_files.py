@@ -1,5 +1,6 @@
-"""One image file to pixels: what its header says, and uint8 pixels of any kind of image that Pillow reads."""
+"""One image file to pixels: what its header says, and uint8 pixels of photographs and graphics of the usual formats."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import torch
 from torch import Tensor
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+# Pillow goes by a file's content, and would run Ghostscript on PostScript under any suffix
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
 ORIENTATION = 0x0112  # EXIF tag; from 5 on, upright means rows and columns swapped
 
 
@@ -20,7 +23,7 @@ def images_below(folder: Path, recursive: bool) -> list[Path]:
     return sorted(path for path in found if path.is_file() and not _is_hidden(path.relative_to(folder)))
 
 
-def read_image(path: Path, channels: int, size: int | None = None, upright: bool = True) -> Tensor:
+def read_image(source: Path | bytes, channels: int, size: int | None = None, upright: bool = True) -> Tensor:
     """One image as uint8 [channels, H, W].
 
     Palettes are looked up and transparency is dropped. Pixels of 16 bits keep their high byte, v // 256: 0..255 for
@@ -28,24 +31,25 @@ def read_image(path: Path, channels: int, size: int | None = None, upright: bool
     clip grey of 16 bits at 255, which is nearly all white.)
 
     Args:
-        path: the file.
+        source: the file, or its content.
         channels: 3 for RGB, 1 for grey; images are converted.
         size: side to which it is fitted, see `fit`; as it is if None.
         upright: whether to turn it as its EXIF tag says; the peers' tools do not. Pillow turns TIFFs in any case.
 
     Raises:
-        ValueError: if Pillow cannot read it, or its pixels are floats or have more than 16 bits.
+        ValueError: if it is damaged or of none of `FORMATS`, or its pixels are floats or have more than 16 bits.
     """
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as file:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as file:
             _check_mode(file)
             image = _eight_bits(ImageOps.exif_transpose(file) if upright else file)
             image = image.convert("RGB" if channels == 3 else "L")
     # Pillow raises SyntaxError and ValueError, beside OSError, for damaged files.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} ({error})") from error
+        name = "the image cannot be read" if isinstance(source, bytes) else source
+        raise ValueError(f"{name} ({error})") from error
     return to_tensor(image if size is None else fit(image, size))
 
 
@@ -58,7 +62,7 @@ def read_header(path: Path, upright: bool = True) -> tuple[tuple[int, int], bool
     from PIL import Image
 
     try:
-        with Image.open(path) as file:
+        with Image.open(path, formats=FORMATS) as file:
             _check_mode(file)
             width, height = file.size
             grey = file.mode.startswith("I") or file.mode in ("L", "LA", "La", "1")
