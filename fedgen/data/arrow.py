@@ -1,8 +1,9 @@
 """Tables as the `datasets` library keeps them on disk: folders written by save_to_disk, and Parquet files.
 
-Only what lies on disk is read: nothing is looked up on a hub, no script runs, and no copy goes to a cache.
+Only what lies in the folder is read: nothing is looked up on a hub, no script runs, and no copy goes to a cache.
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,7 +43,7 @@ def open_tables(path: Path) -> dict[str, Table]:
         FileNotFoundError: if there is no such path.
         ValueError: if it is none of these, or damaged.
     """
-    library = import_datasets()
+    import_datasets()
     if not path.exists():
         raise FileNotFoundError(
             f"there is no {path.absolute()}; data sets are read from disk alone. Save one of the hub by "
@@ -50,10 +51,10 @@ def open_tables(path: Path) -> dict[str, Table]:
         )
     try:
         if (path / "dataset_dict.json").is_file():
-            saved = library.load_from_disk(path)
-            return {name: _saved_table(f"{path}, split {name}", part) for name, part in saved.items()}
+            names = json.loads((path / "dataset_dict.json").read_text("utf-8"))["splits"]
+            return {name: _saved_table(f"{path}, split {name}", path / _plain(name)) for name in names}
         if (path / "state.json").is_file():
-            return {"train": _saved_table(str(path), library.load_from_disk(path))}
+            return {"train": _saved_table(str(path), path)}
         return {name: _parquet_table(name, files) for name, files in _parquet_files(path).items()}
     # What the library raises for files that are missing, damaged or not its own.
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -73,12 +74,23 @@ def import_datasets() -> Any:
     return datasets
 
 
-def _saved_table(source: str, dataset: Any) -> Table:
+def _saved_table(source: str, folder: Path) -> Table:
+    for file in json.loads((folder / "state.json").read_text("utf-8"))["_data_files"]:
+        _plain(file["filename"])
+    dataset = import_datasets().load_from_disk(folder)
+
     def column(name: str) -> Iterator[Any]:
         rows = dataset.select_columns([name]).with_format("arrow").iter(ROWS)
         return _values(source, (batch[name] for batch in rows))
 
     return Table(source, dataset.features, len(dataset), column)
+
+
+def _plain(name: str) -> str:
+    """The name, once it is sure that it leads nowhere else; save_to_disk writes no others."""
+    if name in ("", "..") or Path(name).name != name:
+        raise ValueError(f"it names {name!r}, which is no file or folder of its own")
+    return name
 
 
 def _parquet_table(split: str, files: list[Path]) -> Table:

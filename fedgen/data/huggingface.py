@@ -1,16 +1,17 @@
 """Labelled images from folders of the `datasets` library, on disk."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedgen.data.arrow import Table, import_datasets, open_tables
+from fedgen.data.arrow import Table, open_tables
 from fedgen.data.columns import image_column, label_column, read_labels
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
-from fedgen.data.image_files import fit, to_tensor
+from fedgen.data.image_files import read_image
 from fedgen.progress import track
 
 
@@ -85,10 +86,11 @@ class HuggingFace(DataSet):
 
     def _read_images(self, table: Table, column: str, split: Split) -> Tensor:
         images = torch.empty(0)
+        folder = self.path if self.path.is_dir() else self.path.parent
         values = track(table.column(column), f"reading {self.name}/{split}", table.count, "images")
         for row, value in enumerate(values):
             try:
-                image = decode(value, self.channels, self.size)
+                image = decode(value, folder, self.channels, self.size)
             except ValueError as error:
                 raise ValueError(f"{table.source}, row {row}: {error}") from error
             if row == 0:
@@ -101,24 +103,32 @@ class HuggingFace(DataSet):
         return images
 
 
-def decode(value: Any, channels: int, size: int | None) -> Tensor:
-    """An image as it is stored, bytes or a dictionary with bytes or a local path, as uint8 [channels, H, W].
+def decode(value: Any, folder: Path, channels: int, size: int | None) -> Tensor:
+    """An image as it is stored, bytes or a dictionary with bytes or a path: uint8 [channels, H, W]; see `read_image`.
 
     Raises:
-        ValueError: if there is none, it cannot be read, or its pixels have more than 8 bits.
+        ValueError: if there is none, its path leads out of the folder, or it cannot be read.
     """
-    from PIL import Image
-
     stored = value if isinstance(value, dict) else {"bytes": value}
     content, path = stored.get("bytes"), stored.get("path")
-    if content is None and (path is None or not Path(path).is_file()):
-        raise ValueError("there is no image" if path is None else f"no image is stored, and there is no file {path}")
-    try:
-        image = import_datasets().Image().decode_example({"bytes": content, "path": path})
-    # Pillow raises SyntaxError and ValueError, beside OSError, for damaged files.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"the image cannot be read ({error})") from error
-    if image.mode.startswith(("I", "F")):
-        raise ValueError(f"the image's pixels ({image.mode}) have more than 8 bits; convert it first")
-    image = image.convert("RGB" if channels == 3 else "L")
-    return to_tensor(image if size is None else fit(image, size))
+    if isinstance(content, bytes):
+        return read_image(content, channels, size)
+    if content is not None:
+        raise ValueError(f"the image is stored as {type(content).__name__}, not as bytes")
+    if not isinstance(path, str):
+        raise ValueError("there is no image")
+    return read_image(_file_beside(folder, path), channels, size)
+
+
+def _file_beside(folder: Path, path: str) -> Path:
+    """The file of a path that a table names: whoever wrote the table may choose among the folder's own files alone."""
+    home = os.path.abspath(folder)
+    file = Path(os.path.abspath(os.path.join(home, path)))
+    if not file.is_relative_to(home):
+        raise ValueError(
+            f"no image is stored, and its path {path} leads out of {home}; save the images in the table itself, "
+            "as save_to_disk of the library datasets does"
+        )
+    if not file.is_file():
+        raise ValueError(f"no image is stored, and there is no file {path} in {home}")
+    return file

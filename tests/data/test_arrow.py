@@ -64,6 +64,26 @@ def test_a_folder_of_something_else_or_damaged_is_named(tmp_path):
         HuggingFace(path).load()
 
 
+@pytest.mark.parametrize("name", ["{other}/{file}", "../other/{file}", "..", ""])
+def test_a_saved_folder_cannot_name_tables_outside_of_it(tmp_path, name):
+    other, path = save(table([99] * 3), tmp_path / "other"), save(table(), tmp_path / "pets")
+    (file,) = (found.name for found in other.glob("*.arrow"))
+    state = json.loads((path / "state.json").read_text())
+    state["_data_files"] = [{"filename": name.format(other=other, file=file)}]
+    (path / "state.json").write_text(json.dumps(state))
+    with pytest.raises(ValueError, match=r"pets cannot be read as a folder of datasets .*no file or folder of its own"):
+        HuggingFace(path).load()
+
+
+@pytest.mark.parametrize("name", ["{other}", "../other"])
+def test_a_saved_folder_cannot_name_splits_outside_of_it(tmp_path, name):
+    name = name.format(other=save(table([99] * 3), tmp_path / "other"))
+    path = save(datasets.DatasetDict(train=table()), tmp_path / "pets")
+    (path / "dataset_dict.json").write_text(json.dumps({"splits": [name]}))
+    with pytest.raises(ValueError, match=r"pets cannot be read as a folder of datasets .*no file or folder of its own"):
+        HuggingFace(path, train_split=name).load()
+
+
 def test_parquet_files_of_other_columns_or_several_configurations_are_named(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()

@@ -1,3 +1,5 @@
+import io
+
 import datasets
 import numpy as np
 import pytest
@@ -37,11 +39,46 @@ def test_without_a_name_for_it_there_is_no_test_split(tmp_path):
 
 
 def test_images_beside_the_table_are_read_from_their_files(tmp_path):
-    picture(60).save(tmp_path / "a.png")
-    assert levels(HuggingFace(write_paths(tmp_path, tmp_path / "a.png")).load()) == [60]
-    (tmp_path / "a.png").unlink()
+    (tmp_path / "images").mkdir()
+    picture(60).save(tmp_path / "images" / "a.png")
+    write_paths(tmp_path, tmp_path / "images" / "a.png", "images/a.png")
+    assert levels(HuggingFace(tmp_path).load()) == [60, 60]
+    assert levels(HuggingFace(tmp_path / "train.parquet").load()) == [60, 60]
+    (tmp_path / "images" / "a.png").unlink()
     with pytest.raises(ValueError, match=r"split train, row 0: no image is stored, and there is no file .*a\.png"):
         HuggingFace(tmp_path).load()
+
+
+@pytest.mark.parametrize("path", ["{folder}/private.png", "../private.png", "images/../../private.png"])
+def test_a_table_cannot_name_files_outside_of_its_folder(tmp_path, path):
+    picture(60).save(tmp_path / "private.png")
+    (tmp_path / "pets").mkdir()
+    write_paths(tmp_path / "pets", path.format(folder=tmp_path))
+    with pytest.raises(
+        ValueError, match=r"row 0: no image is stored, and its path .*private\.png leads out of .*pets;"
+    ):
+        HuggingFace(tmp_path / "pets").load()
+
+
+def test_a_path_is_not_one_of_the_folder_the_program_runs_in(tmp_path, monkeypatch):
+    (tmp_path / "pets").mkdir()
+    picture(60).save(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"there is no file a\.png in .*pets"):
+        HuggingFace(write_paths(tmp_path / "pets", "a.png")).load()
+
+
+def test_postscript_is_no_image_and_no_other_program_is_started_for_it(tmp_path, monkeypatch):
+    from PIL import EpsImagePlugin
+
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args: started.append(args) or picture(1).im)
+    content = io.BytesIO()
+    picture(60).save(content, "EPS")
+    data = table([{"bytes": content.getvalue(), "path": "a.png"}], [0])
+    with pytest.raises(ValueError, match="row 0: the image cannot be read"):
+        HuggingFace(save(data, tmp_path / "pets")).load()
+    assert started == []
 
 
 def test_an_address_in_place_of_an_image_is_not_fetched(tmp_path):
@@ -80,12 +117,30 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path, value):
         HuggingFace(save(data, tmp_path / "pets")).load()
 
 
-def test_a_missing_image_and_one_of_16_bits_are_named(tmp_path):
+def test_a_missing_image_is_named(tmp_path):
     with pytest.raises(ValueError, match="row 1: there is no image"):
-        HuggingFace(save(table([10, None], [0, 1]), tmp_path / "a")).load()
-    deep = Image.fromarray(np.full((4, 6), 60_000, np.uint16))
-    with pytest.raises(ValueError, match=r"row 0: the image's pixels \(I;16\) have more than 8 bits"):
-        HuggingFace(save(table([deep], [0]), tmp_path / "b")).load()
+        HuggingFace(save(table([10, None], [0, 1]), tmp_path / "pets")).load()
+
+
+@pytest.mark.parametrize("content", ["text", 5])
+def test_an_image_that_is_not_stored_as_bytes_is_named(tmp_path, content):
+    from pyarrow import Table, parquet
+
+    parquet.write_table(Table.from_pydict({"image": [{"bytes": content}]}), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"row 0: the image is stored as (str|int), not as bytes"):
+        HuggingFace(tmp_path).load()
+
+
+def test_pixels_of_16_bits_keep_their_high_byte(tmp_path):
+    deep = Image.fromarray(np.full((4, 6), 234 * 257, np.uint16))
+    assert levels(HuggingFace(save(table([deep], [0]), tmp_path / "pets")).load()) == [234]
+
+
+def test_a_palettes_transparency_is_dropped(tmp_path):
+    content = io.BytesIO()
+    picture(9, mode="L").convert("P").save(content, "PNG", transparency=bytes(range(9)))
+    data = table([{"bytes": content.getvalue(), "path": None}], [0])
+    assert levels(HuggingFace(save(data, tmp_path / "pets")).load()) == [9]
 
 
 def test_unknown_splits_and_columns_are_refused_with_the_known_ones(tmp_path):
