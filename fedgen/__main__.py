@@ -34,7 +34,7 @@ def usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status (2 for a mistake in the input, with one message)."""
+    """Runs a command; returns the exit status (2 for a mistake in the input, with one message; 130 for Ctrl-C)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
@@ -48,6 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, function = COMMANDS[arguments[0]][0].split(":")
     try:
         return getattr(import_module(module), function)(arguments[1:]) or 0
+    except KeyboardInterrupt:
+        if os.environ.get("FEDGEN_TRACEBACK"):
+            raise
+        print("fedgen: interrupted; files are written whole or not at all", file=sys.stderr)
+        return 130
     except (ValueError, TypeError, OSError) as error:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise

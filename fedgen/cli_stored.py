@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedgen import __version__
 from fedgen.embeddings import FeatureCache
+from fedgen.embeddings.fidelity import CLEAN
 from fedgen.evaluation import (
     PeerEvaluation,
     Reading,
@@ -23,6 +24,7 @@ from fedgen.evaluation import (
 )
 from fedgen.evaluation.peers import SUBSET_SIZE, Preset
 from fedgen.evaluation.stored_files import FEATURES_OF, STATISTICS_OF, files_in
+from fedgen.evaluation.stored_images import LISTED
 from fedgen.figures import draw_clients
 from fedgen.files import require_writable, write_json
 
@@ -102,7 +104,7 @@ def _add_reading(parser: ArgumentParser) -> None:
         help="fit every image to N x N when it is read (bicubic, antialiased, centre); without it the sizes of one set"
         " must agree, except under clean-fid",
     )
-    add("--recursive", action="store_true", help="images in subfolders count, too")
+    add("--recursive", action="store_true", help="images in subfolders count, too (under clean-fid always)")
     add("--skip_unreadable", action="store_true", help="leave out files that cannot be read, and record which")
 
 
@@ -128,33 +130,46 @@ def evaluate_stored(arguments: Sequence[str]) -> int:
     kinds = ((settings.save_statistics, STATISTICS_OF), (settings.save_features, FEATURES_OF))
     saved = [path for folder, kind in kinds if folder for _, path in files_in(evaluation, folder, kind)]
     _refuse_existing(saved, settings.overwrite)
+    _check_folders(settings, evaluation)
     records = evaluation.records()
-    console = Console()
-    _report(evaluation, records, console)
     written = [_write_scores(settings, evaluation, records)]
+    console = Console(emoji=False)
+    _report(evaluation, records, console)
     if len(targets) > 1:
         written.append(draw_clients(records, targets[1]))
     written += save_statistics(evaluation, settings.save_statistics) if settings.save_statistics else []
     written += save_features(evaluation, settings.save_features) if settings.save_features else []
     for path in written:
-        console.print(f"written: {path}", soft_wrap=True)
+        console.print(f"written: {path}", soft_wrap=True, markup=False)
     return 0
 
 
 def _targets(settings: Any) -> list[Path]:
-    """The JSON file and, with clients, the figure, once they are known to be writable."""
+    """The JSON file and, with clients, the figure."""
     if (settings.clients is None) == (settings.reference is None):
         raise ValueError("give either --clients (one path each) or --reference (one path)")
     if settings.clients and (settings.preset or settings.kid_subset_size):
         raise ValueError("--preset and --kid_subset_size are for --reference")
+    if settings.preset == CLEAN and settings.kid_subset_size:
+        raise ValueError("--kid_subset_size is for torch-fidelity's kid; clean-fid draws its subsets without a seed")
+    if settings.save_statistics and settings.save_statistics == settings.save_features:
+        raise ValueError("--save_statistics and --save_features name their files alike; give two folders")
     if settings.output.suffix == ".png" or settings.output.is_dir():
         raise ValueError(f"--output {settings.output} must be a file for JSON, e.g. scores.json")
     targets = [settings.output, *([settings.output.with_suffix(".png")] if settings.clients else [])]
     _refuse_existing(targets, settings.overwrite)
+    return targets
+
+
+def _check_folders(settings: Any, evaluation: StoredEvaluation) -> None:
+    """Makes the folders to write into, once nothing else is wrong and before any long work."""
+    place = settings.output.parent.resolve()
+    for path in [stored.path for stored in evaluation.sets if stored.path.is_dir() and settings.clients]:
+        if place == path.resolve() or (settings.recursive and path.resolve() in place.parents):
+            raise ValueError(f"--output {settings.output} lies among the images of {path}, and so would its figure")
     for folder in (settings.output.parent, settings.save_statistics, settings.save_features):
         if folder is not None:
             require_writable(folder)
-    return targets
 
 
 def _refuse_existing(paths: Sequence[Path], overwrite: bool) -> None:
@@ -197,9 +212,11 @@ def _report(evaluation: StoredEvaluation, records: Sequence[ScoreRecord], consol
     else:
         console.print(client_table(evaluation, records))
     if evaluation.skipped:
-        console.print(f"left out {len(evaluation.skipped)} unreadable files:", soft_wrap=True)
-        for reason in evaluation.skipped[:20]:
+        console.print("unreadable files left out:", soft_wrap=True)
+        for reason in evaluation.skipped[:LISTED]:
             console.print(f"  {reason}", soft_wrap=True, markup=False)
+        if len(evaluation.skipped) > LISTED:
+            console.print(f"  and {len(evaluation.skipped) - LISTED} more, which the JSON file lists")
 
 
 def _write_scores(settings: Any, evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> Path:

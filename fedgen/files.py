@@ -5,7 +5,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +26,8 @@ def sync_folder(folder: Path) -> None:
 def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """A binary file that appears under `path` whole or not at all.
 
-    Written to a temporary file in the same folder, flushed to disk and renamed; removed if the block raises.
+    Written to a temporary file in the same folder, flushed to disk and renamed; removed if the block raises. The error
+    of a full disk names the path.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,8 +39,10 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     sync_folder(path.parent)
 
@@ -65,8 +68,8 @@ def require_writable(folder: str | Path) -> Path:
         raise PermissionError(f"cannot write in {folder}: {error.strerror}; choose another folder") from error
 
 
-def read_npz(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file; object arrays (pickles) are refused by NumPy.
+def read_npz(path: str | Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, or those of some names; object arrays (pickles) are refused by NumPy.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -74,6 +77,7 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     """
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+            return {name: archive[name] for name in (archive.files if names is None else names)}
+    # RuntimeError: encrypted archives, and unknown ways of compression
+    except (ValueError, EOFError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not an .npz file of plain arrays, or it is damaged ({error})") from error

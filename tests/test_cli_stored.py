@@ -60,6 +60,38 @@ def test_statistics_and_features_are_written_and_scored_again(root, capsys):
     assert against_clients("--overwrite", "--output", "b.json") == 0
     assert against_clients("--save_features", "features", "--output", "c.json") == 2
     assert "features/generated.npz is there already" in capsys.readouterr().err
+    inputs = ["--clients", "features/alpha.npz", "--save_statistics", "features", "--overwrite"]
+    assert main(["evaluate", "--generated", "features/beta.npz", *inputs]) == 2
+    assert "features/beta.npz is one of the sets to score and would be overwritten" in capsys.readouterr().err
+
+
+def test_a_generated_set_may_be_one_of_the_clients(root, capsys):
+    assert main(["evaluate", "--generated", "data/beta", "--clients", *map(str, client_paths(Path()))]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "the generated set is beta itself, whose score compares images with themselves" in out
+    content = json.loads(Path("scores.json").read_text())
+    assert [part["name"] for part in content["sets"]] == ["beta", *COUNTS]
+    per_client = dict(zip(COUNTS, content["records"][0]["per_client"]))
+    assert per_client["beta"] == pytest.approx(0, abs=1e-9 * per_client["alpha"])
+
+
+def test_names_are_shown_as_they_are(root, capsys):
+    strange = Path("data/[red] $x$ :smile: 日")
+    Path("data/alpha").rename(strange)
+    assert against_clients("--output", "[out].json") == 0
+    out = capsys.readouterr().out
+    assert strange.name in out
+    assert "written: [out].json" in out
+
+
+def test_ctrl_c_leaves_nothing_and_is_one_line(root, capsys, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedgen.evaluation.stored_images.read_image", interrupted)
+    assert against_clients() == 130
+    assert capsys.readouterr().err == "fedgen: interrupted; files are written whole or not at all\n"
+    assert {path.name for path in Path().iterdir()} == {"generated", "data"}
 
 
 def test_options_reach_the_scores(root):
@@ -104,7 +136,11 @@ def test_counts_are_given_by_name(root, capsys):
         ([], "give either --clients (one path each) or --reference"),
         (["--clients", "data/alpha", "--reference", "data/beta"], "give either --clients"),
         (["--clients", "data/*x"], "a pattern that matched nothing?"),
-        (["--clients", "data/alpha", "generated"], "generated is given twice"),
+        (["--clients", "data/alpha", "data/../data/alpha"], "data/../data/alpha, which is data/alpha, is given twice"),
+        (["--clients", "data/alpha", "--output", "generated/x.json"], "lies among the images of generated"),
+        (["--clients", "data/alpha", "--output", "data/x/y.json", "--embedding", "pixel"], "did you mean pixels"),
+        (["--clients", "data/alpha", "--save_statistics", "s", "--save_features", "s"], "give two folders"),
+        (["--reference", "data/alpha", "--preset", "clean-fid", "--kid_subset_size", "9"], "without a seed"),
         (["--clients", "data/alpha", "--embedding", "pixel"], "did you mean pixels"),
         (["--clients", "data/alpha", "--output", "generated/000.png/x.json"], "cannot write in generated/000.png"),
         (["--clients", "data/alpha", "--output", "scores.png"], "must be a file for JSON"),
@@ -119,6 +155,7 @@ def test_mistakes_are_one_message_and_leave_nothing(root, capsys, arguments, mes
     assert message in captured.err
     assert len(captured.err.splitlines()) == 2
     assert {path.name for path in Path().iterdir()} == {"generated", "data"}
+    assert {path.name for path in Path("data").iterdir()} == set(COUNTS)
 
 
 def test_unreadable_files_are_an_error_and_then_a_record(root, capsys):
@@ -126,7 +163,9 @@ def test_unreadable_files_are_an_error_and_then_a_record(root, capsys):
     assert against_clients() == 2
     assert "1 of 95 image files cannot be read; skip_unreadable" in capsys.readouterr().err
     assert against_clients("--skip_unreadable") == 0
-    assert "left out 1 unreadable files" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "unreadable files left out:\n  data/alpha/999.png (cannot identify" in out
+    assert "unreadable files left out: 1" in " ".join(out.split())  # beside the numbers
     content = json.loads(Path("scores.json").read_text())
     assert ["alpha/999.png" in reason for reason in content["skipped"]] == [True]
 

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import signal
 import stat
 import subprocess
@@ -34,6 +36,15 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, err
         interrupted_write()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_path(tmp_path):
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/file\.bin'") as caught,
+        atomic_write(tmp_path / "file.bin"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.errno == errno.ENOSPC
 
 
 def test_a_write_that_is_killed_leaves_the_old_file(tmp_path):

@@ -1,6 +1,7 @@
 """One image file to pixels: what its header says, and uint8 pixels of photographs and graphics of the usual formats."""
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ ORIENTATION = 0x0112  # EXIF tag; from 5 on, upright means rows and columns swap
 def images_below(folder: Path, recursive: bool) -> list[Path]:
     """The image files of a folder, with those of its subfolders if asked, in the order of their paths.
 
-    Hidden files and folders are left out, and so is whatever has no image's suffix.
+    Hidden files and folders are left out, and so is whatever has no image's suffix. A link to nowhere counts: whoever
+    reads it learns that it cannot be read.
     """
     found = (path for path in folder.glob("**/*" if recursive else "*") if path.suffix.lower() in SUFFIXES)
-    return sorted(path for path in found if path.is_file() and not _is_hidden(path.relative_to(folder)))
+    files = (path for path in found if path.is_file() or (path.is_symlink() and not path.exists()))
+    return sorted(path for path in files if not _is_hidden(path.relative_to(folder)))
 
 
 def read_image(source: Path | bytes, channels: int, size: int | None = None, upright: bool = True) -> Tensor:
@@ -53,8 +56,23 @@ def read_image(source: Path | bytes, channels: int, size: int | None = None, upr
     return to_tensor(image if size is None else fit(image, size))
 
 
-def read_header(path: Path, upright: bool = True) -> tuple[tuple[int, int], bool]:
-    """Height and width, and whether the image is grey, from the file's first bytes; see `read_image`.
+@dataclass(frozen=True)
+class ImageHeader:
+    """What is known of an image before its pixels are decoded.
+
+    Args:
+        size: height and width.
+        grey: whether it is grey.
+        deep: whether it is grey of 16 bits, which `read_image` reads otherwise than peers do.
+    """
+
+    size: tuple[int, int]
+    grey: bool
+    deep: bool = False
+
+
+def read_header(path: Path, upright: bool = True) -> ImageHeader:
+    """The size and kind of an image from the file's first bytes; see `read_image`.
 
     Raises:
         ValueError: if Pillow does not know the file for an image, or its pixels are floats or have more than 16 bits.
@@ -65,13 +83,14 @@ def read_header(path: Path, upright: bool = True) -> tuple[tuple[int, int], bool
         with Image.open(path, formats=FORMATS) as file:
             _check_mode(file)
             width, height = file.size
-            grey = file.mode.startswith("I") or file.mode in ("L", "LA", "La", "1")
+            deep = file.mode.startswith("I")
+            grey = deep or file.mode in ("L", "LA", "La", "1")
             # Pillow turns TIFFs by itself; for the tag of a PNG that has none it would decode all pixels
             at_hand = upright and file.format != "TIFF" and (file.format != "PNG" or "exif" in file.info)
             turned = at_hand and file.getexif().get(ORIENTATION, 1) >= 5
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path} ({error})") from error
-    return ((width, height) if turned else (height, width)), grey
+    return ImageHeader((width, height) if turned else (height, width), grey, deep)
 
 
 def fit(image: Any, size: int) -> Any:

@@ -3,6 +3,7 @@
 np.load reads an array of an .npz file whole; 50,000 images of 256 x 256 are 10 GB.
 """
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -23,18 +24,27 @@ class Header:
     dtype: np.dtype
     fortran: bool
 
+    @property
+    def bytes(self) -> int:
+        """The size of all elements; unlike NumPy's product, never more than an integer holds."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
 
 def read_headers(path: str | Path) -> dict[str, Header]:
     """The arrays of an .npz file by name, none of them read.
 
     Raises:
-        ValueError: if it is not an .npz file, or a damaged one.
+        ValueError: if it is not an .npz file, or one whose arrays are shorter than they say.
     """
     with _explained(path), zipfile.ZipFile(path) as archive:
         headers = {}
-        for member in archive.namelist():
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
             with archive.open(member) as file:
-                headers[member.removesuffix(".npy")] = _read_header(file)
+                headers[name] = header = _read_header(file)
+                held = member.file_size - file.tell()
+            if not header.dtype.hasobject and held != header.bytes:
+                raise ValueError(f"array {name} of shape {list(header.shape)} has {held} bytes, not {header.bytes}")
         return headers
 
 
@@ -46,15 +56,20 @@ def read_rows(path: str | Path, name: str, batch_size: int) -> Iterator[np.ndarr
     """
     with _explained(path), zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
         header = _read_header(file)
-        if header.dtype.hasobject or header.fortran:
-            raise ValueError("its array is of Python objects, or column-major; store it with np.ascontiguousarray")
-        row = int(np.prod(header.shape[1:])) * header.dtype.itemsize
+        check_rows(header)
+        row = math.prod(header.shape[1:]) * header.dtype.itemsize
         for start in range(0, header.shape[0], batch_size):
             count = min(batch_size, header.shape[0] - start)
             data = file.read(count * row)
             if len(data) < count * row:
                 raise ValueError(f"it ends after {start} of {header.shape[0]} rows")
             yield np.frombuffer(data, header.dtype).reshape(count, *header.shape[1:])
+
+
+def check_rows(header: Header) -> None:
+    """Nothing, for an array that has its rows one after another; ValueError otherwise."""
+    if header.dtype.hasobject or header.fortran:
+        raise ValueError("its array is of Python objects, or column-major; store it with np.ascontiguousarray")
 
 
 def _read_header(file: IO[bytes]) -> Header:
@@ -67,5 +82,6 @@ def _read_header(file: IO[bytes]) -> Header:
 def _explained(path: str | Path) -> Iterator[None]:
     try:
         yield
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    # RuntimeError: encrypted archives, and unknown ways of compression
+    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not an .npz file of plain arrays, or it is damaged ({error})") from error

@@ -3,6 +3,7 @@
 torch-fidelity: `fidelity --input1 GENERATED --input2 REFERENCE --fid --kid`; clean-fid: `fid.compute_fid(...)`.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -10,22 +11,28 @@ from typing import Any, Literal, get_args
 import numpy as np
 from torch import Tensor
 
+from fedgen.data import image_files
 from fedgen.embeddings.fidelity import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
 from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.stored_embedding import FITTED
 from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions
+from fedgen.evaluation.stored_images import Images
 from fedgen.progress import track
 from fedgen.scores.mmd import subset_values
 
 Preset = Literal["torch-fidelity", "clean-fid"]
 SUBSETS, SUBSET_SIZE, SUBSET_SEED = 100, 1000, 2020  # torch-fidelity's
 KID_SUBSETS = "kid_subsets"
+# of the files that a peer looks for in a folder
+SUFFIXES = {"torch-fidelity": frozenset({".png", ".jpg", ".jpeg"}), CLEAN: image_files.SUFFIXES}
 EXTRACTORS = (INCEPTION, "vgg16", *CLIP_NAMES, *DINOV2_DIMS)  # torch-fidelity's
 
 
 class PeerEvaluation(StoredEvaluation):
     """A generated set against one reference, read and embedded as a peer does, so that the numbers are the peer's.
 
-    Images are not turned by their EXIF tag, since the peers do not. Under "clean-fid" sizes may be mixed.
+    Images are not turned by their EXIF tag, since the peers do not. Under "clean-fid" sizes may be mixed, and images in
+    subfolders count.
 
     Args:
         generated: a folder of images, or an .npz file of images, features or statistics.
@@ -53,7 +60,10 @@ class PeerEvaluation(StoredEvaluation):
             raise ValueError(f"subsets need at least 2 images, got {subset_size}")
         self.preset, self.subset_size = preset, subset_size
         options = options or StoredOptions()
-        reading = replace(options.reading, upright=False, mixed_sizes=preset == CLEAN)
+        clean = preset == CLEAN  # looks into subfolders in any case
+        reading = replace(
+            options.reading, upright=False, mixed_sizes=clean, recursive=options.reading.recursive or clean
+        )
         options = replace(options, reading=reading, split="reference")
         if preset == CLEAN and embedding == INCEPTION:
             embedding = f"{INCEPTION}-{CLEAN}"
@@ -64,13 +74,33 @@ class PeerEvaluation(StoredEvaluation):
 
     @property
     def is_the_peers(self) -> bool:
-        """Whether the peer embeds and reads alike, so that its fid is this one."""
+        """Whether the peer reads the same files and embeds alike, so that its fid is this one."""
         name = self.identity.name
         if self.preset == CLEAN:
             same = name == f"{INCEPTION}-{CLEAN}"
         else:
             same = name.startswith(EXTRACTORS) and not name.endswith(CLEAN)
-        return same and self.options.reading.resize is None
+        told = not any(stored.images is None and stored.says_nothing for stored in self.sets)
+        alike = not any(part.deep or part.suffixes - SUFFIXES[self.preset] for part in self._images())
+        return same and told and alike and FITTED not in self.identity.resize
+
+    def _images(self) -> list[Images]:
+        return [stored.images for stored in self.sets if stored.images]
+
+    def describe_clients(self, counts: Sequence[float | None]) -> str:
+        """The reference in words."""
+        number = "an unknown number of" if counts[0] is None else f"{counts[0]:g}"
+        return f"{self.sets[1].path}, {number} images"
+
+    def remarks(self) -> list[str]:
+        """As in `StoredEvaluation`, with the files that the peer reads otherwise."""
+        notes = super().remarks()
+        if any(part.deep for part in self._images()):
+            notes.append(f"{self.preset} would clip grey images of 16 bits at 255; here they keep their high byte")
+        unread = set().union(*(part.suffixes for part in self._images())) - SUFFIXES[self.preset]
+        if unread:
+            notes.append(f"{self.preset} would leave out the files ending in {', '.join(sorted(unread))}")
+        return notes
 
     @property
     def has_subsets(self) -> bool:

@@ -21,11 +21,11 @@ from fedgen.evaluation.stored_images import (
     Images,
     Reading,
     UnreadableFilesError,
-    channels_last,
 )
 from fedgen.files import read_npz
 from fedgen.statistics import Gaussian, Provenance, load_npz
 from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.npz import stored_number
 
 Kind = Literal["images", "features", "statistics"]
 UNKNOWN = "unknown"
@@ -68,9 +68,11 @@ class StoredSet:
             ValueError: for NaN or infinity, naming the file.
         """
         if self.kind == "features":
-            features = torch.from_numpy(read_npz(self.path)[self.key])
+            rows = read_npz(self.path, [self.key])[self.key]
+            wide = np.float32 if rows.itemsize <= 4 else np.float64  # in this machine's byte order, too
+            features = torch.from_numpy(rows.astype(wide, copy=False))
             check_features(features, f"features of {self.path}")
-            return features.float() if features.dtype == torch.float16 else features
+            return features
         says = self.provenance.count > 0
         return load_npz(self.path, count=None if says else self.count or UNCOUNTED)[0]
 
@@ -81,7 +83,7 @@ def open_sets(
     """The sets of paths, one a path, in their order.
 
     Args:
-        paths: folders of images, or .npz files.
+        paths: folders of images, or .npz files; the first may come again, as a client that the generated set is.
         reading: how image files become pixels.
         counts: number of images by name, of statistics that do not say.
 
@@ -89,6 +91,7 @@ def open_sets(
         ValueError: for everything that is wrong with any path, all at once.
         UnreadableFilesError: for image files whose headers cannot be read, all of them.
     """
+    _check_distinct([Path(path) for path in paths[1:]])
     names = short_names([Path(path) for path in paths])
     found: list[StoredSet] = []
     problems = []
@@ -109,22 +112,23 @@ def open_sets(
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """A name for each path: its last part, or as many of them as tell all paths apart; "a/train", "b/train".
-
-    Raises:
-        ValueError: for a path that is given twice.
-    """
+    """A name for each path: its last part, or as many of them as tell all paths apart; "a/train", "b/train"."""
     parts = [path.absolute().with_suffix("" if path.suffix == ".npz" else path.suffix).parts for path in paths]
-    full = [path.absolute() for path in paths]
-    for path, whole in zip(paths, full):
-        if full.count(whole) > 1:
-            raise ValueError(f"{path} is given twice")
-    longest = max((len(part) for part in parts), default=1)
-    for length in range(1, longest + 1):
+    different = len({path.absolute() for path in paths})
+    for length in range(1, max(len(part) for part in parts) + 1):
         names = ["/".join(part[-length:]) for part in parts]
-        if len(set(names)) == len(names):
+        if len(set(names)) == different:
             return names
     return [str(path) for path in paths]  # a folder beside an .npz file of the same name
+
+
+def _check_distinct(clients: Sequence[Path]) -> None:
+    places: dict[Path, Path] = {}
+    for path in clients:
+        first = places.setdefault(path.resolve(), path)
+        if first is not path:
+            both = str(path) if str(first) == str(path) else f"{path}, which is {first},"
+            raise ValueError(f"{both} is given twice; a client counts once")
 
 
 def _open(name: str, path: Path, reading: Reading) -> StoredSet:
@@ -145,7 +149,7 @@ def _open(name: str, path: Path, reading: Reading) -> StoredSet:
     if len(pictures) == 1:
         return _open_array(name, path, pictures[0], headers[pictures[0]], reading)
     key = "features" if "features" in vectors else vectors[0] if len(vectors) == 1 else None
-    if key is not None:
+    if key is not None and 0 not in headers[key].shape[1:]:
         count, dim = headers[key].shape
         return StoredSet(name, path, "features", count, key=key, dim=dim, provenance=provenance)
     if {"mu", "sigma"} <= set(headers):
@@ -169,20 +173,19 @@ def _open_folder(name: str, path: Path, reading: Reading) -> StoredSet:
 
 def _open_array(name: str, path: Path, key: str, header: Header, reading: Reading) -> StoredSet:
     try:
-        channels_last(header.shape)
+        images = ArrayImages(path, key, header, reading)
     except ValueError as error:
         raise ValueError(f"{path}, array {key!r}: {error}") from error
-    images = ArrayImages(path, key, header, reading)
     return StoredSet(name, path, "images", len(images), images=images)
 
 
 def _provenance(path: Path, headers: Mapping[str, Header]) -> Provenance:
     """What our own files say of themselves, all in arrays without axes; "unknown" elsewhere."""
     keys = [key for key in ("embedding", "weights", "resize", "ddof", "count") if key in headers]
-    with np.load(path, allow_pickle=False) as archive:
-        said = {key: archive[key].item() for key in keys if headers[key].shape == ()}
+    said = read_npz(path, [key for key in keys if headers[key].shape == ()])
     words = {key: str(said[key]) for key in ("embedding", "weights", "resize") if key in said}
-    return Provenance(**words, ddof=float(said.get("ddof", 1)), count=float(said.get("count", 0)))
+    numbers = {key: stored_number(path, key, said[key]) for key in ("ddof", "count") if key in said}
+    return Provenance(**words, ddof=numbers.get("ddof", 1.0), count=numbers.get("count", 0.0))
 
 
 def _counted(sets: list[StoredSet], counts: dict[str, float]) -> list[StoredSet]:
@@ -205,9 +208,11 @@ def _check(sets: Sequence[StoredSet], reading: Reading) -> None:
             )
         sizes = stored.images.sizes if stored.images else {}
         if len(sizes) > 1 and not reading.mixed_sizes:
-            listed = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
-            more = f", and {len(sizes) - 5} more" if len(sizes) > 5 else ""
-            raise ValueError(
-                f"the images of {stored.path} have {len(sizes)} sizes: {listed}{more}; with a resize"
-                " (--resize N) all are fitted to N x N"
-            )
+            raise ValueError(f"the images of {stored.path} have {len(sizes)} sizes: {say_sizes(sizes)}")
+
+
+def say_sizes(sizes: Mapping[tuple[int, int], str]) -> str:
+    """Sizes that should be one, with an example of each and the remedy."""
+    listed = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
+    more = f", and {len(sizes) - 5} more" if len(sizes) > 5 else ""
+    return f"{listed}{more}; with a resize (--resize N) all are fitted to N x N"

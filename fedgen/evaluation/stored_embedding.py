@@ -1,16 +1,17 @@
-"""Which embedding stored sets are in: one for all, or an error that names both."""
+"""Which embedding stored sets are in: one for all that takes their images, or an error that names what differs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from fedgen.embeddings import Embedding, load_embedding
-from fedgen.evaluation.stored import UNKNOWN, StoredSet
+from fedgen.embeddings import Embedding, Pixels, load_embedding
+from fedgen.evaluation.stored import UNKNOWN, StoredSet, say_sizes
 
 DEFAULT = "efficientnet-lite0"  # its weights install with the kit
+FITTED = "images fitted to"
 Named = str | nn.Module
 
 
@@ -22,11 +23,13 @@ class Network:
         embedding: a name, or an embedding; None for that of the files.
         weights: a local file of its weights.
         default: the name where images must be embedded and none is asked for.
+        device: where it embeds.
     """
 
     embedding: Named | None
     weights: str | Path | None
     default: str
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -36,11 +39,15 @@ class Network:
         return self.embedding or UNKNOWN
 
     def load(self) -> Embedding:
-        """The embedding itself; ConnectionError if its weights cannot be downloaded."""
+        """The embedding itself; ConnectionError if its weights cannot be downloaded, ValueError for no such device."""
         try:
-            return load_embedding(self.default if self.embedding is None else self.embedding, self.weights)
+            loaded = load_embedding(self.default if self.embedding is None else self.embedding, self.weights)
         except RuntimeError as error:  # of a download
             raise ConnectionError(str(error)) from error
+        try:
+            return loaded.to(self.device)
+        except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
+            raise ValueError(f"device {self.device!r} cannot be used: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ def settle_embedding(
     loaded = None
     if any(stored.kind == "images" for stored in sets):
         loaded = network.load()
-        before = f"; images fitted to {resize}" if resize else ""
+        before = f"; {FITTED} {resize}" if resize else ""
         how = f"{loaded.settings.get('resize', 'none')}{before}"
         identity = Identity(loaded.name, loaded.fingerprint(), how, "the embedding asked for", dict(loaded.settings))
     elif network.weights is not None:
@@ -89,6 +96,32 @@ def settle_embedding(
     for stored in sets:
         identity = _agreed(identity, stored)
     return identity, loaded
+
+
+def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
+    """The channels with which images are read, once it is known that the embedding takes all of them.
+
+    Raises:
+        ValueError: if it does not, or if it keeps the images' sizes and they differ.
+    """
+    images = [stored.images for stored in sets if stored.images]
+    channels = embedding.channels or (1 if all(part.grey for part in images) else 3)
+    sizes = {size: example for part in images for size, example in part.sizes.items()}
+    for size in sizes:
+        embedding.check((2, channels, *size))
+    if len(sizes) > 1 and isinstance(embedding, Pixels):
+        raise ValueError(f"embedding pixels does not resize, so all images must have one size, got {say_sizes(sizes)}")
+    return channels
+
+
+def check_dims(dims: Mapping[Path, int]) -> None:
+    """Nothing, if the features of all paths have one length; ValueError otherwise."""
+    if len(set(dims.values())) > 1:
+        first, *others = dims.items()
+        path, dim = next(other for other in others if other[1] != first[1])
+        raise ValueError(
+            f"{path} has features of length {dim}, {first[0]} of length {first[1]}; use one embedding for all"
+        )
 
 
 def _agreed(identity: Identity, stored: StoredSet) -> Identity:

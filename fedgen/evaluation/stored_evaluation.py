@@ -7,13 +7,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedgen.embeddings import FeatureCache, Pixels
+from fedgen.embeddings import FeatureCache
 from fedgen.embeddings.embed import embed_batches
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.reference import FROM_SUMMARIES, SCORERS, Reference, check_scores, records_of
 from fedgen.evaluation.splits import LEAST
 from fedgen.evaluation.stored import StoredSet, open_sets
-from fedgen.evaluation.stored_embedding import DEFAULT, Named, Network, settle_embedding
+from fedgen.evaluation.stored_embedding import DEFAULT, Named, Network, check_dims, check_images, settle_embedding
 from fedgen.evaluation.stored_images import Images, Reading, UnreadableFilesError
 from fedgen.progress import track
 from fedgen.scores import resolve_weights
@@ -81,12 +81,10 @@ class StoredEvaluation:
         self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts)
         self.scores = self._choose_scores()
         self._check_counts()
-        network = Network(embedding, weights, default)
+        network = Network(embedding, weights, default, self.options.device)
         self.identity, self.embedding = settle_embedding(self.sets, network, self.options.reading.resize)
-        if self.embedding is not None:
-            self._move_embedding()
-            self._check_images()
-        self._check_dims({str(s.path): s.dim for s in self.sets if s.dim is not None})
+        self._channels = check_images(self.embedding, self.sets) if self.embedding is not None else 0
+        check_dims({stored.path: stored.dim for stored in self.sets if stored.dim is not None})
         self._values: list[Tensor | Gaussian] = []
 
     @property
@@ -117,7 +115,7 @@ class StoredEvaluation:
                     values.append(self._embed(stored.images, stored) if stored.images else stored.load())
                 except UnreadableFilesError as error:
                     raise self._all_unreadable(error, self.sets[place + 1 :]) from error
-            self._check_dims({str(s.path): _dim(value) for s, value in zip(self.sets, values)})
+            check_dims({stored.path: _dim(value) for stored, value in zip(self.sets, values)})
             self._values = values
         return self._values
 
@@ -130,12 +128,12 @@ class StoredEvaluation:
             "embedding": self.identity.name,
             "embedding_fingerprint": self.identity.fingerprint,
             "embedding_settings": self.identity.settings,
-            "reference": self._reference(counts[1:]),
+            "reference": self.describe_clients(counts[1:]),
             "num_generated": int(counts[0] or 0),
             "num_clients": len(clients),
             "seed": 0,
             "weights": self.options.weights if isinstance(self.options.weights, str) else "given",
-            "note": self._note(),
+            "note": "; ".join([f"generated: {self.sets[0].path}", *self.remarks()]),
         }
         records = []
         for score in track(self.scores, "scoring", len(self.scores), "scores"):
@@ -161,39 +159,8 @@ class StoredEvaluation:
         if unknown and len(self.sets) > 2:
             files = ", ".join(str(stored.path) for stored in unknown)
             raise ValueError(
-                f"avg and all weigh clients by their number of images, which {files} do not say; give it as counts"
+                f"avg and all need each client's number of images, which {files} do not say; give it as counts"
                 f" (--counts {' '.join(f'{stored.name}=N' for stored in unknown)})"
-            )
-
-    def _move_embedding(self) -> None:
-        assert self.embedding is not None
-        try:
-            self.embedding.to(self.options.device)
-        except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
-            raise ValueError(f"device {self.options.device!r} cannot be used: {error}") from error
-
-    def _check_images(self) -> None:
-        """That the embedding takes all images and gives features of one length."""
-        assert self.embedding is not None
-        images = [(stored, stored.images) for stored in self.sets if stored.images]
-        grey = all(part.grey for _, part in images)
-        self._channels = self.embedding.channels or (1 if grey else 3)
-        sizes = {size: example for _, part in images for size, example in part.sizes.items()}
-        for size in sizes:
-            self.embedding.check((2, self._channels, *size))
-        if len(sizes) > 1 and isinstance(self.embedding, Pixels):
-            listed = ", ".join(f"{h} x {w} ({example})" for (h, w), example in list(sizes.items())[:5])
-            raise ValueError(
-                f"embedding pixels does not resize, so all images must have one size, got {listed}; with a resize"
-                " (--resize N) all are fitted to N x N"
-            )
-
-    def _check_dims(self, dims: Mapping[str, int]) -> None:
-        if len(set(dims.values())) > 1:
-            first, *others = dims.items()
-            path, dim = next(other for other in others if other[1] != first[1])
-            raise ValueError(
-                f"{path} has features of length {dim}, {first[0]} of length {first[1]}; use one embedding for all"
             )
 
     def _embed(self, images: Images, stored: StoredSet) -> Tensor:
@@ -228,7 +195,7 @@ class StoredEvaluation:
                 reasons = [*reasons, *error.reasons]
         return UnreadableFilesError(reasons, sum(len(stored.images) for stored in self.sets if stored.images))
 
-    def _reference(self, counts: Sequence[float | None]) -> str:
+    def describe_clients(self, counts: Sequence[float | None]) -> str:
         """The clients in words, as `Split.reference` has them."""
         paths = [stored.path for stored in self.sets[1:]]
         absolute = any(path.is_absolute() for path in paths)
@@ -238,17 +205,22 @@ class StoredEvaluation:
         images = f"{sum(known):g} images" if len(known) == len(counts) else "an unknown number of images"
         return f"{where}, {clients}, {images}"
 
-    def _note(self) -> str:
-        notes = [f"generated: {self.sets[0].path}"]
-        if self.options.reading.resize:
-            notes.append(f"image files fitted to {self.options.reading.resize} x {self.options.reading.resize}")
+    def remarks(self) -> list[str]:
+        """What a reader of the scores must know beside them; complete once they were asked for."""
+        notes, side = [], self.options.reading.resize
+        generated = self.sets[0].path.resolve()
+        twin = next((stored.name for stored in self.sets[1:] if stored.path.resolve() == generated), None)
+        if twin is not None:
+            notes.append(f"the generated set is {twin} itself, whose score compares images with themselves")
+        if side and self.embedding is not None:
+            notes.append(f"images fitted to {side} x {side}")
         if self.skipped:
-            notes.append(f"{len(self.skipped)} unreadable files left out")
+            notes.append(f"unreadable files left out: {len(self.skipped)}")
         silent = [stored.path for stored in self.sets if stored.kind != "images" and stored.says_nothing]
         if silent:
             which = ", ".join(map(str, silent)) if len(silent) <= 3 else f"{len(silent)} files"
             notes.append(f"the embedding of {which} is taken on trust")
-        return "; ".join(notes)
+        return notes
 
 
 def _dim(value: Tensor | Gaussian) -> int:

@@ -17,16 +17,21 @@ FEATURES_OF: tuple[Kind, ...] = ("images",)
 
 
 def files_in(evaluation: StoredEvaluation, folder: str | Path, kinds: Sequence[Kind]) -> list[tuple[int, Path]]:
-    """The file in a folder for each set of some kinds, after the set's place.
+    """The file in a folder for each set of some kinds, after the set's place; one where the same set is given twice.
 
     Raises:
-        ValueError: if two sets would share one.
+        ValueError: if two sets would share one, or one of the sets would be overwritten.
     """
-    names = [stored.name.replace("/", "_") for stored in evaluation.sets]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"several sets would be written to {repeated[0]}.npz; rename their folders")
-    return [(i, Path(folder) / f"{name}.npz") for i, name in enumerate(names) if evaluation.sets[i].kind in kinds]
+    found: dict[Path, int] = {}
+    inputs = {stored.path.resolve() for stored in evaluation.sets}
+    for place, stored in enumerate(evaluation.sets):
+        path = Path(folder) / f"{stored.name.replace('/', '_')}.npz"
+        other = evaluation.sets[found.setdefault(path, place)]
+        if other.path.absolute() != stored.path.absolute():
+            raise ValueError(f"several sets would be written to {path.name}; rename their folders")
+        if path.resolve() in inputs and stored.kind in kinds:
+            raise ValueError(f"{path} is one of the sets to score and would be overwritten; choose another folder")
+    return [(place, path) for path, place in found.items() if evaluation.sets[place].kind in kinds]
 
 
 def save_statistics(evaluation: StoredEvaluation, folder: str | Path) -> list[Path]:

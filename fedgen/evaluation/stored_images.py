@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgen.data.image_files import fit, images_below, read_header, read_image, to_tensor
-from fedgen.evaluation.npz_rows import Header, read_rows
+from fedgen.evaluation.npz_rows import Header, check_rows, read_rows
 from fedgen.progress import track
 
 WORKERS = min(8, os.cpu_count() or 1)  # Pillow decodes outside Python's lock
@@ -66,11 +66,15 @@ class Images(Protocol):
     Attributes:
         sizes: (height, width) of the images, as read, with one example each.
         grey: whether all are grey.
+        deep: whether any is grey of 16 bits, which peers read otherwise.
+        suffixes: of a folder's files, in lower case.
         skipped: reasons, one for each file that was left out.
     """
 
     sizes: dict[tuple[int, int], str]
     grey: bool
+    deep: bool
+    suffixes: set[str]
     skipped: list[str]
 
     def __len__(self) -> int: ...
@@ -83,7 +87,7 @@ class Images(Protocol):
 
 
 class FolderImages:
-    """The image files of a folder, in the order of their paths; their headers are read at once.
+    """The image files of a folder, in the order of their real paths; their headers are read at once.
 
     Args:
         folder: the folder.
@@ -92,21 +96,24 @@ class FolderImages:
 
     def __init__(self, folder: Path, reading: Reading) -> None:
         self.reading = reading
-        # by text, as torch-fidelity: its KID draws subsets by place
-        self.files = sorted(images_below(folder, reading.recursive), key=str)
+        # by real path, as torch-fidelity: its KID draws subsets by place
+        self.files = sorted(images_below(folder, reading.recursive), key=os.path.realpath)
         self.sizes: dict[tuple[int, int], str] = {}
-        self.grey = True
+        self.grey, self.deep = True, False
+        self.suffixes: set[str] = set()
         self.skipped: list[str] = []
         readable = []
         for file in track(self.files, f"looking at {folder.name}", len(self.files), "files"):
             try:
-                size, grey = read_header(file, reading.upright)
+                header = read_header(file, reading.upright)
             except ValueError as error:
                 self.skipped.append(str(error))
                 continue
             readable.append(file)
-            self.grey = self.grey and grey
-            self.sizes.setdefault((reading.resize, reading.resize) if reading.resize else size, str(file))
+            self.grey = self.grey and header.grey
+            self.deep = self.deep or header.deep
+            self.suffixes.add(file.suffix.lower())
+            self.sizes.setdefault((reading.resize, reading.resize) if reading.resize else header.size, str(file))
         self.found, self.files = len(self.files), readable
 
     def __len__(self) -> int:
@@ -156,16 +163,21 @@ class ArrayImages:
         name: the array's.
         header: what it is.
         reading: how to read them.
+
+    Raises:
+        ValueError: for a shape that no images have, and for column-major arrays, whose images are nowhere in one piece.
     """
 
     def __init__(self, path: Path, name: str, header: Header, reading: Reading) -> None:
         self.path, self.name, self.count = path, name, header.shape[0]
+        check_rows(header)
         self.last = channels_last(header.shape)
         height, width, self.colours = header.shape[1:] if self.last else (*header.shape[2:], header.shape[1])
         side = reading.resize
         self.resize = side if side and (side, side) != (height, width) else None
         self.sizes = {(side, side) if side else (height, width): str(path)}
-        self.grey = self.colours == 1
+        self.grey, self.deep = self.colours == 1, False
+        self.suffixes: set[str] = set()
         self.skipped: list[str] = []
 
     def __len__(self) -> int:
@@ -195,10 +207,11 @@ class ArrayImages:
 
 def channels_last(shape: tuple[int, ...]) -> bool:
     """Whether images of this shape [N, ., ., .] have their channels last; ValueError if they are nowhere."""
-    if shape[3] in (1, 3, 4):
-        return True
-    if shape[1] in (1, 3):
-        return False
+    if 0 not in shape[1:]:
+        if shape[3] in (1, 3, 4):
+            return True
+        if shape[1] in (1, 3):
+            return False
     raise ValueError(
         f"shape {list(shape)} is neither [N, H, W, C] with 1, 3 or 4 channels nor [N, C, H, W] with 1 or 3"
     )

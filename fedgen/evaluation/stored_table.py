@@ -19,7 +19,8 @@ def client_table(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -
     _, *counts = evaluation.counts()
     shares = resolve_weights(evaluation.options.weights, [count or 1 for count in counts]).tolist()
     averages = [record for record in records if record.aggregate == "avg"]
-    table = Table(title=_title(records[0]), caption="lower is better, ± standard error", caption_justify="left")
+    caption = "; ".join(["lower is better, ± standard error", *evaluation.remarks()])
+    table = Table(title=_title(records[0]), caption=escape(caption), caption_justify="left")
     for heading in ("client", "images", "weight", *(record.score for record in averages)):
         table.add_column(heading, justify="left" if heading == "client" else "right")
     order = sorted(range(len(counts)), key=lambda client: averages[0].per_client[client])
@@ -57,11 +58,13 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
         elif record.score == "fid" and evaluation.is_the_peers:
             what = what.replace("all images", f"as {evaluation.preset} prints it")
         table.add_row(record.score, f"{record.value:.7g}", spread, what)
+    remarks = evaluation.remarks()
     if "kid" in evaluation.scores and evaluation.preset == "torch-fidelity" and not evaluation.has_subsets:
-        table.caption = (
+        remarks.append(
             f"torch-fidelity's kid needs {size} images on both sides and the smaller has {evaluation.smaller}: only the"
             " one of all images is given (--kid_subset_size N asks for smaller subsets)"
         )
+    table.caption = escape("; ".join(remarks)) or None
     return table
 
 

@@ -98,9 +98,14 @@ def print_report(run: Run, console: Console | None = None) -> None:
 
 
 def format_value(value: float, error: float | None) -> str:
-    """ "12.34±0.06": as many digits as the error lets stand (its first, or two if that is a 1); four without one."""
+    """ "12.34±0.06": as many digits as the error lets stand (its first, or two if that is a 1); four without one.
+
+    An error below a millionth is told apart from 0 by its exponent: "2.8e-14±1e-14".
+    """
     if not error or not math.isfinite(error) or not math.isfinite(value):
         return f"{value:.4g}"
+    if error < 1e-6:
+        return f"{value:.2g}±{error:.0e}"
     places = -math.floor(math.log10(error))
     places += error * 10**places < 2
     return f"{value:.{max(0, places)}f}±{error:.{max(0, places)}f}"

@@ -1,5 +1,6 @@
 """Every client's score beside the two aggregates."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     bars = "; bars and bands: two standard errors" if first.per_client_errors else ""
     clients = "1 client" if len(order) == 1 else f"{len(order)} clients"
     figure.suptitle(f"{made} {clients}\nembedding: {first.embedding}{bars}", fontsize=11)
-    with atomic_write(path) as file:
+    with atomic_write(path) as file, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # names in scripts that the font lacks show as boxes
         figure.savefig(file, format="png", dpi=130)
     return Path(path)
 
@@ -74,7 +76,10 @@ def _draw_aggregate(axes: Any, records: Sequence[ScoreRecord], colour: str) -> N
 def _label_clients(axes: Any, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.4, -0.6)  # the first on top
     if len(names) <= NAMED:
-        axes.set_yticks(range(len(names)), [name if len(name) <= 28 else f"...{name[-25:]}" for name in names])
+        shown = [name if len(name) <= 28 else f"...{name[-25:]}" for name in names]
+        # a dollar is no mathematics, and a byte that is no text cannot be drawn
+        texts = [name.encode(errors="replace").decode() for name in shown]
+        axes.set_yticks(range(len(names)), texts, parse_math=False)
     else:
         axes.set_yticks([])
         axes.set_ylabel(f"{len(names)} clients, best served first")

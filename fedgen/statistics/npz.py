@@ -4,6 +4,7 @@ The peers' files say nothing of the network, the resize or the divisor they were
 that the peers ignore.
 """
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,15 @@ def load_npz(path: str | Path, count: float | None = None, ddof: float | None = 
         ddof: the divisor's n - ddof of the file's `sigma`, 1 (np.cov) where the file does not say.
 
     Raises:
-        ValueError: if `mu` or `sigma` is missing, of the wrong shape or not finite, if the number of images is unknown,
-            or if an argument contradicts the file.
+        ValueError: if `mu` or `sigma` is missing, of the wrong shape or not finite, if `sigma` is no covariance, if the
+            number of images is unknown or no number, or if an argument contradicts the file.
     """
     arrays = read_npz(path)
     missing = {"mu", "sigma"} - set(arrays)
     if missing:
         raise ValueError(f"{path} is no statistics file: it lacks {sorted(missing)} and holds {sorted(arrays)}")
     mean, covariance = (torch.from_numpy(np.asarray(arrays[key], dtype=np.float64)) for key in ("mu", "sigma"))
-    if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)):
+    if mean.ndim != 1 or len(mean) == 0 or covariance.shape != (len(mean), len(mean)):
         raise ValueError(f"{path}: mu {tuple(mean.shape)} and sigma {tuple(covariance.shape)} must be [D] and [D, D]")
     if not (torch.isfinite(mean).all() and torch.isfinite(covariance).all()):
         raise ValueError(f"{path} holds NaN or infinity; make the statistics again")
@@ -78,14 +79,28 @@ def load_npz(path: str | Path, count: float | None = None, ddof: float | None = 
         count=_number(path, arrays, "count", count, None),
     )
     symmetric = (covariance + covariance.T) / 2
+    largest = symmetric.abs().max()
+    if (covariance - symmetric).abs().max() > 1e-3 * largest or symmetric.diagonal().min() < -1e-3 * largest:
+        raise ValueError(f"{path}: sigma is not symmetric, or has negative variances, so it is no covariance")
     scatter = symmetric * (provenance.count - provenance.ddof)
     return Gaussian(provenance.count, mean, scatter=scatter), provenance
+
+
+def stored_number(path: str | Path, key: str, value: np.ndarray) -> float:
+    """A positive number (or the zero of ddof, of an unknown count) of a file; ValueError for anything else."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{path} has {key} = {value}, which is no number; make the file again")
+    return number
 
 
 def _number(
     path: str | Path, arrays: dict[str, np.ndarray], key: str, given: float | None, default: float | None
 ) -> float:
-    stored = float(arrays[key]) if key in arrays else None
+    stored = stored_number(path, key, arrays[key]) if key in arrays else None
     if stored is not None and given is not None and stored != given:
         raise ValueError(f"{path} was made with {key} = {stored:g}, not {given:g}; leave out the argument")
     value = next((value for value in (stored, given, default) if value is not None), None)

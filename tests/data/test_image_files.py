@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.image_files import images_below, read_header, read_image
+from fedgen.data.image_files import ImageHeader, images_below, read_header, read_image
 
 DEEP = np.array([[0, 255, 256, 511], [257 * 7, 32768, 65279, 65535]], np.uint16)
 SHALLOW = [[0, 0, 1, 1], [7, 128, 254, 255]]  # the high bytes
@@ -32,7 +32,7 @@ def test_grey_of_16_bits_keeps_its_high_byte(tmp_path, suffix):
     Image.fromarray(DEEP).save(tmp_path / f"a.{suffix}")
     assert read_image(tmp_path / f"a.{suffix}", channels=1).tolist() == [SHALLOW]
     assert read_image(tmp_path / f"a.{suffix}", channels=3).tolist() == [SHALLOW] * 3
-    assert read_header(tmp_path / f"a.{suffix}") == ((2, 4), True)
+    assert read_header(tmp_path / f"a.{suffix}") == ImageHeader((2, 4), grey=True, deep=True)
 
 
 def test_big_endian_grey_of_16_bits_is_the_same(tmp_path):
@@ -52,7 +52,7 @@ def test_grey_repeated_is_the_same_in_every_mode(tmp_path, mode):
     image = Image.fromarray(levels)
     (image.convert("RGB").quantize(4) if mode == "P" else image.convert(mode)).save(tmp_path / "a.tif")
     assert read_image(tmp_path / "a.tif", channels=3).tolist() == [levels.tolist()] * 3
-    assert read_header(tmp_path / "a.tif") == ((2, 2), mode in ("1", "L", "LA"))
+    assert read_header(tmp_path / "a.tif") == ImageHeader((2, 2), mode in ("1", "L", "LA"))
 
 
 def test_transparency_is_dropped_and_not_blended(tmp_path):
@@ -69,10 +69,10 @@ def test_headers_know_the_size_after_turning(tmp_path, suffix):
     exif[0x0112] = 6  # to be turned by a quarter
     Image.new("RGB", (6, 4)).save(tmp_path / f"a.{suffix}", exif=exif)
     path = tmp_path / f"a.{suffix}"
-    assert read_header(path) == ((6, 4), False)
+    assert read_header(path) == ImageHeader((6, 4), grey=False)
     assert read_image(path, 3).shape == (3, 6, 4)
     as_stored = (6, 4) if suffix == "tif" else (4, 6)  # Pillow turns TIFFs by itself
-    assert read_header(path, upright=False) == (as_stored, False)
+    assert read_header(path, upright=False) == ImageHeader(as_stored, grey=False)
     assert read_image(path, 3, upright=False).shape == (3, *as_stored)
 
 
@@ -96,3 +96,11 @@ def test_files_are_listed_in_order_without_hidden_ones(tmp_path):
 def test_a_fitted_image_has_the_size_asked_for(tmp_path):
     Image.new("L", (10, 6), 7).save(tmp_path / "a.png")
     assert torch.equal(read_image(tmp_path / "a.png", 1, size=4), torch.full((1, 4, 4), 7, dtype=torch.uint8))
+
+
+def test_a_link_to_nowhere_is_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "a.png").symlink_to(tmp_path / "gone.png")
+    (tmp_path / "b.png").symlink_to(tmp_path)  # a folder
+    assert images_below(tmp_path, recursive=False) == [tmp_path / "a.png"]
+    with pytest.raises(ValueError, match=r"a\.png .*No such file"):
+        read_header(tmp_path / "a.png")

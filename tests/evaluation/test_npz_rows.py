@@ -50,3 +50,5 @@ def test_other_files_damaged_ones_and_pickles_are_refused(tmp_path):
         archive.writestr("rows.npy", short)
     with pytest.raises(ValueError, match="it ends after 3 of 7 rows"):
         list(read_rows(tmp_path / "short.npz", "rows", 3))
+    with pytest.raises(ValueError, match=r"short\.npz .*array rows of shape \[7, 2, 3\] has 32 bytes, not 42"):
+        read_headers(tmp_path / "short.npz")

@@ -9,10 +9,11 @@ from PIL import Image
 
 from fedgen.embeddings import load_embedding
 from fedgen.embeddings.fidelity import forward_of_floats
-from fedgen.evaluation import PeerEvaluation, score_reference
+from fedgen.evaluation import PeerEvaluation, Reading, StoredOptions, save_features, score_reference
 from tests.evaluation.test_parity import ABSOLUTE, RELATIVE, draw_pictures, write_pngs
 from tests.random_networks import save_inception
 
+PRESETS = ("torch-fidelity", "clean-fid")
 SIZES = {"generated": 18, "real": 22}
 
 
@@ -146,7 +147,53 @@ def test_images_are_not_turned_since_the_peers_do_not(folders, tmp_path):
     np.testing.assert_allclose(evaluation.values()[0][0], stored, rtol=1e-6)
 
 
+def test_files_that_torch_fidelity_reads_otherwise_take_its_name_away(folders, weights, tmp_path):
+    def score(preset="torch-fidelity"):
+        return PeerEvaluation(tmp_path, folders[1], preset, weights=weights)
+
+    for i in range(3):
+        Image.effect_noise((16, 16), 50).convert("RGB").save(tmp_path / f"{i}.PNG")
+    assert score().is_the_peers
+    Image.effect_noise((16, 16), 50).convert("RGB").save(tmp_path / "3.bmp")
+    assert not score().is_the_peers
+    assert score("clean-fid").is_the_peers
+    assert "torch-fidelity would leave out the files ending in .bmp" in "; ".join(score().remarks())
+    Image.fromarray(np.full((16, 16), 40000, np.uint16)).save(tmp_path / "4.png")
+    assert not score("clean-fid").is_the_peers
+    assert "clean-fid would clip grey images of 16 bits" in "; ".join(score("clean-fid").remarks())
+
+
+def test_clean_fid_looks_into_subfolders_and_torch_fidelity_does_not(folders, weights, tmp_path):
+    for i in range(3):
+        (tmp_path / "inside").mkdir(exist_ok=True)
+        for place in (tmp_path, tmp_path / "inside"):
+            Image.effect_noise((16, 16), 50).convert("RGB").save(place / f"{i}.png")
+    counts = [PeerEvaluation(tmp_path, folders[1], preset, weights=weights).sets[0].count for preset in PRESETS]
+    assert counts == [3, 6]
+
+
+def test_features_of_resized_images_or_of_unknown_origin_are_not_the_peers(folders, weights, tmp_path):
+    resized = StoredOptions(reading=Reading(resize=12))
+    evaluation = PeerEvaluation(*folders, embedding="inception-v3-compat-64", weights=weights, options=resized)
+    saved = save_features(evaluation, tmp_path)
+    assert not evaluation.is_the_peers
+    assert not PeerEvaluation(*saved).is_the_peers
+    rows = np.random.default_rng(0).normal(size=(9, 64))
+    np.savez(tmp_path / "theirs.npz", mu=rows.mean(0), sigma=np.cov(rows, rowvar=False))
+    beside = PeerEvaluation(folders[0], tmp_path / "theirs.npz", embedding="inception-v3-compat-64", weights=weights)
+    assert not beside.is_the_peers
+    assert "theirs.npz is taken on trust" in "; ".join(beside.remarks())
+
+
+def test_subsets_are_drawn_from_images_in_the_order_of_their_real_paths(folders, tmp_path):
+    for name, target in zip("abc", sorted(folders[0].iterdir(), reverse=True)):
+        (tmp_path / f"{name}.png").symlink_to(target)
+    files = PeerEvaluation(tmp_path, folders[1], embedding="pixels").sets[0].images.files
+    assert [file.name for file in files] == ["c.png", "b.png", "a.png"]
+
+
 def test_two_sets_are_scored_in_one_call(folders):
     records = score_reference(*folders, embedding="pixels")
     assert [record.score for record in records] == ["fid", "kid"]
     assert records[0].split == "reference"
+    assert records[0].reference == f"{folders[1]}, 22 images"  # and no client

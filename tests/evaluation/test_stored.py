@@ -27,8 +27,17 @@ def test_names_are_as_short_as_they_can_be():
     assert short_names([Path("x/a"), Path("x/b.npz"), Path("v1.0")]) == ["a", "b", "v1.0"]
     assert short_names([Path("x/a/train"), Path("x/b/train")]) == ["a/train", "b/train"]
     assert short_names([Path("a"), Path("a.npz")]) == ["a", "a.npz"]
-    with pytest.raises(ValueError, match="x/a is given twice"):
-        short_names([Path("x/a"), Path("x/a")])
+    assert short_names([Path("x/a"), Path("x/b"), Path("x/a")]) == ["a", "b", "a"]
+
+
+def test_a_client_counts_once_whatever_its_path(tmp_path):
+    path = saved(tmp_path, "f", features=FEATURES)
+    (tmp_path / "link.npz").symlink_to(path)
+    with pytest.raises(ValueError, match=r"link\.npz, which is .*f\.npz, is given twice"):
+        open_sets([path, path, tmp_path / "link.npz"], Reading())
+    with pytest.raises(ValueError, match=r"f\.npz is given twice"):
+        open_sets([path, path, path], Reading())
+    assert [stored.name for stored in open_sets([path, path], Reading())] == ["f", "f"]
 
 
 def test_features_are_found_under_their_key_or_alone(tmp_path):
@@ -43,6 +52,25 @@ def test_half_precision_features_are_widened(tmp_path):
     assert features.dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble])
+def test_features_of_any_machine_are_read(tmp_path, dtype):
+    features = open_one(saved(tmp_path, "f", features=np.asfortranarray(FEATURES.astype(dtype)))).load()
+    np.testing.assert_array_equal(features, FEATURES)
+
+
+def test_only_the_features_are_read(tmp_path):
+    pickled = np.array([{"what": "else"}], dtype=object)
+    stored = open_one(saved(tmp_path, "f", features=FEATURES, classes=pickled))
+    np.testing.assert_array_equal(stored.load(), FEATURES)
+
+
+def test_words_that_a_file_says_of_itself_are_plain(tmp_path):
+    moments = {"mu": np.zeros(4), "sigma": np.eye(4)}
+    for key, value in (("embedding", np.array({"a": 1})), ("count", np.array("many")), ("count", np.array(np.nan))):
+        with pytest.raises(ValueError, match=r"f\.npz (is not an \.npz file of plain arrays|has count = (many|nan))"):
+            open_one(saved(tmp_path, "f", **moments, **{key: value}))
+
+
 def test_images_and_statistics_are_told_from_features(tmp_path):
     batch = saved(tmp_path, "batch", arr_0=np.zeros((3, 8, 8, 3), np.uint8), arr_1=np.arange(3))
     assert (open_one(batch).kind, open_one(batch).count) == ("images", 3)
@@ -54,7 +82,8 @@ def test_images_and_statistics_are_told_from_features(tmp_path):
     assert counted.count == 50
     assert counted.load().count == 50
     # guided-diffusion's reference batches hold both: images can be embedded anew
-    assert open_one(saved(tmp_path, "both", arr_0=np.zeros((3, 8, 8, 3), np.uint8), mu=FEATURES[0], sigma=np.eye(4)))
+    both = saved(tmp_path, "both", arr_0=np.zeros((3, 8, 8, 3), np.uint8), mu=FEATURES[0], sigma=np.eye(4))
+    assert open_one(both).kind == "images"
 
 
 def test_our_statistics_files_say_everything(tmp_path):
@@ -77,7 +106,10 @@ def test_all_bad_paths_are_named_at_once(tmp_path):
     (tmp_path / "broken.npz").write_text("")
     saved(tmp_path, "numbers", x=np.arange(3))
     saved(tmp_path, "volume", x=np.zeros((2, 7, 7, 7), np.uint8))
-    names = ["empty", "deep", "notes.txt", "broken.npz", "numbers.npz", "volume.npz", "none", "data/*"]
+    saved(tmp_path, "columns", x=np.asfortranarray(np.zeros((2, 8, 8, 3), np.uint8)))
+    saved(tmp_path, "nothing", x=np.zeros((2, 0)))
+    names = ["empty", "deep", "notes.txt", "broken.npz", "numbers.npz", "volume.npz", "columns.npz", "nothing.npz"]
+    names += ["none", "data/*"]
     with pytest.raises(ValueError, match="empty has no images") as caught:
         open_sets([tmp_path / name for name in names], Reading())
     message = str(caught.value)
@@ -88,6 +120,8 @@ def test_all_bad_paths_are_named_at_once(tmp_path):
         "broken.npz is not an .npz file",
         "but x int64 [3]",
         "volume.npz, array 'x': shape [2, 7, 7, 7] is neither",
+        "columns.npz, array 'x': its array is of Python objects, or column-major",
+        "but x float64 [2, 0]",
         "none; give folders",
         "data/* (a pattern that matched nothing?)",
     ):

@@ -207,7 +207,7 @@ def test_weights_for_nothing_and_no_clients_are_refused(root, images, tmp_path):
     with pytest.raises(ValueError, match="at least one client"):
         StoredEvaluation(root / "generated", [])
     with pytest.raises(ValueError, match="given twice"):
-        StoredEvaluation(root / "generated", [root / "generated"])
+        StoredEvaluation(root / "generated", [tmp_path / "f.npz", tmp_path / "f.npz"])
 
 
 def test_weights_that_cannot_be_downloaded_are_an_error_of_one_line(root, images, monkeypatch):
@@ -243,7 +243,7 @@ def test_unreadable_files_are_left_out_and_recorded_if_asked(damaged, root, imag
     assert values(found.records()) == values(records)
     assert [reason.split(" ")[0].split("/")[-2] for reason in found.skipped] == ["alpha", "gamma"]
     assert found.counts() == [30, 20, 34, 10]
-    assert "2 unreadable files left out" in found.records()[0].note
+    assert "unreadable files left out: 2" in found.records()[0].note
     assert found.records()[0].reference.endswith("64 images")
 
 

@@ -47,6 +47,13 @@ def test_scores_without_errors_can_be_drawn(tmp_path):
     assert draw_clients(records(3, per_client_errors=[]), tmp_path / "a.png").exists()
 
 
+@pytest.mark.parametrize("name", ["$a^{$", "日本", "caf\udce9"])
+def test_any_name_can_be_drawn_as_it_is(tmp_path, name):
+    figure = draw_clients(records(1, client_names=[name]), tmp_path / "a.png")
+    plain = draw_clients(records(1, client_names=["x"]), tmp_path / "b.png")
+    assert figure.read_bytes() != plain.read_bytes()
+
+
 def test_records_without_clients_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="no clients' scores to draw"):
         draw_clients([record("fid", "all")], tmp_path / "none.png")

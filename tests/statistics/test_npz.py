@@ -50,6 +50,13 @@ def test_damaged_or_contradicted_files_are_refused(tmp_path: Path, images: torch
     np.savez(tmp_path / "d.npz", mu=np.zeros(2), sigma=np.zeros((3, 3)))
     with pytest.raises(ValueError, match=r"must be \[D\]"):
         load_npz(tmp_path / "d.npz", count=2)
+    for number, sigma in enumerate((-np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]))):
+        np.savez(tmp_path / f"sigma{number}.npz", mu=np.zeros(2), sigma=sigma)
+        with pytest.raises(ValueError, match=rf"sigma{number}\.npz: sigma is not symmetric, or has negative variances"):
+            load_npz(tmp_path / f"sigma{number}.npz", count=2)
+    np.savez(tmp_path / "n.npz", mu=np.zeros(2), sigma=np.eye(2), count=np.nan)
+    with pytest.raises(ValueError, match=r"n\.npz has count = nan, which is no number"):
+        load_npz(tmp_path / "n.npz")
     np.savez(tmp_path / "e.npz", mu=np.array([object()]), sigma=np.zeros((1, 1)))
     with pytest.raises(ValueError, match="pickle"):
         load_npz(tmp_path / "e.npz", count=2)
