@@ -31,6 +31,15 @@ def to_uint8(images: Tensor) -> Tensor:
     return _to_grey_levels(images).to(torch.uint8)
 
 
+def refuse_grey_levels(images: Tensor) -> None:
+    """Raises ValueError for float images that look like grey levels 0..255: none below 0, and some far above 1."""
+    if images.numel() and images.min() >= 0 and images.max() > 16:
+        raise ValueError(
+            f"float images reach {images.max().item():.0f} and look like grey levels; give floats in [-1, 1], or "
+            "uint8: convert them with .to(torch.uint8)"
+        )
+
+
 def from_uint8(images: Tensor) -> Tensor:
     """Images for models: float32 in [-1, 1] from uint8, v / 127.5 - 1. `to_uint8` inverts it for all 256 values."""
     return images.to(torch.float32).div_(127.5).sub_(1.0)

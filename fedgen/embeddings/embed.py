@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.cache import FeatureCache
-from fedgen.images import to_uint8
+from fedgen.images import refuse_grey_levels, to_uint8
 from fedgen.progress import track
 
 
@@ -93,11 +93,7 @@ def _quantised(embedding: Embedding, images: Tensor) -> Tensor:
     bad = next(_not_finite(images), None)
     if bad is not None:
         raise ValueError(f"image {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it")
-    if images.min() >= 0 and images.max() > 16:
-        raise ValueError(
-            f"float images reach {images.max().item():.0f} and look like grey levels; embed takes floats in [-1, 1], "
-            "or uint8: convert them with .to(torch.uint8)"
-        )
+    refuse_grey_levels(images)
     return to_uint8(images)
 
 

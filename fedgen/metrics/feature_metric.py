@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fedgen.embeddings import Embedding, load_embedding
+from fedgen.images import refuse_grey_levels
 from fedgen.statistics.gaussian import check_features
 
 REAL, GENERATED = "real", "generated"
@@ -72,7 +73,11 @@ class FeatureMetric(Metric):
         """Adds features [N, D] to a side: those of one row (a client), or of row i for image i, int64 [N]."""
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
-        """Updates and returns None: a batch is of one side alone and has no score. Log with `on_epoch=True`."""
+        """Updates and returns None: a batch is of one side alone and has no score.
+
+        In a `training_step` log with `on_step=False, on_epoch=True`: of a step's value Lightning, finding None, logs
+        nothing and says nothing.
+        """
         self.update(*args, **kwargs)
 
     def reset(self) -> None:
@@ -148,10 +153,11 @@ class FeatureMetric(Metric):
         """Images as the embedding takes them: unless normalised the very tensor, by which FeatureShare knows it."""
         if self.normalize:
             if not images.is_floating_point() or not ((images >= 0) & (images <= 1)).all():
-                raise ValueError(f"normalize=True takes floats in [0, 1], got {_range(images)}")
+                span = f"{images.dtype} from {images.min().item():g} to {images.max().item():g}"
+                raise ValueError(f"normalize=True takes floats in [0, 1], got {span}")
             return (images * 255).to(torch.uint8)
-        if self._quantises and images.is_floating_point() and images.amax() > 16:
-            raise ValueError(f"images must be uint8 or floats in [-1, 1], got {_range(images)}; use .to(torch.uint8)")
+        if self._quantises and images.is_floating_point():
+            refuse_grey_levels(images)
         return images
 
     def _writable(self, name: str) -> Tensor:
@@ -225,7 +231,3 @@ def _merged(name: str, own: Any, other: Any, device: torch.device) -> Any:
 
 def _scalars(value: Any) -> Any:
     return {key: v for key, v in value.items() if v.numel() == 1} if isinstance(value, dict) else value
-
-
-def _range(images: Tensor) -> str:
-    return f"{images.dtype} from {images.min().item():g} to {images.max().item():g}"

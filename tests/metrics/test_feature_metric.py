@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fedgen.embeddings import ModuleEmbedding, load_embedding
-from fedgen.images import from_uint8
+from fedgen.images import from_uint8, to_uint8
 from fedgen.metrics import FrechetDistance, KernelDistance
 from tests.metrics.sets import DIM, FEDERATED, METRICS, assert_equal, batches, filled
 
@@ -30,6 +30,11 @@ def test_images_are_embedded_and_floats_score_as_the_grey_levels_they_stand_for(
     assert torch.equal(scored(images_metric(), IMAGES), scored(KernelDistance(dim=48), features))
 
 
+def test_images_of_a_generator_that_overshoots_are_clipped_as_everywhere():
+    images = (torch.rand(12, 3, 4, 4, generator=torch.Generator().manual_seed(2)) - 0.5) * 60
+    assert torch.equal(scored(images_metric(), images), scored(images_metric(), to_uint8(images)))
+
+
 def test_normalized_images_are_cut_down_to_grey_levels_as_torchmetrics_does():
     unit = torch.rand(12, 3, 4, 4, generator=torch.Generator().manual_seed(1))
     unit[0, 0, 0, 0], unit[0, 0, 0, 1] = 0, 1
@@ -39,7 +44,8 @@ def test_normalized_images_are_cut_down_to_grey_levels_as_torchmetrics_does():
 @pytest.mark.parametrize(
     ("arguments", "images", "message"),
     [
-        ({}, IMAGES.float(), r"uint8 or floats in \[-1, 1\], got torch.float32 from 0 to 255"),
+        ({}, IMAGES.float(), "float images reach 255 and look like grey levels"),
+        ({}, torch.zeros(3, 3, 0, 4), "images of at least one pixel"),
         ({"normalize": True}, from_uint8(IMAGES), r"floats in \[0, 1\], got torch.float32 from -1 to 1"),
         ({"normalize": True}, IMAGES, r"floats in \[0, 1\], got torch.uint8"),
         ({"normalize": True}, IMAGES.float() * torch.nan, r"floats in \[0, 1\]"),
