@@ -112,8 +112,8 @@ def _clients(client: int | Tensor, images: int, num_clients: int) -> int | Tenso
                 f"client {int(outside[0])} is none of 0 ... {num_clients - 1}; generated images: client=None"
             )
         return client.long()
-    if isinstance(client, bool):
-        raise ValueError(f"client is a number, or None for generated images, got {client}")
+    if isinstance(client, bool) or not hasattr(client, "__index__"):
+        raise ValueError(f"client is a whole number, int64 [N], or None for generated images, got {client!r}")
     number = operator.index(client)
     if not 0 <= number < num_clients:
         raise ValueError(f"client {number} is none of 0 ... {num_clients - 1}; generated images: client=None")

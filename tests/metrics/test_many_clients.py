@@ -61,7 +61,9 @@ def test_an_empty_batch_adds_nothing(name):
     [
         (3, r"client 3 is none of 0 \.\.\. 2; generated images: client=None"),
         (-1, "client -1 is none"),
-        (True, "a number, or None for generated images, got True"),
+        (True, r"a whole number, int64 \[N\], or None for generated images, got True"),
+        (0.0, "got 0.0"),
+        ([0, 1], r"got \[0, 1\]"),
         (torch.tensor([0, 3]), "client 3 is none"),
         (torch.tensor([0, 1, 2]), r"one whole number an image, \[2\], got torch.int64 \[3\]"),
         (torch.tensor([0.0, 1.0]), "one whole number an image"),
