@@ -81,9 +81,9 @@ class CelebA(DataSet):
     def _read_faces(self, names: Sequence[str], split: Split) -> Tensor:
         folder = self._find(IMAGES)
         if absent := sorted(set(names) - set(os.listdir(folder))):
-            listed = ", ".join(absent[:5])
+            listed = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
             raise FileNotFoundError(
-                f"{len(absent)} of the {len(names)} {split} images are not in {folder}: {listed}, ...; "
+                f"{len(absent)} of the {len(names)} {split} images are not in {folder}: {listed}; "
                 "unpack img_align_celeba.zip again"
             )
         faces = torch.empty(len(names), 3, self.size, self.size, dtype=torch.uint8)
@@ -124,7 +124,7 @@ def read_partition(path: Path, code: str) -> list[str]:
         ValueError: if a line is not a name and one of the codes, or no image has the code.
     """
     names = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(_lines(path), 1):
         match line.split():
             case [name, "0" | "1" | "2" as found]:
                 if found == code:
@@ -142,7 +142,7 @@ def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int
     Raises:
         ValueError: if there is no such attribute (all are listed), a line is damaged, or an image has none.
     """
-    lines = path.read_text().splitlines()
+    lines = _lines(path)
     known = lines[1].split() if len(lines) > 1 else []
     if attribute not in known:
         raise ValueError(f"attribute {attribute!r} is not in {path}; it has {', '.join(known) or 'none'}")
@@ -156,3 +156,8 @@ def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int
     if absent := [name for name in names if name not in values]:
         raise ValueError(f"{path} has no line for {len(absent)} images, e.g. {absent[0]}; get it again")
     return [values[name] for name in names]
+
+
+def _lines(path: Path) -> list[str]:
+    # published in ASCII; what is not then fails as a line or a name that does not exist
+    return path.read_text("ascii", errors="replace").splitlines()

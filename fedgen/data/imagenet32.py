@@ -44,7 +44,7 @@ class ImageNet32(DataSet):
         self.name = f"imagenet{size}" + ("" if classes is None else f"-first{classes}")
 
     def read(self, split: Split) -> Examples:
-        """The images of a split, in the order of the files; at most one batch is in memory beside the result.
+        """The images of a split, in the order of the files; beside them memory holds up to three copies of one batch.
 
         Raises:
             FileNotFoundError: if the batches are in none of the folders.

@@ -109,10 +109,17 @@ def test_a_damaged_list_of_attributes_is_named(tmp_path, text, message):
         CelebA(tmp_path, attribute="Bald").load()
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe0\x000\x00", "000001.jpg 0 \u0660".encode()])
+def test_a_list_that_is_no_plain_text_is_named(tmp_path, content):
+    (write_celeba(tmp_path) / "list_eval_partition.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"list_eval_partition\.txt, line 1: .* is not an image and 0, 1 or 2"):
+        CelebA(tmp_path).load()
+
+
 def test_images_that_are_listed_but_missing_are_counted(tmp_path):
     write_celeba(tmp_path)
     (tmp_path / "img_align_celeba" / "000004.jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 of the 2 train images are not in .*: 000004\.jpg"):
+    with pytest.raises(FileNotFoundError, match=r"1 of the 2 train images are not in .*: 000004\.jpg; unpack"):
         CelebA(tmp_path).load()
 
 
