@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import torch
@@ -216,6 +217,18 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix: settings}
 
 
+def canonical(settings: Any) -> Any:
+    """The settings with each class under the name of its own module: one class may be listed in several."""
+    if isinstance(settings, list):
+        return [canonical(item) for item in settings]
+    if not isinstance(settings, dict):
+        return settings
+    found = {key: canonical(value) for key, value in settings.items()}
+    if isinstance(path := found.get("class_path"), str) and isinstance(named := locate(path), type):
+        found["class_path"] = f"{named.__module__}.{named.__qualname__}"
+    return found
+
+
 def check_recipe(folder: Path, settings: dict[str, Any]) -> None:
     """Refuses to mix two recipes in one folder.
 
@@ -225,7 +238,7 @@ def check_recipe(folder: Path, settings: dict[str, Any]) -> None:
     path = folder / RECIPE
     if not path.exists():
         return
-    before, now = flatten(yaml.safe_load(path.read_text())), flatten(settings)
+    before, now = (flatten(canonical(recipe)) for recipe in (yaml.safe_load(path.read_text()), settings))
     changed = sorted(key for key in before.keys() | now.keys() if key not in _FREE and before.get(key) != now.get(key))
     if changed:
         lines = [f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in changed[:5]]

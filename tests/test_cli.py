@@ -111,6 +111,16 @@ def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
     assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
 
 
+def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
+    fit(recipe)
+    kept = Path("checkpoints/tiny/recipe.yaml")
+    settings = kept.read_text()
+    assert "class_path: fedgen.WGANGP" in settings
+    kept.write_text(settings.replace("class_path: fedgen.WGANGP", "class_path: fedgen.models.WGANGP"))
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+
+
 def test_going_on_from_a_last_checkpoint_that_is_not_there_is_an_error(recipe, capsys):
     assert fit(recipe, "--ckpt_path", "last") == 2
     assert "nothing to go on from" in capsys.readouterr().err

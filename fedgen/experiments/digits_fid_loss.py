@@ -17,11 +17,13 @@ from rich.table import Table
 from scipy import stats
 
 from fedgen.evaluation import Run, ScoreRecord, by_column
+from fedgen.evaluation.splits import REPORT, SELECT
 from fedgen.experiments.results import save_figure, save_results
 from fedgen.files import require_writable
 from fedgen.progress import track
 
 ARMS = {"without": ["--model.init_args.generator_losses", "null"], "with": []}
+IMAGES = {SELECT: "training images", REPORT: "held-out images"}
 FIGURE = "pairs.png"
 
 
@@ -73,7 +75,7 @@ def train(recipe: Path, output: Path, arm: str, seed: int, more: Sequence[str]) 
     """One run by `fedgen fit`, in a process of its own; its output is in `fit.log` beside the run folder.
 
     Raises:
-        RuntimeError: if it fails, with the end of its output.
+        ChildProcessError: if it fails, with the end of its output.
     """
     folder = folder_of(output, arm, seed)
     settings = ["--config", str(recipe), "--seed_everything", str(seed), "--trainer.default_root_dir", str(folder)]
@@ -83,7 +85,7 @@ def train(recipe: Path, output: Path, arm: str, seed: int, more: Sequence[str]) 
         status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
     if status:
         tail = "\n".join(log.read_text().splitlines()[-5:])
-        raise RuntimeError(f"{' '.join(command)} failed with status {status}; the end of {log}:\n{tail}")
+        raise ChildProcessError(f"{' '.join(command)} failed with status {status}; the end of {log}:\n{tail}")
 
 
 def last_scores(folder: Path) -> dict[str, ScoreRecord]:
@@ -100,11 +102,13 @@ def compare(scores: dict[str, list[dict[str, ScoreRecord]]]) -> dict[str, Any]:
         differences = [b - a for a, b in zip(values["without"], values["with"])]
         mean, spread = statistics.mean(differences), statistics.stdev(differences)
         half = float(stats.t.ppf(0.975, len(differences) - 1)) * spread / len(differences) ** 0.5
+        record = scores["with"][0][column]
         found[column] = {
             **values,
+            "title": f"{record.score.upper()}-{record.aggregate}\n{record.embedding}, {IMAGES[record.split]}",
             "difference": mean,
             "interval": [mean - half, mean + half],
-            "optimised": scores["with"][0][column].is_optimised,
+            "optimised": record.is_optimised,
         }
     return found
 
@@ -130,13 +134,13 @@ def table_of(numbers: dict[str, Any]) -> Table:
 
 
 def draw_pairs(numbers: dict[str, Any], path: Path) -> Path:
-    """One panel a column of avg and all: the seeds' scores without and with the loss, joined; the mean in black."""
+    """One panel for each column of `all`: the seeds' scores without and with the loss, joined; the mean in black."""
     from matplotlib.figure import Figure
 
-    columns = [column for column in numbers if not column.endswith("_worst")]
+    columns = [column for column in numbers if column.endswith("_all")]
     across = min(4, len(columns))
     down = -(-len(columns) // across)
-    figure = Figure(figsize=(2.7 * across, 2.4 * down + 0.4), layout="constrained")
+    figure = Figure(figsize=(2.7 * across, 2.7 * down + 0.4), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flatten()
     for panel, column in zip(panels, columns):
         row = numbers[column]
@@ -144,7 +148,7 @@ def draw_pairs(numbers: dict[str, Any], path: Path) -> Path:
             panel.plot([0, 1], [a, b], color="0.6", marker="o", markersize=3, linewidth=1)
         means = [statistics.mean(row[arm]) for arm in ARMS]
         panel.plot([0, 1], means, color="black", marker="o", markersize=4, linewidth=2)
-        panel.set_title(column.replace("/", "\n") + (" (trained on)" if row["optimised"] else ""), fontsize=8)
+        panel.set_title(row["title"] + ("\n(trained on)" if row["optimised"] else ""), fontsize=8)
         panel.set_xticks([0, 1], list(ARMS))
         panel.set_xlim(-0.3, 1.3)
         panel.set_ylim(min(0, panel.get_ylim()[0]), None)

@@ -47,7 +47,7 @@ def test_too_few_seeds_or_no_recipe_are_refused_before_any_run(tmp_path):
 def test_a_run_that_fails_is_reported_with_the_end_of_its_output(tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text("model: {class_path: fedgen.models.Nothing}\n")
-    with pytest.raises(RuntimeError, match=r"failed with status 2; the end of .*with-0.log:\n(.*\n)*.*Nothing"):
+    with pytest.raises(ChildProcessError, match=r"failed with status 2; the end of .*with-0.log:\n(.*\n)*.*Nothing"):
         train(bad, tmp_path, "with", 0, [])
 
 
