@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from fedgen import __version__
 
@@ -36,6 +37,8 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status (2 for a mistake in the input, with one message; 130 for Ctrl-C)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0

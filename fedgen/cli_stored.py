@@ -52,11 +52,16 @@ def build_parser() -> ArgumentParser:
     return parser
 
 
+def _path(text: str) -> Path:
+    """A path that is no more than a path: `Path` as a type would have jsonargparse read its text as YAML."""
+    return Path(text)
+
+
 def _add_sets(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--generated", type=Path, required=True, metavar="PATH", help="the generated set")
-    add("--clients", type=Path, nargs="+", metavar="PATH", help="the clients, e.g. data/*; named after their paths")
-    add("--reference", type=Path, metavar="PATH", help="one set in place of clients")
+    add("--generated", type=_path, required=True, metavar="PATH", help="the generated set")
+    add("--clients", type=_path, nargs="+", metavar="PATH", help="the clients, e.g. data/*; named after their paths")
+    add("--reference", type=_path, metavar="PATH", help="one set in place of clients")
     add("--scores", default=None, metavar="NAMES", help="fid,kid by default; fid where a set is statistics")
     add(
         "--client_weights",
@@ -88,10 +93,10 @@ def _add_embedding(parser: ArgumentParser) -> None:
         help="with --clients efficientnet-lite0 by default, whose weights install with the kit; with --reference"
         " inception-v3-compat, the published one, whose weights (95 MB) are downloaded once: offline give --weights",
     )
-    add("--weights", type=Path, default=None, metavar="FILE", help="a local file of the embedding's weights")
+    add("--weights", type=_path, default=None, metavar="FILE", help="a local file of the embedding's weights")
     add("--device", default="cpu", help="where to embed, e.g. cuda")
     add("--batch_size", type=PositiveInt, default=64, help="images read and embedded at once")
-    add("--cache", type=Path, default=None, metavar="DIR", help="keeps features of images, found by the files' bytes")
+    add("--cache", type=_path, default=None, metavar="DIR", help="keeps features of images, found by the files' bytes")
 
 
 def _add_reading(parser: ArgumentParser) -> None:
@@ -112,14 +117,16 @@ def _add_output(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--output",
-        type=Path,
+        type=_path,
         default=Path("scores.json"),
         metavar="FILE",
         help="scores and settings as JSON; with --clients a figure of the same name ending in .png",
     )
     add("--overwrite", action="store_true", help="replace files of an earlier evaluation")
-    add("--save_statistics", type=Path, default=None, metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
-    add("--save_features", type=Path, default=None, metavar="DIR", help="features of every set of images")
+    add(
+        "--save_statistics", type=_path, default=None, metavar="DIR", help="mu and sigma of every set, as pytorch-fid's"
+    )
+    add("--save_features", type=_path, default=None, metavar="DIR", help="features of every set of images")
 
 
 def evaluate_stored(arguments: Sequence[str]) -> int:

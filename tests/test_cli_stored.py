@@ -76,11 +76,14 @@ def test_a_generated_set_may_be_one_of_the_clients(root, capsys):
 
 
 def test_names_are_shown_as_they_are(root, capsys):
-    strange = Path("data/[red] $x$ :smile: 日")
+    strange, bytes_ = Path("data/[red] $x$ :smile: 日"), Path("data/caf\udce9")  # the latter is no text
     Path("data/alpha").rename(strange)
+    Path("data/beta").rename(bytes_)
     assert against_clients("--output", "[out].json") == 0
     out = capsys.readouterr().out
     assert strange.name in out
+    assert r"caf\udce9" in out
+    assert json.loads(Path("[out].json").read_text())["sets"][2]["path"] in map(str, (strange, bytes_))
     assert "written: [out].json" in out
 
 

@@ -89,7 +89,7 @@ class PeerEvaluation(StoredEvaluation):
 
     def describe_clients(self, counts: Sequence[float | None]) -> str:
         """The reference in words."""
-        number = "an unknown number of" if counts[0] is None else f"{counts[0]:g}"
+        number = "an unknown number of" if counts[0] is None else f"{counts[0]:.12g}"
         return f"{self.sets[1].path}, {number} images"
 
     def remarks(self) -> list[str]:
@@ -126,9 +126,7 @@ class PeerEvaluation(StoredEvaluation):
         assert isinstance(reference, Tensor)
         draws = subset_values(generated, reference, None, SUBSETS, self.subset_size, SUBSET_SEED)
         values = list(track(draws, "kid over subsets", SUBSETS, "subsets"))
-        how = (
-            f"mean over {SUBSETS} random subsets of {self.subset_size}, seed {SUBSET_SEED}, as torch-fidelity prints it"
-        )
+        how = f"mean over {SUBSETS} random subsets of {self.subset_size} images, drawn as torch-fidelity"
         return replace(
             kid,
             score=KID_SUBSETS,

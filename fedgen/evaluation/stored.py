@@ -195,7 +195,7 @@ def _counted(sets: list[StoredSet], counts: dict[str, float]) -> list[StoredSet]
     for stored in sets:
         given = counts.get(stored.name)
         if given is not None and stored.count is not None and given != stored.count:
-            raise ValueError(f"{stored.path} holds {stored.count:g} images, not {given:g}; leave its count out")
+            raise ValueError(f"{stored.path} holds {stored.count:.12g} images, not {given:.12g}; leave its count out")
     return [replace(stored, count=counts.get(stored.name, stored.count)) for stored in sets]
 
 

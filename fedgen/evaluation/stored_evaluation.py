@@ -202,7 +202,7 @@ class StoredEvaluation:
         where = os.path.commonpath([path.absolute() if absolute else path for path in paths]) or "."
         clients = "1 client" if len(paths) == 1 else f"{len(paths)} clients"
         known = [count for count in counts if count is not None]
-        images = f"{sum(known):g} images" if len(known) == len(counts) else "an unknown number of images"
+        images = f"{sum(known):.12g} images" if len(known) == len(counts) else "an unknown number of images"
         return f"{where}, {clients}, {images}"
 
     def remarks(self) -> list[str]:
@@ -216,7 +216,7 @@ class StoredEvaluation:
             notes.append(f"images fitted to {side} x {side}")
         if self.skipped:
             notes.append(f"unreadable files left out: {len(self.skipped)}")
-        silent = [stored.path for stored in self.sets if stored.kind != "images" and stored.says_nothing]
+        silent = {stored.path: None for stored in self.sets if stored.kind != "images" and stored.says_nothing}
         if silent:
             which = ", ".join(map(str, silent)) if len(silent) <= 3 else f"{len(silent)} files"
             notes.append(f"the embedding of {which} is taken on trust")

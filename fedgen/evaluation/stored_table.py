@@ -30,13 +30,13 @@ def client_table(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -
             table.add_row(f"... {hidden} more ...", *[""] * (2 + len(averages)), style="dim")
         if hidden > 0 and SHOWN // 2 <= place < SHOWN // 2 + hidden:
             continue
-        images = "unknown" if counts[client] is None else f"{counts[client]:g}"
+        images = "unknown" if counts[client] is None else f"{counts[client]:.12g}"
         cells = [_client_cell(record, client) for record in averages]
         table.add_row(escape(evaluation.client_names[client]), images, f"{shares[client]:.3g}", *cells)
     table.add_section()
     for aggregate in ("avg", "all", "worst"):
         row = [record for record in records if record.aggregate == aggregate]
-        total = f"{sum(count or 0 for count in counts):g}" if aggregate == "all" and None not in counts else ""
+        total = f"{sum(count or 0 for count in counts):.12g}" if aggregate == "all" and None not in counts else ""
         cells = [format_value(record.value, record.standard_error) for record in row]
         table.add_row(aggregate, total, "", *cells, style="bold" if aggregate != "worst" else "")
     return table
@@ -54,7 +54,7 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
         what = "all images; standard error" if error is not None else "all images"
         if record.score == KID_SUBSETS:
             spread = f"{record.terms['std over subsets']:.7g}"
-            what = f"{SUBSETS} subsets of {size} images, as torch-fidelity; deviation over subsets"
+            what = f"{SUBSETS} subsets of {size} images, as torch-fidelity draws them; deviation over them"
         elif record.score == "fid" and evaluation.is_the_peers:
             what = what.replace("all images", f"as {evaluation.preset} prints it")
         table.add_row(record.score, f"{record.value:.7g}", spread, what)

@@ -66,7 +66,6 @@ def test_the_numbers_are_torch_fidelitys(folders, weights):
     assert spread == pytest.approx(theirs["kernel_inception_distance_std"], abs=ABSOLUTE)
     assert (subsets.standard_error, subsets.seed) == (None, 2020)
     assert "subsets of 16" in subsets.note
-    assert "as torch-fidelity prints it" in subsets.note
     # and never under the name of the full-sample score
     assert found["kid"] != found["kid_subsets"]
     assert ours.is_the_peers

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedgen.evaluation import PeerEvaluation, StoredEvaluation, client_table, peer_table
+from fedgen.evaluation import PeerEvaluation, StoredEvaluation, StoredOptions, client_table, peer_table
 
 
 @pytest.fixture
@@ -41,6 +41,18 @@ def test_clients_come_best_first_with_their_weights_and_errors(save):
     assert found[3][1] == "48"
 
 
+def test_large_numbers_are_written_out(tmp_path):
+    mu, sigma = np.zeros(3), np.eye(3)
+    for name in ("made", "large", "small"):
+        np.savez(tmp_path / f"{name}.npz", mu=mu, sigma=sigma)
+    counts = {"large": 1281167.0, "small": 2.0}
+    paths = [tmp_path / f"{name}.npz" for name in counts]
+    evaluation = StoredEvaluation(tmp_path / "made.npz", paths, options=StoredOptions(counts=counts))
+    records = evaluation.records()
+    assert records[0].reference.endswith("2 clients, 1281169 images")
+    assert [row[1] for row in rows(client_table(evaluation, records))] == ["1281167", "2", "", "1281169", ""]
+
+
 def test_the_ends_of_many_clients_are_shown(save):
     clients = [save(f"client{k}", 5, k / 10) for k in range(45)]
     evaluation = StoredEvaluation(save("generated"), clients)
@@ -54,7 +66,7 @@ def test_the_two_kids_are_told_apart(save):
     found = rows(peer_table(evaluation, evaluation.records()))
     assert [row[0] for row in found] == ["fid", "kid", "kid_subsets"]
     assert found[1][3] == "all images; standard error"
-    assert found[2][3] == "100 subsets of 10 images, as torch-fidelity; deviation over subsets"
+    assert found[2][3] == "100 subsets of 10 images, as torch-fidelity draws them; deviation over them"
 
 
 def test_a_missing_kid_over_subsets_is_explained(save):
