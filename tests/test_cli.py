@@ -115,8 +115,8 @@ def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
     fit(recipe)
     kept = Path("checkpoints/tiny/recipe.yaml")
     settings = kept.read_text()
-    assert "class_path: fedgen.WGANGP" in settings
-    kept.write_text(settings.replace("class_path: fedgen.WGANGP", "class_path: fedgen.models.WGANGP"))
+    assert "class_path: fedgen.models.WGANGP" in settings
+    kept.write_text(settings.replace("class_path: fedgen.models.WGANGP", "class_path: fedgen.WGANGP"))
     assert fit(recipe) == 0
     assert "is finished: 2 rounds" in capsys.readouterr().out
 
