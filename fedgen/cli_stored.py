@@ -29,6 +29,7 @@ from fedgen.figures import draw_clients
 from fedgen.files import require_writable, write_json
 
 FLAGS = ("--generated", "--clients", "--reference")
+PATHS = ("generated", "clients", "reference", "weights", "cache", "output", "save_statistics", "save_features")
 DESCRIPTION = (
     "Score stored images: a generated set against clients (each client's score, avg, all, worst), or against one"
     " reference with the numbers that torch-fidelity or clean-fid print. Every set is a folder of images, or an .npz"
@@ -52,16 +53,11 @@ def build_parser() -> ArgumentParser:
     return parser
 
 
-def _path(text: str) -> Path:
-    """A path that is no more than a path: `Path` as a type would have jsonargparse read its text as YAML."""
-    return Path(text)
-
-
 def _add_sets(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--generated", type=_path, required=True, metavar="PATH", help="the generated set")
-    add("--clients", type=_path, nargs="+", metavar="PATH", help="the clients, e.g. data/*; named after their paths")
-    add("--reference", type=_path, metavar="PATH", help="one set in place of clients")
+    add("--generated", required=True, metavar="PATH", help="the generated set")
+    add("--clients", nargs="+", metavar="PATH", help="the clients, e.g. data/*; named after their paths")
+    add("--reference", metavar="PATH", help="one set in place of clients")
     add("--scores", default=None, metavar="NAMES", help="fid,kid by default; fid where a set is statistics")
     add(
         "--client_weights",
@@ -93,10 +89,10 @@ def _add_embedding(parser: ArgumentParser) -> None:
         help="with --clients efficientnet-lite0 by default, whose weights install with the kit; with --reference"
         " inception-v3-compat, the published one, whose weights (95 MB) are downloaded once: offline give --weights",
     )
-    add("--weights", type=_path, default=None, metavar="FILE", help="a local file of the embedding's weights")
+    add("--weights", default=None, metavar="FILE", help="a local file of the embedding's weights")
     add("--device", default="cpu", help="where to embed, e.g. cuda")
     add("--batch_size", type=PositiveInt, default=64, help="images read and embedded at once")
-    add("--cache", type=_path, default=None, metavar="DIR", help="keeps features of images, found by the files' bytes")
+    add("--cache", default=None, metavar="DIR", help="keeps features of images, found by the files' bytes")
 
 
 def _add_reading(parser: ArgumentParser) -> None:
@@ -117,21 +113,18 @@ def _add_output(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--output",
-        type=_path,
-        default=Path("scores.json"),
+        default="scores.json",
         metavar="FILE",
         help="scores and settings as JSON; with --clients a figure of the same name ending in .png",
     )
     add("--overwrite", action="store_true", help="replace files of an earlier evaluation")
-    add(
-        "--save_statistics", type=_path, default=None, metavar="DIR", help="mu and sigma of every set, as pytorch-fid's"
-    )
-    add("--save_features", type=_path, default=None, metavar="DIR", help="features of every set of images")
+    add("--save_statistics", default=None, metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
+    add("--save_features", default=None, metavar="DIR", help="features of every set of images")
 
 
 def evaluate_stored(arguments: Sequence[str]) -> int:
     """`fedgen evaluate --generated PATH --clients PATH ... | --reference PATH`."""
-    settings = build_parser().parse_args(list(arguments))
+    settings = _parse(arguments)
     targets = _targets(settings)
     evaluation = _evaluation(settings)
     kinds = ((settings.save_statistics, STATISTICS_OF), (settings.save_features, FEATURES_OF))
@@ -149,6 +142,16 @@ def evaluate_stored(arguments: Sequence[str]) -> int:
     for path in written:
         console.print(f"written: {path}", soft_wrap=True, markup=False)
     return 0
+
+
+def _parse(arguments: Sequence[str]) -> Any:
+    """The settings, paths as `Path`; with that for a type, jsonargparse would read their text as YAML."""
+    settings = build_parser().parse_args(list(arguments))
+    for name in PATHS:
+        given = getattr(settings, name)
+        if given is not None:
+            setattr(settings, name, [Path(part) for part in given] if isinstance(given, list) else Path(given))
+    return settings
 
 
 def _targets(settings: Any) -> list[Path]:
@@ -244,6 +247,4 @@ def _write_scores(settings: Any, evaluation: StoredEvaluation, records: Sequence
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return list(map(str, value)) if isinstance(value, list) else str(value) if isinstance(value, Path) else value

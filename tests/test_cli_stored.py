@@ -187,6 +187,7 @@ def test_help_explains_both_forms(root, capsys):
     assert caught.value.code == 0
     out = capsys.readouterr().out
     assert "--generated PATH" in out
+    assert "<function" not in out
     assert "run embeddings" in out
     with pytest.raises(SystemExit):
         main(["evaluate", "--clients", "a", "--help"])

@@ -104,3 +104,11 @@ def test_a_link_to_nowhere_is_a_file_that_cannot_be_read(tmp_path):
     assert images_below(tmp_path, recursive=False) == [tmp_path / "a.png"]
     with pytest.raises(ValueError, match=r"a\.png .*No such file"):
         read_header(tmp_path / "a.png")
+
+
+def test_an_image_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    Image.new("L", (50, 50)).save(tmp_path / "a.png")
+    for read in (read_header, lambda path: read_image(path, 1)):
+        with pytest.raises(ValueError, match=r"a\.png .*decompression bomb"):
+            read(tmp_path / "a.png")
