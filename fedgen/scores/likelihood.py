@@ -1,0 +1,115 @@
+"""Log-likelihood of every client's points, and of their pool, under a generator with a density: higher is better.
+
+The mean log-density is linear in the data, so avg = all exactly whenever both use the same weights: of all scores here
+it is the one that cannot rank generators in two ways.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.aggregate import FederatedScore, Weights, resolve_weights
+from fedgen.scores.uncertainty import mean_variance
+from fedgen.statistics.gaussian import check_features
+
+CHUNK = 65536  # points whose densities are asked for together
+
+
+class Density(Protocol):
+    """What a generator with a density offers; `torch.distributions` are such objects."""
+
+    def log_prob(self, points: Tensor, /) -> Tensor:
+        """Natural logarithm of the density, [N], at points [N, D]; -inf where the density is zero."""
+        ...
+
+
+class LikelihoodReference:
+    """The clients' points, against which densities are scored.
+
+    Attributes:
+        weights: float64 [K], summing to 1, shared by avg and all.
+        counts: points of each client.
+    """
+
+    def __init__(self, points: Iterable[Tensor], weights: Weights) -> None:
+        self._parts = [part.detach().cpu().double() for part in points]
+        if not self._parts:
+            raise ValueError("a reference needs at least one client")
+        for client, part in enumerate(self._parts):
+            check_features(part, f"points of client {client}")
+            if part.shape[1] != self._parts[0].shape[1]:
+                raise ValueError(f"client {client} has points of {part.shape[1]} numbers, client 0 of others")
+        self.counts = [len(part) for part in self._parts]
+        self.weights = resolve_weights(weights, self.counts)
+
+    @classmethod
+    def from_points(cls, points: Iterable[Tensor], weights: Weights = "examples") -> "LikelihoodReference":
+        """The reference of clients given by points [n_i, D].
+
+        Args:
+            points: one floating tensor a client.
+            weights: "examples" (n_i / n), "uniform" or K numbers; every point of client i counts w_i / n_i in `all`.
+
+        Raises:
+            ValueError: for unusable points or weights.
+        """
+        return cls(points, weights)
+
+    def score(self, density: Density, errors: bool = True) -> FederatedScore:
+        """Mean log-density in nats of every client's points, "ll": avg, all, and worst, which here is the smallest.
+
+        One point where the density is zero makes its client's score, avg and all -inf; the standard errors of those
+        are infinite. The density is taken as given, so only the real points vary: `error_parts` has no "generated".
+
+        Args:
+            density: anything with `log_prob(points [N, D]) -> [N]`; it is given float64 points on the CPU.
+            errors: whether to add standard errors.
+
+        Raises:
+            ValueError: if log-densities have another shape, or are NaN or +inf, naming the client.
+        """
+        logs = [_log_densities(density, part, client) for client, part in enumerate(self._parts)]
+        per_client = torch.stack([part.mean() for part in logs])
+        used = self.weights > 0
+        shares = [weight / count * torch.ones(count, dtype=torch.float64) for weight, count in zip(self.weights[used], self._used(used))]
+        pooled = torch.cat([part for part, keep in zip(logs, used) if keep]) @ torch.cat(shares)
+        worst = int(per_client.masked_fill(~used, torch.inf).argmin())
+        values = {
+            "avg": float(self.weights[used] @ per_client[used]),
+            "all": float(pooled),
+            "worst": float(per_client[worst]),
+        }
+        if not errors:
+            return FederatedScore("ll", per_client, values)
+        variances = torch.stack([_variance(part) for part in logs])
+        average = float((self.weights[used].square() @ variances[used]).sqrt())
+        found = {"avg": average, "all": average, "worst": float(variances[worst].sqrt())}
+        return FederatedScore("ll", per_client, values, found, {}, {"real": found}, variances.sqrt())
+
+    def _used(self, used: Tensor) -> list[int]:
+        return [count for count, keep in zip(self.counts, used) if keep]
+
+
+@torch.no_grad()
+def _log_densities(density: Density, points: Tensor, client: int) -> Tensor:
+    """Float64 [n] of one client's points, checked."""
+    parts = [density.log_prob(part).double().cpu() for part in points.split(CHUNK)]
+    for part, asked in zip(parts, points.split(CHUNK)):
+        if part.shape != asked.shape[:1]:
+            raise ValueError(
+                f"log_prob of points {list(asked.shape)} must be [{len(asked)}], got {list(part.shape)}; a density over "
+                "vectors has event_shape [D], as MultivariateNormal or Independent(Normal(...), 1)"
+            )
+    logs = torch.cat(parts)
+    bad = (logs.isnan() | (logs == torch.inf)).nonzero().flatten()
+    if len(bad):
+        first = int(bad[0])
+        raise ValueError(f"the log-density at point {first} of client {client} is {float(logs[first])}")
+    return logs
+
+
+def _variance(logs: Tensor) -> Tensor:
+    """Variance of their mean; infinite where one of them is."""
+    return mean_variance(logs) if torch.isfinite(logs).all() else torch.tensor(torch.inf, dtype=torch.float64)
