@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from fedgen.scores import KernelReference, RBFKernel, mmd2
+from fedgen.scores.theory import kid_decomposition
+
+
+def draw(count: int, seed: int, shift: float) -> torch.Tensor:
+    return torch.randn(count, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + shift
+
+
+CLIENTS = [draw(count, seed, shift) for seed, (count, shift) in enumerate([(37, 0.0), (90, 1.0), (160, -0.5)])]
+GENERATED = [draw(70, 10 + seed, seed / 4) * (1 + seed / 5) for seed in range(5)]
+
+
+@pytest.mark.parametrize("kernel", [None, RBFKernel()])
+@pytest.mark.parametrize("estimator", ["u", "v"])
+def test_avg_is_all_plus_one_constant_for_every_generator(kernel, estimator) -> None:
+    reference = KernelReference.from_features(CLIENTS, kernel, estimator)
+    for made in GENERATED:
+        split = kid_decomposition(reference, made)
+        counts = [len(client) for client in CLIENTS]
+        by_hand = [mmd2(client, made, kernel, estimator) for client in CLIENTS]
+        avg = sum(n * value for n, value in zip(counts, by_hand)) / sum(counts)
+        pooled = mmd2(torch.cat(CLIENTS), made, kernel, estimator)
+        assert split.avg == pytest.approx(avg, rel=1e-12)
+        assert split.pooled == pytest.approx(pooled, rel=1e-9, abs=1e-12)
+        assert split.constant == pytest.approx(avg - pooled, rel=1e-9)
+        assert abs(split.residual) < 1e-12 * max(1, split.avg)
+
+
+@pytest.mark.parametrize("weights", ["examples", "uniform", [0.5, 0.2, 0.3]])
+def test_the_constant_of_v_statistics_is_the_clients_distance_to_the_pool(weights) -> None:
+    reference = KernelReference.from_features(CLIENTS, estimator="v", weights=weights)
+    split = kid_decomposition(reference, GENERATED[0])
+    assert split.to_pool == pytest.approx(split.constant, rel=1e-12)
+
+
+def test_the_constant_of_u_statistics_is_not() -> None:
+    constants = {}
+    for estimator in ("u", "v"):
+        constants[estimator] = kid_decomposition(
+            KernelReference.from_features(CLIENTS, estimator=estimator), GENERATED[0]
+        )
+    assert abs(constants["u"].to_pool / constants["u"].constant - 1) > 0.005
+    assert abs(constants["u"].constant / constants["v"].constant - 1) > 0.001
+
+
+def test_to_pool_by_hand() -> None:
+    split = kid_decomposition(KernelReference.from_features(CLIENTS), GENERATED[0])
+    pooled, total = torch.cat(CLIENTS), sum(len(client) for client in CLIENTS)
+    assert split.to_pool == pytest.approx(sum(len(client) / total * mmd2(pooled, client) for client in CLIENTS))
