@@ -14,15 +14,17 @@ class FederatedScore:
     """One score of one generated set against every client and against their pool.
 
     Args:
-        name: "fid" or "kid".
+        name: what is measured, as "fid", "kid" or "recall".
         per_client: float64 [K], the score against each client.
-        values: "avg" (weighted mean of per_client), "all" (against the pooled clients), "worst" (the largest).
+        values: "avg" (weighted mean of per_client), "all" (against the pooled clients), "worst" (the largest,
+            or the smallest where higher is better).
         errors: standard errors of `values`, same keys; empty if they were not asked for. Generated and real images both
             vary: the root of the sum of squares of the two in `error_parts`.
         terms: for fid {"mean": {"avg", "all"}, "covariance": {"avg", "all"}}, which add up to the values; else empty.
         error_parts: {"generated": {...}, "real": {...}}, standard errors with the other side's images held fixed. Two
             checkpoints scored against the same clients share the second, so their difference has mostly the first.
         client_errors: float64 [K], standard errors of `per_client`; None if they were not asked for.
+        higher_is_better: whether a better generated set scores higher.
     """
 
     name: str
@@ -32,6 +34,7 @@ class FederatedScore:
     terms: dict[str, dict[str, float]] = field(default_factory=dict)
     error_parts: dict[str, dict[str, float]] = field(default_factory=dict)
     client_errors: Tensor | None = None
+    higher_is_better: bool = False
 
 
 def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
@@ -57,7 +60,7 @@ def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
     return values / values.sum()
 
 
-def aggregate(per_client: Tensor, weights: Tensor, how: str | float = "avg") -> float:
+def aggregate(per_client: Tensor, weights: Tensor, how: str | float = "avg", higher_is_better: bool = False) -> float:
     """One number from the clients' scores.
 
     Args:
@@ -65,22 +68,32 @@ def aggregate(per_client: Tensor, weights: Tensor, how: str | float = "avg") -> 
         weights: [K], summing to 1; clients of weight 0 do not count, not even as the worst.
         how: "avg", "worst" (the largest), or the power p of (sum_i w_i s_i^p)^(1/p): 1 is avg, infinity is worst; p > 1
             leans towards the clients that are served badly.
+        higher_is_better: if so, "worst" is the smallest and powers lean the other way: 1 is avg, 0 the geometric mean,
+            -1 the harmonic one, minus infinity the worst.
 
     Raises:
-        ValueError: for another word, p < 1, or negative scores under a power other than 1 (an unbiased KID may be one).
+        ValueError: for another word, p < 1 (p > 1 where higher is better), or negative scores under a power other than
+            1 (an unbiased KID may be one).
     """
     scores = per_client.double()[weights > 0]
     shares = weights.double()[weights > 0]
-    power = {"avg": 1.0, "worst": float("inf")}.get(how) if isinstance(how, str) else float(how)
-    if power is None or not power >= 1:
-        raise ValueError(f"how must be 'avg', 'worst' or a power of at least 1, got {how!r}")
+    sign = -1.0 if higher_is_better else 1.0
+    power = {"avg": 1.0, "worst": sign * float("inf")}.get(how) if isinstance(how, str) else float(how)
+    if power is None or not sign * power >= sign:
+        bound = "most" if higher_is_better else "least"
+        raise ValueError(f"how must be 'avg', 'worst' or a power of at {bound} 1, got {how!r}")
     if power == 1:
         return float(shares @ scores)
-    if power == float("inf"):
-        return float(scores.max())
+    if abs(power) == float("inf"):
+        return float(scores.max() if power > 0 else scores.min())
     if (scores < 0).any():
         raise ValueError(f"power means need scores of at least 0, got {float(scores.min()):g}; use 'avg' or 'worst'")
-    scale = scores.max().clamp(min=torch.finfo(torch.float64).tiny)  # so that no power overflows
+    if power <= 0 and (scores == 0).any():
+        return 0.0
+    if power == 0:
+        return float((shares @ scores.log()).exp())
+    extreme = scores.max() if power > 0 else scores.min()
+    scale = extreme.clamp(min=torch.finfo(torch.float64).tiny)  # so that no power overflows
     return float(scale * (shares @ (scores / scale) ** power) ** (1 / power))
 
 
@@ -92,9 +105,11 @@ def combine(
     terms: dict[str, dict[str, float]] | None = None,
     error_parts: dict[str, dict[str, float]] | None = None,
     client_errors: Tensor | None = None,
+    higher_is_better: bool = False,
 ) -> FederatedScore:
     """The FederatedScore of per-client scores [K] and the score against the pool; errors add in squares over parts."""
-    values = {"avg": aggregate(per_client, weights), "all": pooled, "worst": aggregate(per_client, weights, "worst")}
+    worst = aggregate(per_client, weights, "worst", higher_is_better)
+    values = {"avg": aggregate(per_client, weights), "all": pooled, "worst": worst}
     parts = error_parts or {}
     errors = {key: sum(part[key] ** 2 for part in parts.values()) ** 0.5 for key in values} if parts else {}
-    return FederatedScore(name, per_client, values, errors, terms or {}, parts, client_errors)
+    return FederatedScore(name, per_client, values, errors, terms or {}, parts, client_errors, higher_is_better)

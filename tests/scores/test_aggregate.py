@@ -20,6 +20,26 @@ def test_power_means_grow_with_the_power_up_to_the_worst() -> None:
     assert means == sorted(means)
 
 
+def test_where_higher_is_better_the_smallest_is_worst_and_powers_lean_to_it() -> None:
+    assert aggregate(SCORES, WEIGHTS, higher_is_better=True) == aggregate(SCORES, WEIGHTS) == 2.0
+    assert aggregate(SCORES, WEIGHTS, "worst", higher_is_better=True) == 1.0
+    assert aggregate(SCORES, WEIGHTS, 0, higher_is_better=True) == pytest.approx(8**0.25)
+    assert aggregate(SCORES, WEIGHTS, -1, higher_is_better=True) == pytest.approx(1 / (0.5 + 0.125 + 0.0625))
+    means = [aggregate(SCORES * 1e-200, WEIGHTS, power, True) for power in (1, 0.5, 0, -1, -50, -float("inf"))]
+    assert means == sorted(means, reverse=True)
+    assert [aggregate(SCORES - 1, WEIGHTS, power, True) for power in (0.5, 0, -2)] == [
+        pytest.approx((1 + 3**0.5) ** 2 / 16),
+        0,
+        0,
+    ]
+    score = combine("recall", SCORES, 1.5, WEIGHTS, higher_is_better=True)
+    assert score.values == {"avg": 2.0, "all": 1.5, "worst": 1.0}
+    assert score.higher_is_better
+    assert not combine("kid", SCORES, 1.5, WEIGHTS).higher_is_better
+    with pytest.raises(ValueError, match="at most 1"):
+        aggregate(SCORES, WEIGHTS, 2, higher_is_better=True)
+
+
 def test_clients_of_weight_zero_are_not_the_worst() -> None:
     assert aggregate(SCORES, torch.tensor([0.5, 0.5, 0.0]), "worst") == 2.0
 
