@@ -31,8 +31,8 @@ def toy_kernel(var_x: Tensor | float) -> dict[str, Tensor]:
     """KD-all 3/4 (v - 2)^2, KD-avg = KD-all + 31/8 and KD-ref 31/8, for the cubic kernel (x^T y / 2 + 1)^3.
 
     KD sums 3/D, 3/D^2 and 1/D^3 times the squared differences of first, second and third moments. Generator and pool
-    differ in the second alone; client and pool in the first, (3/2) 1, and the third, (16 + 3) / 8: 31/8 in all, for every
-    generator. Both aggregates are least at v = 2.
+    differ in the second alone; client and pool in the first, (3/2) 1, and the third, (16 + 3) / 8: 31/8 in all, the
+    same for every generator. Both aggregates are least at v = 2.
 
     Raises:
         ValueError: for a negative variance.
