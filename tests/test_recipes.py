@@ -8,7 +8,7 @@ import yaml
 
 from fedgen.__main__ import main
 from fedgen.evaluation import Run
-from tests.data.test_cifar10 import write_batches
+from tests.data.published import write_cifar10
 from tests.random_networks import save_inception
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -19,7 +19,7 @@ def test_the_papers_protocol_trains_and_scores_on_a_tiny_cifar10(tmp_path, monke
     """The ResNet pair at full size, the standard Inception network with random weights, an iteration of two clients."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fedgen"])
-    write_batches(tmp_path / "cifar-10-batches-py", count=10, labels=list(range(10)))
+    write_cifar10(tmp_path / "cifar-10-batches-py", count=10, labels=list(range(10)))
     evaluation = {
         "class_path": "fedgen.callbacks.FederatedEvaluation",
         "init_args": {

@@ -27,13 +27,13 @@ def write_idx_split(folder, prefix="train", count=3, zipped=True, labels=None):
     return images
 
 
-def write_cifar10(folder, as_bytes=True, files=(*CIFAR10.train_files, *CIFAR10.test_files), count=2):
-    """A tiny folder in the form of the published one: batch i holds the value 10 i + its number, and label i."""
+def write_cifar10(folder, as_bytes=True, files=(*CIFAR10.train_files, *CIFAR10.test_files), count=2, labels=None):
+    """A tiny folder in the form of the published one: batch i holds the value 10 i + its number, label i by default."""
     folder.mkdir(parents=True, exist_ok=True)
     for label, file in enumerate(files):
         data = np.repeat(10 * label + np.arange(count, dtype=np.uint8)[:, None], 3072, axis=1)
         data[:, 1024:2048] += 100  # the green plane follows the red one
-        batch = {"batch_label": file, "labels": [label] * count, "data": data, "filenames": ["a.png"] * count}
+        batch = {"batch_label": file, "labels": labels or [label] * count, "data": data, "filenames": ["a.png"] * count}
         if as_bytes:
             batch = {key.encode(): value for key, value in batch.items()}
         (folder / file).write_bytes(pickle.dumps(batch, protocol=2))
