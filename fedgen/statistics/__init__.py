@@ -11,11 +11,13 @@ from fedgen.statistics.messages import (
     gaussian_to_sums,
 )
 from fedgen.statistics.npz import Provenance, load_npz, save_npz
+from fedgen.statistics.projection import Projection
 
 __all__ = [
     "Gaussian",
     "Message",
     "MessageError",
+    "Projection",
     "Provenance",
     "RunningPool",
     "add",
