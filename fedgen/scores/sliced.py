@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedgen import seeds
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.influences import Influences, shared_errors
 from fedgen.scores.mmd import check_clients
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_features
@@ -149,13 +150,9 @@ class SlicedReference:
         slopes = torch.where(powers > 0, powers ** (1 / self.p - 1) / self.p, 0.0)
         worst = int(distances[:-1].masked_fill(self.weights == 0, -torch.inf).argmax())
         rows = slices.scaled(slopes)
-        parts = {
-            "generated": self._rooted(rows.generated, worst),
-            "real": self._real_errors(rows, worst),
-            "projections": self._rooted(rows.powers, worst),
-        }
-        own = torch.stack([mean_variance(part) for part in rows.real])
-        of_clients = own + mean_variance(rows.generated[:-1]) + mean_variance(rows.powers[:-1])
+        found = Influences(rows.generated, rows.real, list(rows.pool.split(self.counts)), self.weights, worst)
+        parts = {**found.parts(), "projections": shared_errors(rows.powers, self.weights, worst)}
+        of_clients = found.client_variances() + mean_variance(rows.powers[:-1])
         return combine(name, distances[:-1], pooled, self.weights, None, parts, of_clients.sqrt())
 
     def _slices(self, generated: Tensor) -> "Slices":
@@ -187,19 +184,6 @@ class SlicedReference:
             ]
             directions = torch.stack(rows)
             yield directions / directions.norm(dim=1, keepdim=True)
-
-    def _rooted(self, rows: Tensor, worst: int) -> dict[str, float]:
-        """Standard errors of avg, all and worst from influences [K + 1, n] of what all clients share."""
-        variances = mean_variance(torch.stack([self.weights @ rows[:-1], rows[-1], rows[worst]]))
-        return dict(zip(("avg", "all", "worst"), variances.sqrt().tolist()))
-
-    def _real_errors(self, slices: "Slices", worst: int) -> dict[str, float]:
-        """Standard errors over real images, which vary within each client on its own."""
-        own = torch.stack([mean_variance(part) for part in slices.real])
-        of_pool = torch.stack([mean_variance(part) for part in slices.pool.split(self.counts)])
-        squares = self.weights.square()
-        variances = {"avg": squares @ own, "all": squares @ of_pool, "worst": own[worst]}
-        return {key: float(value) ** 0.5 for key, value in variances.items()}
 
 
 @dataclass(frozen=True, eq=False)
