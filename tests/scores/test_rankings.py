@@ -1,7 +1,8 @@
 import pytest
+import torch
 from scipy.stats import kendalltau
 
-from fedgen.scores import Inversion, inversions, kendall_tau
+from fedgen.scores import FrechetReference, Inversion, excess_inversions, inversions, kendall_tau
 
 
 def test_tau_by_hand_and_against_scipy() -> None:
@@ -36,3 +37,49 @@ def test_columns_that_rank_nothing_are_refused() -> None:
         kendall_tau([1.0, 1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="NaN"):
         inversions([1.0, float("nan")], [1.0, 2.0])
+
+
+def test_excess_is_what_the_control_does_not_show() -> None:
+    avg, pooled = [1.0, 2.0, 3.0], [9.0, 8.0, 7.0]  # all three pairs inverted
+    control = [1.0, 2.0, 3.0], [5.0, 4.0, 6.0]  # the first pair alone
+    result = excess_inversions((avg, pooled), control)
+    assert (len(result.found), len(result.control), result.excess, result.excess_beyond_error) == (3, 1, 2, 2)
+    assert result.evidence == [Inversion(0, 2, True), Inversion(1, 2, True)]
+
+
+def test_excess_beyond_error_counts_on_both_sides() -> None:
+    columns, control = ([1.0, 2.0, 3.0], [9.0, 8.0, 7.0]), ([2.0, 1.0, 3.0], [5.0, 6.0, 7.0])
+    errors = ([0.5, 0.5, 0.5], [0.0, 0.0, 0.0])  # 1.96 * 0.71 lies between differences of 1 and 2
+    result = excess_inversions(columns, control, errors, ([0.0] * 3, [0.0] * 3))
+    assert (result.excess, result.excess_beyond_error) == (2, 0)
+    assert result.evidence == [Inversion(0, 2, True)]
+    quiet = excess_inversions(control, columns, ([0.0] * 3, [0.0] * 3), errors)
+    assert (quiet.excess, quiet.excess_beyond_error, quiet.evidence) == (-2, 0, [])
+
+
+def test_the_control_must_fit() -> None:
+    pair = [1.0, 2.0], [2.0, 1.0]
+    with pytest.raises(ValueError, match="same length"):
+        excess_inversions(pair, ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0]))
+    with pytest.raises(ValueError, match="or of neither"):
+        excess_inversions(pair, pair, errors=([0.1, 0.1], [0.1, 0.1]))
+
+
+def test_heterogeneous_clients_invert_more_than_iid_ones_of_their_sizes() -> None:
+    """The toy: between var_x = 1 and 2 FD-avg rises and FD-all falls; over IID clients both fall."""
+    random = torch.Generator().manual_seed(0)
+
+    def draw(count: int, var_x: float) -> torch.Tensor:
+        return torch.randn(count, 2, generator=random) * torch.tensor([var_x**0.5, 1.0])
+
+    clients = [draw(4000, 1.0) + torch.tensor([x, 0.0]) for x in (-1.0, 1.0)]
+    iid = list(torch.cat(clients)[torch.randperm(8000, generator=random)].split(4000))
+    generators = [draw(4000, var_x) for var_x in (1.0, 1.2, 1.4, 1.6, 1.8, 2.0)]
+    columns = []
+    for parts in (clients, iid):
+        reference = FrechetReference.from_features(parts)
+        values = [reference.score(made, errors=False).values for made in generators]
+        columns.append(([value["avg"] for value in values], [value["all"] for value in values]))
+    result = excess_inversions(*columns)
+    assert len(result.control) == 0
+    assert result.excess >= 13  # of 15; neighbours may be within their noise
