@@ -66,7 +66,7 @@ class ClientMemory:
                 name = sorted(slot.keys() ^ exchange.personal.keys())[0]
                 raise MisconfigurationException(
                     f"the checkpoint was written with other personal tensors ({name} is personal in only one of the"
-                    " two); resume with the same `personal`"
+                    " two); resume with the same `personal` and the same losses"
                 )
         self.iterations = {int(client): int(count) for client, count in state["iterations"].items()}
         self.personal = {

@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.losses.feature_loss import FeatureLoss
 from fedgen.losses.gradient_cache import gradient_cache
-from fedgen.losses.scaling import FixedWeight, Weight
+from fedgen.losses.keeps_precision import KeepsPrecision
+from fedgen.losses.scaling import FixedWeight, Weight, running_mean
 from fedgen.scores.aggregate import Weights
 
 
@@ -160,7 +161,8 @@ class EmbeddedLoss(nn.Module):
         else:
             value = torch.stack([v / magnitude(v).to(v) for v, magnitude in zip(values, self.balance)]).mean()
         factor = self.weight(value, adversarial)
-        self._count(values, factor)
+        if self.training and torch.is_grad_enabled():
+            self._count(values, factor)
         return factor * value
 
     def _count(self, values: Sequence[Tensor], factor: Tensor) -> None:
@@ -172,14 +174,14 @@ class EmbeddedLoss(nn.Module):
         self._steps += 1
 
     def take_totals(self) -> tuple[dict[str, Tensor], int]:
-        """Sums of each embedding's score and of the weight since the last call, and over how many steps."""
+        """Sums of each embedding's score and of the weight since the last call, and over how many steps of training."""
         totals, steps = self._totals, self._steps
         self._totals, self._steps = {}, 0
         return totals, steps
 
 
-class _RunningMagnitude(nn.Module):
-    """The running mean of |value| over steps, without gradient."""
+class _RunningMagnitude(KeepsPrecision):
+    """The running mean of |value| over steps of training, without gradient."""
 
     def __init__(self, decay: float = 0.9) -> None:
         super().__init__()
@@ -189,8 +191,7 @@ class _RunningMagnitude(nn.Module):
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("mass", torch.zeros(()))
 
-    @torch.no_grad()
     def forward(self, value: Tensor) -> Tensor:
-        self.mean.mul_(self.decay).add_(value.detach().abs().to(self.mean), alpha=1 - self.decay)
-        self.mass.mul_(self.decay).add_(1 - self.decay)
-        return (self.mean / self.mass).clamp(min=torch.finfo(torch.float32).tiny)
+        size = value.detach().abs().to(self.mean)
+        mean, mass = running_mean(self, (self.mean, self.mass), size, self.decay)
+        return (mean / mass).clamp(min=torch.finfo(torch.float32).tiny)

@@ -1,12 +1,13 @@
 """What a training loss on features promises: references set once, a differentiable value for every batch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fedgen.losses.keeps_precision import KeepsPrecision
 from fedgen.scores.aggregate import Weights
 from fedgen.statistics import Gaussian
 
@@ -14,7 +15,7 @@ Aggregate = Literal["all", "avg", "own"]
 AGGREGATES = ("all", "avg", "own")
 
 
-class FeatureLoss(nn.Module, ABC):
+class FeatureLoss(KeepsPrecision, ABC):
     """A score of generated features [m, D] against clients' cached references, to be minimised.
 
     The value is the score's; the gradient is in closed form. References are cached and never saved; what the loss
@@ -45,7 +46,6 @@ class FeatureLoss(nn.Module, ABC):
         self.aggregate: Aggregate = aggregate
         self.dtype = dtype
         self.client: int | None = None
-        self._device = torch.device("cpu")
 
     @abstractmethod
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
@@ -87,8 +87,3 @@ class FeatureLoss(nn.Module, ABC):
     def start_turn(self, client: int | None) -> None:
         """Tells whose turn it is, for "own"; None: nobody's."""
         self.client = client
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follows a parent to another device but keeps its precision: half of it would be another score."""
-        self._device = fn(torch.empty(0, device=self._device)).device
-        return super()._apply(lambda tensor: tensor.to(self._device), recurse)

@@ -5,9 +5,14 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from fedgen.losses.keeps_precision import KeepsPrecision
 
-class Weight(nn.Module, ABC):
-    """The factor of an extra loss; its state, if any, stays with the client."""
+
+class Weight(KeepsPrecision, ABC):
+    """The factor of an extra loss; its state, if any, stays with the client.
+
+    It changes in training mode with gradients enabled; in evaluation the factor is that which training would have had.
+    """
 
     exchanged = "personal"
 
@@ -69,13 +74,24 @@ class AdaptiveWeight(Weight):
         self.register_buffer("magnitudes", torch.zeros(2))
         self.register_buffer("mass", torch.zeros(()))
 
-    @torch.no_grad()
     def forward(self, value: Tensor, adversarial: Tensor | None) -> Tensor:
         if adversarial is None:
             raise ValueError("an AdaptiveWeight needs the adversarial loss beside the images; use a FixedWeight")
         sizes = torch.stack([adversarial.detach().to(self.mass), value.detach().to(self.mass)]).abs()
-        self.magnitudes.mul_(self.decay).add_(sizes, alpha=1 - self.decay)
-        self.mass.mul_(self.decay).add_(1 - self.decay)
-        game, extra = (self.magnitudes / self.mass).unbind()
+        magnitudes, mass = running_mean(self, (self.magnitudes, self.mass), sizes, self.decay)
+        game, extra = (magnitudes / mass).unbind()
         tiny = torch.finfo(torch.float32).tiny
-        return (self.strength * game.clamp(min=self.floor) / extra.clamp(min=tiny)).to(value)
+        return (self.strength * game.clamp(min=self.floor) / extra.clamp(min=tiny)).to(value.detach())
+
+
+def running_mean(module: nn.Module, state: tuple[Tensor, Tensor], sizes: Tensor, decay: float) -> tuple[Tensor, Tensor]:
+    """The uncorrected running mean with these sizes in it, and its mass 1 - decay^steps.
+
+    Args:
+        module: whose state it is: remembered in training mode with gradients enabled.
+        state: mean and mass before.
+        sizes: without gradient, of the mean's shape and dtype.
+        decay: of the mean, a step.
+    """
+    mean, mass = state if module.training and torch.is_grad_enabled() else (part.clone() for part in state)
+    return mean.mul_(decay).add_(sizes, alpha=1 - decay), mass.mul_(decay).add_(1 - decay)

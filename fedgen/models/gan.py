@@ -1,5 +1,6 @@
 """Generative adversarial networks as Lightning modules: one core, to which a member of the family adds its loss."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,8 +24,8 @@ class GAN(RoundClock):
 
     One `training_step` is one iteration: a critic step, and every `n_critic`-th time a generator step. Nothing is
     logged per iteration; at a round's end `critic_loss`, `critic_gap` (mean critic(real) - mean critic(fake)),
-    `generator_loss` and what each `EmbeddedLoss` measured and weighed ("fid_loss/<embedding>", "fid_loss/weight") are
-    logged as means over its iterations, over all clients' turns.
+    `generator_loss` and what each `EmbeddedLoss` measured and weighed ("fid_loss/<embedding>", "fid_loss/weight"; a
+    second loss of that score is "fid_loss_2") are logged as means over its iterations, over all clients' turns.
 
     A checkpoint holds the networks' class paths and arguments as plain types, so that
     `load_from_checkpoint(path).sample(16)` needs nothing else and unpickles nothing. Only fedgen's own networks are
@@ -63,6 +64,7 @@ class GAN(RoundClock):
         self.generator_losses = list(generator_losses or ())
         # registered, so that losses that are modules follow the device and keep their state in checkpoints
         self.loss_modules = nn.ModuleList(loss for loss in self.generator_losses if isinstance(loss, nn.Module))
+        self._lent: set[EmbeddedLoss] = set()  # whose references are the data's, not their maker's
         self._totals: Tensor | None = None
 
     @property
@@ -89,8 +91,9 @@ class GAN(RoundClock):
         return optimizers, [LambdaLR(optimizer, lambda done: max(0.0, 1 - done / rounds)) for optimizer in optimizers]
 
     def setup(self, stage: str) -> None:
-        """Gives the losses the clients' images, after checking that images, networks and data fit each other.
+        """Gives losses without references the clients' images, after checking that networks and data fit each other.
 
+        Fitting again gives them the images of the data at hand; references that were set before the first are kept.
         The data's shape is known here if the data module has an attribute `image_shape`, (channels, height, width);
         otherwise the first iteration tells.
 
@@ -100,8 +103,10 @@ class GAN(RoundClock):
         if stage != "fit":
             return
         self._check_networks()
+        self._totals = None  # of a round that was cut short
         for loss in self.embedded_losses:
-            if not loss.has_references:
+            loss.take_totals()
+            if not loss.has_references or loss in self._lent:
                 clients = getattr(getattr(self.trainer, "datamodule", None), "clients", None)
                 _require(
                     bool(clients),
@@ -110,6 +115,7 @@ class GAN(RoundClock):
                 )
                 images = [client.train_examples.inputs for client in clients or ()]
                 loss.set_references(images, self.trainer.strategy.root_device)
+                self._lent.add(loss)
 
     def _check_networks(self) -> None:
         with torch.no_grad(), evaluating(self):
@@ -132,6 +138,12 @@ class GAN(RoundClock):
         """Tells the losses whose turn it is: the client under `FedAvgStrategy`, nobody's elsewhere."""
         for loss in self.embedded_losses:
             loss.start_turn(getattr(batch, "client", None))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Tells the losses that the turn is over."""
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        for loss in self.embedded_losses:
+            loss.start_turn(None)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """One iteration on (images [N, C, H, W] in [-1, 1], labels); the labels are not used.
@@ -209,9 +221,13 @@ class GAN(RoundClock):
             self.log_dict({"critic_loss": sums[0] / sums[2], "critic_gap": sums[1] / sums[2]}, sync_dist=True)
         if sums[4]:
             self.log("generator_loss", sums[3] / sums[4], sync_dist=True)
+        scores: Counter[str] = Counter()
         for loss in self.embedded_losses:
+            scores[loss.score] += 1
+            number = f"_{scores[loss.score]}" if scores[loss.score] > 1 else ""
             values, steps = loss.take_totals()
-            self.log_dict({name: float(value) / steps for name, value in values.items()}, sync_dist=True)
+            means = {name.replace("/", f"{number}/", 1): float(value) / steps for name, value in values.items()}
+            self.log_dict(means, sync_dist=True)
 
     # ---- after training ----
 

@@ -137,6 +137,17 @@ def test_it_tells_what_it_measured():
     assert loss.take_totals() == ({}, 0)
 
 
+def test_evaluation_is_neither_counted_nor_remembered():
+    loss = EmbeddedLoss(MeanLoss(), [two_numbers("a"), two_numbers("b")], weight=AdaptiveWeight())
+    loss.set_references(clients())
+    loss(generated(3), torch.tensor(2.0))
+    before = {name: value.clone() for name, value in loss.state_dict().items() if not name.endswith("seen")}
+    loss.eval()
+    loss(generated(5), torch.tensor(7.0))
+    assert all(torch.equal(loss.state_dict()[name], value) for name, value in before.items())
+    assert loss.take_totals()[1] == 1
+
+
 def test_embeddings_come_by_name_or_by_their_options():
     loss = EmbeddedLoss(MeanLoss(), ["pixels", {"name": "efficientnet-lite0", "size": 32}])
     assert loss.names == ["pixels", "efficientnet-lite0-32"]

@@ -71,3 +71,25 @@ def test_the_running_means_are_saved():
 def test_what_makes_no_sense_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_evaluation_and_steps_without_gradient_are_not_remembered():
+    weight = AdaptiveWeight(decay=0.5)
+    weight(scalar(8.0), scalar(2.0))
+    before = weight.magnitudes.clone(), weight.mass.clone()
+    with torch.no_grad():
+        watched = weight(scalar(2.0), scalar(5.0))
+    weight.eval()
+    evaluated = weight(scalar(2.0), scalar(5.0))
+    assert torch.equal(weight.magnitudes, before[0])
+    assert torch.equal(weight.mass, before[1])
+    weight.train()
+    assert watched == evaluated == weight(scalar(2.0), scalar(5.0))
+    assert not torch.equal(weight.magnitudes, before[0])
+
+
+def test_a_parents_precision_does_not_round_the_running_means():
+    weight = AdaptiveWeight()
+    torch.nn.ModuleDict({"weight": weight}).half()
+    assert weight.magnitudes.dtype == torch.float32
+    assert float(weight(scalar(1e6), scalar(1e6))) == pytest.approx(1.0)

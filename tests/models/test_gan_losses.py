@@ -20,8 +20,8 @@ def embedded(aggregate="all", **options):
     return EmbeddedLoss(MeanLoss(aggregate), [two_numbers()], **options)
 
 
-def federate(module, tmp_path, rounds=2, strategy=None, ckpt_path=None, **options):
-    data = FederatedDataModule(Digits(), ByClass(classes_per_client=2), batch_size=8, seed=0)
+def federate(module, tmp_path, rounds=2, strategy=None, ckpt_path=None, partition=None, **options):
+    data = FederatedDataModule(Digits(), partition or ByClass(classes_per_client=2), batch_size=8, seed=0)
     trainer = L.Trainer(
         strategy=strategy or FedAvgStrategy(communication_interval=2, seed=0),
         max_epochs=rounds,
@@ -101,7 +101,7 @@ def test_own_means_the_client_whose_turn_it_is_and_nobody_in_pooled_training(mak
 
     loss = EmbeddedLoss(Listening("own"), [two_numbers()])
     federate(make_gan(n_critic=1, generator_losses=[loss]), tmp_path, rounds=1)
-    assert turns == [0, 1, 2, 3, 4]
+    assert turns == [0, None, 1, None, 2, None, 3, None, 4, None]
     turns.clear()
     data = FederatedDataModule(Digits(), ByClass(), batch_size=8, iterations=3, seed=0)
     trainer = L.Trainer(
@@ -109,7 +109,29 @@ def test_own_means_the_client_whose_turn_it_is_and_nobody_in_pooled_training(mak
         enable_model_summary=False, limit_val_batches=0, default_root_dir=tmp_path,
     )  # fmt: skip
     trainer.fit(make_gan(n_critic=1, generator_losses=[EmbeddedLoss(Listening("own"), [two_numbers()])]), data)
-    assert turns == [None, None, None]
+    assert turns == [None] * 6
+
+
+def test_no_clients_turn_is_on_after_a_round(make_gan, tmp_path):
+    module = make_gan(n_critic=1, generator_losses=[embedded("own")])
+    federate(module, tmp_path, rounds=1)
+    assert module.embedded_losses[0].losses[0].client is None
+
+
+def test_two_losses_of_one_score_are_logged_apart(make_gan, tmp_path):
+    losses = [embedded(weight=1.0), embedded("own", weight=3.0)]
+    metrics = federate(make_gan(n_critic=1, generator_losses=losses), tmp_path, rounds=1).callback_metrics
+    assert (metrics["mean_loss/weight"], metrics["mean_loss_2/weight"]) == (1.0, 3.0)
+    assert metrics["mean_loss/two-numbers"] != metrics["mean_loss_2/two-numbers"]
+
+
+def test_fitting_again_takes_the_references_of_the_data_at_hand_but_keeps_those_set_before(make_gan, tmp_path):
+    given = embedded()
+    given.set_references([torch.zeros(4, 1, 8, 8, dtype=torch.uint8)])
+    module = make_gan(n_critic=1, generator_losses=[embedded(), given])
+    for classes, number in ((2, 5), (5, 2)):
+        federate(module, tmp_path, rounds=1, partition=ByClass(classes_per_client=classes))
+        assert [len(loss.losses[0].means) for loss in module.embedded_losses] == [number, 1]
 
 
 def test_scores_know_what_was_trained_on(make_gan):
