@@ -4,6 +4,7 @@ from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
 from fedgen.scores.extrapolation import Extrapolation, fid_infinity
 from fedgen.scores.frechet import FrechetReference, frechet_distance
 from fedgen.scores.kernels import Kernel, PolynomialKernel, RBFKernel
+from fedgen.scores.manifold import ManifoldReference
 from fedgen.scores.memorisation import memorisation
 from fedgen.scores.mmd import KernelReference, mmd2, mmd2_subsets
 from fedgen.scores.rankings import ExcessInversions, Inversion, excess_inversions, inversions, kendall_tau
@@ -16,6 +17,7 @@ __all__ = [
     "Inversion",
     "Kernel",
     "KernelReference",
+    "ManifoldReference",
     "PolynomialKernel",
     "RBFKernel",
     "aggregate",

@@ -75,8 +75,8 @@ class ManifoldReference:
             weights: of the clients in avg: "examples" (n_i / n), "uniform" or K positive numbers. Distances to
                 neighbours know no weights, so that in `all` the pool is the union of the images whatever the weights,
                 each counting once. With "examples" recall-all equals recall-avg; with others it does not.
-            strict: whether an image at exactly the radius is outside. False is torch-fidelity's rule. True is prdc's; by
-                it images with k copies hold nothing, not even themselves.
+            strict: whether an image at exactly the radius is outside. False is torch-fidelity's rule. True is prdc's;
+                by it images with k copies hold nothing, not even themselves.
             device: where to work; that of the first client's features if None.
 
         Raises:

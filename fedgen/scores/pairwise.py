@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgen.statistics.gaussian import CHUNK
 
-PAIRS = 1024  # formed from differences at a time
+PAIRS = 128  # formed from differences at a time, within a cache
 CROWDED = 100  # a float32 block with more than 1 pair in so many within its bound is formed in float64
 Rows = slice | Tensor
 
