@@ -44,6 +44,11 @@ def by_definition(real: Tensor, made: Tensor, k: int, strict: bool) -> dict[str,
     }
 
 
+def check_exact(clients: list[Tensor], made: Tensor, strict: bool) -> None:
+    """The scores of features that are whole numbers are those of whole-number arithmetic, k = 5."""
+    check(clients, made, lambda part, _: by_definition(part.long(), made.long(), 5, strict), strict=strict)
+
+
 def check(
     clients: list[Tensor], made: Tensor, expected_of: Callable[[Tensor, int], dict[str, float]], **options
 ) -> None:
