@@ -5,7 +5,8 @@ functions refuse floats and are otherwise differentiable; here the same code run
 """
 
 from collections.abc import Callable
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Literal, get_args
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from fedgen import seeds
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.fidelity_weights import build_clip, build_dinov2, build_inception, build_vgg16
+from fedgen.embeddings.pillow_resize import centre_square, pillow_resize
 
 INCEPTION = "inception-v3-compat"
 INCEPTION_LAYERS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008, "logits": 1008}
@@ -32,6 +34,23 @@ Resize = Literal["tensorflow-1", "clean-fid"]
 CLEAN = "clean-fid"
 CLEAN_RESIZE = "clean-fid bicubic antialiased"  # in settings and statistics files
 INCEPTION_SIZE = 299
+ClipResize = Literal["tensorflow-1", "cmmd"]
+Dinov2Resize = Literal["tensorflow-1", "dgm-eval"]
+CMMD, DGM_EVAL = "cmmd", "dgm-eval"
+UNIT = "unit"  # behind the name of features that are scaled to length 1
+
+
+@dataclass(frozen=True)
+class OtherResize:
+    """A resize before the extractor, whose own resize then changes nothing.
+
+    Args:
+        name: in settings and statistics files.
+        apply: float grey levels [N, C, H, W] to those of the extractor's size.
+    """
+
+    name: str
+    apply: Callable[[Tensor], Tensor]
 
 
 class FidelityEmbedding(Embedding):
@@ -45,27 +64,37 @@ class FidelityEmbedding(Embedding):
         name: what stored scores call it.
         dim: length of its features.
         dtype: precision inside; features are float32 in any case.
-        clean_size: side to which images are resized as clean-fid does before the extractor, whose own resize then
-            changes nothing.
+        other_resize: in place of the extractor's own.
+        unit_length: whether features are divided by their length.
     """
 
     def __init__(
-        self, extractor: Any, name: str, dim: int, dtype: Precision = "float32", clean_size: int | None = None
+        self,
+        extractor: Any,
+        name: str,
+        dim: int,
+        dtype: Precision = "float32",
+        other_resize: OtherResize | None = None,
+        unit_length: bool = False,
     ) -> None:
         precisions = {"float32": torch.float32, "float64": torch.float64}
         if dtype not in precisions:
             raise ValueError(f"dtype must be float32 or float64, got {dtype!r}")
         extractor.to(precisions[dtype])
         extractor.feature_extractor_internal_dtype = precisions[dtype]
-        resize = "tensorflow-1 bilinear" if clean_size is None else CLEAN_RESIZE
-        settings = {"layer": list(extractor.features_list), "dtype": dtype, "resize": resize}
+        resize = other_resize.name if other_resize else "tensorflow-1 bilinear"
+        settings: dict[str, Any] = {"layer": list(extractor.features_list), "dtype": dtype, "resize": resize}
+        if unit_length:
+            settings["unit_length"] = True
         super().__init__(name, dim, extractor, channels=3, settings=settings)
-        self.clean_size = clean_size
+        self.other_resize = other_resize
+        self.unit_length = unit_length
 
     def features(self, levels: Tensor) -> Tensor:
-        if self.clean_size is not None:
-            levels = clean_resize(levels, self.clean_size)
-        return forward_of_floats(type(self.network).forward)(self.network, levels)[0]
+        if self.other_resize is not None:
+            levels = self.other_resize.apply(levels)
+        features = forward_of_floats(type(self.network).forward)(self.network, levels)[0]
+        return features / features.norm(dim=1, keepdim=True) if self.unit_length else features
 
 
 def clean_resize(levels: Tensor, size: int) -> Tensor:
@@ -112,14 +141,13 @@ def load_inception(
     """
     layer = str(layer)
     _check_layer(INCEPTION, layer, tuple(INCEPTION_LAYERS))
-    if resize not in get_args(Resize):
-        raise ValueError(f"{INCEPTION} has no resize {resize!r}; choose one of {', '.join(get_args(Resize))}")
+    _check_resize(INCEPTION, resize, get_args(Resize))
     clean = resize == CLEAN
     parts = [INCEPTION, *([layer] if layer != "2048" else []), *([CLEAN] if clean else [])]
     with seeds.isolated():
         extractor = build_inception(layer, weights)
-    size = INCEPTION_SIZE if clean else None
-    return FidelityEmbedding(extractor, "-".join(parts), INCEPTION_LAYERS[layer], dtype, size)
+    other = OtherResize(CLEAN_RESIZE, partial(clean_resize, size=INCEPTION_SIZE)) if clean else None
+    return FidelityEmbedding(extractor, "-".join(parts), INCEPTION_LAYERS[layer], dtype, other)
 
 
 def load_vgg16(
@@ -139,8 +167,14 @@ def load_vgg16(
     return FidelityEmbedding(extractor, name, extractor.model.classifier[-1].out_features, dtype)
 
 
-def load_clip(name: str, weights: str | Path | None = None, dtype: Precision = "float32") -> FidelityEmbedding:
-    """A CLIP image tower, projected and not normalised: [N, 512] for `clip-vit-b-32`.
+def load_clip(
+    name: str,
+    weights: str | Path | None = None,
+    dtype: Precision = "float32",
+    resize: ClipResize = "tensorflow-1",
+    unit_length: bool = False,
+) -> FidelityEmbedding:
+    """A CLIP image tower, projected: [N, 512] for `clip-vit-b-32`.
 
     Args:
         name: one of `CLIP_NAMES`.
@@ -148,14 +182,27 @@ def load_clip(name: str, weights: str | Path | None = None, dtype: Precision = "
             are taken from the archive and none of its code is run, but PyTorch makes no promise for archives written
             to attack its reader: use those that you trust.
         dtype: precision inside.
+        resize: "tensorflow-1" as torch-fidelity; "cmmd" as cmmd reads image files (Jayasumana et al. 2024, arXiv
+            2401.09603): the square in the middle, by Pillow's bicubic. Then the name ends in it.
+        unit_length: whether features are divided by their length, as cmmd does; then the name ends in "-unit".
     """
+    _check_resize(name, resize, get_args(ClipResize))
     with seeds.isolated():
         extractor = build_clip(name, weights)
-    return FidelityEmbedding(extractor, name, extractor.model.visual.output_dim, dtype)
+    other = None
+    if resize == CMMD:
+        size = extractor.resolution
+        other = OtherResize("centre square, Pillow bicubic", partial(_pillow_centre, size=size))
+    full_name = "-".join([name, *([CMMD] if other else []), *([UNIT] if unit_length else [])])
+    return FidelityEmbedding(extractor, full_name, extractor.model.visual.output_dim, dtype, other, unit_length)
 
 
 def load_dinov2(
-    name: str, weights: str | Path | None = None, repo: str | Path | None = None, dtype: Precision = "float32"
+    name: str,
+    weights: str | Path | None = None,
+    repo: str | Path | None = None,
+    dtype: Precision = "float32",
+    resize: Dinov2Resize = "tensorflow-1",
 ) -> FidelityEmbedding:
     """A DINOv2 class token: [N, 384] for `dinov2-vit-s-14`.
 
@@ -165,10 +212,30 @@ def load_dinov2(
         repo: a local clone of facebookresearch/dinov2, which holds the architecture and whose code is run; torch.hub's
             copy if None.
         dtype: precision inside.
+        resize: "tensorflow-1" as torch-fidelity; "dgm-eval" as dgm-eval (Stein et al. 2023, arXiv 2306.04675), Pillow's
+            bicubic of the whole image. Then the name ends in it.
     """
+    _check_resize(name, resize, get_args(Dinov2Resize))
     with seeds.isolated():
         extractor = build_dinov2(name, weights, repo)
-    return FidelityEmbedding(extractor, name, getattr(extractor.model, "embed_dim", DINOV2_DIMS[name]), dtype)
+    size = extractor.INPUT_IMAGE_SIZE
+    other = OtherResize("Pillow bicubic", partial(_pillow_square, size=size)) if resize == DGM_EVAL else None
+    full_name = f"{name}-{DGM_EVAL}" if other else name
+    dim = getattr(extractor.model, "embed_dim", DINOV2_DIMS[name])
+    return FidelityEmbedding(extractor, full_name, dim, dtype, other)
+
+
+def _pillow_square(levels: Tensor, size: int) -> Tensor:
+    return pillow_resize(levels, size, size)
+
+
+def _pillow_centre(levels: Tensor, size: int) -> Tensor:
+    return pillow_resize(centre_square(levels), size, size)
+
+
+def _check_resize(name: str, resize: str, resizes: tuple[str, ...]) -> None:
+    if resize not in resizes:
+        raise ValueError(f"{name} has no resize {resize!r}; choose one of {', '.join(resizes)}")
 
 
 def _check_layer(name: str, layer: str, layers: tuple[str, ...]) -> None:

@@ -14,8 +14,11 @@ from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
 from fedgen.embeddings.fidelity import (
     CLEAN,
     CLIP_NAMES,
+    CMMD,
+    DGM_EVAL,
     DINOV2_DIMS,
     INCEPTION,
+    UNIT,
     load_clip,
     load_dinov2,
     load_inception,
@@ -40,11 +43,19 @@ def _inception_options(suffix: str) -> dict[str, Any]:
     return ({"layer": layer} if layer else {}) | ({"resize": CLEAN} if suffix.endswith(CLEAN) else {})
 
 
+def _clip_options(suffix: str) -> dict[str, Any]:
+    resized, unit = suffix.startswith(CMMD), suffix.endswith(UNIT)
+    options = ({"resize": CMMD} if resized else {}) | ({"unit_length": True} if unit else {})
+    return options if suffix == "-".join([*([CMMD] if resized else []), *([UNIT] if unit else [])]) else {}
+
+
 # Names of stored scores load again: `efficientnet-lite0-224` is efficientnet-lite0 with size=224.
 SUFFIXES: dict[str, Callable[[str], dict[str, Any]]] = {
     "efficientnet-lite0": lambda suffix: {"size": int(suffix)} if suffix.isdigit() else {},
     INCEPTION: _inception_options,
     "vgg16": lambda suffix: {"layer": suffix},
+    **dict.fromkeys(CLIP_NAMES, _clip_options),
+    **dict.fromkeys(DINOV2_DIMS, lambda suffix: {"resize": DGM_EVAL} if suffix == DGM_EVAL else {}),
 }
 
 
@@ -65,8 +76,8 @@ def load_embedding(
             names, the name's being "name".
         weights: a local file of weights; by default those installed with a package or downloaded.
         options: arguments of the embedding: `size` (efficientnet-lite0), `layer` and `dtype` (inception-v3-compat,
-            vgg16), `resize` (inception-v3-compat), `dtype` (clip-*, dinov2-*), `repo` (dinov2-*), those of
-            `ModuleEmbedding` for a module.
+            vgg16), `resize` (inception-v3-compat, clip-*, dinov2-*), `unit_length` (clip-*), `dtype` (clip-*,
+            dinov2-*), `repo` (dinov2-*), those of `ModuleEmbedding` for a module.
 
     Raises:
         ValueError: for an unknown name or option.

@@ -52,8 +52,8 @@ class CriticOptions:
     batch_size: int = 512
     learning_rate: float = 0.1
     tolerance: float = 1e-3
-    patience: int = 3
-    check_every: int = 50
+    patience: int = 5
+    check_every: int = 10
     max_steps: int = 3000
     seed: int = 0
     device: str = "cpu"

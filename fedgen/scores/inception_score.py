@@ -5,6 +5,8 @@ images, so it is the same for all of them. Feed it the published network's logit
 `inception-v3-compat-logits_unbiased` (1008 classes, no bias in the last layer).
 """
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -69,7 +71,7 @@ def inception_score_splits(
     if shuffle:
         logits = logits[torch.from_numpy(np.random.RandomState(seed).permutation(count))]
     bounds = [split * count // splits for split in range(splits + 1)]
-    values = [inception_score(logits[start:end])[0] for start, end in zip(bounds, bounds[1:])]
+    values = [inception_score(logits[start:end])[0] for start, end in pairwise(bounds)]
     return float(np.mean(values)), float(np.std(values))
 
 

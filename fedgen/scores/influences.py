@@ -47,6 +47,6 @@ class Influences:
 
 
 def shared_errors(rows: Tensor, weights: Tensor, worst: int) -> dict[str, float]:
-    """Standard errors of avg, all and worst over what all clients share, from influences [K + 1, m], the pool's last."""
+    """Standard errors of avg, all and worst over what all clients share, from influences [K + 1, m] (pool last)."""
     variances = mean_variance(torch.stack([weights @ rows[:-1], rows[-1], rows[worst]]))
     return dict(zip(("avg", "all", "worst"), variances.sqrt().tolist()))

@@ -73,12 +73,11 @@ class LikelihoodReference:
         logs = [_log_densities(density, part, client) for client, part in enumerate(self._parts)]
         per_client = torch.stack([part.mean() for part in logs])
         used = self.weights > 0
-        shares = [weight / count * torch.ones(count, dtype=torch.float64) for weight, count in zip(self.weights[used], self._used(used))]
-        pooled = torch.cat([part for part, keep in zip(logs, used) if keep]) @ torch.cat(shares)
+        sums = [weight / len(part) * part.sum() for part, weight in zip(logs, self.weights) if weight > 0]
         worst = int(per_client.masked_fill(~used, torch.inf).argmin())
         values = {
             "avg": float(self.weights[used] @ per_client[used]),
-            "all": float(pooled),
+            "all": float(torch.stack(sums).sum()),
             "worst": float(per_client[worst]),
         }
         if not errors:
@@ -88,9 +87,6 @@ class LikelihoodReference:
         found = {"avg": average, "all": average, "worst": float(variances[worst].sqrt())}
         return FederatedScore("ll", per_client, values, found, {}, {"real": found}, variances.sqrt())
 
-    def _used(self, used: Tensor) -> list[int]:
-        return [count for count, keep in zip(self.counts, used) if keep]
-
 
 @torch.no_grad()
 def _log_densities(density: Density, points: Tensor, client: int) -> Tensor:
@@ -99,8 +95,8 @@ def _log_densities(density: Density, points: Tensor, client: int) -> Tensor:
     for part, asked in zip(parts, points.split(CHUNK)):
         if part.shape != asked.shape[:1]:
             raise ValueError(
-                f"log_prob of points {list(asked.shape)} must be [{len(asked)}], got {list(part.shape)}; a density over "
-                "vectors has event_shape [D], as MultivariateNormal or Independent(Normal(...), 1)"
+                f"log_prob of points {list(asked.shape)} must be [{len(asked)}], got {list(part.shape)}; a density "
+                "over vectors has event_shape [D], as MultivariateNormal or Independent(Normal(...), 1)"
             )
     logs = torch.cat(parts)
     bad = (logs.isnan() | (logs == torch.inf)).nonzero().flatten()

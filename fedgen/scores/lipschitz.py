@@ -6,6 +6,7 @@ keep gradients of norm 1 and can approach any 1-Lipschitz function. "relu": spec
 1802.05957) and ReLU, which cannot: where |x| is wanted it reaches |x| / 2.
 """
 
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -55,7 +56,7 @@ class LipschitzNetwork(nn.Module):
             raise ValueError("last_activation needs kind='relu': sorting a single value changes nothing")
         self.kind = kind
         widths = [dim, *[hidden] * (blocks - 1), 1]
-        self.linears = nn.ModuleList(nn.Linear(before, after) for before, after in zip(widths, widths[1:]))
+        self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
         self.activation = nn.ReLU() if kind == "relu" else GroupSort()
         self.last = nn.ReLU() if last_activation else nn.Identity()
         self.spread = min(1.0, dim / hidden) ** 0.5  # of a hidden feature, for data of spread 1 along each axis
@@ -65,6 +66,11 @@ class LipschitzNetwork(nn.Module):
         self.project()
         if last_activation:
             nn.init.constant_(self.linears[-1].bias, 3.0)  # alive on all data: a constant does not change the objective
+
+    @property
+    def linears(self) -> list[nn.Linear]:
+        """The linear layers in order."""
+        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
 
     def forward(self, features: Tensor) -> Tensor:
         for linear in self.linears[:-1]:

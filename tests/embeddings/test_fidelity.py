@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 import torch
 from cleanfid.resize import build_resizer
+from PIL import Image
 from torch import nn
 from torch_fidelity.feature_extractor_clip import FeatureExtractorCLIP
 from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+from torchvision import transforms
 
 from fedgen.embeddings import embed, load_embedding
 from fedgen.embeddings.fidelity import clean_resize
+from fedgen.embeddings.pillow_resize import centre_square, pillow_resize
 from fedgen.images import quantise, to_uint8
 
 
@@ -155,6 +158,57 @@ def test_dinov2_loads_local_weights_into_a_local_clone(tmp_path, rgb):
     # ImageNet's normalisation of white, times the loaded weights.
     expected = [(1 - 0.485) / 0.229, 2 * (1 - 0.456) / 0.224, 3 * (1 - 0.406) / 0.225]
     assert grey[0].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_clip_as_cmmd_takes_the_square_by_pillows_bicubic_and_gives_features_of_length_one(clip, clip_weights, rgb):
+    embedding = load_embedding("clip-vit-b-32", weights=clip_weights, resize="cmmd", unit_length=True)
+    assert embedding.name == "clip-vit-b-32-cmmd-unit"
+    assert embedding.settings != clip.settings
+    squares = pillow_resize(centre_square(quantise(rgb)), 32, 32)
+    # torch-fidelity's own path on these grey levels, whose resize leaves the network's size as it is
+    expected = clip.network(squares.to(torch.uint8))[0]
+    expected = expected / torch.linalg.norm(expected, dim=-1, keepdim=True)
+    torch.testing.assert_close(embedding(rgb), expected, rtol=0, atol=1e-6)
+    assert embedding(rgb).norm(dim=1).tolist() == pytest.approx([1.0, 1.0], abs=1e-6)
+    images = rgb.clone().requires_grad_()
+    embedding(images)[:, 0].sum().backward()
+    assert images.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("suffix", ["-cmmd", "-unit", "-cmmd-unit"])
+def test_the_names_of_clips_variants_load_them_again(clip_weights, suffix):
+    embedding = load_embedding(f"clip-vit-b-32{suffix}", weights=clip_weights)
+    assert embedding.name == f"clip-vit-b-32{suffix}"
+    assert (embedding.other_resize is not None, embedding.unit_length) == ("cmmd" in suffix, "unit" in suffix)
+    with pytest.raises(ValueError, match="unknown embedding 'clip-vit-b-32-cmmdunit'"):
+        load_embedding("clip-vit-b-32-cmmdunit", weights=clip_weights)
+
+
+def test_dinov2_as_dgm_eval_takes_the_whole_image_by_pillows_bicubic(tmp_path, rgb):
+    (tmp_path / "hubconf.py").write_text(HUBCONF)
+    torch.save({"scale": torch.tensor([1.0, 2.0, 3.0])}, tmp_path / "small.pth")
+    options = {"weights": tmp_path / "small.pth", "repo": tmp_path}
+    embedding = load_embedding("dinov2-vit-s-14", resize="dgm-eval", **options)
+    assert embedding.name == "dinov2-vit-s-14-dgm-eval"
+    pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in to_uint8(rgb)]
+    transform = transforms.Compose(
+        [
+            transforms.Resize((224, 224), transforms.InterpolationMode.BICUBIC),
+            transforms.ToTensor(),
+            transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        ]
+    )
+    expected = torch.stack([transform(picture) for picture in pictures]).mean((2, 3)) * torch.tensor([1.0, 2.0, 3.0])
+    torch.testing.assert_close(embedding(rgb), expected, rtol=1e-5, atol=1e-5)
+    again = load_embedding(embedding.name, **options)
+    assert again.fingerprint() == embedding.fingerprint()
+    assert again.fingerprint() != load_embedding("dinov2-vit-s-14", **options).fingerprint()
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("clip-vit-b-32", "dgm-eval"), ("dinov2-vit-l-14", "cmmd")])
+def test_a_resize_of_another_family_is_refused_before_weights_are_read(name, wrong):
+    with pytest.raises(ValueError, match=f"{name} has no resize '{wrong}'; choose one of tensorflow-1, "):
+        load_embedding(name, weights="nowhere", resize=wrong)
 
 
 @pytest.mark.parametrize(
