@@ -3,6 +3,7 @@
 from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
 from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
 from fedgen.evaluation.peers import PeerEvaluation, score_reference
+from fedgen.evaluation.presets import PRESETS, Preset, find_preset
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.run import Run, evaluate_run
 from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
@@ -16,11 +17,13 @@ from fedgen.evaluation.stored_table import client_table, peer_table
 from fedgen.evaluation.table import inversion_table, print_report, score_table, selection_table
 
 __all__ = [
+    "PRESETS",
     "Columns",
     "Evaluation",
     "Evaluator",
     "InvertedPair",
     "PeerEvaluation",
+    "Preset",
     "Ranked",
     "Reading",
     "Run",
@@ -37,6 +40,7 @@ __all__ = [
     "drop_round",
     "evaluate",
     "evaluate_run",
+    "find_preset",
     "inversion_table",
     "inversions",
     "list_checkpoints",

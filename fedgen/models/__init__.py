@@ -1,7 +1,14 @@
 """Generative models: Lightning modules with `sample()`."""
 
 from fedgen.models.ema import EMA
+from fedgen.models.empirical import EmpiricalGenerator
 from fedgen.models.gan import GAN, WGANGP
 from fedgen.models.round_clock import RoundClock
 
-__all__ = ["EMA", "GAN", "WGANGP", "RoundClock"]
+__all__ = [
+    "EMA",
+    "GAN",
+    "WGANGP",
+    "RoundClock",
+    "EmpiricalGenerator",
+]

@@ -1,15 +1,22 @@
 """Summaries or features to numbers, with torch alone."""
 
 from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
+from fedgen.scores.critic import CriticOptions
 from fedgen.scores.extrapolation import Extrapolation, fid_infinity
 from fedgen.scores.frechet import FrechetReference, frechet_distance
+from fedgen.scores.inception_score import inception_score, inception_score_splits
 from fedgen.scores.kernels import Kernel, PolynomialKernel, RBFKernel
+from fedgen.scores.likelihood import Density, LikelihoodReference
 from fedgen.scores.manifold import ManifoldReference
 from fedgen.scores.memorisation import memorisation
 from fedgen.scores.mmd import KernelReference, mmd2, mmd2_subsets
 from fedgen.scores.rankings import ExcessInversions, Inversion, excess_inversions, inversions, kendall_tau
+from fedgen.scores.sliced import SlicedReference, sliced_wasserstein
+from fedgen.scores.wasserstein import WassersteinReference, wasserstein_critic
 
 __all__ = [
+    "CriticOptions",
+    "Density",
     "ExcessInversions",
     "Extrapolation",
     "FederatedScore",
@@ -17,17 +24,24 @@ __all__ = [
     "Inversion",
     "Kernel",
     "KernelReference",
+    "LikelihoodReference",
     "ManifoldReference",
     "PolynomialKernel",
     "RBFKernel",
+    "SlicedReference",
+    "WassersteinReference",
     "aggregate",
     "excess_inversions",
     "fid_infinity",
     "frechet_distance",
+    "inception_score",
+    "inception_score_splits",
     "inversions",
     "kendall_tau",
     "memorisation",
     "mmd2",
     "mmd2_subsets",
     "resolve_weights",
+    "sliced_wasserstein",
+    "wasserstein_critic",
 ]
