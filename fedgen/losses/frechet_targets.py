@@ -14,13 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.losses.moments import Estimate
-from fedgen.scores.roots import Roots, Triangle, factor, sandwich, stack, sum_of_roots, top
+from fedgen.scores.roots import Roots, Triangle, factor, sandwich, stack, stackable, sum_of_roots, top
 from fedgen.statistics import Gaussian
 
 Form = Literal["covariance", "rows", "strips"]
-
-SMALL = 256  # clients of at most this many images are taken together
-PAD = 16  # with others of as many images, rounded up to a multiple of this
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,12 +174,8 @@ def group(
     summaries: Sequence[Gaussian], ddof: float, dtype: torch.dtype, form: Form, together: bool
 ) -> Iterator[FrechetTargets]:
     """Targets of all clients; if `together`, small ones of about as many images are one."""
-    members: dict[tuple[int, int], list[int]] = {}
-    for number, summary in enumerate(summaries):
-        rows = summary.dim if summary.deviations is None else len(summary.deviations)
-        small = together and summary.is_low_rank and rows <= SMALL
-        members.setdefault((0, -(-rows // PAD)) if small else (1, number), []).append(number)
-    for numbers in members.values():
+    rows = [None if summary.deviations is None else len(summary.deviations) for summary in summaries]
+    for numbers in stackable(rows if together else [None] * len(summaries)):
         yield FrechetTargets(numbers, [summaries[number] for number in numbers], ddof, dtype, form)
 
 

@@ -18,11 +18,8 @@ from fedgen.scores.frechet_errors import (
     sample_deviations,
     sample_pool,
 )
-from fedgen.scores.roots import Roots, factor, stack, trace_sqrt
+from fedgen.scores.roots import Roots, factor, stack, stackable, trace_sqrt
 from fedgen.statistics.gaussian import Gaussian, RunningPool, check_features, summarize
-
-SMALL = 256  # clients of at most this many images are scored in batches
-PAD = 16  # within a batch, numbers of images are rounded up to a multiple of this
 
 
 def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, dict[str, float]]:
@@ -183,19 +180,16 @@ class FrechetReference:
 
 def _group(batches: list[Batch]) -> list[Batch]:
     """The same clients with small ones of similar size in one batch; large or singular ones stay alone."""
-    groups: dict[tuple[int, int], list[Batch]] = {}
-    for batch in batches:
-        size = batch.roots.size
-        small = size <= SMALL and batch.samples[0].places is None  # coordinates belong to one unpadded root
-        key = (0, -(-size // PAD)) if small else (1, batch.members[0])
-        groups.setdefault(key, []).append(batch)
+    # where a sample has places, its coordinates belong to one unpadded root
+    sizes = [batch.roots.size if batch.samples[0].places is None else None for batch in batches]
+    groups = [[batches[position] for position in positions] for positions in stackable(sizes)]
     return [
         Batch(
             [batch.members[0] for batch in group],
             stack([batch.roots for batch in group]),
             [batch.samples[0] for batch in group],
         )
-        for group in groups.values()
+        for group in groups
     ]
 
 

@@ -16,6 +16,8 @@ from fedgen.statistics.gaussian import Gaussian
 
 BLOCK = 256  # rows of a triangular matrix kept and multiplied together
 ROWS = 8192  # rows of stacked roots multiplied together, to bound memory
+SMALL = 256  # roots of at most this many rows are stacked
+PAD = 16  # with others of as many rows, rounded up to a multiple of this
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +92,15 @@ def factor(gaussian: Gaussian, ddof: float) -> Roots:
     kept = values > values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps
     rows = (vectors[:, kept] * values[kept].sqrt()).T.contiguous()
     return Roots(rows.unsqueeze(0), torch.tensor([len(rows)]))
+
+
+def stackable(sizes: Sequence[int | None]) -> list[list[int]]:
+    """Positions of roots in groups to stack: small ones of about as many rows; large ones, and those of None, alone."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for position, size in enumerate(sizes):
+        key = (1, position) if size is None or size > SMALL else (0, -(-size // PAD))
+        groups.setdefault(key, []).append(position)
+    return list(groups.values())
 
 
 def stack(roots: Sequence[Roots]) -> Roots:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedgen.scores import roots
-from fedgen.scores.roots import Triangle, coordinates, factor, sandwich, stack, trace_sqrt
+from fedgen.scores.roots import Triangle, coordinates, factor, sandwich, stack, stackable, trace_sqrt
 from fedgen.statistics import summarize
 
 
@@ -46,3 +46,7 @@ def test_stacked_roots_in_small_steps_equal_single_ones(monkeypatch: pytest.Monk
     for other in (draw(40, seed=9).T.cov(), factor(summarize(draw(4, seed=9)), 1)):
         batch = trace_sqrt(stack(singles), other)
         torch.testing.assert_close(batch, torch.cat([trace_sqrt(single, other) for single in singles]))
+
+
+def test_small_roots_of_about_one_size_are_stacked_and_the_others_stay_alone() -> None:
+    assert stackable([5, 300, 16, None, 17, 3, 300]) == [[0, 2, 5], [1], [3], [4], [6]]
