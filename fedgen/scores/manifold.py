@@ -86,7 +86,7 @@ class ManifoldReference:
         return cls(features, k, weights, strict, device)
 
     def score(self, generated: Tensor, errors: bool = True) -> dict[str, FederatedScore]:
-        """Precision, recall, density and coverage, by name, of generated features [m, D] to clients, avg, all and worst.
+        """Precision, recall, density and coverage, by name, of generated features [m, D]: clients, avg, all and worst.
 
         Counts are those of float64 distances. Higher is better, so that "worst" is the smallest.
 
