@@ -58,7 +58,9 @@ def digits_fid_loss(
         list(track(done, "training", total=len(jobs), unit="runs"))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C or a failure no further run starts
-    numbers = compare({arm: [last_scores(folder_of(output, arm, seed)) for seed in range(seeds)] for arm in ARMS})
+    numbers = compare(
+        {arm: [last_scores(folder_of(output, arm, seed), rounds) for seed in range(seeds)] for arm in ARMS}
+    )
     save_results(output, "digits-fid-loss", {"recipe": str(recipe), "seeds": seeds, "rounds": rounds}, numbers)
     console = Console()
     console.print(table_of(numbers))
@@ -88,9 +90,19 @@ def train(recipe: Path, output: Path, arm: str, seed: int, more: Sequence[str]) 
         raise ChildProcessError(f"{' '.join(command)} failed with status {status}; the end of {log}:\n{tail}")
 
 
-def last_scores(folder: Path) -> dict[str, ScoreRecord]:
-    """Each column's record of the last evaluated round."""
-    return {column: records[-1] for column, records in by_column(Run(folder).records).items()}
+def last_scores(folder: Path, rounds: int | None = None) -> dict[str, ScoreRecord]:
+    """Each column's record of the last evaluated round.
+
+    Raises:
+        ValueError: if the run has had another number of rounds, where one is given.
+    """
+    last = {column: records[-1] for column, records in by_column(Run(folder).records).items()}
+    for record in last.values():
+        if rounds is not None and record.round != rounds - 1:
+            raise ValueError(
+                f"{folder} holds a run of {(record.round or 0) + 1} rounds, not {rounds}; choose another --output"
+            )
+    return last
 
 
 def compare(scores: dict[str, list[dict[str, ScoreRecord]]]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ Shares = list[tuple[FrechetTargets, Tensor]]
 class FastFIDLoss(FeatureLoss):
     """FID of generated features [m, D] to the clients' images, with its gradient in closed form.
 
-    The value is that of `scores.frechet_distance` and `FrechetReference`, in training up to `refresh_every`. The
-    gradient is finite for every batch: collapsed, centred, or of more images than their rank.
+    The value is that of `scores.frechet_distance` and `FrechetReference`; near it in training with `refresh_every` > 1.
+    The gradient is finite for every batch: collapsed, centred, or of more images than their rank.
 
     A batch alone of m <= D costs one product of [m, D] with [D, D] and little beside: at m = 128 and D = 2048 forward
     and backward take 0.15 of the time of a product of two D x D matrices, where the value alone takes torchmetrics 14.

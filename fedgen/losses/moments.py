@@ -1,9 +1,9 @@
 """Moments of the generator's features: of the batch, of a queue of past batches, or of an exponential average.
 
-A Fréchet distance from few images is biased and pulls the generator together: in 1280 features the scale that minimises
-its mean is 0.63 at 128 images and 0.96 at 2,000, where 1 is right. FD-Loss (arXiv 2604.28190) estimates the moments
-from many past images and lets the gradient flow through the current ones alone, which is what a queue and an
-exponential average do here. All moments are kept in float64.
+A Fréchet distance from few images is biased and pulls the generator together: in 1280 features (an ImageNet network on
+Fashion-MNIST) the scale that minimises its mean is 0.63 at 128 images and 0.96 at 2,000, where 1 is right. FD-Loss
+(arXiv 2604.28190) estimates the moments from many past images and lets the gradient flow through the current ones
+alone, which is what a queue and an exponential average do here. All moments are kept in float64.
 """
 
 from abc import abstractmethod

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedgen.evaluation import ScoreRecord
-from fedgen.experiments.digits_fid_loss import compare, digits_fid_loss, draw_pairs, table_of, train
+from fedgen.evaluation import ScoreRecord, append_records
+from fedgen.evaluation.scores_file import SCORES_FILE
+from fedgen.experiments.digits_fid_loss import compare, digits_fid_loss, draw_pairs, last_scores, table_of, train
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "wgan_gp_digits_fid.yaml"
 
 
 def record(value, optimised_on=()):
     return ScoreRecord(
-        "fid", "all", value, 0.1, "train", "pixels", "", "digits", 10, 2, 0, round=1, optimised_on=list(optimised_on)
+        "fid", "all", value, 0.1, "train", "pixels", "abc", "digits", 10, 2, 0, round=1, optimised_on=list(optimised_on)
     )
 
 
@@ -64,3 +65,10 @@ def test_the_recipe_runs_whole_in_both_arms(tmp_path, capsys):
     assert stored["fid_all"]["with"] != stored["fid_all"]["without"]
     assert "trained on" in capsys.readouterr().out
     assert (tmp_path / "out" / "pairs.png").exists()
+
+
+def test_a_run_of_another_length_is_not_taken_for_the_one_asked_for(tmp_path):
+    append_records(tmp_path / SCORES_FILE, [record(1.0)])
+    assert last_scores(tmp_path, rounds=2)["fid_all"].value == 1.0
+    with pytest.raises(ValueError, match="holds a run of 2 rounds, not 5; choose another --output"):
+        last_scores(tmp_path, rounds=5)
