@@ -49,7 +49,8 @@ class AdaptiveWeight(Weight):
     Eq. 10 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) takes both at the present step
     (`decay=0`). A Wasserstein game's loss has no fixed sign, and at the step where it crosses zero that ratio switches
     the extra loss off; an unbiased MMD^2 may cross zero too, and there the ratio explodes. So magnitudes are running
-    means over the client's steps, and the adversarial one has a floor.
+    means over the client's steps, and the adversarial one has a floor. Where the extra loss's magnitude is zero, so is
+    the factor.
 
     Args:
         strength: a factor on the ratio; the paper halves it for SAGAN.
@@ -80,8 +81,8 @@ class AdaptiveWeight(Weight):
         sizes = torch.stack([adversarial.detach().to(self.mass), value.detach().to(self.mass)]).abs()
         magnitudes, mass = running_mean(self, (self.magnitudes, self.mass), sizes, self.decay)
         game, extra = (magnitudes / mass).unbind()
-        tiny = torch.finfo(torch.float32).tiny
-        return (self.strength * game.clamp(min=self.floor) / extra.clamp(min=tiny)).to(value.detach())
+        ratio = self.strength * game.clamp(min=self.floor) / extra
+        return torch.where(extra > 0, ratio.clamp(max=torch.finfo(ratio.dtype).max), 0).to(value.detach())
 
 
 def running_mean(module: nn.Module, state: tuple[Tensor, Tensor], sizes: Tensor, decay: float) -> tuple[Tensor, Tensor]:

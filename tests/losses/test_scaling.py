@@ -39,8 +39,10 @@ def test_a_wasserstein_loss_that_crosses_zero_does_not_switch_the_extra_loss_off
     assert float(AdaptiveWeight(decay=0.0, floor=0.3)(scalar(1.0), scalar(0.0))) == pytest.approx(0.3)
 
 
-def test_an_extra_loss_of_zero_gives_a_finite_weight():
-    assert torch.isfinite(AdaptiveWeight(decay=0.0)(scalar(0.0), scalar(1e-3)))
+@pytest.mark.parametrize("game", [1e-3, 1e3])
+def test_an_extra_loss_of_zero_or_nearly_so_gives_a_finite_weight(game):
+    assert AdaptiveWeight(decay=0.0)(scalar(0.0), scalar(game)) == 0
+    assert torch.isfinite(AdaptiveWeight(decay=0.0)(scalar(1e-40), scalar(game)))
 
 
 def test_the_weight_carries_no_gradient_and_has_the_values_dtype():
