@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from fedgen.losses import EmbeddedLoss
+from fedgen.losses import EmbeddedLoss, FeatureLoss
 from fedgen.models.adversarial import AdversarialLoss, WassersteinGP
 from fedgen.models.ema import EMA
 from fedgen.models.networks.network import Critic, build, describe, require_shape
@@ -62,6 +62,12 @@ class GAN(RoundClock):
         self.loss, self.n_critic = loss, n_critic
         self.lr, self.betas, self.lr_decay_rounds, self.ema_decay = lr, betas, lr_decay_rounds, ema_decay
         self.generator_losses = list(generator_losses or ())
+        for extra in self.generator_losses:
+            name = type(extra).__name__
+            _require(
+                not isinstance(extra, FeatureLoss),
+                f"the generator loss {name} is one of features, not images; give EmbeddedLoss({name}(...), embeddings)",
+            )
         # registered, so that losses that are modules follow the device and keep their state in checkpoints
         self.loss_modules = nn.ModuleList(loss for loss in self.generator_losses if isinstance(loss, nn.Module))
         self._lent: set[EmbeddedLoss] = set()  # whose references are the data's, not their maker's

@@ -139,6 +139,11 @@ def test_scores_know_what_was_trained_on(make_gan):
     assert make_gan(generator_losses=[embedded(), torch.nn.Identity()]).optimised_on == ["two-numbers"]
 
 
+def test_a_loss_of_features_needs_an_embedding(make_gan):
+    with pytest.raises(ValueError, match=r"FastFIDLoss is one of features.*EmbeddedLoss\(FastFIDLoss"):
+        make_gan(generator_losses=[FastFIDLoss()])
+
+
 def test_data_without_clients_need_references_set_before(make_gan, fit):
     with pytest.raises(ValueError, match=r"two-numbers has no references.*FederatedDataModule.*set_references"):
         fit(make_gan(n_critic=1, generator_losses=[embedded()]))
