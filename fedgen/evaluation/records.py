@@ -1,7 +1,7 @@
 """Score records: what is stored of every measured score, and the names of the columns that they form."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 MODEL, FLOOR = "model", "floor"
@@ -87,8 +87,10 @@ class ScoreRecord:
         return bool({self.embedding, self.name, f"{self.embedding}/{self.score}"} & set(self.optimised_on))
 
     def to_json(self) -> dict[str, Any]:
-        """The record as plain types; empty lists, dictionaries and notes are left out."""
-        return {name: value for name, value in asdict(self).items() if value not in ([], {}, "")}
+        """The record as plain types; empty lists, dictionaries and notes are left out where `from_json` fills them in."""
+        required = {f.name for f in fields(self) if f.default is MISSING and f.default_factory is MISSING}
+        values = asdict(self)
+        return {name: value for name, value in values.items() if name in required or value not in ([], {}, "")}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ScoreRecord":

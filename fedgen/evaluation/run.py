@@ -114,7 +114,8 @@ def evaluate_run(
     records = []
     for round in chosen:
         sample, note = checkpoint_sampler(module, found[round], evaluator)
-        evaluation = evaluator.evaluate(sample, round, found[round].name, known.get(round, ()), note)
+        optimised_on = known.get(round, getattr(module, "optimised_on", ()))
+        evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note)
         append_records(run.scores_path, evaluation.records)
         records += evaluation.records
     return records

@@ -1,6 +1,7 @@
 """Records and the columns they form."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,11 @@ from tests.evaluation.samples import record
 def test_a_record_survives_json():
     full = record(terms={"mean": 0.5}, per_client=[1.0, 2.0], client_names=["a", "b"], optimised_on=["vgg16"], note="n")
     assert ScoreRecord.from_json(json.loads(json.dumps(full.to_json()))) == full
+
+
+def test_a_record_of_unknown_provenance_survives_too():
+    unknown = replace(record(), embedding_fingerprint="", embedding="", reference="")
+    assert ScoreRecord.from_json(json.loads(json.dumps(unknown.to_json()))) == unknown
 
 
 def test_json_leaves_out_what_is_empty_and_ignores_what_it_does_not_know():

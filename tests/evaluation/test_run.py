@@ -72,6 +72,13 @@ def test_scoring_again_replaces_and_another_embedding_adds_columns(folder):
     assert len(records) == 2 * len(again)
 
 
+def test_what_a_models_losses_train_on_is_noted_where_nothing_was_scored_before(folder):
+    class Trained(Painter):
+        optimised_on = ("pixels",)
+
+    assert all(r.is_optimised for r in evaluate_run(folder, Trained(), judge()))
+
+
 def test_what_a_loss_optimised_stays_noted(folder):
     append_records(folder / "scores.jsonl", [record(round=3, optimised_on=["pixels"])])
     marks = {r.round: r.is_optimised for r in evaluate_run(folder, Painter(), judge())}
