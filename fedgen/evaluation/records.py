@@ -87,7 +87,7 @@ class ScoreRecord:
         return bool({self.embedding, self.name, f"{self.embedding}/{self.score}"} & set(self.optimised_on))
 
     def to_json(self) -> dict[str, Any]:
-        """The record as plain types; empty lists, dictionaries and notes are left out where `from_json` fills them in."""
+        """The record as plain types; empty lists, dictionaries and notes are left out where `from_json` knows them."""
         required = {f.name for f in fields(self) if f.default is MISSING and f.default_factory is MISSING}
         values = asdict(self)
         return {name: value for name, value in values.items() if name in required or value not in ([], {}, "")}
