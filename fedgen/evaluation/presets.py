@@ -101,6 +101,8 @@ FD_DINOV2 = Preset(
     {"name": "dinov2-vit-l-14", "resize": "dgm-eval"},
     source="Stein et al. 2023, arXiv 2306.04675, the default of dgm-eval: Pillow's bicubic, class token of ViT-L/14",
 )
+# cmmd-pytorch's network also resizes (bicubic without antialiasing), but its reader has brought all images to the
+# network's size before, by Pillow's antialiased bicubic of the middle square.
 CMMD = Preset(
     "cmmd",
     {"name": "clip-vit-l-14-336px", "resize": "cmmd", "unit_length": True},

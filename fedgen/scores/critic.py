@@ -64,9 +64,9 @@ class CriticOptions:
         for name in ("batch_size", "learning_rate", "tolerance", "patience", "check_every", "max_steps"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        self.build(1, None)
+        self.build(1, torch.Generator())
 
-    def build(self, dim: int, generator: torch.Generator | None) -> LipschitzNetwork:
+    def build(self, dim: int, generator: torch.Generator) -> LipschitzNetwork:
         """An untrained network for features [N, dim]."""
         return LipschitzNetwork(dim, self.network, self.hidden, self.blocks, self.last_activation, generator)
 

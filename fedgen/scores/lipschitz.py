@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 Kind = Literal["groupsort", "relu"]
 
@@ -56,7 +57,8 @@ class LipschitzNetwork(nn.Module):
             raise ValueError("last_activation needs kind='relu': sorting a single value changes nothing")
         self.kind = kind
         widths = [dim, *[hidden] * (blocks - 1), 1]
-        self.layers = nn.ModuleList(nn.Linear(before, after) for before, after in pairwise(widths))
+        # nn.Linear would draw its own first weights from the global generator
+        self.layers = nn.ModuleList(skip_init(nn.Linear, before, after) for before, after in pairwise(widths))
         self.activation = nn.ReLU() if kind == "relu" else GroupSort()
         self.last = nn.ReLU() if last_activation else nn.Identity()
         self.spread = min(1.0, dim / hidden) ** 0.5  # of a hidden feature, for data of spread 1 along each axis

@@ -1,9 +1,10 @@
 """1-Wasserstein distance of generated features to every client and to their pool, from below, by trained critics.
 
 A critic for each client and one for the pool. On images that it never saw, E_g f - E_t f is in expectation at most the
-distance of the two populations: a lower bound, whose slack depends on network and images. Calibrated where the distance
-is known (mean shifts: "groupsort" a few percent low; a radial shift: about a tenth low, "relu" less than half of the
-distance), so compare values of one set of options only.
+distance of the two populations: a lower bound, whose slack depends on network and images, so compare values of one set
+of options only. Measured where the distance is known, as parts of it: mean shifts, "groupsort" 0.94 to 1 on the images
+of its training and in up to 64 dimensions on others, but 0.66 where 750 images of 512 features are all there is to
+train on ("relu" 0.82: it overfits less); N(0, I) against N(0, 4 I) in the plane, "groupsort" 0.93, "relu" 0.45.
 """
 
 from collections.abc import Iterable

@@ -137,6 +137,12 @@ def test_the_stop_rule_ends_training_and_max_steps_does_too():
     assert short.critics[0].network.lipschitz_bound() == pytest.approx(1, abs=1e-6)
 
 
+def test_the_global_generators_are_left_alone():
+    before = torch.get_rng_state()
+    wasserstein_critic(normal(20, 2, 0), normal(20, 2, 1), CriticOptions(hidden=4, max_steps=3))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_batch_is_drawn_by_weight():
     side = Side(torch.arange(4.0).unsqueeze(1), torch.arange(4), torch.tensor([0.0, 0.5, 0.5, 0.0]).double())
     drawn, shares = side.draw(3, torch.Generator().manual_seed(0))
