@@ -39,13 +39,16 @@ def draw_images(
         seed: base seed.
         round: the round; -1 before training.
         stream: a name; other streams are independent.
-        chunk: images drawn at once.
+        chunk: images drawn at once; all of them from a sampler with the attribute `at_once`, which draws from a finite
+            store.
         description: text of the progress bar.
 
     Raises:
         ValueError: if the sampler gives another number of images, another shape, or NaN or infinity.
     """
     images: Tensor | None = None
+    if getattr(sample, "at_once", False):
+        chunk = max(1, num_images)
     with isolated():
         for i in track(range(-(-num_images // chunk)), description, total=num_images, unit="images", step=chunk):
             seed_all(seed, "sample", stream, round, i)

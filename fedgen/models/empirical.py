@@ -17,9 +17,8 @@ from fedgen.images import from_uint8
 class EmpiricalGenerator:
     """Draws from stored images or points.
 
-    It is a sampler, so it goes where models go: `evaluate(generator, clients, num_images=n, chunk=n)`. Without
-    replacement nothing is drawn twice within one call of `sample`, and evaluations call it once a chunk: give them the
-    number of images as `chunk`.
+    It is a sampler, so it goes where models go: `evaluate(generator, clients)`. Without replacement nothing is drawn
+    twice: its attribute `at_once` makes evaluations ask for all images in one call.
 
     Args:
         examples: what to draw from; the images of several groups, if there are groups.
@@ -42,7 +41,7 @@ class EmpiricalGenerator:
     ) -> None:
         self.inputs = examples.inputs
         self.name = name or examples.name
-        self.replacement = replacement
+        self.replacement, self.at_once = replacement, not replacement
         chosen = [torch.arange(len(examples))] if groups is None else list(groups)
         if not chosen or any(len(group) == 0 for group in chosen):
             raise ValueError(f"{self.name}: there is no image to draw from")
@@ -170,8 +169,8 @@ class EmpiricalGenerator:
 
     def _too_few(self, asked: int, stored: int, where: str = "") -> str:
         return (
-            f"{self.name}: {asked} images are asked for{where}, and {stored} are stored; ask for fewer (evaluations "
-            "draw whole chunks: give chunk= the number of images), or take replacement=True"
+            f"{self.name}: {asked} images are asked for{where}, and {stored} are stored; ask for fewer, or take "
+            "replacement=True"
         )
 
 

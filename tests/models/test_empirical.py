@@ -118,16 +118,16 @@ def test_a_folder_of_images(tmp_path):
 def test_it_goes_where_samplers_go():
     stored = examples()
     generator = EmpiricalGenerator(stored)
-    images = draw_images(generator, 20, seed=0, round=0, chunk=20)
+    images = draw_images(generator, 20, seed=0, round=0, chunk=3)
     assert sorted(images[:, 0, 0, 0].tolist()) == list(range(20))
     clients = {"train": [stored.subset(range(10)), stored.subset(range(10, 20))]}
-    options = {"embeddings": ["pixels"], "num_images": 20, "chunk": 20}
+    options = {"embeddings": ["pixels"], "num_images": 20}
     records = evaluate(generator, clients, **options)
     values = {record.name: record.value for record in records}
     assert values["fid_all"] == pytest.approx(0, abs=1e-4)  # the very images of the pool
     assert values["fid_avg"] > 0.1
-    with pytest.raises(ValueError, match=r"500 images are asked for, and 20 are stored; .*give chunk="):
-        evaluate(generator, clients, embeddings=["pixels"], num_images=20)
+    with pytest.raises(ValueError, match=r"21 images are asked for, and 20 are stored"):
+        evaluate(generator, clients, embeddings=["pixels"], num_images=21)
 
 
 @pytest.mark.parametrize(
