@@ -7,8 +7,6 @@ each stands what autograd through the same eigenvalues takes, and the trace alon
 """
 
 import argparse
-import resource
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -17,7 +15,7 @@ from torch import Tensor
 from torchmetrics.image.fid import _compute_fid
 
 from benchmarks.frechet import DIM, features, in_products
-from benchmarks.report import report
+from benchmarks.report import peak_of, print_peak, report
 from fedgen.losses import EMAMoments, FastFIDLoss, Moments, QueueMoments
 from fedgen.statistics import Gaussian, summarize
 
@@ -123,12 +121,6 @@ def run_part(part: str) -> None:
         step(naive(real, past), batch)
 
 
-def peak(part: str) -> float:
-    """Peak resident memory in GB of one part, run in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.fastfid", "--part", part]
-    return float(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
@@ -137,10 +129,11 @@ def main() -> int:
     torch.set_num_threads(1)
     if options.part:
         run_part(options.part)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)  # kilobytes on Linux
+        print_peak()
         return 0
+    # before this process grows: a child starts with its peak
     for part in ("nothing", "batch", "autograd of a batch", "queue", "frozen queue", "autograd of a queue"):
-        report(f"peak memory, {part}", peak(part), "GB")  # before this process grows: a child starts with its peak
+        report(f"peak memory, {part}", peak_of("fastfid", part), "GB")
     torch.randn(DIM, DIM, dtype=torch.float64).matmul(torch.ones(DIM, DIM, dtype=torch.float64))  # warm up
     real = summarize(features(QUEUE, 1))
     kept = compare_batch(real, features(BATCH, 2, 0.1), options.repeats)

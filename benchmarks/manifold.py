@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import torch
 from prdc import compute_prdc
 from torch import Tensor
 
-from benchmarks.report import report
+from benchmarks.report import peak_memory, report
 from fedgen.scores import ManifoldReference
 
 DIM = 1280
@@ -75,13 +74,9 @@ def measure(way: str, images: int, repeats: int) -> dict[str, Any]:
     elif way != "inputs":
         parts = clients if way == "clients" else (real,)
         found["seconds"], found["scores"] = cpu_seconds(lambda: score(parts, made), repeats)
-        found["peak"] = peak()  # before other work
+        found["peak"] = peak_memory()  # before other work
         found["products"] = cpu_seconds(lambda: products(clients), repeats)[0]
-    return {"peak": peak(), **found}
-
-
-def peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # kilobytes on Linux
+    return {"peak": peak_memory(), **found}
 
 
 def in_fresh_process(way: str, images: int, repeats: int) -> dict[str, Any]:

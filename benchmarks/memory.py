@@ -7,8 +7,6 @@ minute on one core); --full forms all of them (some ten minutes).
 """
 
 import argparse
-import resource
-import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -16,7 +14,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from benchmarks.report import report
+from benchmarks.report import peak_of, print_peak, report
 from fedgen.scores import FrechetReference, kernels, mmd2
 from fedgen.statistics import summarize
 
@@ -49,14 +47,6 @@ def score_kernels(stride: int) -> None:
     mmd2(features(IMAGES, 0), features(IMAGES, 1))
 
 
-def peak(part: str) -> float:
-    """Peak resident memory in GB of one part, run in a fresh process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.memory", "--part", part], stdout=subprocess.PIPE, check=True
-    )
-    return float(done.stdout)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="form every kernel block")
@@ -65,12 +55,14 @@ def main() -> int:
     torch.set_num_threads(1)
     if options.part:
         score_clients() if options.part == "clients" else score_kernels(STRIDE if options.part == "kernels" else 1)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)  # kilobytes on Linux
+        print_peak()
         return 0
-    kept = report(f"peak memory, FID to {CLIENTS} full-rank clients, D = {DIM}", peak("clients"), "GB", 6.0)
+    kept = report(
+        f"peak memory, FID to {CLIENTS} full-rank clients, D = {DIM}", peak_of("memory", "clients"), "GB", 6.0
+    )
     share = "every block formed" if options.full else f"1 block in {STRIDE} formed"
     name = f"peak memory, KID {IMAGES} against {IMAGES} images, D = {DIM} ({share})"
-    kept &= report(name, peak("all-kernels" if options.full else "kernels"), "GB", 4.0)
+    kept &= report(name, peak_of("memory", "all-kernels" if options.full else "kernels"), "GB", 4.0)
     return 0 if kept else 1
 
 

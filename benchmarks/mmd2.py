@@ -7,9 +7,7 @@ The unit of time is the two products that no way around the kernel matrix avoids
 """
 
 import argparse
-import resource
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.frechet import DIM, features, seconds
-from benchmarks.report import report
+from benchmarks.report import peak_of, print_peak, report
 from fedgen.losses.mmd2 import MMD2Loss
 from fedgen.scores import Kernel, PolynomialKernel, RBFKernel
 
@@ -99,12 +97,6 @@ def use_memory(way: str) -> None:
         differentiate(by_autograd(KERNELS["cubic"], double), batch)
 
 
-def peak(way: str) -> float:
-    """Peak resident memory in GB, in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.mmd2", "--part", way]
-    return float(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
@@ -113,12 +105,12 @@ def main() -> int:
     torch.set_num_threads(1)
     if options.part:
         use_memory(options.part)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)  # kilobytes on Linux
+        print_peak()
         return 0
-    base = peak("references")  # first, as a process starts from the peak of the one that starts it
+    base = peak_of("mmd2", "references")  # first, as a process starts from the peak of the one that starts it
     title = f"peak memory of MMD² with gradient, {LARGE_BATCH} against {LARGE_REAL}, beyond the references"
-    kept = report(title, peak("closed") - base, "GB", 0.2)
-    report(f"{title}, by autograd", peak("autograd") - base, "GB")
+    kept = report(title, peak_of("mmd2", "closed") - base, "GB", 0.2)
+    report(f"{title}, by autograd", peak_of("mmd2", "autograd") - base, "GB")
     for name in KERNELS:
         for dtype in (torch.float64, torch.float32):
             kept &= compare(name, dtype, options.repeats)

@@ -16,7 +16,7 @@ from fedgen.losses.closed_form import ClosedForm
 from fedgen.losses.feature_loss import Aggregate, FeatureLoss
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.kernels import Kernel, PolynomialKernel
-from fedgen.scores.mmd import Estimator, KernelReference, check_clients
+from fedgen.scores.mmd import Estimator, KernelReference, check_means
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
 
 BLOCK = 512  # references taken at a time on a CPU, so that a block [m, 512] stays in its cache
@@ -93,7 +93,7 @@ class MMD2Loss(FeatureLoss):
                 (without the constant it may have one).
         """
         parts = _features_of(clients)
-        check_clients(parts, self.estimator if self.constant else "v")
+        check_means(parts, self.estimator if self.constant else "v")
         counts = torch.tensor([len(part) for part in parts])
         shares = resolve_weights(weights, counts.tolist())
         if self.constant:

@@ -23,7 +23,7 @@ from fedgen.scores.manifold_errors import (
 )
 from fedgen.scores.neighbours import nearest
 from fedgen.scores.pairwise import Points, lower_bounds, pairs_within
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_clients, check_features
 
 NAMES = ("precision", "recall", "density", "coverage")
 
@@ -189,12 +189,8 @@ def _check(parts: list[Tensor], k: int) -> None:
     """Raises ValueError unless k is a whole number of at least 1 and each client has k + 1 images of one D."""
     if k < 1 or int(k) != k:
         raise ValueError(f"k must be a whole number of at least 1, got {k}")
-    if not parts:
-        raise ValueError("a reference needs at least one client")
+    check_clients(parts)
     for number, part in enumerate(parts):
-        check_features(part, f"features of client {number}")
-        if part.shape[1] != parts[0].shape[1]:
-            raise ValueError(f"client {number} has {part.shape[1]} features, client 0 has {parts[0].shape[1]}")
         _check_count(part, k, f"client {number}")
 
 

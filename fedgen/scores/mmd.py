@@ -5,7 +5,7 @@ sum_i w_i C_i is the pool's cross mean exactly and B is common, so avg - all = s
 images alone: it is the same for every generator, and both aggregates rank alike.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
 from fedgen.scores.kernels import Kernel, PolynomialKernel, cross_sums, within_sums
 from fedgen.scores.mmd_errors import ClientSums, generated_variances, real_variances
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_clients, check_features
 
 Estimator = Literal["u", "v"]
 
@@ -90,7 +90,7 @@ class KernelReference:
         parts = [part.detach().cpu() for part in features]
         self.kernel = kernel or PolynomialKernel()
         self.estimator = _check_estimator(estimator)
-        check_clients(parts, estimator)
+        check_means(parts, estimator)
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)
         self.features = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -189,14 +189,10 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
         raise ValueError(f"{y.shape[1]} features cannot be compared with {x.shape[1]}; use one embedding for all")
 
 
-def check_clients(parts: list[Tensor], estimator: Estimator) -> None:
+def check_means(clients: Sequence[Tensor], estimator: Estimator) -> None:
     """Raises ValueError unless each client has features of one D, and as many images as means within it need."""
-    if not parts:
-        raise ValueError("a reference needs at least one client")
-    for number, part in enumerate(parts):
-        check_features(part, f"features of client {number}")
-        if part.shape[1] != parts[0].shape[1]:
-            raise ValueError(f"client {number} has {part.shape[1]} features, client 0 has {parts[0].shape[1]}")
+    check_clients(clients)
+    for number, part in enumerate(clients):
         if estimator == "u" and len(part) < 2:
             raise ValueError(
                 f"client {number} has one image, the U-statistic needs two; use estimator='v' or leave the client out"

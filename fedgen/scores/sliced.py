@@ -15,9 +15,8 @@ from torch import Tensor
 from fedgen import seeds
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
 from fedgen.scores.influences import Influences, shared_errors
-from fedgen.scores.mmd import check_clients
 from fedgen.scores.uncertainty import mean_variance
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_clients, check_features
 
 VALUES = 2**22  # projected values of one side held at once: 34 MB
 
@@ -90,7 +89,7 @@ class SlicedReference:
         if projections < 2:
             raise ValueError(f"projections must be at least 2, better hundreds, got {projections}")
         self._parts = [part.detach().cpu() for part in features]
-        check_clients(self._parts, "v")
+        check_clients(self._parts)
         self.p, self.projections, self.seed = p, projections, seed
         self.counts = [len(part) for part in self._parts]
         self.weights = resolve_weights(weights, self.counts)

@@ -16,8 +16,7 @@ from fedgen import seeds
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
 from fedgen.scores.critic import Critic, CriticOptions, Side, train_critic
 from fedgen.scores.influences import Influences
-from fedgen.scores.mmd import check_clients
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_clients, check_features
 
 CHECKED = 0.25  # share of the training images on which the stop rule looks, where images are held out
 PURPOSES = ("fit", "check", "measure")
@@ -36,7 +35,7 @@ class WassersteinReference:
 
     def __init__(self, features: Iterable[Tensor], options: CriticOptions | None, weights: Weights) -> None:
         parts = [part.detach().cpu() for part in features]
-        check_clients(parts, "v")
+        check_clients(parts)
         self.options = options or CriticOptions()
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)

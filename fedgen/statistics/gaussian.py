@@ -115,6 +115,16 @@ def check_features(features: Tensor, name: str = "features") -> None:
         raise ValueError(f"{name}: {bad} of {len(features)} rows hold NaN or infinity; check images and embedding")
 
 
+def check_clients(clients: Sequence[Tensor]) -> None:
+    """Raises ValueError unless there are clients, each with usable features [n_i, D] of one D."""
+    if not clients:
+        raise ValueError("a reference needs at least one client")
+    for number, part in enumerate(clients):
+        check_features(part, f"features of client {number}")
+        if part.shape[1] != clients[0].shape[1]:
+            raise ValueError(f"client {number} has {part.shape[1]} features, client 0 has {clients[0].shape[1]}")
+
+
 def summarize(features: Tensor) -> Gaussian:
     """Summary of features [n, D] of any floating dtype; two passes, float64, a chunk at a time.
 
