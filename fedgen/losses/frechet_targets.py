@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedgen.losses.moments import Estimate
 from fedgen.scores.roots import Roots, Triangle, factor, sandwich, stack, stackable, sum_of_roots, top
 from fedgen.statistics import Gaussian
+from fedgen.statistics.eigen import eigh
 
 Form = Literal["covariance", "rows", "strips"]
 
@@ -103,7 +104,7 @@ class FrechetTargets(nn.Module):
     def factorise(self, estimate: Estimate, ddof: float) -> Factors:
         """The factors of T_i = rows^T S^-1 rows."""
         roots = self._roots()
-        eigenvalues, vectors = torch.linalg.eigh(sandwich(roots, estimate.covariance(ddof)), UPLO="U")
+        eigenvalues, vectors = eigh(sandwich(roots, estimate.covariance(ddof)), upper=True)
         ranks = roots.ranks.clamp(max=estimate.rank)
         values, inverses = self._invert(eigenvalues, ranks, estimate)
         return Factors(sum_of_roots(eigenvalues, ranks), vectors.mT @ roots.rows, values, inverses)
@@ -125,7 +126,7 @@ class FrechetTargets(nn.Module):
             gram = cross @ cross.mT if wide else cross.mT @ cross
         if not needed:
             return sum_of_roots(torch.linalg.eigvalsh(gram), ranks), None
-        eigenvalues, vectors = torch.linalg.eigh(gram)
+        eigenvalues, vectors = eigh(gram)
         inverses = self._invert(eigenvalues, ranks, estimate)[1] * weights.unsqueeze(1)
         middle = (vectors * inverses.unsqueeze(1)) @ vectors.mT
         polar = middle @ cross if wide else cross @ middle

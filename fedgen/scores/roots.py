@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedgen.statistics.eigen import eigh
 from fedgen.statistics.gaussian import Gaussian
 
 BLOCK = 256  # rows of a triangular matrix kept and multiplied together
@@ -88,7 +89,7 @@ def factor(gaussian: Gaussian, ddof: float) -> Roots:
     upper, info = torch.linalg.cholesky_ex(covariance, upper=True)
     if info == 0:
         return Roots(Triangle.of(upper), torch.tensor([len(upper)]))
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = eigh(covariance)
     kept = values > values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps
     rows = (vectors[:, kept] * values[kept].sqrt()).T.contiguous()
     return Roots(rows.unsqueeze(0), torch.tensor([len(rows)]))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.roots import Roots, sandwich, sum_of_roots, top
+from fedgen.statistics.eigen import eigh
 
 
 def jackknife_variance(leave_one_out: Tensor) -> Tensor:
@@ -75,7 +76,7 @@ class Spectrum:
 
 def spectrum(roots: Roots, covariance: Tensor, rank: int) -> Spectrum:
     """Spectrum of R_i C R_i^T for a covariance C [D, D] of at most the given rank."""
-    values, vectors = torch.linalg.eigh(sandwich(roots, covariance), UPLO="U")
+    values, vectors = eigh(sandwich(roots, covariance), upper=True)
     return Spectrum(values, vectors, roots.ranks.clamp(max=rank))
 
 

@@ -14,6 +14,7 @@ import torch
 
 from fedgen.files import atomic_write, read_npz
 from fedgen.statistics.gaussian import Gaussian
+from fedgen.statistics.low_rank import thin
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,18 @@ def load_npz(path: str | Path, count: float | None = None, ddof: float | None = 
     if (covariance - symmetric).abs().max() > 1e-3 * largest or symmetric.diagonal().min() < -1e-3 * largest:
         raise ValueError(f"{path}: sigma is not symmetric, or has negative variances, so it is no covariance")
     scatter = symmetric * (provenance.count - provenance.ddof)
-    return Gaussian(provenance.count, mean, scatter=scatter), provenance
+    return _of_its_rank(Gaussian(provenance.count, mean, scatter=scatter)), provenance
+
+
+def _of_its_rank(summary: Gaussian) -> Gaussian:
+    """The summary by as many deviations as it has images, if sigma is of that many; as it is if not.
+
+    Rounding in the null space of few images' sigma costs a distance half its digits.
+    """
+    if not 2 <= summary.count <= summary.dim or summary.count != round(summary.count):
+        return summary
+    few = thin(summary)
+    return few if torch.isclose(few.trace(ddof=0), summary.trace(ddof=0), rtol=1e-9) else summary
 
 
 def stored_number(path: str | Path, key: str, value: np.ndarray) -> float:

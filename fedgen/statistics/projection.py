@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedgen.embeddings.hashing import hash_tensors
 from fedgen.files import atomic_write, read_npz
+from fedgen.statistics.eigen import eigh
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features, summarize
 
 KEYS = ("mean", "components", "explained", "embedding", "public", "count", "fingerprint")
@@ -158,7 +159,7 @@ def _spectrum(summary: Gaussian) -> tuple[Tensor, Tensor]:
     if summary.deviations is not None:
         _, singular, rows = torch.linalg.svd(summary.root(ddof=0), full_matrices=False)
         return singular.square(), rows
-    values, vectors = torch.linalg.eigh(summary.covariance(ddof=0))
+    values, vectors = eigh(summary.covariance(ddof=0))
     return values.flip(0), vectors.flip(1).T
 
 

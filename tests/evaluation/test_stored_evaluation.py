@@ -156,7 +156,8 @@ def test_statistics_that_do_not_say_their_number_of_images(root, images, tmp_pat
         StoredEvaluation(tmp_path / "generated.npz", paths)
     expected = values(whole.records())
     counted = score_stored(tmp_path / "generated.npz", paths, options=StoredOptions(counts=COUNTS))
-    assert values(counted) == pytest.approx({k: v for k, v in expected.items() if k.startswith("fid")}, rel=1e-8)
+    # of the generated side the rank stays unknown, and with it half the digits of what lies beyond
+    assert values(counted) == pytest.approx({k: v for k, v in expected.items() if k.startswith("fid")}, rel=1e-7)
     # the value needs no number, its standard error does
     assert (counted[0].num_generated, counted[0].standard_error) == (0, None)
     assert "is taken on trust" in counted[0].note

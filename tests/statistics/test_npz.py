@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedgen.scores import frechet_distance
 from fedgen.statistics import load_npz, save_npz, summarize
 
 
@@ -60,3 +61,21 @@ def test_damaged_or_contradicted_files_are_refused(tmp_path: Path, images: torch
     np.savez(tmp_path / "e.npz", mu=np.array([object()]), sigma=np.zeros((1, 1)))
     with pytest.raises(ValueError, match="pickle"):
         load_npz(tmp_path / "e.npz", count=2)
+
+
+def test_statistics_of_few_images_come_back_with_their_rank(tmp_path):
+    features = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
+    other = summarize(torch.randn(200, 40, generator=torch.Generator().manual_seed(1)))
+    summary = summarize(features)
+    loaded, _ = load_npz(save_npz(tmp_path / "few.npz", summary))
+    assert loaded.is_low_rank
+    assert torch.allclose(loaded.covariance(), summary.covariance(), atol=1e-14)
+    assert frechet_distance(loaded, other)[0] == pytest.approx(frechet_distance(summary, other)[0], rel=1e-12)
+
+
+def test_a_sigma_of_more_rank_than_its_count_says_is_left_as_it_is(tmp_path):
+    sigma = np.diag(np.arange(1.0, 41.0))
+    np.savez(tmp_path / "shrunk.npz", mu=np.zeros(40), sigma=sigma)
+    loaded, _ = load_npz(tmp_path / "shrunk.npz", count=9)
+    assert not loaded.is_low_rank
+    assert torch.allclose(loaded.covariance(), torch.from_numpy(sigma))

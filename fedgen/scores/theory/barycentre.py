@@ -17,6 +17,7 @@ from torch import Tensor
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.frechet import FrechetReference, frechet_distance
 from fedgen.scores.roots import factor
+from fedgen.statistics.eigen import eigh
 from fedgen.statistics.gaussian import Gaussian
 
 
@@ -156,5 +157,5 @@ def _polar(matrix: Tensor) -> Tensor:
 
 
 def _sqrt(covariance: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh(covariance)
+    values, vectors = eigh(covariance)
     return (vectors * values.clamp(min=0).sqrt()) @ vectors.T
