@@ -10,7 +10,7 @@ from torch import Tensor
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.download import missing
 from fedgen.data.examples import Examples
-from fedgen.data.image_files import fit, read_image, to_tensor
+from fedgen.data.image_files import check_form, fit, read_image, to_tensor
 from fedgen.progress import track
 
 WIDTH, HEIGHT = 178, 218
@@ -43,8 +43,7 @@ class CelebA(DataSet):
     def __init__(
         self, root: str | Path = "data", size: int = 64, crop: int = WIDTH, attribute: str | None = None
     ) -> None:
-        if size < 1:
-            raise ValueError(f"size must be at least 1 pixel, got {size}")
+        check_form(3, size)
         if not 1 <= crop <= WIDTH:
             raise ValueError(f"crop must be 1 to {WIDTH} pixels, the width of the aligned faces, got {crop}")
         self.root = Path(root)

@@ -11,7 +11,7 @@ from fedgen.data.arrow import Table, open_tables
 from fedgen.data.columns import image_column, label_column, read_labels
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
-from fedgen.data.image_files import read_image
+from fedgen.data.image_files import check_form, read_image
 from fedgen.progress import track
 
 
@@ -46,10 +46,7 @@ class HuggingFace(DataSet):
         train_split: str = "train",
         test_split: str | None = None,
     ) -> None:
-        if channels not in (1, 3):
-            raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
-        if size is not None and size < 1:
-            raise ValueError(f"size must be at least 1 pixel, got {size}")
+        check_form(channels, size)
         self.path = Path(path)
         self.image_column = image_column
         self.label_column = label_column

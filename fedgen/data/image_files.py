@@ -26,6 +26,14 @@ def images_below(folder: Path, recursive: bool) -> list[Path]:
     return sorted(path for path in files if not _is_hidden(path.relative_to(folder)))
 
 
+def check_form(channels: int, size: int | None) -> None:
+    """Raises ValueError unless images can be read with so many channels and fitted to this size."""
+    if channels not in (1, 3):
+        raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
+    if size is not None and size < 1:
+        raise ValueError(f"size must be at least 1 pixel, got {size}")
+
+
 def read_image(source: Path | bytes, channels: int, size: int | None = None, upright: bool = True) -> Tensor:
     """One image as uint8 [channels, H, W].
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
-from fedgen.data.image_files import SUFFIXES, images_below, read_image
+from fedgen.data.image_files import SUFFIXES, check_form, images_below, read_image
 from fedgen.progress import track
 
 
@@ -34,10 +34,7 @@ class ImageFolder(DataSet):
         name: str | None = None,
         test_root: str | Path | None = None,
     ) -> None:
-        if channels not in (1, 3):
-            raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
-        if size is not None and size < 1:
-            raise ValueError(f"size must be at least 1 pixel, got {size}")
+        check_form(channels, size)
         self.roots = {"train": Path(root)} | ({"test": Path(test_root)} if test_root else {})
         self.splits = tuple(self.roots)
         self.size = size

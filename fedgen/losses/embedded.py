@@ -83,7 +83,11 @@ class EmbeddedLoss(nn.Module):
     @property
     def has_references(self) -> bool:
         """Whether the clients' images are known."""
-        return all(loss.dim is not None for loss in self.losses)
+        return all(loss.dim is not None for loss in self._feature_losses)
+
+    @property
+    def _feature_losses(self) -> list[FeatureLoss]:
+        return [loss for loss in self.losses if isinstance(loss, FeatureLoss)]
 
     def set_references(self, clients: Sequence[Tensor], device: torch.device | str | None = None) -> "EmbeddedLoss":
         """The loss itself, against the clients' images from now on; embeds them all.
@@ -94,9 +98,8 @@ class EmbeddedLoss(nn.Module):
         """
         cache = FeatureCache(self.cache) if self.cache else None
         images, counts = torch.cat(list(clients)), [len(part) for part in clients]
-        for loss, embedding in zip(self.losses, self.embeddings):
+        for loss, embedding in zip(self._feature_losses, self.embeddings):
             assert isinstance(embedding, Embedding)
-            assert isinstance(loss, FeatureLoss)
             description = f"embedding the loss's references with {embedding.name}"
             features = embed(embedding, images, device=device, description=description, cache=cache)
             loss.set_references(list(features.split(counts)), self.client_weights)
@@ -104,8 +107,8 @@ class EmbeddedLoss(nn.Module):
 
     def start_turn(self, client: int | None) -> None:
         """Tells whose turn it is, for losses with aggregate "own"; None: nobody's."""
-        for loss in self.losses:
-            loss.start_turn(client)  # type: ignore[operator]
+        for loss in self._feature_losses:
+            loss.start_turn(client)
 
     # ---- the generator's side ----
 

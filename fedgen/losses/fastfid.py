@@ -80,7 +80,7 @@ class FastFIDLoss(FeatureLoss):
 
     @property
     def _all_targets(self) -> list[FrechetTargets]:
-        return list(self.targets)  # type: ignore[arg-type]
+        return [targets for targets in self.targets if isinstance(targets, FrechetTargets)]
 
     @torch.no_grad()
     def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
