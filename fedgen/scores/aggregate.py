@@ -24,6 +24,9 @@ class FederatedScore:
         error_parts: {"generated": {...}, "real": {...}}, standard errors with the other side's images held fixed. Two
             checkpoints scored against the same clients share the second, so their difference has mostly the first.
         client_errors: float64 [K], standard errors of `per_client`; None if they were not asked for.
+        errors_over_clients: standard errors of "avg" and "all" where the clients stand for others that might have been
+            there, each with its images: they say how far the values hold beyond these clients. With more than one
+            client; not part of `errors`, which are for these clients.
         higher_is_better: whether a better generated set scores higher.
     """
 
@@ -35,6 +38,7 @@ class FederatedScore:
     error_parts: dict[str, dict[str, float]] = field(default_factory=dict)
     client_errors: Tensor | None = None
     higher_is_better: bool = False
+    errors_over_clients: dict[str, float] = field(default_factory=dict)
 
 
 def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
@@ -106,10 +110,14 @@ def combine(
     error_parts: dict[str, dict[str, float]] | None = None,
     client_errors: Tensor | None = None,
     higher_is_better: bool = False,
+    errors_over_clients: dict[str, float] | None = None,
 ) -> FederatedScore:
     """The FederatedScore of per-client scores [K] and the score against the pool; errors add in squares over parts."""
     worst = aggregate(per_client, weights, "worst", higher_is_better)
     values = {"avg": aggregate(per_client, weights), "all": pooled, "worst": worst}
     parts = error_parts or {}
     errors = {key: sum(part[key] ** 2 for part in parts.values()) ** 0.5 for key in values} if parts else {}
-    return FederatedScore(name, per_client, values, errors, terms or {}, parts, client_errors, higher_is_better)
+    over_clients = errors_over_clients or {}
+    return FederatedScore(
+        name, per_client, values, errors, terms or {}, parts, client_errors, higher_is_better, over_clients
+    )
