@@ -2,6 +2,58 @@
 
 # name -> (module:function, what it shows); imported when run
 EXPERIMENTS = {
+    "gaussian-toy": (
+        "fedgen.experiments.gaussian_toy:gaussian_toy",
+        "two Gaussian clients, 21 generators: FID-avg and FID-all have different minima, KID's gap is constant",
+    ),
+    "gaussian-loglik": (
+        "fedgen.experiments.gaussian_loglik:gaussian_loglik",
+        "the same clients: log-likelihood's avg and all are one curve, by variance and by mean",
+    ),
+    "barycentre": (
+        "fedgen.experiments.barycentre:barycentre",
+        "FID-avg as the distance to a Wasserstein barycentre: exact for commuting covariances, off for others",
+    ),
+    "perfect-generator": (
+        "fedgen.experiments.perfect_generator:perfect_generator",
+        "checkpoints of a federated WGAN-GP against generators that are perfect for one class",
+    ),
+    "wgan-gp-checkpoints": (
+        "fedgen.experiments.wgan_gp_checkpoints:wgan_gp_checkpoints",
+        "every checkpoint of several federated WGAN-GPs: KID's gap is flat, FID's is not",
+    ),
+    "class-generators": (
+        "fedgen.experiments.class_generators:class_generators",
+        "classes, mixtures and neighbourhoods as 100 generators over a federation of other classes",
+    ),
+    "variance-limited": (
+        "fedgen.experiments.variance_limited:variance_limited",
+        "clients of little variance, generators of more and more: FID's avg and all part, KID's do not",
+    ),
+    "intra-client-variance": (
+        "fedgen.experiments.intra_client_variance:intra_client_variance",
+        "the same over clients of 5 to 50 neighbours",
+    ),
+    "manifold-metrics": (
+        "fedgen.experiments.manifold_metrics:manifold_metrics",
+        "precision, recall, density and coverage in both aggregates over clients of little variance",
+    ),
+    "wasserstein": (
+        "fedgen.experiments.wasserstein:wasserstein",
+        "1-Wasserstein distance by critics, in both aggregates, over the class generators",
+    ),
+    "sample-size": (
+        "fedgen.experiments.sample_size:sample_size",
+        "the gap that few images put between FID's avg and all over IID clients, and what removes it",
+    ),
+    "paper-table": (
+        "fedgen.experiments.paper_table:paper_table",
+        "the published CIFAR-100 table again: its inverted pairs, and where KID's come from",
+    ),
+    "private-scores": (
+        "fedgen.experiments.private_scores:private_scores",
+        "FID-all and KID-all from summed messages: their size, and what fixed point and noise cost",
+    ),
     "minibatch-bias": (
         "fedgen.experiments.minibatch_bias:minibatch_bias",
         "FID of a minibatch as a loss shrinks a generator's covariance; a queue, an EMA and MMD^2 do not",

@@ -5,10 +5,6 @@ of another embedding, on images that no client trained on.
 """
 
 import statistics
-import subprocess
-import sys
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +15,10 @@ from scipy import stats
 from fedgen.evaluation import Run, ScoreRecord, by_column
 from fedgen.evaluation.splits import REPORT, SELECT
 from fedgen.experiments.results import save_figure, save_results
+from fedgen.experiments.runs import Training, train_all
 from fedgen.files import require_writable
-from fedgen.progress import track
 
-ARMS = {"without": ["--model.init_args.generator_losses", "null"], "with": []}
+ARMS = {"without": ("--model.init_args.generator_losses", "null"), "with": ()}
 IMAGES = {SELECT: "training images", REPORT: "held-out images"}
 FIGURE = "pairs.png"
 
@@ -47,17 +43,14 @@ def digits_fid_loss(
     """
     if seeds < 2:
         raise ValueError(f"seeds={seeds}: a comparison needs at least 2 pairs")
-    if not recipe.exists():
-        raise FileNotFoundError(f"{recipe} does not exist; run from the folder that holds recipes/, or give --recipe")
     require_writable(output)
-    jobs = [(arm, seed) for seed in range(seeds) for arm in ARMS]
-    more = [] if rounds is None else ["--trainer.max_epochs", str(rounds)]
-    pool = ThreadPoolExecutor(parallel)
-    try:
-        done = pool.map(lambda job: train(recipe, output, job[0], job[1], more), jobs)
-        list(track(done, "training", total=len(jobs), unit="runs"))
-    finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C or a failure no further run starts
+    more = () if rounds is None else ("--trainer.max_epochs", str(rounds))
+    jobs = [
+        Training(recipe, folder_of(output, arm, seed), seed, (*ARMS[arm], *more))
+        for seed in range(seeds)
+        for arm in ARMS
+    ]
+    train_all(jobs, parallel)
     numbers = compare(
         {arm: [last_scores(folder_of(output, arm, seed), rounds) for seed in range(seeds)] for arm in ARMS}
     )
@@ -71,23 +64,6 @@ def digits_fid_loss(
 def folder_of(output: Path, arm: str, seed: int) -> Path:
     """The run folder of one arm and seed."""
     return output / f"{arm}-{seed}"
-
-
-def train(recipe: Path, output: Path, arm: str, seed: int, more: Sequence[str]) -> None:
-    """One run by `fedgen fit`, in a process of its own; its output is in `fit.log` beside the run folder.
-
-    Raises:
-        ChildProcessError: if it fails, with the end of its output.
-    """
-    folder = folder_of(output, arm, seed)
-    settings = ["--config", str(recipe), "--seed_everything", str(seed), "--trainer.default_root_dir", str(folder)]
-    log = output / f"{folder.name}.log"
-    with open(log, "w") as file:
-        command = [sys.executable, "-m", "fedgen", "fit", *settings, *ARMS[arm], *more]
-        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
-    if status:
-        tail = "\n".join(log.read_text().splitlines()[-5:])
-        raise ChildProcessError(f"{' '.join(command)} failed with status {status}; the end of {log}:\n{tail}")
 
 
 def last_scores(folder: Path, rounds: int | None = None) -> dict[str, ScoreRecord]:

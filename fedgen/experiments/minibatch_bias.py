@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.results import load_results, save_figure, save_results
-from fedgen.files import require_writable
+from fedgen.experiments.results import save_figure
+from fedgen.experiments.study import Study
 from fedgen.losses import BatchMoments, EMAMoments, FastFIDLoss, FeatureLoss, MMD2Loss, QueueMoments
 from fedgen.progress import track
 from fedgen.seeds import generator
@@ -31,7 +30,7 @@ FIGURE = "minibatch_bias.png"
 
 
 def minibatch_bias(
-    output: Path = Path("checkpoints/minibatch-bias"),
+    output: Path | None = None,
     dim: int = 64,
     batch_sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512),
     steps: int = 1500,
@@ -42,7 +41,7 @@ def minibatch_bias(
     """Trains the scale by each form of the loss and batch size; prints where it ends and what theory says of the first.
 
     Args:
-        output: folder of results.json and minibatch_bias.png.
+        output: folder of results.json and minibatch_bias.png; checkpoints/minibatch-bias by default.
         dim: features D; the covariance's spectrum falls as 1 / k.
         batch_sizes: images of a batch.
         steps: gradient steps.
@@ -50,17 +49,12 @@ def minibatch_bias(
         decay: of the EMA, a step.
         seed: of all draws.
     """
-    require_writable(output)
     settings: dict[str, Any] = {
         "dim": dim, "batch_sizes": list(batch_sizes), "steps": steps, "queue": queue, "decay": decay, "seed": seed,
     }  # fmt: skip
-    numbers = load_results(output, settings)
-    if numbers is None:
-        numbers = measure(dim, batch_sizes, steps, queue, decay, seed)
-        save_results(output, "minibatch-bias", settings, numbers)
-    console = Console()
-    console.print(table_of(numbers))
-    console.print(f"figure: {draw(numbers, output / FIGURE)}")
+    study = Study("minibatch-bias", output, settings)
+    numbers = study.step("scales", lambda: measure(dim, batch_sizes, steps, queue, decay, seed))
+    study.report([table_of(numbers)], draw(numbers, study.path(FIGURE)))
 
 
 def measure(

@@ -20,16 +20,28 @@ def save_results(folder: str | Path, name: str, settings: dict[str, Any], number
     return path
 
 
-def load_results(folder: str | Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The numbers stored in a folder by the same settings; None if there are none."""
+def read_results(folder: str | Path, settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The numbers that the same settings left in a folder; None if there are none.
+
+    Raises:
+        ValueError: if the folder holds the numbers of other settings, naming those that differ, or a damaged file.
+    """
     path = Path(folder) / RESULTS
     if not path.exists():
         return None
     try:
         stored = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is damaged ({error}); remove it to run the experiment again") from error
-    return stored["numbers"] if stored.get("settings") == settings else None
+        before, numbers = stored["settings"], stored["numbers"]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}); remove it to run the experiment again") from error
+    now = json.loads(json.dumps(settings))  # tuples as lists, as they are stored
+    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if changed:
+        lines = [f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in changed[:5]]
+        raise ValueError(
+            f"{path} holds results of other settings; choose another --output, or remove it\n" + "\n".join(lines)
+        )
+    return numbers
 
 
 def save_figure(figure: Any, path: str | Path) -> Path:

@@ -8,7 +8,7 @@ import yaml
 
 from fedgen.evaluation import ScoreRecord, append_records
 from fedgen.evaluation.scores_file import SCORES_FILE
-from fedgen.experiments.digits_fid_loss import compare, digits_fid_loss, draw_pairs, last_scores, table_of, train
+from fedgen.experiments.digits_fid_loss import compare, digits_fid_loss, draw_pairs, last_scores, table_of
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "wgan_gp_digits_fid.yaml"
 
@@ -43,13 +43,6 @@ def test_too_few_seeds_or_no_recipe_are_refused_before_any_run(tmp_path):
         digits_fid_loss(tmp_path, RECIPE, seeds=1)
     with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist.*--recipe"):
         digits_fid_loss(tmp_path, tmp_path / "nowhere.yaml")
-
-
-def test_a_run_that_fails_is_reported_with_the_end_of_its_output(tmp_path):
-    bad = tmp_path / "bad.yaml"
-    bad.write_text("model: {class_path: fedgen.models.Nothing}\n")
-    with pytest.raises(ChildProcessError, match=r"failed with status 2; the end of .*with-0.log:\n(.*\n)*.*Nothing"):
-        train(bad, tmp_path, "with", 0, [])
 
 
 @pytest.mark.slow

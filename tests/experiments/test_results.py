@@ -4,20 +4,28 @@ import json
 
 import pytest
 
-from fedgen.experiments.results import load_results, save_results
+from fedgen.experiments.results import read_results, save_results
 
 
 def test_numbers_are_stored_with_settings_and_versions_and_found_by_settings(tmp_path):
-    path = save_results(tmp_path, "toy", {"seed": 1}, {"value": [1.5]})
+    path = save_results(tmp_path, "toy", {"seed": 1, "sizes": (1, 2)}, {"value": [1.5]})
     stored = json.loads(path.read_text())
     assert stored["experiment"] == "toy"
     assert {"python", "torch", "fedgen"} <= set(stored["versions"])
-    assert load_results(tmp_path, {"seed": 1}) == {"value": [1.5]}
-    assert load_results(tmp_path, {"seed": 2}) is None
-    assert load_results(tmp_path / "elsewhere", {"seed": 1}) is None
+    assert read_results(tmp_path, {"seed": 1, "sizes": (1, 2)}) == {"value": [1.5]}
+    assert read_results(tmp_path / "elsewhere", {"seed": 1}) is None
 
 
-def test_a_damaged_file_is_named(tmp_path):
-    (tmp_path / "results.json").write_text("{")
+def test_results_of_other_settings_are_kept_and_the_difference_named(tmp_path):
+    save_results(tmp_path, "toy", {"seed": 1, "k": 5}, {"value": 1})
+    with pytest.raises(
+        ValueError, match=r"results of other settings; choose another --output(.*\n)+  seed: 1 there, 2"
+    ):
+        read_results(tmp_path, {"seed": 2, "k": 5})
+
+
+@pytest.mark.parametrize("text", ["{", '{"settings": {}}', "[]", "\udcff"])
+def test_a_damaged_file_is_named(tmp_path, text):
+    (tmp_path / "results.json").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=r"results.json is damaged.*remove it"):
-        load_results(tmp_path, {})
+        read_results(tmp_path, {})

@@ -1,0 +1,121 @@
+"""How avg and all rank the same generators, beside controls over IID clients of the same sizes."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedgen.scores import excess_inversions, inversions, kendall_tau
+
+Rows = Mapping[str, Mapping[str, Mapping[str, Any]]]  # generator -> score -> as `federation.rows_of` gives it
+
+
+def column(rows: Rows, score: str, aggregate: str) -> list[float]:
+    """One score's values under an aggregate, in the generators' order."""
+    return [float(row[score][aggregate]) for row in rows.values()]
+
+
+def errors_of(rows: Rows, score: str, aggregate: str) -> list[float]:
+    """The standard errors of `column` over generated images; zero where none were computed."""
+    return [float(row[score].get("errors", {}).get(aggregate, 0.0)) for row in rows.values()]
+
+
+def compare(rows: Rows, controls: Sequence[Rows], score: str) -> dict[str, Any]:
+    """What avg and all of one score say of the same generators, as numbers for `results.json`.
+
+    Keys: "tau" (None where a column is constant), "pairs", "inverted" ([place, place] of the pairs that avg and all
+    order differently), "beyond error" (how many of these exceed their errors in both columns), "control inverted" and
+    "control beyond error" (one number an IID control), "excess" and "excess beyond error" (less the controls' mean),
+    "evidence" (pairs inverted beyond their errors and in no control), "gap" (avg - all: mean, min, max, and "spread",
+    max - min, which is 0 for a score that cannot rank in two ways) and "control gap" (the same of each control).
+
+    Args:
+        rows: scores of every generator over the clients.
+        controls: of the same generators over IID clients; may be empty.
+        score: which, e.g. "fid".
+
+    Raises:
+        ValueError: for fewer than two generators, or controls of others.
+    """
+    for control in controls:
+        if list(control) != list(rows):
+            raise ValueError("a control must hold the same generators in the same order")
+    columns = column(rows, score, "avg"), column(rows, score, "all")
+    errors = errors_of(rows, score, "avg"), errors_of(rows, score, "all")
+    found = inversions(*columns, *errors)
+    excess = [
+        excess_inversions(
+            columns,
+            (column(control, score, "avg"), column(control, score, "all")),
+            errors,
+            (errors_of(control, score, "avg"), errors_of(control, score, "all")),
+        )
+        for control in controls
+    ]
+    evidence = {(pair.first, pair.second) for pair in found if pair.beyond_error}
+    for one in excess:
+        evidence &= {(pair.first, pair.second) for pair in one.evidence}
+    constant = any(len(set(values)) == 1 for values in columns)
+    return {
+        "tau": None if constant else kendall_tau(*columns),
+        "pairs": len(rows) * (len(rows) - 1) // 2,
+        "inverted": [[pair.first, pair.second] for pair in found],
+        "beyond error": sum(pair.beyond_error for pair in found),
+        "control inverted": [len(one.control) for one in excess],
+        "control beyond error": [sum(pair.beyond_error for pair in one.control) for one in excess],
+        "excess": statistics.mean(one.excess for one in excess) if excess else None,
+        "excess beyond error": statistics.mean(one.excess_beyond_error for one in excess) if excess else None,
+        "evidence": sorted(map(list, evidence)),
+        "gap": gap_of(rows, score),
+        "control gap": [gap_of(control, score) for control in controls],
+    }
+
+
+def gap_of(rows: Rows, score: str) -> dict[str, float]:
+    """avg - all over the generators: mean, min, max and spread (max - min)."""
+    gaps = [a - b for a, b in zip(column(rows, score, "avg"), column(rows, score, "all"))]
+    return {"mean": statistics.mean(gaps), "min": min(gaps), "max": max(gaps), "spread": max(gaps) - min(gaps)}
+
+
+def comparison_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Table:
+    """What `compare` found of several scores, a line each.
+
+    Args:
+        found: by what is measured, e.g. "FID" or "FID, PCA-64".
+        title: of the table.
+    """
+    table = Table(
+        title=escape(title),
+        caption="inverted: pairs of generators that avg and all order differently, beyond 1.96 standard errors of both;"
+        " control: the same over IID clients of the same sizes, which have bias and noise but no heterogeneity; only"
+        " the excess over it is evidence",
+        caption_justify="left",
+    )
+    headings = ("score", "pairs", "Kendall tau", "inverted", "beyond error", "control", "its beyond", "excess beyond")
+    for heading in (*headings, "avg - all (spread)"):
+        table.add_column(heading, justify="left" if heading == "score" else "right")
+    for name, row in found.items():
+        gap = row["gap"]
+        table.add_row(
+            escape(name),
+            str(row["pairs"]),
+            "-" if row["tau"] is None else f"{row['tau']:.3f}",
+            str(len(row["inverted"])),
+            str(row["beyond error"]),
+            _mean(row["control inverted"]),
+            _mean(row["control beyond error"]),
+            "-" if row["excess beyond error"] is None else f"{row['excess beyond error']:+.3g}",
+            f"{gap['mean']:.4g} ({gap['spread']:.2g})",
+        )
+    return table
+
+
+def expectation(text: str, met: bool) -> str:
+    """A line that says whether an expected outcome was seen: "as expected: ..." or "not seen: ..."."""
+    return f"{'as expected' if met else 'not seen'}: {text}"
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{statistics.mean(values):.3g}" if values else "-"
