@@ -19,7 +19,7 @@ def test_numbers_are_stored_with_settings_and_versions_and_found_by_settings(tmp
 def test_results_of_other_settings_are_kept_and_the_difference_named(tmp_path):
     save_results(tmp_path, "toy", {"seed": 1, "k": 5}, {"value": 1})
     with pytest.raises(
-        ValueError, match=r"results of other settings; choose another --output(.*\n)+  seed: 1 there, 2"
+        ValueError, match=r"results of other settings; choose another(.*\n)+  seed: 1 there, 2"
     ):
         read_results(tmp_path, {"seed": 2, "k": 5})
 
