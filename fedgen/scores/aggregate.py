@@ -24,6 +24,7 @@ class FederatedScore:
         error_parts: {"generated": {...}, "real": {...}}, standard errors with the other side's images held fixed. Two
             checkpoints scored against the same clients share the second, so their difference has mostly the first.
         client_errors: float64 [K], standard errors of `per_client`; None if they were not asked for.
+        client_error_parts: {"generated": [K], "real": [K]}, their parts as in `error_parts`.
         errors_over_clients: standard errors of "avg" and "all" where the clients stand for others that might have been
             there, each with its images: they say how far the values hold beyond these clients. With more than one
             client; not part of `errors`, which are for these clients.
@@ -39,6 +40,7 @@ class FederatedScore:
     client_errors: Tensor | None = None
     higher_is_better: bool = False
     errors_over_clients: dict[str, float] = field(default_factory=dict)
+    client_error_parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
@@ -108,7 +110,7 @@ def combine(
     weights: Tensor,
     terms: dict[str, dict[str, float]] | None = None,
     error_parts: dict[str, dict[str, float]] | None = None,
-    client_errors: Tensor | None = None,
+    client_error_parts: dict[str, Tensor] | None = None,
     higher_is_better: bool = False,
     errors_over_clients: dict[str, float] | None = None,
 ) -> FederatedScore:
@@ -117,7 +119,16 @@ def combine(
     values = {"avg": aggregate(per_client, weights), "all": pooled, "worst": worst}
     parts = error_parts or {}
     errors = {key: sum(part[key] ** 2 for part in parts.values()) ** 0.5 for key in values} if parts else {}
-    over_clients = errors_over_clients or {}
+    own = client_error_parts or {}
     return FederatedScore(
-        name, per_client, values, errors, terms or {}, parts, client_errors, higher_is_better, over_clients
+        name,
+        per_client,
+        values,
+        errors,
+        terms or {},
+        parts,
+        torch.stack([part.square() for part in own.values()]).sum(0).sqrt() if own else None,
+        higher_is_better,
+        errors_over_clients or {},
+        own,
     )

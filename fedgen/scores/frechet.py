@@ -18,6 +18,7 @@ from fedgen.scores.frechet_errors import (
     sample_deviations,
     sample_pool,
 )
+from fedgen.scores.over_clients import errors_over_clients
 from fedgen.scores.roots import Roots, factor, stack, stackable, trace_sqrt
 from fedgen.statistics.gaussian import Gaussian, RunningPool, check_features, summarize
 
@@ -121,7 +122,7 @@ class FrechetReference:
         summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu())
         _check_dim(len(self._means[0]), summary.dim)
         influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
-        batches = self._batches + ([self._pool] if len(self.counts) > 1 else [])
+        batches = ([self._pool] if len(self.counts) > 1 else []) + self._batches
         distances, terms = self._distances(batches, summary, influences)
         clients, pool = len(self.counts), self._pool.members[0]
         named = {
@@ -130,7 +131,17 @@ class FrechetReference:
         counted = distances[:clients].masked_fill(self.weights == 0, -1.0)
         parts = influences.parts(int(counted.argmax()), pool) if influences else None
         own = influences.of_clients() if influences else None
-        return combine("fid", distances[:clients], float(distances[pool]), self.weights, named, parts, own)
+        over_clients = self._over_clients(distances[:clients], influences) if influences else None
+        return combine(
+            "fid",
+            distances[:clients],
+            float(distances[pool]),
+            self.weights,
+            named,
+            parts,
+            own,
+            errors_over_clients=over_clients,
+        )
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:
         """FID to each client alone, float64 [K], for those who do not need the pool's."""
@@ -155,6 +166,12 @@ class FrechetReference:
         covariances = torch.stack(self._traces) + summary.trace(self.ddof) - 2 * traces
         terms = {"mean": means, "covariance": covariances.clamp(min=0)}
         return terms["mean"] + terms["covariance"], terms
+
+    def _over_clients(self, per_client: Tensor, influences: InfluenceErrors) -> dict[str, float]:
+        if len(self.counts) < 2:
+            return {}
+        slopes = influences.slopes.result(self._means, influences.summary.mean, self._traces, self._scales)
+        return errors_over_clients(per_client, slopes, self.weights)
 
     def _factor(self, number: int, summary: Gaussian) -> Roots:
         try:

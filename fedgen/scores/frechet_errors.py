@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedgen.scores.frechet_slopes import PoolSlopes
 from fedgen.scores.roots import Roots, coordinates, factor
 from fedgen.scores.uncertainty import Spectrum, influence, mean_variance, spectrum
 from fedgen.seeds import generator
@@ -109,9 +110,13 @@ class InfluenceErrors:
         self.squares = self.images.square().sum(1)
         self.generated: dict[int, Tensor] = {}  # influences of generated images [p] on each distribution's distance
         self.real: dict[int, float] = {}  # variance from real images
+        self.slopes = PoolSlopes(len(weights))
 
     def visit(self, batch: Batch, means: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
-        """tr sqrt(C_i C_G) of a batch's distributions [k], after noting the influences on their distances."""
+        """tr sqrt(C_i C_G) of a batch's distributions [k], after noting the influences on their distances.
+
+        The pool, where it is not the only client, is visited first.
+        """
         seen = spectrum(batch.roots, self.covariance, self.rank)
         rows = batch.roots.rows
         transported = seen.at_others(rows, self.images)
@@ -120,7 +125,18 @@ class InfluenceErrors:
             self.generated[member] = influence(self.squares, self.images @ -shift, transported[slot], self.scale)
             own = _own_influence(rows[slot], seen, slot, sample, shift, scales[member])
             self.real[member] = self._real_variance(own, sample)
+        if batch.members == [len(self.weights)]:
+            self._at_pool(batch, seen, own)
+        else:
+            self.slopes.at(batch.members, batch.roots)
         return seen.traces()
+
+    def _at_pool(self, batch: Batch, seen: Spectrum, own: Tensor) -> None:
+        sample = batch.samples[0]
+        if sample.shares is None:
+            self.slopes.from_map(batch.roots, seen)
+        else:
+            self.slopes.from_images(own, sample.shares, sample.clients)
 
     def parts(self, worst: int, pool: int) -> dict[str, dict[str, float]]:
         """Standard errors {"generated": ..., "real": ...} of avg, all and worst.
@@ -143,10 +159,12 @@ class InfluenceErrors:
             "real": {key: variance**0.5 for key, variance in real.items()},
         }
 
-    def of_clients(self) -> Tensor:
-        """Standard error of each client's own score, float64 [K]: over generated and real images both."""
-        variances = [self._generated_variance(self.generated[i]) + self.real[i] for i in range(len(self.weights))]
-        return torch.tensor(variances, dtype=torch.float64).sqrt()
+    def of_clients(self) -> dict[str, Tensor]:
+        """Standard errors of each client's own score {"generated": float64 [K], "real": [K]}."""
+        places = range(len(self.weights))
+        variances = {"generated": [self._generated_variance(self.generated[i]) for i in places]}
+        variances["real"] = [self.real[i] for i in places]
+        return {side: torch.tensor(values, dtype=torch.float64).sqrt() for side, values in variances.items()}
 
     def _generated_variance(self, influences: Tensor) -> float:
         return float(mean_variance(influences, count=self.summary.count))

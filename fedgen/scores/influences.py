@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedgen.scores.over_clients import errors_over_clients
 from fedgen.scores.uncertainty import mean_variance
 
 
@@ -19,7 +20,8 @@ class Influences:
     Args:
         generated: of the generated images on every client's score, and on the pool's as the last row [K + 1, m].
         real: of each client's images on its own score, K tensors [n_i].
-        pool: of each client's images on the pool's score, for client i divided by its weight, K tensors [n_i].
+        pool: of each client's images on the pool's score, for client i divided by its weight, K tensors [n_i], up to
+            one constant for all.
         weights: the clients' [K].
         worst: place of the worst client.
     """
@@ -41,9 +43,14 @@ class Influences:
             "real": {key: float(value) ** 0.5 for key, value in real.items()},
         }
 
-    def client_variances(self) -> Tensor:
-        """Variances of the clients' own scores over images of both sides, float64 [K]."""
-        return torch.stack([mean_variance(part) for part in self.real]) + mean_variance(self.generated[:-1])
+    def client_parts(self) -> dict[str, Tensor]:
+        """Standard errors {"generated": [K], "real": [K]} of the clients' own scores."""
+        real = torch.stack([mean_variance(part) for part in self.real])
+        return {"generated": mean_variance(self.generated[:-1]).sqrt(), "real": real.sqrt()}
+
+    def over_clients(self, per_client: Tensor) -> dict[str, float]:
+        """Standard errors of avg and all over clients, for their scores [K]."""
+        return errors_over_clients(per_client, torch.stack([part.mean() for part in self.pool]), self.weights)
 
 
 def shared_errors(rows: Tensor, weights: Tensor, worst: int) -> dict[str, float]:

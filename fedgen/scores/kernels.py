@@ -2,16 +2,22 @@
 
 The polynomial kernel is that of KID (Binkowski et al. 2018, arXiv 1801.01401). It depends on the features' scale, so
 its values compare within one embedding only.
+
+On few features it is the inner product of few monomials, phi: sum_b k(a, b) = <phi(a), sum_b phi(b)>. The same sums
+then take time in n + m in place of n m: a second in place of ten minutes for 100,000 points in the plane.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from math import comb, factorial, prod
 
 import torch
 from torch import Tensor
 
 BLOCK = 2048  # images of a block: memory beyond the features is a few blocks of [2048, D] and [2048, 2048]
+MONOMIALS = 64  # at most, for sums by monomials: D = 5 under the cubic kernel
 
 
 class Kernel(ABC):
@@ -36,6 +42,10 @@ class Kernel(ABC):
     @abstractmethod
     def profile(self, u: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         """f(u) and f'(u) of u float64 [n, m] with D = dim, in memory of their own; u is overwritten."""
+
+    def monomials(self, x: Tensor) -> Tensor | None:
+        """phi(x) float64 [n, M] with k(x, y) = <phi(x), phi(y)>, M at most 64; None where there is none so small."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,16 @@ class PolynomialKernel(Kernel):
         base = u.mul_(gamma).add_(self.coef0)
         power = base.pow(self.degree - 1)
         return base.mul_(power), power.mul_(self.degree * gamma)
+
+    def monomials(self, x: Tensor) -> Tensor | None:
+        dim, gamma = x.shape[1], 1.0 / x.shape[1] if self.gamma is None else self.gamma
+        if comb(dim + self.degree, self.degree) > MONOMIALS or gamma < 0 or self.coef0 < 0:
+            return None  # a negative coefficient has no real root
+        # <z, z'>^degree of z = (sqrt(gamma) x, sqrt(coef0)), by the multinomial theorem
+        z = torch.cat([x.double() * gamma**0.5, x.new_full((len(x), 1), self.coef0**0.5, dtype=torch.float64)], 1)
+        terms = list(combinations_with_replacement(range(dim + 1), self.degree))
+        times = [factorial(self.degree) / prod(factorial(term.count(j)) for j in set(term)) for term in terms]
+        return z[:, torch.tensor(terms, device=x.device)].prod(2) * z.new_tensor(times).sqrt()
 
     def _power(self, products: Tensor, dim: int) -> Tensor:
         base = products.mul_(1.0 / dim if self.gamma is None else self.gamma).add_(self.coef0)
@@ -132,6 +152,11 @@ def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> t
         clients: which client each image is of, int64 [n], ascending.
         shares: weight of each image b in the second sum, float64 [n].
     """
+    if kernel.monomials(x[:1]) is not None:
+        number = int(clients[-1]) + 1
+        of_clients = _monomial_sums(x, clients, number, kernel)
+        weighted = _monomial_sums(x, torch.zeros_like(clients), 1, kernel, shares)[0]
+        return _rows(x, of_clients, kernel, clients), _rows(x, weighted, kernel)
     own = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     weighted = torch.zeros_like(own)
     for rows, columns in block_pairs(len(x), len(x), symmetric=True):
@@ -158,6 +183,10 @@ def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kerne
         y: features of the generated images [m, D].
         kernel: the kernel.
     """
+    if kernel.monomials(x[:1]) is not None:
+        single = torch.zeros(len(y), dtype=torch.int64, device=y.device)
+        of_clients, generated = _monomial_sums(x, clients, number, kernel), _monomial_sums(y, single, 1, kernel)[0]
+        return _rows(y, of_clients.T, kernel).T, _rows(x, generated, kernel)
     over_clients = torch.zeros(number, len(y), dtype=torch.float64, device=x.device)
     over_generated = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     for rows, columns in block_pairs(len(x), len(y), symmetric=False):
@@ -165,3 +194,35 @@ def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kerne
         over_generated[rows] += block.sum(1)
         over_clients[:, columns].index_add_(0, clients[rows], block)
     return over_clients, over_generated
+
+
+def _monomial_sums(
+    x: Tensor, groups: Tensor, number: int, kernel: Kernel, shares: Tensor | None = None
+) -> Tensor:
+    """Sums of phi(x), each times its share, over each group's images, float64 [number, M]."""
+    sums = None
+    for start in range(0, len(x), BLOCK):
+        rows = slice(start, start + BLOCK)
+        phi = _monomials(x[rows], kernel)
+        if shares is not None:
+            phi = phi * shares[rows].unsqueeze(1)
+        sums = phi.new_zeros(number, phi.shape[1]) if sums is None else sums
+        sums.index_add_(0, groups[rows], phi)
+    assert sums is not None
+    return sums
+
+
+def _rows(x: Tensor, sums: Tensor, kernel: Kernel, groups: Tensor | None = None) -> Tensor:
+    """<phi(x), sums>, float64: [n] for sums [M], [n, K] for [M, K]; for [K, M] and groups, [n] with each one's own."""
+    found = []
+    for start in range(0, len(x), BLOCK):
+        rows = slice(start, start + BLOCK)
+        phi = _monomials(x[rows], kernel)
+        found.append(phi @ sums if groups is None else (phi * sums[groups[rows]]).sum(1))
+    return torch.cat(found)
+
+
+def _monomials(x: Tensor, kernel: Kernel) -> Tensor:
+    phi = kernel.monomials(x)
+    assert phi is not None
+    return phi

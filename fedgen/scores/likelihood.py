@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, Weights, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.over_clients import errors_over_clients
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_features
 
@@ -74,18 +75,15 @@ class LikelihoodReference:
         per_client = torch.stack([part.mean() for part in logs])
         used = self.weights > 0
         sums = [weight / len(part) * part.sum() for part, weight in zip(logs, self.weights) if weight > 0]
-        worst = int(per_client.masked_fill(~used, torch.inf).argmin())
-        values = {
-            "avg": float(self.weights[used] @ per_client[used]),
-            "all": float(torch.stack(sums).sum()),
-            "worst": float(per_client[worst]),
-        }
+        pooled = float(torch.stack(sums).sum())
         if not errors:
-            return FederatedScore("ll", per_client, values)
+            return combine("ll", per_client, pooled, self.weights, higher_is_better=True)
+        worst = int(per_client.masked_fill(~used, torch.inf).argmin())
         variances = torch.stack([_variance(part) for part in logs])
         average = float((self.weights[used].square() @ variances[used]).sqrt())
-        found = {"avg": average, "all": average, "worst": float(variances[worst].sqrt())}
-        return FederatedScore("ll", per_client, values, found, {}, {"real": found}, variances.sqrt())
+        parts = {"real": {"avg": average, "all": average, "worst": float(variances[worst].sqrt())}}
+        own, over_clients = {"real": variances.sqrt()}, errors_over_clients(per_client, per_client, self.weights)
+        return combine("ll", per_client, pooled, self.weights, None, parts, own, True, over_clients)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.joined import joined
 from fedgen.scores.kernels import block_pairs
 from fedgen.scores.manifold_counts import Balls, cover_changes
 from fedgen.scores.manifold_errors import (
@@ -22,6 +23,7 @@ from fedgen.scores.manifold_errors import (
     without_real,
 )
 from fedgen.scores.neighbours import nearest
+from fedgen.scores.over_clients import client_means, errors_over_clients
 from fedgen.scores.pairwise import Points, lower_bounds, pairs_within
 from fedgen.statistics.gaussian import check_clients, check_features
 
@@ -53,7 +55,7 @@ class ManifoldReference:
                 "leave the client out"
             )
         parts = [part.to(device or parts[0].device) for part in parts]
-        self._points = Points(parts[0] if len(parts) == 1 else torch.cat(parts))
+        self._points = Points(joined(parts))
         clients = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(self.counts))
         self._own, self._pool = nearest(self._points, self.k, clients)
         self._clients = clients.to(self._points.squares.device)
@@ -110,13 +112,20 @@ class ManifoldReference:
         found = _values(own, pool, made, self.counts, self.k)
         worst = {name: int(values[:-1].argmin()) for name, values in found.items()}
         parts = self._errors(own, pool, made, worst) if errors else {}
-        return {name: self._score(name, found[name], *parts.get(name, (None, None))) for name in NAMES}
+        return {name: self._score(name, found[name], *parts.get(name, (None, None, None))) for name in NAMES}
 
     def _score(
-        self, name: str, values: Tensor, parts: dict[str, dict[str, float]] | None, of_clients: Tensor | None
+        self,
+        name: str,
+        values: Tensor,
+        parts: dict[str, dict[str, float]] | None,
+        of_clients: dict[str, Tensor] | None,
+        of_pool: Tensor | None,
     ) -> FederatedScore:
-        pooled = float(values[-1])
-        return combine(name, values[:-1], pooled, self.weights, None, parts, of_clients, higher_is_better=True)
+        per_client, pooled, over_clients = values[:-1], float(values[-1]), None
+        if of_pool is not None:
+            over_clients = errors_over_clients(per_client, of_pool, self.weights, resolve_weights("examples", self.counts))
+        return combine(name, per_client, pooled, self.weights, None, parts, of_clients, True, over_clients)
 
     def _balls(self, generated: Tensor, errors: bool) -> tuple[Balls, Balls, Balls]:
         """Balls of each client, of the pool and of the generated set, with everything counted."""
@@ -141,8 +150,8 @@ class ManifoldReference:
 
     def _errors(
         self, own: Balls, pool: Balls, made: Balls, worst: dict[str, int]
-    ) -> dict[str, tuple[dict[str, dict[str, float]], Tensor]]:
-        """Of each score: standard errors {"generated", "real"} of avg, all and worst, and those of the clients."""
+    ) -> dict[str, tuple[dict[str, dict[str, float]], dict[str, Tensor], Tensor]]:
+        """Of each score: errors {"generated", "real"} of avg, all and worst, of the clients, and slopes of the pool."""
         recalled = (made.cover[0] > 0).cpu()
         shares = torch.tensor(self.counts, dtype=torch.float64)
         lost = cover_changes(made, self._clients, len(self.counts)).cpu()
@@ -163,7 +172,9 @@ class ManifoldReference:
                 "real": real_variances(over_own[name].cpu(), over_pool[name].cpu(), self.counts, *args),
             }
             roots = {side: {key: value**0.5 for key, value in parts.items()} for side, (parts, _) in sides.items()}
-            found[name] = (roots, (sides["generated"][1] + sides["real"][1]).sqrt())
+            of_clients = {side: variances.sqrt() for side, (_, variances) in sides.items()}
+            of_pool = client_means(over_pool[name].cpu(), self.counts) * (1 - sum(self.counts))
+            found[name] = (roots, of_clients, of_pool)
         return found
 
 

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.joined import joined
 from fedgen.scores.kernels import Kernel, PolynomialKernel, cross_sums, within_sums
 from fedgen.scores.mmd_errors import ClientSums, generated_variances, real_variances
+from fedgen.scores.over_clients import errors_over_clients
 from fedgen.statistics.gaussian import check_clients, check_features
 
 Estimator = Literal["u", "v"]
@@ -93,7 +95,7 @@ class KernelReference:
         check_means(parts, estimator)
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)
-        self.features = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self.features = joined(parts)
         counts = torch.tensor(self.counts)
         self._clients = torch.repeat_interleave(torch.arange(len(parts)), counts)
         shares = (self.weights / counts)[self._clients]
@@ -155,8 +157,9 @@ class KernelReference:
             "real": real_variances(self._sums, over_generated / len(generated), worst),
         }
         roots = {side: {key: value**0.5 for key, value in parts.items()} for side, (parts, _) in found.items()}
-        of_clients = (found["generated"][1] + found["real"][1]).sqrt()
-        return combine("kid", per_client, pooled, self.weights, error_parts=roots, client_errors=of_clients)
+        own = {side: variances.sqrt() for side, (_, variances) in found.items()}
+        over_clients = errors_over_clients(per_client, self._sums.slopes(means), self.weights)
+        return combine("kid", per_client, pooled, self.weights, None, roots, own, errors_over_clients=over_clients)
 
 
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:

@@ -52,6 +52,21 @@ class ClientSums:
         """A_pool, the mean kernel within the pool, scalar."""
         return _weighted_mean(*self.pool_moments(), self.unbiased)
 
+    def slopes(self, between: Tensor) -> Tensor:
+        """Slope [K] of the pool's MMD^2 as its mixture moves towards each client, up to a constant.
+
+        Args:
+            between: mean kernel of each client with the generated images [K].
+        """
+        total, squares, norm = self.pool_moments()
+        slope = 2 * (self.per_client(self.weighted) / self.counts - total)
+        if self.unbiased:
+            shares = self.weights / self.counts
+            diagonal = 2 * (shares * self.per_client(self.diagonal) / self.counts - squares)
+            mean = _weighted_mean(total, squares, norm, unbiased=True)
+            slope = (slope - diagonal + mean * 2 * (shares - norm)) / (1 - norm)
+        return slope - 2 * between
+
 
 def generated_variances(
     between: Tensor, rows: Tensor, diagonal: Tensor, weights: Tensor, worst: int, unbiased: bool

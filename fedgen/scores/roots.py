@@ -124,6 +124,25 @@ def coordinates(root: Roots, deviations: Tensor) -> Tensor:
     return (deviations @ rows.T) / norms  # rows of an eigenvector root are orthogonal
 
 
+def solved(root: Roots, columns: Tensor) -> Tensor:
+    """W [D, q] with x W = z C for every x [D] and its `coordinates` z, given columns C [r, q]; of a single root."""
+    rows = root.rows[0]
+    if isinstance(root.stored, Triangle):
+        return torch.linalg.solve_triangular(rows, columns, upper=True)
+    return rows.T @ (columns / rows.square().sum(1, keepdim=True))
+
+
+def squared_norms(root: Roots, columns: Tensor) -> Tensor:
+    """|R_i W|^2 = tr(W^T C_i W), float64 [k], for columns W [D, q]."""
+    if isinstance(root.stored, Triangle):
+        strips = root.stored.rows()
+        return torch.stack([(strip @ columns[i:]).square().sum() for i, strip in strips]).sum(0, keepdim=True)
+    k, r, dim = root.stored.shape
+    step = max(1, ROWS // max(r, 1))
+    parts = [rows.reshape(-1, dim) @ columns for rows in root.stored.split(step)]
+    return torch.cat([part.view(-1, r * columns.shape[1]).square().sum(1) for part in parts])
+
+
 def sandwich(root: Roots, covariance: Tensor) -> Tensor:
     """R_i C R_i^T [k, r, r]; only the upper triangle is filled if the root is triangular."""
     if isinstance(root.stored, Triangle):

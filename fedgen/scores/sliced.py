@@ -151,8 +151,9 @@ class SlicedReference:
         rows = slices.scaled(slopes)
         found = Influences(rows.generated, rows.real, list(rows.pool.split(self.counts)), self.weights, worst)
         parts = {**found.parts(), "projections": shared_errors(rows.powers, self.weights, worst)}
-        of_clients = found.client_variances() + mean_variance(rows.powers[:-1])
-        return combine(name, distances[:-1], pooled, self.weights, None, parts, of_clients.sqrt())
+        own = {**found.client_parts(), "projections": mean_variance(rows.powers[:-1]).sqrt()}
+        over_clients = found.over_clients(distances[:-1])
+        return combine(name, distances[:-1], pooled, self.weights, None, parts, own, errors_over_clients=over_clients)
 
     def _slices(self, generated: Tensor) -> "Slices":
         number = len(self.counts)

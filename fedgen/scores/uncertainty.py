@@ -38,7 +38,7 @@ def mean_variance(influence: Tensor, shares: Tensor | None = None, count: float 
     if shares is None:
         return influence.var(dim=-1) / (count or number)
     centred = influence - (influence * shares).sum(-1, keepdim=True)
-    return (shares * centred).square().sum(-1) / (1 - shares.square().sum())
+    return (shares * centred).square().sum(-1) / (1 - shares.square().sum()).clamp(min=torch.finfo(shares.dtype).eps)
 
 
 @dataclass(frozen=True, eq=False)

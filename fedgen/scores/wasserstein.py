@@ -16,6 +16,7 @@ from fedgen import seeds
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
 from fedgen.scores.critic import Critic, CriticOptions, Side, train_critic
 from fedgen.scores.influences import Influences
+from fedgen.scores.joined import joined
 from fedgen.statistics.gaussian import check_clients, check_features
 
 CHECKED = 0.25  # share of the training images on which the stop rule looks, where images are held out
@@ -39,7 +40,7 @@ class WassersteinReference:
         self.options = options or CriticOptions()
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)
-        self.features = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self.features = joined(parts)
         self.critics: list[Critic] = []
         self._parts: list[Parts] = []
         for client, count in enumerate(self.counts):
@@ -96,8 +97,10 @@ class WassersteinReference:
         worst = int(per_client.masked_fill(self.weights == 0, -torch.inf).argmax())
         both = rows if number > 1 else rows[[0, 0]]
         found = Influences(both, real, pool, self.weights, worst)
-        own = found.client_variances().sqrt()
-        return combine("w1", per_client, pooled, self.weights, None, found.parts(), own)
+        own, over_clients = found.client_parts(), found.over_clients(per_client)
+        return combine(
+            "w1", per_client, pooled, self.weights, None, found.parts(), own, errors_over_clients=over_clients
+        )
 
     def _train(self, generated: Tensor, divided: Parts, clients: list[int]) -> Critic:
         """The critic between generated images and those of one client, or of all."""
@@ -113,8 +116,8 @@ class WassersteinReference:
         positions = [self._parts[client][purpose] for client in counted]
         masses = [float(self.weights[client]) or 1.0 for client in counted]
         shares = [torch.full((len(p),), mass / len(p), dtype=torch.float64) for p, mass in zip(positions, masses)]
-        joined = torch.cat(shares)
-        return Side(self.features, torch.cat(positions), joined / joined.sum())
+        every = torch.cat(shares)
+        return Side(self.features, torch.cat(positions), every / every.sum())
 
     def _values(self, critic: Critic, client: int) -> Tensor:
         return critic.values(Side.plain(self.features, self._parts[client]["measure"]))

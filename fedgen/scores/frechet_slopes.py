@@ -1,0 +1,61 @@
+"""How the distance to the pool moves as its mixture moves towards each client: the influence of a client as a whole.
+
+It is the mean of the images' influence h over the client's images, which needs no images. With the transport map
+T = W W^T of the pool, its scale c, d_i = mu_i - mu_pool and population covariances C_i = R_i^T R_i it is
+    2 (mu_pool - mu_G)^T d_i + c (tr C_i + |d_i|^2 - |R_i W|^2 - |d_i W|^2) + const.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.roots import Roots, solved, squared_norms
+from fedgen.scores.uncertainty import Spectrum
+
+
+class PoolSlopes:
+    """Slopes of the pool's distance towards K clients, gathered batch by batch, the pool's first.
+
+    Args:
+        number: of clients K.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._transported = torch.zeros(number, dtype=torch.float64)
+        self._map: Tensor | None = None  # W
+        self._found: Tensor | None = None
+
+    def from_images(self, influences: Tensor, shares: Tensor, clients: Tensor) -> None:
+        """Takes them from the influences [p] of all the pool's images, with their shares and the clients they are of."""
+        sums, masses = torch.zeros_like(self._transported), torch.zeros_like(self._transported)
+        sums.index_add_(0, clients, (influences * shares).to(sums))
+        masses.index_add_(0, clients, shares.to(masses))
+        self._found = torch.where(masses > 0, sums / masses, 0.0)
+
+    def from_map(self, roots: Roots, seen: Spectrum) -> None:
+        """Takes the pool's transport map from its root and spectrum, for clients that are still to come."""
+        rank = int(seen.ranks[0])
+        vectors, sizes = seen.vectors[0][:, -rank:], seen.roots()[0][-rank:]
+        self._map = solved(roots, vectors * sizes.sqrt())
+
+    def at(self, members: list[int], roots: Roots) -> None:
+        """Takes in clients by their covariances' roots."""
+        if self._map is not None:
+            self._transported[members] = squared_norms(roots, self._map).to(self._transported)
+
+    def result(self, means: Sequence[Tensor], generated: Tensor, traces: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+        """The slopes, float64 [K], up to a constant.
+
+        Args:
+            means: of the clients' features, then the pool's.
+            generated: mean of the generated features [D].
+            traces: of the clients' covariances, then the pool's.
+            scales: n / (n - ddof) of the clients, then the pool: what the covariances are of the populations'.
+        """
+        if self._found is not None or self._map is None:
+            return torch.zeros_like(self._transported) if self._found is None else self._found
+        away = torch.stack(list(means[:-1])) - means[-1]
+        own = (torch.stack(list(traces[:-1])) - self._transported) / torch.tensor(scales[:-1], dtype=torch.float64)
+        between = away.square().sum(1) - (away @ self._map).square().sum(1)
+        return 2 * (away @ (means[-1] - generated)) + scales[-1] * (own + between)

@@ -1,0 +1,47 @@
+"""Standard errors of avg and all where the clients themselves are a sample of a population of clients.
+
+A client then comes with all its images, so the unit that varies is the client: its weight times the mean of the score's
+influence over its images. What these errors hold of the real images' spread they hold through the clients' scores; the
+generated set is one and the same for all clients, and its own spread (`error_parts["generated"]`) is not in them.
+"""
+
+import torch
+from torch import Tensor
+
+from fedgen.scores.uncertainty import mean_variance
+
+
+def errors_over_clients(
+    per_client: Tensor, of_pool: Tensor, weights: Tensor, pool_weights: Tensor | None = None
+) -> dict[str, float]:
+    """Standard errors {"avg", "all"} over clients, each with its images; empty where fewer than two clients count.
+
+    The weights vary along with the clients (ratio estimator): avg = sum_i w_i s_i / sum_i w_i has the influences
+    w_i (s_i - avg), whose sum of squares is multiplied by K' / (K' - 1) with K' = 1 / sum_i w_i^2, K for equal weights.
+    Measured at 20 clients against the spread over repeated draws of clients: `tests/scores/test_over_clients.py`.
+
+    Args:
+        per_client: score of each client [K].
+        of_pool: mean over each client's images of their influence on the pool's score, up to a constant that all
+            clients share [K].
+        weights: of the clients in avg [K].
+        pool_weights: of the clients in the pool; `weights` if None.
+    """
+    shares = {"avg": weights, "all": weights if pool_weights is None else pool_weights}
+    if min(int((share > 0).sum()) for share in shares.values()) < 2:
+        return {}
+    variances = {"avg": _variance(per_client, shares["avg"]), "all": _variance(of_pool, shares["all"])}
+    return {key: float(variance) ** 0.5 for key, variance in variances.items()}
+
+
+def client_means(values: Tensor, counts: list[int]) -> Tensor:
+    """Means of values [n] over each client's images, float64 [K]; images of client 0 come first."""
+    return torch.stack([part.double().mean() for part in values.split(counts)])
+
+
+def _variance(influence: Tensor, shares: Tensor) -> Tensor:
+    """Infinite where a client's influence is, as that of a log-density of zero."""
+    counted = shares > 0
+    if not torch.isfinite(influence[counted]).all():
+        return torch.tensor(torch.inf, dtype=torch.float64)
+    return mean_variance(influence[counted], shares[counted])
