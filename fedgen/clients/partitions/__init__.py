@@ -6,6 +6,7 @@ from fedgen.clients.partitions.iid import IID
 from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.clients.partitions.saved import PartitionFile, SavedPartition, load_partition, save_partition
 from fedgen.clients.partitions.shards import Shards
+from fedgen.clients.partitions.variance_limited import VarianceLimited
 
 __all__ = [
     "IID",
@@ -15,6 +16,7 @@ __all__ = [
     "PartitionFile",
     "SavedPartition",
     "Shards",
+    "VarianceLimited",
     "check_assignment",
     "load_partition",
     "save_partition",

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,27 @@ def label_fingerprint(examples: Examples) -> str:
     return hashlib.blake2b(labels.tobytes(), digest_size=16).hexdigest()
 
 
-def save_partition(path: str | Path, partition: Partition, examples: Examples, seed: int) -> Path:
-    """Deals the examples and writes the result as one .npz, atomically; returns the path.
+def save_partition(
+    path: str | Path,
+    partition: Partition,
+    examples: Examples,
+    seed: int,
+    assignment: Sequence[np.ndarray] | None = None,
+) -> Path:
+    """Writes who has which example as one .npz, atomically; returns the path.
 
     The file holds `indices` (all clients one after the other), `offsets` [num_clients + 1] and `settings` (JSON).
+
+    Args:
+        path: of the file.
+        partition: the rule.
+        examples: what it deals.
+        seed: of the dealing.
+        assignment: what the partition gave for these examples and seed, where that is known: dealing may be long work.
     """
     names = partition.names(examples)
-    assignment = check_assignment(partition.assign(examples, seed), len(examples), names)
+    dealt = partition.assign(examples, seed) if assignment is None else assignment
+    checked = check_assignment(dealt, len(examples), names)
     settings = {
         "version": VERSION,
         "data": examples.name,
@@ -60,9 +75,9 @@ def save_partition(path: str | Path, partition: Partition, examples: Examples, s
         "partition": partition.settings(),
         "seed": seed,
     }
-    offsets = np.cumsum([0, *map(len, assignment)])
+    offsets = np.cumsum([0, *map(len, checked)])
     with atomic_write(path) as file:
-        np.savez_compressed(file, indices=np.concatenate(assignment), offsets=offsets, settings=json.dumps(settings))
+        np.savez_compressed(file, indices=np.concatenate(checked), offsets=offsets, settings=json.dumps(settings))
     return Path(path)
 
 
