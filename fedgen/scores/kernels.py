@@ -196,9 +196,7 @@ def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kerne
     return over_clients, over_generated
 
 
-def _monomial_sums(
-    x: Tensor, groups: Tensor, number: int, kernel: Kernel, shares: Tensor | None = None
-) -> Tensor:
+def _monomial_sums(x: Tensor, groups: Tensor, number: int, kernel: Kernel, shares: Tensor | None = None) -> Tensor:
     """Sums of phi(x), each times its share, over each group's images, float64 [number, M]."""
     sums = None
     for start in range(0, len(x), BLOCK):

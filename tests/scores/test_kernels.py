@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from fedgen.scores import PolynomialKernel, RBFKernel
-from fedgen.scores.kernels import Kernel
+from fedgen.scores import PolynomialKernel, RBFKernel, kernels
+from fedgen.scores.kernels import Kernel, cross_sums, within_sums
 
 KERNELS = [
     PolynomialKernel(),
@@ -70,3 +70,31 @@ def test_around_their_mean_single_precision_keeps_small_differences(kernel: Kern
     u = (centred @ centred.T).double() + offsets.unsqueeze(1) + offsets
     values, slopes = kernel.profile(u, 5)
     assert ((values - exact).abs() < 3e-6 * slopes).all()  # products of numbers around 1, not around 1000
+
+
+def test_monomials_by_hand() -> None:
+    phi = PolynomialKernel(degree=2, gamma=1.0).monomials(torch.tensor([[3.0, 5.0]]))
+    assert phi is not None
+    # (x x' + y y' + 1)^2: x^2, sqrt(2) x y, sqrt(2) x, y^2, sqrt(2) y, 1
+    expected = torch.tensor([[9, 15 * 2**0.5, 3 * 2**0.5, 25, 5 * 2**0.5, 1]], dtype=torch.float64)
+    torch.testing.assert_close(phi.sort(1).values, expected.sort(1).values)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5])
+@pytest.mark.parametrize("kernel", [PolynomialKernel(), PolynomialKernel(2, 0.5, 0.0), PolynomialKernel(1)], ids=repr)
+def test_sums_by_monomials_are_those_over_pairs(kernel: Kernel, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, shares = draw(50, 1, dim), draw(30, 2, dim) + 1, draw(50, 3, 1)[:, 0].abs()
+    clients = torch.arange(50) // 18
+    assert kernel.monomials(x) is not None
+    found = [*within_sums(x, kernel, clients, shares), *cross_sums(x, clients, 3, y, kernel)]
+    monkeypatch.setattr(kernels, "MONOMIALS", 0)
+    assert kernel.monomials(x) is None
+    pairs = [*within_sums(x, kernel, clients, shares), *cross_sums(x, clients, 3, y, kernel)]
+    for ours, theirs in zip(found, pairs):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_kernels_without_few_monomials_have_none() -> None:
+    assert RBFKernel().monomials(draw(3, 1, 2)) is None
+    assert PolynomialKernel().monomials(draw(3, 1, 6)) is None
+    assert PolynomialKernel(coef0=-0.3).monomials(draw(3, 1, 2)) is None
