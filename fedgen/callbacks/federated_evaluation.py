@@ -1,6 +1,6 @@
 """The evaluation at rounds: scores in both aggregates, logged, stored, and there for stock callbacks to monitor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,15 @@ from fedgen.callbacks.progress import paused
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
-from fedgen.embeddings import Embedding, FeatureCache, load_embedding
+from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture, sampler_of
-from fedgen.evaluation.run import LOCAL_NOTE
+from fedgen.evaluation.density import density_of
+from fedgen.evaluation.run import LOCAL_NOTE, refuse_density
 from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.files import require_writable
 from fedgen.images import save_png, tile
+from fedgen.scores import Density
 
 GRID_SIDE = 32  # images smaller than this are enlarged in grids
 
@@ -28,17 +30,19 @@ class FederatedEvaluation(Callback):
     """Scores the model against every client and their pool at some rounds and at the last.
 
     Each evaluation appends its records to `scores.jsonl`, logs every column ("fid_avg", "fid_all", "kid_avg", ...;
-    "report/..." on held-out images; the embedding's name in front from the second on) for loggers and for
-    `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see evaluated rounds only, and writes a grid
-    `samples/round=00012.png`. It changes nothing in training: random streams and modes are put back. Under a strategy
-    without rounds, a round is an epoch. Where training is local only, the mixture of the clients' models is scored.
+    "report/..." on held-out images; the embedding's name in front from the second on, but for presets such as "cmmd",
+    which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
+    evaluated rounds only, and writes a grid `samples/round=00012.png`. Of "precision", "recall", "density", "coverage",
+    "is" and "ll" more is better: monitor them with `mode="max"`, all others with `mode="min"`. It changes nothing in
+    training: random streams and modes are put back. Under a strategy without rounds, a round is an epoch. Where
+    training is local only, the mixture of the clients' models is scored.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.
         embeddings: names, embeddings, or {"name": ..., options of `load_embedding`}; the first gives the columns
-            without a prefix.
+            without a prefix. None for efficientnet-lite0, or for none where presets are given.
         num_images: generated images a split.
-        scores: "fid", "kid".
+        scores: names, or {"name": ..., options}, measured on each embedding; see `evaluation.Evaluator`.
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all.
         at_start: whether to evaluate the untrained model too, as round -1.
         grid: images in a grid; 0 draws none.
@@ -46,9 +50,13 @@ class FederatedEvaluation(Callback):
         cache_folder: keeps the real images' features on disk between runs.
         batch_size: images embedded at once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
+        aggregates: power means beside avg, all and worst, e.g. ("power-2",).
+        presets: scores in an embedding of their own: "fid", "kid", "fd-dinov2", "cmmd", "is", or {"name": ...,
+            "weights": a local file}.
 
     Raises:
-        TypeError: before training, for a model without `sample`, or data that is not a FederatedDataModule.
+        TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll"), or data that is
+            not a FederatedDataModule.
         ValueError: before training, for images that an embedding or a score cannot take, an unknown monitor,
             or a second FederatedEvaluation.
         PermissionError: before training, if the folder cannot be written.
@@ -57,9 +65,9 @@ class FederatedEvaluation(Callback):
     def __init__(
         self,
         every_n_rounds: int = 10,
-        embeddings: Sequence[str | dict[str, Any] | Embedding] = ("efficientnet-lite0",),
+        embeddings: Sequence[str | dict[str, Any] | Embedding] | None = None,
         num_images: int = 10_000,
-        scores: Sequence[str] = ("fid", "kid"),
+        scores: Sequence[str | dict[str, Any]] = ("fid", "kid"),
         weights: str | Sequence[float] = "examples",
         at_start: bool = False,
         grid: int = 64,
@@ -67,22 +75,27 @@ class FederatedEvaluation(Callback):
         cache_folder: str | Path | None = None,
         batch_size: int = 64,
         seed: int | None = None,
+        aggregates: Sequence[str] = (),
+        presets: Sequence[str | dict[str, Any]] = (),
     ) -> None:
         if every_n_rounds < 1:
             raise ValueError(f"every_n_rounds={every_n_rounds}: evaluate every 1 or more rounds")
         self.every_n_rounds, self.at_start, self.grid = every_n_rounds, at_start, grid
-        self.embeddings = [embeddings] if isinstance(embeddings, (str, Mapping, Embedding)) else list(embeddings)
         self.settings: dict[str, Any] = {
+            "embeddings": embeddings,
             "num_images": num_images,
             "scores": scores,
             "weights": weights,
             "batch_size": batch_size,
             "seed": seed,
+            "aggregates": aggregates,
+            "presets": presets,
         }
         self.dirpath, self.cache_folder = dirpath, cache_folder
         self.evaluated_round: int | None = None
         self.evaluator: Evaluator | None = None
         self._watchers: list[Any] = []
+        self._density: Density | None = None
         self._last_round: int | None = None
 
     # ---- before training ----
@@ -104,9 +117,9 @@ class FederatedEvaluation(Callback):
         sampler_of(pl_module)
         require_writable(self._folder(trainer))
         cache = FeatureCache(self.cache_folder) if self.cache_folder is not None else None
-        embeddings = [load_embedding(embedding) for embedding in self.embeddings]
         device = trainer.strategy.root_device
-        self.evaluator = Evaluator(data, embeddings, cache=cache, device=device, **self.settings)
+        self.evaluator = Evaluator(data, cache=cache, device=device, **self.settings)
+        self._density = density_of(pl_module) if self.evaluator.needs_density else None
         watchers(trainer.callbacks, self.evaluator.column_names())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -114,7 +127,7 @@ class FederatedEvaluation(Callback):
         assert self.evaluator is not None  # setup made it
         first = trainer.current_epoch
         self.evaluated_round = self._last_round = None
-        self.evaluator.try_out(self._sampler(trainer, pl_module)[0])
+        self.evaluator.try_out(self._sampler(trainer, pl_module)[0], self._density)
         self._watchers = watchers(trainer.callbacks, self.evaluator.column_names())
         gate(self._watchers, self._is_fresh)
         with paused(trainer):
@@ -151,7 +164,7 @@ class FederatedEvaluation(Callback):
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on = getattr(pl_module, "optimised_on", ())
         with paused(trainer):
-            evaluation = self.evaluator.evaluate(sample, round, checkpoint, optimised_on, note)
+            evaluation = self.evaluator.evaluate(sample, round, checkpoint, optimised_on, note, self._density)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)
@@ -164,6 +177,7 @@ class FederatedEvaluation(Callback):
         sample, strategy = sampler_of(pl_module), trainer.strategy
         if not getattr(strategy, "local_only", False):
             return sample, ""
+        refuse_density(self.evaluator)
         weights = self.evaluator.client_weights()
         samplers = [inside(partial(strategy.client_model, k), sample) for k in range(len(weights))]
         return mixture(samplers, weights), LOCAL_NOTE

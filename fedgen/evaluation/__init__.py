@@ -8,17 +8,26 @@ from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.run import Run, evaluate_run
 from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
 from fedgen.evaluation.scores_file import append_records, drop_from, drop_round, read_records
-from fedgen.evaluation.selection import InvertedPair, Ranked, inversions, select
+from fedgen.evaluation.selection import (
+    Comparison,
+    InvertedPair,
+    Ranked,
+    aggregates_compared,
+    compare,
+    inversions,
+    select,
+)
 from fedgen.evaluation.splits import Split, splits_of
 from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions, score_stored
 from fedgen.evaluation.stored_files import save_features, save_statistics
 from fedgen.evaluation.stored_images import Reading
 from fedgen.evaluation.stored_table import client_table, peer_table
-from fedgen.evaluation.table import inversion_table, print_report, score_table, selection_table
+from fedgen.evaluation.table import comparison_table, inversion_table, print_report, score_table, selection_table
 
 __all__ = [
     "PRESETS",
     "Columns",
+    "Comparison",
     "Evaluation",
     "Evaluator",
     "InvertedPair",
@@ -31,10 +40,13 @@ __all__ = [
     "Split",
     "StoredEvaluation",
     "StoredOptions",
+    "aggregates_compared",
     "append_records",
     "by_column",
     "checkpoint_name",
     "client_table",
+    "compare",
+    "comparison_table",
     "draw_images",
     "drop_from",
     "drop_round",

@@ -7,14 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
+from fedgen.embeddings import Embedding, FeatureCache, embed
+from fedgen.evaluation.aggregates import applies, choose_aggregates
+from fedgen.evaluation.density import density_of
+from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.records import FLOOR, MODEL, Columns, ScoreRecord
-from fedgen.evaluation.reference import AGGREGATES, Reference, check_distinct, check_scores, records_of
+from fedgen.evaluation.reference import Reference, check_clients_of, check_count, records_of, too_few
 from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
-from fedgen.evaluation.splits import Clients, Split, as_splits
-from fedgen.scores import resolve_weights
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_distinct
+from fedgen.evaluation.splits import REPORT, Clients, Split, as_splits
+from fedgen.scores import Density, FederatedScore, resolve_weights
 from fedgen.scores.aggregate import Weights
 from fedgen.seeds import generator, resolve
+
+NO_FLOOR = ("points", "held out")  # real images have no density, and the floor's may be the held-out ones themselves
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,35 +40,48 @@ class Evaluator:
     Args:
         splits: the clients' real images: a data module, splits, or {name: [examples of each client]}. The first is the
             one to select by.
-        embeddings: names or embeddings; the first gives the columns without a prefix.
+        embeddings: names, embeddings, or {"name": ..., options of `load_embedding`}; the first gives the columns
+            without a prefix. None for efficientnet-lite0, or for none where presets are given.
         num_images: generated images a split.
-        scores: "fid", "kid".
+        scores: measured on each of the embeddings. Names, or {"name": ..., options}: "fid" (ddof), "kid" (estimator,
+            degree, gamma, coef0), "kid-rbf" (estimator, sigma), "precision", "recall", "density" and "coverage" (k,
+            strict), "sw1" and "sw2" (projections, seed), "w1" (those of `CriticOptions`; it trains a critic for each
+            client and one for the pool at every evaluation, which takes minutes), "is" (generated images alone, so one
+            value for all clients; on an embedding of logits), "ll" (models with `log_prob`, of points), "memorisation"
+            (in the first split, where there is a split "report" of the same clients' held-out images).
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
         cache: keeps the real images' features on disk.
         batch_size: images embedded at once.
         device: where to embed; where each embedding lies by default.
         chunk: images sampled at once.
+        aggregates: power means beside avg, all and worst, e.g. ("power-2",); without standard errors, and not of scores
+            that may be negative.
+        presets: scores under their usual names, each in its own embedding: "fid", "kid", "fd-dinov2", "cmmd", "is", or
+            {"name": ..., "weights": a local file of the embedding's weights}.
 
     Raises:
-        ValueError: for images that an embedding cannot take, clients with too few images, unknown or repeated names.
+        ValueError: for images that an embedding or a score cannot take, clients with too few images, unknown or
+            repeated names.
     """
 
     def __init__(
         self,
         splits: Clients,
-        embeddings: Sequence[str | Embedding] = ("efficientnet-lite0",),
+        embeddings: Sequence[EmbeddingLike] | None = None,
         num_images: int = 10_000,
-        scores: Sequence[str] = ("fid", "kid"),
+        scores: ScoreLike | Sequence[ScoreLike] = DEFAULT_SCORES,
         weights: Weights = "examples",
         seed: int | None = None,
         cache: FeatureCache | None = None,
         batch_size: int = 64,
         device: torch.device | str | None = None,
         chunk: int = CHUNK,
+        aggregates: Sequence[str] = (),
+        presets: Sequence[PresetLike] = (),
     ) -> None:
-        self.splits, self.scores = as_splits(splits), tuple(scores)
-        self.embeddings = [load_embedding(embedding) for embedding in embeddings]
+        self.splits, self.aggregates = as_splits(splits), choose_aggregates(aggregates)
+        self.panels = make_panels(embeddings, scores, presets)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.cache, self.batch_size, self.device, self.chunk = cache, batch_size, device, chunk
         self._references: dict[tuple[str, str], Reference] = {}
@@ -72,32 +91,64 @@ class Evaluator:
 
     def _check(self) -> None:
         check_distinct("split", [split.name for split in self.splits])
-        check_distinct("embedding", [embedding.name for embedding in self.embeddings])
-        check_scores(self.scores)
         if self.num_images < 2:
             raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
+        check_distinct("column", self.column_names())
         shape = self.splits[0].shape
         for split in self.splits:
             if split.shape != shape:
                 raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
-            resolve_weights(self.weights, split.counts)
-            for embedding in self.embeddings:
-                embedding.check((2, *split.shape))
+            for panel in self.panels:
+                panel.embedding.check((2, *split.shape))
+                names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
+                check_clients_of(panel.choices, split.counts, names, self.weights)
+                check_count(panel.choices, self.num_images, "the generated set (num_images)")
+        choices = [choice for panel in self.panels for choice in panel.choices]
+        if any(choice.needs == "held out" for choice in choices):
+            self._check_held_out()
+
+    def _check_held_out(self) -> None:
+        held_out, first = self._held_out, self.splits[0]
+        if held_out is None or held_out is first or held_out.client_names != first.client_names:
+            raise ValueError(
+                f"score memorisation compares the images that clients train on (split {first.name!r}) with held-out"
+                f" ones of the same clients, and there is no such split {REPORT!r}: let each client hold out at least"
+                " two images (held_out of the data module), or leave the score out"
+            )
+
+    @property
+    def _held_out(self) -> Split | None:
+        return next((split for split in self.splits if split.name == REPORT), None)
+
+    @property
+    def embeddings(self) -> list[Embedding]:
+        """All embeddings, those of presets last."""
+        return [panel.embedding for panel in self.panels]
+
+    @property
+    def needs_density(self) -> bool:
+        """Whether a score needs the model's density besides its images."""
+        return any(choice.needs == "points" for panel in self.panels for choice in panel.choices)
 
     @property
     def columns(self) -> Columns:
         """The names of this evaluation's columns."""
-        return Columns(self.splits[0].name, self.embeddings[0].name)
+        return Columns(self.splits[0].name, self.panels[0].embedding.name)
 
     def column_names(self) -> list[str]:
         """All columns that `evaluate` fills, e.g. "fid_avg", "report/kid_all"."""
         return [
-            f"{self.columns.prefix(split.name, embedding.name)}{score}_{aggregate}"
+            f"{self.columns.score(split.name, panel.embedding.name, choice.name)}_{aggregate}"
             for split in self.splits
-            for embedding in self.embeddings
-            for score in self.scores
-            for aggregate in AGGREGATES
+            for panel in self.panels
+            for choice in self._choices(split, panel)
+            for aggregate in self.aggregates
+            if applies(aggregate, choice)
         ]
+
+    def _choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
+        """The scores of a panel that are measured on a split."""
+        return [choice for choice in panel.choices if choice.needs != "held out" or split is self.splits[0]]
 
     def client_weights(self) -> Tensor:
         """The clients' weights in the first split: float64 [K], summing to 1."""
@@ -108,31 +159,46 @@ class Evaluator:
         if self._references:
             return
         references, floors = {}, {}
-        for embedding in self.embeddings:
+        for panel in self.panels:
             features: dict[int, Tensor] = {}  # the floor of one split is often the reference of another
             for split in self.splits:
                 for images, what in ((split.images, split.reference), (split.floor, f"floor of {split.name}")):
                     if images is not None and id(images) not in features:
-                        features[id(images)] = self._embed_real(embedding, images, what)
-                key = split.name, embedding.name
-                parts = features[id(split.images)].split(list(split.counts))
-                references[key] = Reference(parts, self.scores, self.weights)
+                        features[id(images)] = self._embed_real(panel.embedding, images, what)
+            for split in self.splits:
+                key = split.name, panel.embedding.name
+                references[key] = self._reference(split, panel, features)
                 if split.floor is not None:
                     draws = generator(self.seed, "floor", split.name)
                     chosen = torch.randperm(len(split.floor), generator=draws)[: self.num_images].sort().values
                     floors[key] = features[id(split.floor)][chosen]
         self._references, self._floors = references, floors
 
+    def _reference(self, split: Split, panel: Panel, features: dict[int, Tensor]) -> Reference:
+        choices = self._choices(split, panel)
+        parts = features[id(split.images)].split(list(split.counts))
+        other = self._held_out if any(choice.needs == "held out" for choice in choices) else None
+        held_out = features[id(other.images)].split(list(other.counts)) if other else None
+        return Reference(parts, choices, self.weights, self.aggregates, held_out)
+
     def _embed_real(self, embedding: Embedding, images: Tensor, what: str) -> Tensor:
         description = f"embedding {what} with {embedding.name}"
         return embed(embedding, images, self.batch_size, self.device, description, self.cache)
 
-    def try_out(self, sample: Sample) -> None:
+    def try_out(self, sample: Sample, density: Density | None = None) -> None:
         """Draws and embeds two images, so that what would fail after a long training fails before it.
 
+        Args:
+            sample: the model's sampler.
+            density: the model's, where `needs_density`; asked for the log-density at two points.
+
         Raises:
-            ValueError: if the images are not of the clients' shape, or an embedding fails on them.
+            ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
+                needed and there is none, or it has another shape.
         """
+        if self.needs_density:
+            points = self.splits[0].images[:2]
+            Reference([points], "ll").score(points, errors=False, density=density)
         images = draw_images(sample, 2, self.seed, -1, "trial", chunk=2, description="trying out")
         shape = self.splits[0].shape
         if tuple(images.shape[1:]) != shape:
@@ -140,8 +206,8 @@ class Evaluator:
                 f"the model samples images of shape {list(images.shape[1:])}, but the clients' are {list(shape)};"
                 " give the model the data's channels and size"
             )
-        for embedding in self.embeddings:
-            embed(embedding, images, self.batch_size, self.device)
+        for panel in self.panels:
+            embed(panel.embedding, images, self.batch_size, self.device)
 
     def evaluate(
         self,
@@ -150,6 +216,7 @@ class Evaluator:
         checkpoint: str | None = None,
         optimised_on: Sequence[str] = (),
         note: str = "",
+        density: Density | None = None,
     ) -> Evaluation:
         """The scores of one model against every split and embedding.
 
@@ -159,6 +226,7 @@ class Evaluator:
             checkpoint: file name of the model's checkpoint.
             optimised_on: scores or embeddings that a training loss used.
             note: what else a reader must know.
+            density: the model's, where `needs_density`.
         """
         self.prepare()
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
@@ -168,54 +236,69 @@ class Evaluator:
             label = f"sampling for {split.name}"
             images = draw_images(sample, self.num_images, self.seed, round, split.name, self.chunk, label)
             first = images if first is None else first
-            for embedding in self.embeddings:
-                features = embed(embedding, images, self.batch_size, self.device, f"embedding with {embedding.name}")
-                records += self._score(split, embedding, features, generator=MODEL, **details)
+            for panel in self.panels:
+                what = f"embedding with {panel.embedding.name}"
+                features = embed(panel.embedding, images, self.batch_size, self.device, what)
+                scores = self._references[split.name, panel.embedding.name].score(features, density=density)
+                records += self._records(split, panel, scores, len(features), generator=MODEL, **details)
         assert first is not None  # there is at least one split
         return Evaluation(records, first)
 
     def floor(self) -> list[ScoreRecord]:
         """The scores of real images in place of generated ones, at most `num_images` of them, for each split with some.
 
-        A perfect generator would score about this: with as many images, this is the bias of the score itself.
+        A perfect generator would score about this: with as many images, this is the bias of the score itself. Scores
+        that are not of images, and those that need more images than there are, have none.
         """
         if self._floor is None:
             self.prepare()
             self._floor = []
             for split in self.splits:
-                for embedding in self.embeddings:
-                    features = self._floors.get((split.name, embedding.name))
+                for panel in self.panels:
+                    features = self._floors.get((split.name, panel.embedding.name))
                     if features is not None:
-                        self._floor += self._score(split, embedding, features, generator=FLOOR)
+                        self._floor += self._floor_records(split, panel, features)
         return self._floor
 
-    def _score(self, split: Split, embedding: Embedding, features: Tensor, **details: Any) -> list[ScoreRecord]:
-        scores = self._references[split.name, embedding.name].score(features)
+    def _floor_records(self, split: Split, panel: Panel, features: Tensor) -> list[ScoreRecord]:
+        possible = [choice for choice in self._choices(split, panel) if choice.needs not in NO_FLOOR]
+        names = [choice.name for choice in possible if not too_few(choice, len(features), "the floor")]
+        scores = self._references[split.name, panel.embedding.name].score(features, only=names)
+        return self._records(split, panel, scores, len(features), generator=FLOOR)
+
+    def _records(
+        self, split: Split, panel: Panel, scores: Sequence[FederatedScore], count: int, **details: Any
+    ) -> list[ScoreRecord]:
         common = {
             "split": split.name,
-            "embedding": embedding.name,
-            "embedding_fingerprint": embedding.fingerprint(),
-            "embedding_settings": dict(embedding.settings),
+            "embedding": panel.embedding.name,
+            "embedding_fingerprint": panel.embedding.fingerprint(),
+            "embedding_settings": dict(panel.embedding.settings),
             "reference": split.reference,
-            "num_generated": len(features),
+            "num_generated": count,
             "num_clients": len(split.counts),
             "seed": self.seed,
             "weights": self.weights if isinstance(self.weights, str) else "given",
             **details,
         }
-        return records_of(scores, split.client_names, common)
+        return records_of(scores, split.client_names, common, self.aggregates, panel.choices)
 
 
 def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Any) -> list[ScoreRecord]:
     """The score records of one model against clients, in one call.
 
     Args:
-        model: a module with `sample(num_images, generator=None)`, or a sampler.
+        model: a module with `sample(num_images, generator=None)`, or a sampler; for the score "ll" also with
+            `log_prob(points)`.
         clients: a data module, splits, or {split: [examples of each client]}.
         round: stored in the records, and part of the images' seed.
         options: as for `Evaluator`: embeddings, num_images, scores, weights, seed, ...
+
+    Raises:
+        TypeError: for a model without `sample`, or without `log_prob` where a score needs it.
     """
     evaluator = Evaluator(clients, **options)
     sample = sampler_of(model) if isinstance(model, nn.Module) else model
-    evaluator.try_out(sample)
-    return evaluator.evaluate(sample, round).records
+    density = density_of(model) if evaluator.needs_density else None
+    evaluator.try_out(sample, density)
+    return evaluator.evaluate(sample, round, density=density).records

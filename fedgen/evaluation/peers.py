@@ -105,7 +105,8 @@ class PeerEvaluation(StoredEvaluation):
     @property
     def has_subsets(self) -> bool:
         """Whether kid is scored over subsets, too: both sets have as many images as a subset."""
-        return "kid" in self.scores and self.preset != CLEAN and self.subset_size <= self.smaller
+        asked = any(choice.name == "kid" and not choice.settings for choice in self.choices)
+        return asked and self.preset != CLEAN and self.subset_size <= self.smaller
 
     @property
     def smaller(self) -> int:

@@ -5,16 +5,17 @@ the bit, and scores on features to rounding.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.scores import FederatedScore, FrechetReference, Kernel, KernelReference, PolynomialKernel, RBFKernel
+from fedgen.evaluation.reference import Reference
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose
+from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights
-from fedgen.scores.mmd import Estimator
 
 
 @dataclass(frozen=True)
@@ -23,19 +24,24 @@ class Preset:
 
     Args:
         name: what the score is called.
+        embedding_name: what stored scores call its embedding.
         embedding: arguments of `load_embedding`, the name's being "name".
-        kernel: of MMD^2; None for the Fréchet distance.
-        estimator: of MMD^2.
-        scale: what MMD^2 is multiplied by.
+        score: which score on these features, with its options.
+        scale: what the score is multiplied by.
         source: whose numbers these are.
     """
 
     name: str
+    embedding_name: str
     embedding: Mapping[str, Any] = field(repr=False)
-    kernel: Kernel | None = None
-    estimator: Estimator = "u"
+    score: ScoreLike
     scale: float = 1.0
     source: str = ""
+
+    @property
+    def choice(self) -> ScoreChoice:
+        """The score for an evaluation in the preset's embedding, under the preset's name."""
+        return choose(self.score, self.name, self.scale)
 
     def load_embedding(self, weights: str | Path | None = None, **options: Any) -> Embedding:
         """The preset's embedding.
@@ -59,21 +65,18 @@ class Preset:
             features: of each client [n_i, D], in the preset's embedding.
             weights: "examples" (n_i / n), "uniform" or K numbers.
         """
-        if self.kernel is None:
-            return PresetReference(self, FrechetReference.from_features(features, weights))
-        return PresetReference(self, KernelReference.from_features(features, self.kernel, self.estimator, weights))
+        return PresetReference(Reference(list(features), self.choice, weights))
 
 
 class PresetReference:
     """The clients' side of one preset's score.
 
     Args:
-        preset: which.
-        reference: of the score in its own unit.
+        reference: of that score alone.
     """
 
-    def __init__(self, preset: Preset, reference: FrechetReference | KernelReference) -> None:
-        self.preset, self._reference = preset, reference
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
 
     def score(self, generated: Tensor, errors: bool = True) -> FederatedScore:
         """The score of generated features [m, D], under the preset's name and in its unit.
@@ -82,40 +85,53 @@ class PresetReference:
             generated: features in the preset's embedding.
             errors: whether to add standard errors.
         """
-        return replace(scaled(self._reference.score(generated, errors), self.preset.scale), name=self.preset.name)
+        (score,) = self._reference.score(generated, errors)
+        return score
 
 
 FID = Preset(
     "fid",
+    "inception-v3-compat",
     {"name": "inception-v3-compat", "layer": "2048", "resize": "tensorflow-1"},
+    "fid",
     source="Heusel et al. 2017, arXiv 1706.08500, as torch-fidelity and the first implementation compute it",
 )
 KID = Preset(
     "kid",
+    "inception-v3-compat",
     {"name": "inception-v3-compat", "layer": "2048", "resize": "tensorflow-1"},
-    PolynomialKernel(),
+    "kid",
     source="Binkowski et al. 2018, arXiv 1801.01401; of all images at once, where torch-fidelity averages over subsets",
 )
 FD_DINOV2 = Preset(
     "fd-dinov2",
+    "dinov2-vit-l-14-dgm-eval",
     {"name": "dinov2-vit-l-14", "resize": "dgm-eval"},
+    "fid",
     source="Stein et al. 2023, arXiv 2306.04675, the default of dgm-eval: Pillow's bicubic, class token of ViT-L/14",
 )
 # cmmd-pytorch's network also resizes (bicubic without antialiasing), but its reader has brought all images to the
 # network's size before, by Pillow's antialiased bicubic of the middle square.
 CMMD = Preset(
     "cmmd",
+    "clip-vit-l-14-336px-cmmd-unit",
     {"name": "clip-vit-l-14-336px", "resize": "cmmd", "unit_length": True},
-    RBFKernel(sigma=10.0),
-    estimator="v",
+    {"name": "kid-rbf", "sigma": 10.0, "estimator": "v"},
     scale=1000.0,
     source="Jayasumana et al. 2024, arXiv 2401.09603, on image files as cmmd-pytorch reads them",
 )
-PRESETS = {preset.name: preset for preset in (FID, KID, FD_DINOV2, CMMD)}
+IS = Preset(
+    "is",
+    "inception-v3-compat-logits_unbiased",
+    {"name": "inception-v3-compat", "layer": "logits_unbiased", "resize": "tensorflow-1"},
+    "is",
+    source="Salimans et al. 2016, arXiv 1606.03498; of all images at once, where torch-fidelity averages over splits",
+)
+PRESETS = {preset.name: preset for preset in (FID, KID, FD_DINOV2, CMMD, IS)}
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of a name: "fid", "kid", "fd-dinov2" or "cmmd".
+    """The preset of a name: "fid", "kid", "fd-dinov2", "cmmd" or "is".
 
     Raises:
         ValueError: for another name.
@@ -123,22 +139,3 @@ def find_preset(name: str) -> Preset:
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; known: {', '.join(PRESETS)}")
     return PRESETS[name]
-
-
-def scaled(score: FederatedScore, factor: float) -> FederatedScore:
-    """A score in another unit: values, terms and errors times a positive factor."""
-    if factor == 1:
-        return score
-    return replace(
-        score,
-        per_client=score.per_client * factor,
-        values=_times(score.values, factor),
-        errors=_times(score.errors, factor),
-        terms={term: _times(values, factor) for term, values in score.terms.items()},
-        error_parts={side: _times(values, factor) for side, values in score.error_parts.items()},
-        client_errors=None if score.client_errors is None else score.client_errors * factor,
-    )
-
-
-def _times(values: dict[str, float], factor: float) -> dict[str, float]:
-    return {key: value * factor for key, value in values.items()}

@@ -1,10 +1,15 @@
 """Score records: what is stored of every measured score, and the names of the columns that they form."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 MODEL, FLOOR = "model", "floor"
+# scores by which more is better; by all others less is
+HIGHER_IS_BETTER = frozenset({"precision", "recall", "density", "coverage", "is", "ll"})
+# scores that mean one embedding, which their columns need not name
+OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is"})
 
 
 @dataclass(frozen=True)
@@ -12,9 +17,9 @@ class ScoreRecord:
     """One value of one score, with all that it depends on.
 
     Args:
-        score: "fid" or "kid".
-        aggregate: "avg", "all" or "worst".
-        value: the score; lower is better.
+        score: "fid", "kid", "precision", ...
+        aggregate: "avg", "all", "worst" or "power-p".
+        value: the score.
         standard_error: over generated and real images; None if it was not computed.
         split: the clients' images it was measured against: "train", "report" (held out), ...
         embedding: the embedding's name.
@@ -35,6 +40,10 @@ class ScoreRecord:
         per_client_errors: standard errors of those.
         client_names: their names, in the same records.
         note: what else a reader must know, e.g. "mixture of local models".
+        higher_is_better: whether a better model has a larger value; by the score's name if None, as in old files.
+        score_settings: the score's options that are not its defaults, e.g. {"k": 3}.
+        error_over_clients: standard error of avg and all where the clients stand for others that might have been there;
+            None if it was not computed.
     """
 
     score: str
@@ -60,6 +69,23 @@ class ScoreRecord:
     per_client_errors: list[float] = field(default_factory=list)
     client_names: list[str] = field(default_factory=list)
     note: str = ""
+    higher_is_better: bool | None = None
+    score_settings: dict[str, Any] = field(default_factory=dict)
+    error_over_clients: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.higher_is_better is None:
+            object.__setattr__(self, "higher_is_better", self.score in HIGHER_IS_BETTER)
+
+    @property
+    def badness(self) -> float:
+        """The value with the sign by which less is better, whatever the score."""
+        return -self.value if self.higher_is_better else self.value
+
+    @property
+    def generated_error(self) -> float:
+        """Standard error over generated images alone, the part in which models scored on the same clients differ."""
+        return self.error_parts.get("generated", self.standard_error or 0.0)
 
     @property
     def is_floor(self) -> bool:
@@ -79,7 +105,8 @@ class ScoreRecord:
     @property
     def conditions(self) -> tuple[Any, ...]:
         """What values of one column must share to be comparable: other conditions, other number."""
-        return self.embedding_fingerprint, self.reference, self.num_generated, self.weights
+        settings = json.dumps(self.score_settings, sort_keys=True)
+        return self.embedding_fingerprint, self.reference, self.num_generated, self.weights, settings
 
     @property
     def is_optimised(self) -> bool:
@@ -113,6 +140,8 @@ class ScoreRecord:
 class Columns:
     """Names of columns: "fid_avg", with split and embedding in front where they are not the run's first.
 
+    Scores that mean one embedding, such as "cmmd", never have it in front.
+
     Args:
         split: the run's first split.
         embedding: the run's first embedding.
@@ -126,14 +155,15 @@ class Columns:
         """The names used for a run's records, in the order they were written."""
         return cls(records[0].split, records[0].embedding) if records else cls("train", "")
 
-    def prefix(self, split: str, embedding: str) -> str:
-        """What stands before "fid_avg": "", "report/", "vgg16/" or "report/vgg16/"."""
-        parts = [name for name, first in ((split, self.split), (embedding, self.embedding)) if name != first]
-        return "".join(f"{part}/" for part in parts)
+    def score(self, split: str, embedding: str, score: str) -> str:
+        """A score's name in columns, without aggregate: "fid", "report/fid", "vgg16/fid" or "report/vgg16/fid"."""
+        parts = [split] if split != self.split else []
+        parts += [embedding] if embedding != self.embedding and score not in OWN_EMBEDDING else []
+        return "/".join([*parts, score])
 
     def name(self, record: ScoreRecord) -> str:
         """A record's column, e.g. "report/vgg16/kid_all"."""
-        return self.prefix(record.split, record.embedding) + record.name
+        return f"{self.score(record.split, record.embedding, record.score)}_{record.aggregate}"
 
 
 def by_column(records: Sequence[ScoreRecord], columns: Columns | None = None) -> dict[str, list[ScoreRecord]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models, tensors_in_place
+from fedgen.evaluation.density import density_of
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.sampling import Sample, inside, mixture, sampler_of
@@ -51,8 +52,8 @@ class Run:
         for column, group in by_column(records).items():
             if len({record.conditions for record in group}) > 1:
                 warnings.warn(
-                    f"{self.scores_path}: column {column} mixes values of other weights, reference or number of"
-                    " images, which do not compare; score all checkpoints again with the same settings",
+                    f"{self.scores_path}: column {column} mixes values of other weights, reference, number of images or"
+                    " score options, which do not compare; score all checkpoints again with the same settings",
                     stacklevel=2,
                 )
         return records
@@ -73,15 +74,25 @@ def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator
 
     A checkpoint of training without exchange gives the mixture of the clients' own models, by the evaluation's weights;
     a client that never trained has the initial model.
+
+    Raises:
+        ValueError: for such a mixture, where a score needs one model's density.
     """
     checkpoint = load_weights(module, path)
     sample = sampler_of(module)
     own = local_models(module, checkpoint)
     if not own:
         return sample, ""
+    refuse_density(evaluator)
     weights = evaluator.client_weights()
     samplers = [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))]
     return mixture(samplers, weights), LOCAL_NOTE
+
+
+def refuse_density(evaluator: Evaluator) -> None:
+    """Nothing, unless a score needs the density of one model where there are only the clients' own; then ValueError."""
+    if evaluator.needs_density:
+        raise ValueError("score ll needs one model's density, and without exchange there is none; leave ll out")
 
 
 def evaluate_run(
@@ -100,6 +111,7 @@ def evaluate_run(
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
         ValueError: before any long work, if the first is another model's, or its images are not of the clients' shape.
+        TypeError: for a model without `log_prob` where a score needs it.
     """
     run = run if isinstance(run, Run) else Run(run)
     found = run.checkpoints
@@ -108,14 +120,15 @@ def evaluate_run(
     if missing or not chosen:
         have = ", ".join(map(str, found)) or "none"
         raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
-    evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0])
+    density = density_of(module) if evaluator.needs_density else None
+    evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0], density)
     known = {record.round: record.optimised_on for record in read_records(run.scores_path)}
     append_records(run.scores_path, evaluator.floor())
     records = []
     for round in chosen:
         sample, note = checkpoint_sampler(module, found[round], evaluator)
         optimised_on = known.get(round, getattr(module, "optimised_on", ()))
-        evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note)
+        evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note, density)
         append_records(run.scores_path, evaluation.records)
         records += evaluation.records
     return records

@@ -1,7 +1,7 @@
 """Which checkpoint is best by which column, and where avg and all disagree."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
@@ -19,9 +19,10 @@ class Ranked:
     Args:
         round: its round.
         checkpoint: its path, or its file name where no run folder was given; None if it was not kept.
-        value: its score in the column; lower is better.
+        value: its score in the column.
         standard_error: of that value.
         optimised: whether a training loss used the score's embedding, so that the value proves little.
+        error_over_clients: standard error where the clients stand for others that might have been there.
     """
 
     round: int
@@ -29,30 +30,53 @@ class Ranked:
     value: float
     standard_error: float | None
     optimised: bool = False
+    error_over_clients: float | None = None
 
 
 @dataclass(frozen=True)
 class InvertedPair:
-    """Two checkpoints that a score's avg and all order differently.
+    """Two checkpoints that two columns order differently.
 
     Args:
-        avg_column: "fid_avg", with its prefix.
-        all_column: "fid_all", with its prefix.
-        better_by_avg: the round that avg prefers.
-        better_by_all: the round that all prefers.
+        first_column: "fid_avg", with its prefix.
+        second_column: "fid_all", with its prefix.
+        better_by_first: the round that the first column prefers.
+        better_by_second: the round that the second prefers.
         beyond_error: whether both differences exceed 1.96 combined standard errors of the generated images (the real
             ones are the same for both checkpoints).
     """
 
-    avg_column: str
-    all_column: str
-    better_by_avg: int
-    better_by_all: int
+    first_column: str
+    second_column: str
+    better_by_first: int
+    better_by_second: int
     beyond_error: bool
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """How two columns rank the same checkpoints.
+
+    Args:
+        first_column: "fid_avg", with its prefix.
+        second_column: "fid_all", with its prefix.
+        checkpoints: how many have both.
+        tau: Kendall's tau-b of the two rankings, best first in each: 1 if they agree on every pair; None where fewer
+            than two checkpoints have both, or a column has one value for all.
+        pairs: those that the columns order differently.
+    """
+
+    first_column: str
+    second_column: str
+    checkpoints: int
+    tau: float | None
+    pairs: list[InvertedPair]
+
+
 def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLUMN) -> list[Ranked]:
-    """The scored checkpoints, best first; the earlier of equals comes first.
+    """The scored checkpoints, best first: the lowest value, or the highest where higher is better.
+
+    The earlier of equals comes first.
 
     Args:
         run: a run, its folder, or records.
@@ -66,42 +90,70 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
         run = Run(run)
     if isinstance(run, Run):
         folder, run = run.folder, run.records
-    columns = by_column(run)
-    if by not in columns:
-        raise ValueError(f"no column {by!r} in these scores; columns: {', '.join(columns) or 'none'}")
-    ranked = [_ranked(record, folder) for record in columns[by] if record.round is not None and record.round >= 0]
-    return sorted(ranked, key=lambda entry: (entry.value, entry.round))
+    found = sorted(_trained(_column(by_column(run), by)), key=lambda record: (record.badness, record.round))
+    return [_ranked(record, folder) for record in found]
 
 
 def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
     """Every pair of checkpoints that avg and all order differently, for each score, split and embedding."""
+    return [pair for comparison in aggregates_compared(records) for pair in comparison.pairs]
+
+
+def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
+    """avg against all, for each score, split and embedding."""
     columns = by_column(records)
-    return [pair for name in columns if name.endswith("_avg") for pair in _inverted(name, columns)]
+    pairs = [(name, name.removesuffix("avg") + "all") for name in columns if name.endswith("_avg")]
+    return [compare(records, avg, all_) for avg, all_ in pairs if all_ in columns]
 
 
-def _inverted(avg: str, columns: dict[str, list[ScoreRecord]]) -> list[InvertedPair]:
-    name = avg.removesuffix("avg") + "all"
-    by_round = {record.round: record for record in columns.get(name, ())}
-    pairs = [(a, by_round[a.round]) for a in columns[avg] if a.round in by_round and (a.round or 0) >= 0]
+def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparison:
+    """How two columns rank the checkpoints that have both.
+
+    Args:
+        records: a run's.
+        first: a column, e.g. "fid_all".
+        second: another, e.g. "kid_all"; it may be of another score, split or embedding.
+
+    Raises:
+        ValueError: for a column that the run does not have, listing those it has.
+    """
+    columns = by_column(records)
+    by_round = {record.round: record for record in _trained(_column(columns, second))}
+    pairs = [
+        (record, by_round[record.round]) for record in _trained(_column(columns, first)) if record.round in by_round
+    ]
     if len(pairs) < 2:
-        return []
+        return Comparison(first, second, len(pairs), None, [])
     sides = list(zip(*pairs))
-    values = [[record.value for record in side] for side in sides]
-    errors = [[_generated_error(record) for record in side] for side in sides]
-    found = rankings.inversions(values[0], values[1], errors[0], errors[1])
+    values = [[record.badness for record in side] for side in sides]
+    errors = [[record.generated_error for record in side] for side in sides]
     rounds = [record.round or 0 for record, _ in pairs]
-    return [InvertedPair(avg, name, rounds[i.first], rounds[i.second], i.beyond_error) for i in found]
+    found = [
+        InvertedPair(first, second, rounds[i.first], rounds[i.second], i.beyond_error)
+        for i in rankings.inversions(values[0], values[1], errors[0], errors[1])
+    ]
+    ranks = all(len(set(side)) > 1 for side in values)
+    tau = rankings.kendall_tau(values[0], values[1]) if ranks else None
+    return Comparison(first, second, len(pairs), tau, found)
 
 
-def _generated_error(record: ScoreRecord) -> float:
-    return record.error_parts.get("generated", record.standard_error or 0.0)
+def _column(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRecord]:
+    if name not in columns:
+        raise ValueError(f"no column {name!r} in these scores; columns: {', '.join(columns) or 'none'}")
+    return columns[name]
+
+
+def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+    """The records of trained models, which can be chosen."""
+    return [record for record in records if record.round is not None and record.round >= 0]
 
 
 def _ranked(record: ScoreRecord, folder: Path | None) -> Ranked:
     path = Path(record.checkpoint) if record.checkpoint else None
     if path is not None and folder is not None:
         path = folder / path if (folder / path).exists() else None
-    return Ranked(record.round or 0, path, record.value, record.standard_error, record.is_optimised)
+    error, over_clients = record.standard_error, record.error_over_clients
+    return Ranked(record.round or 0, path, record.value, error, record.is_optimised, over_clients)
 
 
 def reported(records: Sequence[ScoreRecord], column: str, round: int, split: str = REPORT) -> ScoreRecord | None:
@@ -110,6 +162,5 @@ def reported(records: Sequence[ScoreRecord], column: str, round: int, split: str
     columns = by_column(records, names)
     if column not in columns:
         return None
-    first = columns[column][0]
-    wanted = names.prefix(split, first.embedding) + first.name
+    wanted = names.name(replace(columns[column][0], split=split))
     return next((record for record in columns.get(wanted, ()) if record.round == round), None)

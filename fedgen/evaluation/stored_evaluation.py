@@ -9,8 +9,12 @@ from torch import Tensor
 
 from fedgen.embeddings import FeatureCache
 from fedgen.embeddings.embed import embed_batches
+from fedgen.evaluation.aggregates import choose_aggregates
+from fedgen.evaluation.panels import DEFAULT_SCORES, check_embedding
+from fedgen.evaluation.presets import find_preset
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.reference import FROM_SUMMARIES, SCORERS, Reference, check_scores, records_of
+from fedgen.evaluation.reference import Reference, check_clients_of, check_count, passes, records_of
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.splits import LEAST
 from fedgen.evaluation.stored import StoredSet, open_sets
 from fedgen.evaluation.stored_embedding import DEFAULT, Named, Network, check_dims, check_images, settle_embedding
@@ -26,7 +30,8 @@ class StoredOptions:
     """How stored sets are scored.
 
     Args:
-        scores: "fid", "kid"; None for both, without kid where a set is statistics, which have no features.
+        scores: names, or {"name": ..., options}, as for `Evaluator`, "ll" and "memorisation" apart; None for fid and
+            kid, without kid where a set is statistics, which have no features.
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all.
         reading: how image files become pixels.
         counts: number of images by name, for statistics that do not say.
@@ -34,9 +39,11 @@ class StoredOptions:
         device: where to embed.
         cache: keeps the features of images on disk.
         split: what the records call the clients.
+        aggregates: power means beside avg, all and worst, e.g. ("power-2",).
+        preset: the one score to measure, in its own embedding: "fid", "kid", "fd-dinov2", "cmmd" or "is".
     """
 
-    scores: Sequence[str] | None = None
+    scores: Sequence[ScoreLike] | None = None
     weights: Weights = "examples"
     reading: Reading = field(default_factory=Reading)
     counts: Mapping[str, float] = field(default_factory=dict)
@@ -44,6 +51,8 @@ class StoredOptions:
     device: str = "cpu"
     cache: FeatureCache | None = None
     split: str = "clients"
+    aggregates: Sequence[str] = ()
+    preset: str | None = None
 
 
 class StoredEvaluation:
@@ -76,16 +85,25 @@ class StoredEvaluation:
         if self.options.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.options.batch_size}")
         resolve_weights(self.options.weights, [1.0] * len(clients))
-        if self.options.scores is not None:
-            check_scores(self.options.scores)
+        self.aggregates = choose_aggregates(self.options.aggregates)
+        asked = self._asked()
+        if self.options.preset is not None:
+            embedding = self._embedding_of_preset(embedding)
         self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts)
-        self.scores = self._choose_scores()
+        self.choices = self._choose_scores(asked)
         self._check_counts()
         network = Network(embedding, weights, default, self.options.device)
         self.identity, self.embedding = settle_embedding(self.sets, network, self.options.reading.resize)
         self._channels = check_images(self.embedding, self.sets) if self.embedding is not None else 0
+        for choice in self.choices:
+            check_embedding(choice, self.identity.name, False)
         check_dims({stored.path: stored.dim for stored in self.sets if stored.dim is not None})
         self._values: list[Tensor | Gaussian] = []
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return tuple(choice.name for choice in self.choices)
 
     @property
     def client_names(self) -> list[str]:
@@ -135,24 +153,54 @@ class StoredEvaluation:
             "weights": self.options.weights if isinstance(self.options.weights, str) else "given",
             "note": "; ".join([f"generated: {self.sets[0].path}", *self.remarks()]),
         }
-        records = []
-        for score in track(self.scores, "scoring", len(self.scores), "scores"):
-            reference = Reference(clients, [score], self.options.weights)
-            records += records_of(reference.score(generated, errors=None not in counts), self.client_names, common)
-        return records
+        self._check_sizes(counts)  # again, as unreadable files may have been left out
+        found = []
+        groups = passes(self.choices)
+        for group in track(groups, "scoring", len(groups), "scores"):
+            reference = Reference(clients, group, self.options.weights, self.aggregates)
+            found += reference.score(generated, errors=None not in counts)
+        found.sort(key=lambda score: self.scores.index(score.name))
+        return records_of(found, self.client_names, common, self.aggregates, self.choices)
 
-    def _choose_scores(self) -> tuple[str, ...]:
-        summary = next((stored for stored in self.sets if stored.kind == "statistics"), None)
-        if summary is None:
-            return tuple(self.options.scores or SCORERS)
-        chosen = tuple(self.options.scores or FROM_SUMMARIES)
-        for score in chosen:
-            if score not in FROM_SUMMARIES:
-                raise ValueError(
-                    f"{score} needs features and {summary.path} holds mu and sigma only; give its images or features,"
-                    f" or ask for {', '.join(FROM_SUMMARIES)} alone"
-                )
+    def _asked(self) -> tuple[ScoreChoice, ...] | None:
+        """The scores that are asked for, None for the usual ones; checked before anything is opened."""
+        if self.options.preset is not None:
+            if self.options.scores is not None:
+                raise ValueError(f"preset {self.options.preset} brings its own score; leave the scores out")
+            return (find_preset(self.options.preset).choice,)
+        chosen = None if self.options.scores is None else choose_scores(self.options.scores)
+        for choice in chosen or ():
+            if choice.needs in ("points", "held out"):
+                what = "a model's density" if choice.needs == "points" else "the images that clients held out"
+                raise ValueError(f"score {choice.name} needs {what}, which stored images do not have; score a run")
         return chosen
+
+    def _embedding_of_preset(self, embedding: Named | None) -> str:
+        """The name of the preset's embedding."""
+        preset = find_preset(self.options.preset or "")
+        if embedding is not None:
+            raise ValueError(f"preset {preset.name} brings its own embedding, {preset.embedding_name}; leave it out")
+        return preset.embedding_name
+
+    def _choose_scores(self, asked: tuple[ScoreChoice, ...] | None) -> tuple[ScoreChoice, ...]:
+        summary = next((stored for stored in self.sets if stored.kind == "statistics"), None)
+        if asked is None:
+            asked = choose_scores(DEFAULT_SCORES if summary is None else ["fid"])
+        for choice in asked:
+            if summary is not None and choice.needs != "summaries":
+                raise ValueError(
+                    f"{choice.name} needs features and {summary.path} holds mu and sigma only; give its images or"
+                    " features, or ask for fid alone"
+                )
+        return asked
+
+    def _check_sizes(self, counts: Sequence[float | None]) -> None:
+        """Nothing, for sets that are large enough for every score; ValueError otherwise, naming the set."""
+        if counts[0] is not None:
+            check_count(self.choices, counts[0], str(self.sets[0].path))
+        known = [2.0 if count is None else count for count in counts[1:]]  # of statistics, where fid is the only score
+        paths = [str(stored.path) for stored in self.sets[1:]]
+        check_clients_of(self.choices, known, paths, self.options.weights)
 
     def _check_counts(self) -> None:
         unknown = [stored for stored in self.sets[1:] if stored.count is None]
@@ -162,6 +210,7 @@ class StoredEvaluation:
                 f"avg and all need each client's number of images, which {files} do not say; give it as counts"
                 f" (--counts {' '.join(f'{stored.name}=N' for stored in unknown)})"
             )
+        self._check_sizes([stored.count for stored in self.sets])
 
     def _embed(self, images: Images, stored: StoredSet) -> Tensor:
         assert self.embedding is not None  # loaded where a set has images

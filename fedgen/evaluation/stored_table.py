@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
+from fedgen.evaluation.directions import say_directions
 from fedgen.evaluation.peers import KID_SUBSETS, SUBSETS, PeerEvaluation
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored_evaluation import StoredEvaluation
@@ -15,15 +16,18 @@ SHOWN = 30  # clients; of more, the ends of the order are shown
 
 
 def client_table(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> Table:
-    """Clients, in the order of their first score, and avg, all and worst, by scores."""
+    """Clients, the best served by the first score on top, and the aggregates, by scores.
+
+    Below avg and all, where they were computed: their standard errors if the clients stand for others.
+    """
     _, *counts = evaluation.counts()
     shares = resolve_weights(evaluation.options.weights, [count or 1 for count in counts]).tolist()
     averages = [record for record in records if record.aggregate == "avg"]
-    caption = "; ".join(["lower is better, ± standard error", *evaluation.remarks()])
+    caption = "; ".join([f"{say_directions(averages)}, ± standard error", *evaluation.remarks()])
     table = Table(title=_title(records[0]), caption=escape(caption), caption_justify="left")
     for heading in ("client", "images", "weight", *(record.score for record in averages)):
         table.add_column(heading, justify="left" if heading == "client" else "right")
-    order = sorted(range(len(counts)), key=lambda client: averages[0].per_client[client])
+    order = best_first(averages[0])
     hidden = len(order) - SHOWN
     for place, client in enumerate(order):
         if hidden > 0 and place == SHOWN // 2:
@@ -34,12 +38,24 @@ def client_table(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -
         cells = [_client_cell(record, client) for record in averages]
         table.add_row(escape(evaluation.client_names[client]), images, f"{shares[client]:.3g}", *cells)
     table.add_section()
-    for aggregate in ("avg", "all", "worst"):
-        row = [record for record in records if record.aggregate == aggregate]
-        total = f"{sum(count or 0 for count in counts):.12g}" if aggregate == "all" and None not in counts else ""
-        cells = [format_value(record.value, record.standard_error) for record in row]
-        table.add_row(aggregate, total, "", *cells, style="bold" if aggregate != "worst" else "")
+    total = "" if None in counts else f"{sum(count or 0 for count in counts):.12g}"
+    for aggregate in dict.fromkeys(record.aggregate for record in records):
+        row = {record.score: record for record in records if record.aggregate == aggregate}
+        found = [row.get(record.score) for record in averages]  # not every score has every aggregate
+        cells = [format_value(record.value, record.standard_error) if record else "" for record in found]
+        main = aggregate in ("avg", "all")
+        table.add_row(aggregate, total if aggregate == "all" else "", "", *cells, style="bold" if main else "")
+        spread = [record.error_over_clients if record else None for record in found]
+        if any(error is not None for error in spread):
+            cells = ["" if error is None else f"±{error:.2g}" for error in spread]
+            table.add_row("  over clients", "", "", *cells, style="dim")
     return table
+
+
+def best_first(record: ScoreRecord) -> list[int]:
+    """The clients of a record of avg, the best served first."""
+    sign = -1 if record.higher_is_better else 1
+    return sorted(range(len(record.per_client)), key=lambda client: sign * record.per_client[client])
 
 
 def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Table:

@@ -7,16 +7,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedgen.evaluation.directions import say_directions
 from fedgen.evaluation.records import ScoreRecord, by_column
 from fedgen.evaluation.run import Run
-from fedgen.evaluation.selection import inversions, reported, select
+from fedgen.evaluation.selection import Comparison, aggregates_compared, reported, select
 from fedgen.evaluation.splits import REPORT
 
-SHOWN = ("avg", "all")
+HIDDEN = "worst"  # in tables over rounds
 
 
 def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None) -> Table:
-    """Rounds by scores (avg and all with their standard errors) for one split and embedding, the floor last.
+    """Rounds by scores for one split and embedding, the floor last.
+
+    The columns are avg, all (with their standard errors) and power means where they were asked for.
 
     Args:
         records: a run's.
@@ -24,7 +27,7 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         embedding: the run's first by default.
     """
     split, embedding = split or records[0].split, embedding or records[0].embedding
-    shown = [r for r in records if (r.split, r.embedding) == (split, embedding) and r.aggregate in SHOWN]
+    shown = [r for r in records if (r.split, r.embedding) == (split, embedding) and r.aggregate != HIDDEN]
     if not shown:
         raise ValueError(f"no scores on split {split!r} with embedding {embedding!r}")
     models = [record for record in shown if not record.is_floor]
@@ -35,7 +38,7 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         mark = " *" if any(record.is_optimised for record in shown if record.name == name) else ""
         table.add_column(name + mark, justify="right")
     rounds = sorted({-1 if record.round is None else record.round for record in models})
-    best = {name: min((r.value for r in models if r.name == name), default=None) for name in names}
+    best = {name: min((r.badness for r in models if r.name == name), default=None) for name in names}
     for round in rounds:
         row = {record.name: record for record in models if record.round == round}
         label = "before" if round < 0 else str(round)
@@ -53,7 +56,7 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
     for heading in ("column", "round", "checkpoint", "value", "on held-out images"):
         table.add_column(heading, justify="left" if heading in ("column", "checkpoint") else "right")
     for column, group in by_column(records).items():
-        if group[0].split == REPORT or group[0].aggregate not in SHOWN:
+        if group[0].split == REPORT or group[0].aggregate == HIDDEN:
             continue
         ranking = select(records, column)
         if ranking:
@@ -71,18 +74,41 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
 
 
 def inversion_table(records: Sequence[ScoreRecord]) -> Table:
-    """The pairs of checkpoints that avg and all order differently."""
-    pairs = inversions(records)
+    """How avg and all rank the checkpoints, for each score, split and embedding, and where they disagree."""
+    comparisons = aggregates_compared(records)
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
+    title = f"avg and all disagree on {len(pairs)} pair(s), {sum(pair.beyond_error for pair in pairs)} beyond error"
+    return _comparisons(title, comparisons, ("avg prefers", "all prefers"))
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """How two columns rank the checkpoints that have both, and the pairs they order differently."""
+    first, second, pairs = comparison.first_column, comparison.second_column, comparison.pairs
     clear = sum(pair.beyond_error for pair in pairs)
-    table = Table(title=f"avg and all disagree on {len(pairs)} pair(s), {clear} beyond error")
-    for heading in ("columns", "avg prefers", "all prefers", "beyond error"):
-        table.add_column(heading)
-    for pair in pairs:
-        rounds = f"round {pair.better_by_avg}", f"round {pair.better_by_all}"
-        table.add_row(escape(f"{pair.avg_column} / {pair.all_column}"), *rounds, "yes" if pair.beyond_error else "no")
-    if not pairs:
-        table.add_row("none", "", "", "")
+    title = f"{first} and {second} disagree on {len(pairs)} pair(s), {clear} beyond error: tau {_tau(comparison)}"
+    return _comparisons(title, [comparison], (f"{first} prefers", f"{second} prefers"))
+
+
+def _comparisons(title: str, comparisons: Sequence[Comparison], preferences: tuple[str, str]) -> Table:
+    caption = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
+    table = Table(title=escape(title), caption=caption, caption_justify="left")
+    for heading in ("columns", "tau", *preferences, "beyond error"):
+        table.add_column(escape(heading), justify="right" if heading == "tau" else "left")
+    for comparison in comparisons:
+        label = escape(f"{comparison.first_column} / {comparison.second_column}")
+        if not comparison.pairs:
+            table.add_row(label, _tau(comparison), "no pair inverted" if comparison.checkpoints > 1 else "", "", "")
+        for place, pair in enumerate(comparison.pairs):
+            rounds = f"round {pair.better_by_first}", f"round {pair.better_by_second}"
+            head = (label, _tau(comparison)) if place == 0 else ("", "")
+            table.add_row(*head, *rounds, "yes" if pair.beyond_error else "no")
+    if not comparisons:
+        table.add_row("none", "", "", "", "")
     return table
+
+
+def _tau(comparison: Comparison) -> str:
+    return "-" if comparison.tau is None else f"{comparison.tau:.2f}"
 
 
 def print_report(run: Run, console: Console | None = None) -> None:
@@ -115,7 +141,7 @@ def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
     if record is None:
         return ""
     text = format_value(record.value, record.standard_error)
-    return f"[bold]{text}[/bold]" if record.value == best else text
+    return f"[bold]{text}[/bold]" if record.badness == best else text
 
 
 def _title(records: Sequence[ScoreRecord]) -> str:
@@ -124,7 +150,7 @@ def _title(records: Sequence[ScoreRecord]) -> str:
 
 
 def _caption(records: Sequence[ScoreRecord]) -> str:
-    parts = ["lower is better, ± standard error, bold: best"]
+    parts = [f"{say_directions(records)}; ± standard error, bold: best"]
     counts = sorted({record.num_generated for record in records if record.is_floor})
     parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
     return escape("; ".join([*parts, *sorted({record.note for record in records if record.note})]))

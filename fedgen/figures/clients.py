@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.directions import direction_of
+from fedgen.evaluation.stored_table import best_first
 from fedgen.evaluation.table import format_value
 from fedgen.figures.curves import COLOURS
 from fedgen.files import atomic_write
@@ -29,7 +31,7 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     if not averages:
         raise ValueError("no clients' scores to draw; score a model against clients first")
     first = averages[0]
-    order = sorted(range(len(first.per_client)), key=lambda client: first.per_client[client])
+    order = best_first(first)
     height = 1.8 + 0.27 * min(max(len(order), 3), NAMED)
     figure = Figure(figsize=(1.6 + 4.4 * len(averages), height), layout="constrained")
     FigureCanvasAgg(figure)
@@ -57,7 +59,7 @@ def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
     axes.errorbar(
         values, range(len(order)), xerr=errors, fmt="o", color="0.25", markersize=size, ecolor="0.6", elinewidth=1.2
     )
-    axes.set_xlabel(f"{record.score.upper()} (lower is better)")
+    axes.set_xlabel(f"{record.score.upper()} ({direction_of(record)})")
     axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.directions import direction_of
 from fedgen.files import atomic_write
 
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
@@ -54,7 +55,7 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate):
             label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
-    axes.set_ylabel(f"{score.upper()} (lower is better)")
+    axes.set_ylabel(f"{score.upper()} ({direction_of(records[0])})")
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -66,7 +67,7 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
     pairs = [(record, by_round[record.round]) for record in avg if record.round in by_round]
     if pairs:
         x, y = [a.value for a, _ in pairs], [b.value for _, b in pairs]
-        errors = [[r.error_parts.get("generated", r.standard_error or 0.0) for r in side] for side in zip(*pairs)]
+        errors = [[r.generated_error for r in side] for side in zip(*pairs)]
         axes.errorbar(x, y, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.7", elinewidth=1, zorder=1)
         axes.scatter(x, y, c=[a.round for a, _ in pairs], cmap="viridis", s=18, zorder=2)
         for record, other in pairs[:1] + pairs[1:][-1:]:

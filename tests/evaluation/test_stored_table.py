@@ -35,10 +35,10 @@ def rows(table):
 def test_clients_come_best_first_with_their_weights_and_errors(save):
     evaluation = StoredEvaluation(save("generated"), [save("far", 12, 5.0), save("near", 36)])
     found = rows(client_table(evaluation, evaluation.records()))
-    assert [row[0] for row in found] == ["near", "far", "avg", "all", "worst"]
+    assert [row[0] for row in found] == ["near", "far", "avg", "over clients", "all", "over clients", "worst"]
     assert [row[1:3] for row in found[:2]] == [["36", "0.75"], ["12", "0.25"]]
     assert all("±" in cell for row in found for cell in row[3:])
-    assert found[3][1] == "48"
+    assert found[4][1] == "48"
 
 
 def test_large_numbers_are_written_out(tmp_path):
@@ -57,7 +57,7 @@ def test_the_ends_of_many_clients_are_shown(save):
     clients = [save(f"client{k}", 5, k / 10) for k in range(45)]
     evaluation = StoredEvaluation(save("generated"), clients)
     found = rows(client_table(evaluation, evaluation.records()))
-    assert len(found) == 30 + 1 + 3
+    assert len(found) == 30 + 1 + 3 + 2
     assert found[15][0] == "... 15 more ..."
 
 

@@ -1,0 +1,90 @@
+"""What is scored on which embedding: every score on every embedding, and each preset on its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedgen.embeddings import Embedding, load_embedding
+from fedgen.evaluation.presets import find_preset
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_distinct, choose_scores
+
+DEFAULT_EMBEDDINGS = ("efficientnet-lite0",)
+DEFAULT_SCORES = ("fid", "kid")
+
+PresetLike = str | Mapping[str, Any]
+EmbeddingLike = str | Mapping[str, Any] | Embedding
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """The scores on one embedding.
+
+    Args:
+        embedding: maps images to features.
+        choices: the scores.
+    """
+
+    embedding: Embedding
+    choices: tuple[ScoreChoice, ...]
+
+
+def make_panels(
+    embeddings: Sequence[EmbeddingLike] | None,
+    scores: ScoreLike | Sequence[ScoreLike] = DEFAULT_SCORES,
+    presets: Sequence[PresetLike] = (),
+) -> list[Panel]:
+    """The panels of an evaluation, those of presets last; presets in one embedding share it.
+
+    Args:
+        embeddings: on which all scores are measured; None for efficientnet-lite0, or for none where presets are given.
+        scores: names, or {"name": ..., options}.
+        presets: names, or {"name": ..., "weights": a local file, ...}.
+
+    Raises:
+        ValueError: for unknown or repeated names and options, or a score that an embedding cannot give.
+    """
+    choices = choose_scores(scores)
+    named = [presets] if isinstance(presets, (str, Mapping)) else list(presets)
+    if embeddings is None:
+        embeddings = () if named else DEFAULT_EMBEDDINGS
+    elif isinstance(embeddings, (str, Mapping, Embedding)):
+        embeddings = [embeddings]
+    panels = [Panel(load_embedding(embedding), choices) for embedding in embeddings]
+    for preset in named:
+        panels = _with_preset(panels, preset)
+    check_distinct("embedding", [panel.embedding.name for panel in panels])
+    for panel in panels:
+        check_distinct("score", [choice.name for choice in panel.choices])
+        for choice in panel.choices:
+            check_embedding(choice, panel.embedding.name, panel.embedding.takes_points)
+    return panels
+
+
+def _with_preset(panels: Sequence[Panel], preset: PresetLike) -> list[Panel]:
+    options = dict(preset) if isinstance(preset, Mapping) else {"name": preset}
+    found = find_preset(options.pop("name", ""))
+    embedding = found.load_embedding(**options)
+    for place, panel in enumerate(panels):
+        if panel.embedding.fingerprint() == embedding.fingerprint():
+            return [*panels[:place], replace(panel, choices=(*panel.choices, found.choice)), *panels[place + 1 :]]
+    return [*panels, Panel(embedding, (found.choice,))]
+
+
+def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool) -> None:
+    """Nothing, for a score that an embedding can give; ValueError otherwise.
+
+    Args:
+        choice: the score.
+        embedding: the embedding's name; one whose features are logits says so.
+        takes_points: whether it takes points instead of images.
+    """
+    if choice.needs == "logits" and not any(part.startswith("logits") for part in embedding.split("-")):
+        raise ValueError(
+            f"score {choice.name} needs logits, which embedding {embedding} does not give: use"
+            " inception-v3-compat-logits_unbiased, or preset 'is' beside other embeddings"
+        )
+    if choice.needs == "points" and not takes_points:
+        raise ValueError(
+            f"score {choice.name} is the log-density of points, but embedding {embedding} takes images; it is for"
+            " clients of points, with embedding identity"
+        )
