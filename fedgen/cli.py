@@ -28,11 +28,12 @@ from fedgen.embeddings import FeatureCache, load_embedding
 from fedgen.evaluation import Evaluator, Run, evaluate_run, inversion_table, print_report, score_table
 from fedgen.evaluation import select as select_checkpoints
 from fedgen.evaluation.checkpoints import LAST, read_checkpoint
+from fedgen.evaluation.rebuild import RECIPE, rebuild
 from fedgen.evaluation.table import format_value
 from fedgen.figures import draw_curves
 from fedgen.files import atomic_write, require_writable
 
-RECIPE, PARTITION, CURVES = "recipe.yaml", "partition.npz", "curves.png"
+PARTITION, CURVES = "partition.npz", "curves.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
 # what may change between a run and its continuation
 _FREE = {
@@ -315,24 +316,6 @@ def evaluate_checkpoints(
     for name in (embedding.name for embedding in loaded):
         console.print(score_table(Run(run).records, embedding=name))
     console.print(inversion_table(Run(run).records))
-
-
-def rebuild(run: Path) -> tuple[LightningModule, FederatedDataModule]:
-    """The model and the clients of a run, from the recipe it keeps.
-
-    Raises:
-        FileNotFoundError: if the folder holds no run.
-        ValueError: if its data is not a federation's.
-    """
-    if not (run / RECIPE).exists():
-        raise FileNotFoundError(f"{run / RECIPE} does not exist; give the folder of a run made by `fedgen fit`")
-    recipe = yaml.safe_load((run / RECIPE).read_text())
-    # its trainer is not used: a run of another machine's devices can be scored here
-    recipe["trainer"] |= {"default_root_dir": str(run), "logger": False, "accelerator": "cpu", "devices": 1}
-    cli = FedgenCLI(recipe)
-    if not isinstance(cli.datamodule, FederatedDataModule):
-        raise ValueError(f"{run} trained on a {type(cli.datamodule).__name__}, which has no clients to score against")
-    return cli.model, cli.datamodule
 
 
 def select_checkpoint(run: Path, by: str = "fid_all") -> None:

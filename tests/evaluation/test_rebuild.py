@@ -1,0 +1,66 @@
+"""The model and the clients of a run folder, made again."""
+
+import os
+
+import pytest
+import torch
+import yaml
+
+from fedgen.clients.client import hold_out
+from fedgen.evaluation.rebuild import RECIPE, rebuild
+from fedgen.models import WGANGP
+
+SETTINGS = {
+    "seed_everything": 7,
+    "trainer": {"accelerator": "gpu", "devices": 64},  # of another machine
+    "model": {
+        "class_path": "fedgen.models.WGANGP",
+        "init_args": {
+            "generator": {"class_path": "fedgen.models.networks.SmallGenerator", "init_args": {"width": 8}},
+            "critic": {"class_path": "fedgen.models.networks.SmallCritic", "init_args": {"width": 8}},
+        },
+    },
+    "data": {
+        "class_path": "fedgen.clients.FederatedDataModule",
+        "init_args": {
+            "data": {"class_path": "fedgen.data.Digits"},
+            "partition": {"class_path": "fedgen.clients.partitions.ByClass"},
+            "held_out": 0.5,
+            "seed": None,
+        },
+    },
+    "optimizer": None,
+}
+
+
+def write(folder, **changes):
+    (folder / RECIPE).write_text(yaml.safe_dump(SETTINGS | changes))
+    return folder
+
+
+def test_model_and_clients_come_back_with_the_runs_own_seed(tmp_path):
+    before = torch.get_rng_state()
+    environment = os.environ.get("PL_GLOBAL_SEED")
+    model, data = rebuild(write(tmp_path))
+    assert isinstance(model, WGANGP)
+    assert data.seed == 7
+    zeros = (data.examples.labels == 0).nonzero().flatten()
+    assert torch.equal(data.clients[0].train, hold_out(zeros, 0.5, 7, 0)[0])
+    assert os.environ.get("PL_GLOBAL_SEED") == environment
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_seed_of_the_clients_goes_before_that_of_the_run(tmp_path):
+    data = {**SETTINGS["data"], "init_args": {**SETTINGS["data"]["init_args"], "seed": 3}}
+    assert rebuild(write(tmp_path, data=data))[1].seed == 3
+
+
+def test_what_is_no_run_of_a_federation_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"recipe.yaml does not exist; give the folder of a run"):
+        rebuild(tmp_path)
+    other = {"class_path": "lightning.pytorch.demos.boring_classes.BoringDataModule"}
+    with pytest.raises(ValueError, match="trained on a BoringDataModule, which has no clients"):
+        rebuild(write(tmp_path, data=other))
+    (tmp_path / RECIPE).write_text("model: {class_path: fedgen.models.WGANGP}\n")
+    with pytest.raises(ValueError, match="no recipe of `fedgen fit`: it lacks a model or data"):
+        rebuild(tmp_path)
