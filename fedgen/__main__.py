@@ -11,8 +11,8 @@ from fedgen import __version__
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
     "fit": ("fedgen.cli:fit", "train from a recipe: federated, or one of its controls"),
-    "evaluate": ("fedgen.cli:evaluate", "score stored images or features of any origin, or a run's checkpoints again"),
-    "select": ("fedgen.cli:select", "rank a run's checkpoints by a score and print the best one's path"),
+    "evaluate": ("fedgen.cli_run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
+    "select": ("fedgen.cli_run:select", "rank a run's checkpoints by a score and print the best one's path"),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }
 

@@ -1,4 +1,4 @@
-"""`fedgen fit` (LightningCLI) and the run folder it keeps; `fedgen evaluate` and `fedgen select`."""
+"""`fedgen fit` (LightningCLI) and the run folder it keeps."""
 
 import errno
 import logging
@@ -11,25 +11,19 @@ from typing import Any
 
 import torch
 import yaml
-from jsonargparse import auto_cli
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from rich.console import Console
-from rich.table import Table
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar
-from fedgen.cli_stored import build_parser, evaluate_stored, is_stored
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import save_partition
-from fedgen.embeddings import FeatureCache, load_embedding
-from fedgen.evaluation import Evaluator, Run, evaluate_run, inversion_table, print_report, score_table
-from fedgen.evaluation import select as select_checkpoints
+from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.checkpoints import LAST, read_checkpoint
-from fedgen.evaluation.rebuild import RECIPE, rebuild
-from fedgen.evaluation.table import format_value
+from fedgen.evaluation.rebuild import RECIPE
 from fedgen.figures import draw_curves
 from fedgen.files import atomic_write, require_writable
 
@@ -276,84 +270,6 @@ def report(folder: Path, console: Console) -> None:
     print_report(run, console)
     if not all(record.is_floor for record in run.records):
         console.print(f"figure: {draw_curves(run.records, folder / CURVES)}")
-
-
-def evaluate_checkpoints(
-    run: Path,
-    embeddings: str,
-    num_images: int = 10_000,
-    rounds: list[int] | None = None,
-    weights: str | None = None,
-    cache: Path | None = None,
-    device: str = "cpu",
-) -> None:
-    """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
-
-    Args:
-        run: the run folder.
-        embeddings: one name, or several with commas between: inception-v3-compat,pixels.
-        num_images: generated images a split.
-        rounds: which checkpoints, e.g. '[39, 79]'; all by default.
-        weights: a local file with the embedding's weights (with one embedding).
-        cache: folder that keeps the real images' features.
-        device: where to sample and embed, e.g. cuda.
-    """
-    names = [name.strip() for name in embeddings.split(",")]
-    if weights is not None and len(names) != 1:
-        raise ValueError(f"weights={weights} is for one embedding, got {len(names)}: {embeddings}")
-    model, data = rebuild(run)
-    loaded = [load_embedding(name, weights=weights) for name in names]
-    model.to(device)
-    evaluator = Evaluator(
-        data,
-        [embedding.to(device) for embedding in loaded],
-        num_images,
-        seed=data.seed,
-        cache=FeatureCache(cache) if cache else None,
-    )
-    evaluate_run(run, model, evaluator, rounds)
-    console = Console()
-    for name in (embedding.name for embedding in loaded):
-        console.print(score_table(Run(run).records, embedding=name))
-    console.print(inversion_table(Run(run).records))
-
-
-def select_checkpoint(run: Path, by: str = "fid_all") -> None:
-    """Ranks a run's checkpoints, best first, lists where avg and all disagree, and prints the best one's path last.
-
-    Args:
-        run: the run folder.
-        by: the column, e.g. fid_all, fid_avg, kid_all, report/fid_all, report/pixels/kid_avg.
-    """
-    found, console = Run(run), Console()
-    ranking = select_checkpoints(found, by)
-    table = Table(title=f"{found.folder} by {by}, lower is better")
-    for heading in ("rank", "round", by, "checkpoint"):
-        table.add_column(heading)
-    for rank, entry in enumerate(ranking, 1):
-        value = format_value(entry.value, entry.standard_error) + (" (optimised on)" if entry.optimised else "")
-        table.add_row(str(rank), str(entry.round), value, entry.checkpoint.name if entry.checkpoint else "not kept")
-    console.print(table)
-    console.print(inversion_table(found.records))
-    best = next((entry.checkpoint for entry in ranking if entry.checkpoint), None)
-    print(best if best is not None else "no checkpoint of these rounds was kept")
-
-
-def evaluate(arguments: Sequence[str]) -> int:
-    """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
-    if is_stored(arguments):
-        return evaluate_stored(arguments)
-    if set(arguments) & {"-h", "--help"}:
-        print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
-        print("2. A run's checkpoints:\n")
-    auto_cli(evaluate_checkpoints, args=list(arguments), as_positional=True, prog="fedgen evaluate")
-    return 0
-
-
-def select(arguments: Sequence[str]) -> int:
-    """`fedgen select RUN --by COLUMN`."""
-    auto_cli(select_checkpoint, args=list(arguments), as_positional=True, prog="fedgen select")
-    return 0
 
 
 def fit(arguments: Sequence[str]) -> int:

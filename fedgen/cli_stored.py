@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import yaml
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 from rich.console import Console
@@ -12,6 +13,7 @@ from fedgen import __version__
 from fedgen.embeddings import FeatureCache
 from fedgen.embeddings.fidelity import CLEAN
 from fedgen.evaluation import (
+    PRESETS,
     PeerEvaluation,
     Reading,
     ScoreRecord,
@@ -58,7 +60,19 @@ def _add_sets(parser: ArgumentParser) -> None:
     add("--generated", required=True, metavar="PATH", help="the generated set")
     add("--clients", nargs="+", metavar="PATH", help="the clients, e.g. data/*; named after their paths")
     add("--reference", metavar="PATH", help="one set in place of clients")
-    add("--scores", default=None, metavar="NAMES", help="fid,kid by default; fid where a set is statistics")
+    add(
+        "--scores",
+        default=None,
+        metavar="NAMES",
+        help="fid,kid by default, fid where a set is statistics; also kid-rbf, precision, recall, density, coverage,"
+        " sw1, sw2, w1 (trains critics: slow) and, of logits, is; with options as '[fid, {name: precision, k: 3}]'",
+    )
+    add(
+        "--aggregates",
+        default="",
+        metavar="NAMES",
+        help="power means beside avg, all and worst, e.g. power-2, which leans towards badly served clients",
+    )
     add(
         "--client_weights",
         choices=["examples", "uniform"],
@@ -68,9 +82,10 @@ def _add_sets(parser: ArgumentParser) -> None:
     add("--counts", nargs="+", default=[], metavar="NAME=N", help="numbers of images of statistics that do not say")
     add(
         "--preset",
-        choices=list(get_args(Preset)),
+        choices=[*PRESETS, *get_args(Preset)],
         default=None,
-        help="with --reference: whose numbers (torch-fidelity by default)",
+        help="with --clients a score with its own embedding (fid, kid, fd-dinov2, cmmd, is), in place of --embedding"
+        " and --scores; with --reference whose numbers (torch-fidelity by default, or clean-fid)",
     )
     add(
         "--kid_subset_size",
@@ -158,8 +173,10 @@ def _targets(settings: Any) -> list[Path]:
     """The JSON file and, with clients, the figure."""
     if (settings.clients is None) == (settings.reference is None):
         raise ValueError("give either --clients (one path each) or --reference (one path)")
-    if settings.clients and (settings.preset or settings.kid_subset_size):
-        raise ValueError("--preset and --kid_subset_size are for --reference")
+    if settings.clients and (settings.preset in get_args(Preset) or settings.kid_subset_size):
+        raise ValueError("--preset torch-fidelity or clean-fid, and --kid_subset_size, are for --reference")
+    if settings.reference and settings.preset in PRESETS:
+        raise ValueError(f"--preset {settings.preset} is for --clients, of which there may be one")
     if settings.preset == CLEAN and settings.kid_subset_size:
         raise ValueError("--kid_subset_size is for torch-fidelity's kid; clean-fid draws its subsets without a seed")
     if settings.save_statistics and settings.save_statistics == settings.save_features:
@@ -191,19 +208,41 @@ def _refuse_existing(paths: Sequence[Path], overwrite: bool) -> None:
 def _evaluation(settings: Any) -> StoredEvaluation:
     reading = Reading(settings.resize, settings.recursive, settings.skip_unreadable)
     options = StoredOptions(
-        scores=[name.strip() for name in settings.scores.split(",")] if settings.scores else None,
+        scores=scores_in(settings.scores) if settings.scores else None,
         weights=settings.client_weights,
         reading=reading,
         counts=_counts(settings.counts),
         batch_size=settings.batch_size,
         device=settings.device,
         cache=FeatureCache(settings.cache) if settings.cache else None,
+        aggregates=names_in(settings.aggregates),
+        preset=settings.preset if settings.clients else None,
     )
     if settings.clients:
         return StoredEvaluation(settings.generated, settings.clients, settings.embedding, settings.weights, options)
     preset: Preset = settings.preset or "torch-fidelity"
     both, size = (settings.generated, settings.reference), settings.kid_subset_size or SUBSET_SIZE
     return PeerEvaluation(*both, preset, settings.embedding, settings.weights, options, size)
+
+
+def names_in(text: str | None) -> list[str]:
+    """The names of a text with commas between them; none for an empty one."""
+    return [name.strip() for name in text.split(",")] if text else []
+
+
+def scores_in(text: str) -> list[Any]:
+    """The scores of a text: names with commas between, or a list in YAML, whose items may have options.
+
+    Raises:
+        ValueError: for YAML that is none.
+    """
+    if not text.strip().startswith(("[", "{")):
+        return names_in(text)
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--scores takes fid,kid or '[fid, {{name: precision, k: 3}}]', got {text!r}") from error
+    return found if isinstance(found, list) else [found]
 
 
 def _counts(given: Sequence[str]) -> dict[str, float]:

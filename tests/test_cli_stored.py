@@ -147,7 +147,7 @@ def test_counts_are_given_by_name(root, capsys):
         (["--clients", "data/alpha", "--embedding", "pixel"], "did you mean pixels"),
         (["--clients", "data/alpha", "--output", "generated/000.png/x.json"], "cannot write in generated/000.png"),
         (["--clients", "data/alpha", "--output", "scores.png"], "must be a file for JSON"),
-        (["--clients", "data/alpha", "--preset", "clean-fid"], "--preset and --kid_subset_size are for --reference"),
+        (["--clients", "data/alpha", "--preset", "clean-fid"], "are for --reference"),
         (["--clients", "data/alpha", "--scores", "fid,fdi"], "unknown score 'fdi'"),
         (["--clients", "data/alpha", "--weights", "none.pth"], "no file of weights at none.pth"),
     ],
@@ -188,7 +188,7 @@ def test_help_explains_both_forms(root, capsys):
     out = capsys.readouterr().out
     assert "--generated PATH" in out
     assert "<function" not in out
-    assert "run embeddings" in out
+    assert "run [embeddings]" in out
     with pytest.raises(SystemExit):
         main(["evaluate", "--clients", "a", "--help"])
-    assert "run embeddings" not in capsys.readouterr().out
+    assert "run [embeddings]" not in capsys.readouterr().out

@@ -1,0 +1,143 @@
+"""`fedgen evaluate RUN` and `fedgen select RUN`: a run's checkpoints, scored again and ranked."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, auto_cli
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedgen.cli_stored import build_parser, evaluate_stored, is_stored, names_in, scores_in
+from fedgen.embeddings import FeatureCache
+from fedgen.evaluation import (
+    Evaluator,
+    Ranked,
+    Run,
+    by_column,
+    compare,
+    comparison_table,
+    evaluate_run,
+    find_preset,
+    inversion_table,
+    score_table,
+)
+from fedgen.evaluation import select as select_checkpoints
+from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.panels import DEFAULT_SCORES
+from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation.table import format_value
+
+
+def evaluate_checkpoints(
+    run: Path,
+    embeddings: str | None = None,
+    scores: str | None = None,
+    preset: str | None = None,
+    aggregates: str = "",
+    num_images: int = 10_000,
+    rounds: list[int] | None = None,
+    weights: str | None = None,
+    cache: Path | None = None,
+    device: str = "cpu",
+) -> None:
+    """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
+
+    Args:
+        run: the run folder.
+        embeddings: one name, or several with commas between: inception-v3-compat,pixels.
+        scores: names with commas between (fid,kid by default; also kid-rbf, precision, recall, density, coverage, sw1,
+            sw2, w1, is, ll, memorisation), or with options as '[fid, {name: precision, k: 3}]'.
+        preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
+        aggregates: power means beside avg, all and worst, e.g. power-2.
+        num_images: generated images a split.
+        rounds: which checkpoints, e.g. '[39, 79]'; all by default.
+        weights: a local file with the weights of the one embedding.
+        cache: folder that keeps the real images' features.
+        device: where to sample and embed, e.g. cuda.
+    """
+    named, presets = names_in(embeddings), names_in(preset)
+    if not named and not presets:
+        raise ValueError("give an embedding's name, or --preset, whose embedding is its own")
+    if scores is not None and not named:
+        raise ValueError(f"preset {preset} brings its own score; leave --scores out, or name an embedding for them")
+    networks = [*named, *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
+    if weights is not None and len(networks) != 1:
+        raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
+    model, data = rebuild(run)
+    model.to(device)
+    evaluator = Evaluator(
+        data,
+        [{"name": name, "weights": weights} for name in named],
+        num_images,
+        DEFAULT_SCORES if scores is None else scores_in(scores),
+        seed=data.seed,
+        cache=FeatureCache(cache) if cache else None,
+        device=device,
+        aggregates=names_in(aggregates),
+        presets=[{"name": name, "weights": weights} for name in presets],
+    )
+    evaluate_run(run, model, evaluator, rounds)
+    console = Console()
+    for embedding in evaluator.embeddings:
+        console.print(score_table(Run(run).records, embedding=embedding.name))
+    console.print(inversion_table(Run(run).records))
+
+
+def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None) -> None:
+    """Ranks a run's checkpoints, best first, lists where avg and all disagree, and prints the best one's path last.
+
+    Args:
+        run: the run folder.
+        by: the column, e.g. fid_all, fid_avg, kid_all, precision_all, report/fid_all, report/pixels/kid_avg.
+        against: a second column: list where it and the first disagree, in place of avg and all of every score.
+    """
+    found, console = Run(run), Console()
+    records = found.records
+    ranking = select_checkpoints(found, by)
+    compared = inversion_table(records) if against is None else comparison_table(compare(records, by, against))
+    direction = say_directions(by_column(records)[by])
+    console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
+    console.print(compared)
+    best = next((entry.checkpoint for entry in ranking if entry.checkpoint), None)
+    console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)
+
+
+def ranking_table(ranking: Sequence[Ranked], by: str, title: str) -> Table:
+    """Checkpoints, best first; with their standard errors over clients where there are some."""
+    table = Table(title=escape(title))
+    spread = any(entry.error_over_clients is not None for entry in ranking)
+    for heading in ("rank", "round", by, *(["± over clients"] if spread else []), "checkpoint"):
+        table.add_column(escape(heading))
+    for rank, entry in enumerate(ranking, 1):
+        value = format_value(entry.value, entry.standard_error) + (" (optimised on)" if entry.optimised else "")
+        error = "" if entry.error_over_clients is None else f"{entry.error_over_clients:.2g}"
+        name = entry.checkpoint.name if entry.checkpoint else "not kept"
+        table.add_row(str(rank), str(entry.round), value, *([error] if spread else []), name)
+    return table
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
+    if is_stored(arguments):
+        return evaluate_stored(arguments)
+    if set(arguments) & {"-h", "--help"}:
+        print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
+        print("2. A run's checkpoints:\n")
+    parser = ArgumentParser(prog="fedgen evaluate")
+    parser.add_function_arguments(evaluate_checkpoints, as_positional=True, skip={"embeddings"})
+    parser.add_argument(
+        "embeddings",
+        nargs="?",
+        default=None,
+        help="one name, or several with commas between: inception-v3-compat,pixels; none with --preset",
+    )
+    settings = parser.parse_args(list(arguments))
+    evaluate_checkpoints(**vars(parser.instantiate(settings)))
+    return 0
+
+
+def select(arguments: Sequence[str]) -> int:
+    """`fedgen select RUN --by COLUMN [--against COLUMN]`."""
+    auto_cli(select_checkpoint, args=list(arguments), as_positional=True, prog="fedgen select")
+    return 0
