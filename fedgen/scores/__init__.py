@@ -3,6 +3,7 @@
 from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
 from fedgen.scores.critic import CriticOptions
 from fedgen.scores.extrapolation import Extrapolation, fid_infinity
+from fedgen.scores.federated_kid import SummedKID, kid_from_messages, kid_message
 from fedgen.scores.frechet import FrechetReference, frechet_distance
 from fedgen.scores.inception_score import inception_score, inception_score_splits
 from fedgen.scores.kernels import Kernel, PolynomialKernel, RBFKernel
@@ -29,6 +30,7 @@ __all__ = [
     "PolynomialKernel",
     "RBFKernel",
     "SlicedReference",
+    "SummedKID",
     "WassersteinReference",
     "aggregate",
     "excess_inversions",
@@ -38,6 +40,8 @@ __all__ = [
     "inception_score_splits",
     "inversions",
     "kendall_tau",
+    "kid_from_messages",
+    "kid_message",
     "memorisation",
     "mmd2",
     "mmd2_subsets",

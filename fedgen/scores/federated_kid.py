@@ -1,9 +1,9 @@
 """KID-avg and KID-all of clients that share no image, from what adds up over them.
 
 KID-avg takes one number a client, n_i KID_i. With the mean kernels A_i within the clients, avg - all is the constant
-sum_i (n_i / n) A_i - A_pool, the same for every generator (`scores.theory.kid`): a second number a client gives the sum,
-and the summable sketch of `statistics.sketches` (cubic kernel) or `statistics.fourier` (RBF) the mean kernel of the pool.
-So KID-all is KID-avg minus an estimated constant, with the same error for every checkpoint: none in their ranking.
+sum_i (n_i / n) A_i - A_pool, the same for every generator (`scores.theory.kid`). A second number a client gives its
+first part; the summable sketch of `statistics.sketches` (cubic kernel) or `statistics.fourier` (RBF) the second. So
+KID-all is KID-avg minus an estimated constant, with the same error for every checkpoint: none in their ranking.
 
 One number of each checkpoint leaves a client, and no bound on what those say together: unlike the sums of
 `statistics.private`, released once, they are not differentially private.

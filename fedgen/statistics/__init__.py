@@ -1,5 +1,8 @@
 """Features to summaries that pool: what crosses the line between a client and a server."""
 
+from fedgen.statistics.accounting import noise_multiplier, spent_epsilon
+from fedgen.statistics.fixed_point import FixedPoint, mask
+from fedgen.statistics.fourier import FourierMoments, FourierSketch
 from fedgen.statistics.gaussian import Gaussian, RunningPool, pool, summarize
 from fedgen.statistics.low_rank import thin
 from fedgen.statistics.messages import (
@@ -9,14 +12,24 @@ from fedgen.statistics.messages import (
     gaussian_from_message,
     gaussian_to_message,
     gaussian_to_sums,
+    message_size,
 )
 from fedgen.statistics.npz import Provenance, load_npz, save_npz
+from fedgen.statistics.private import Privacy, private_gaussian, private_sums, project_positive
 from fedgen.statistics.projection import Projection
+from fedgen.statistics.sketches import CubicSketch, Estimate, KernelMoments
 
 __all__ = [
+    "CubicSketch",
+    "Estimate",
+    "FixedPoint",
+    "FourierMoments",
+    "FourierSketch",
     "Gaussian",
+    "KernelMoments",
     "Message",
     "MessageError",
+    "Privacy",
     "Projection",
     "Provenance",
     "RunningPool",
@@ -25,8 +38,15 @@ __all__ = [
     "gaussian_to_message",
     "gaussian_to_sums",
     "load_npz",
+    "mask",
+    "message_size",
+    "noise_multiplier",
     "pool",
+    "private_gaussian",
+    "private_sums",
+    "project_positive",
     "save_npz",
+    "spent_epsilon",
     "summarize",
     "thin",
 ]

@@ -2,12 +2,14 @@
 
 The summable form of a Gaussian (count, sum, outer-product sum) adds entry by entry, which is all that secure
 aggregation needs. A message of fewer images than features is not anonymous: its outer products span those images.
+What adds is a sum over images: the server needs the total alone, never a single client's message.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -20,7 +22,13 @@ KINDS = {  # the tensors of each kind, and how many axes they have
     "gaussian": {"count": 0, "mean": 1, "scatter": 2},
     "gaussian-images": {"count": 0, "mean": 1, "deviations": 2, "shares": 1},
     "sums": {"count": 0, "sum": 1, "outer": 1},
+    "private-sums": {"count": 0, "sum": 1, "outer": 1, "clients": 0},  # with noise; read by statistics.private
+    "cubic": {"count": 0, "tilted": 1, "sketch": 1, "diagonal": 0},  # read by statistics.sketches
+    "fourier": {"count": 0, "cosines": 1, "sines": 1},  # read by statistics.fourier
+    "kid": {"count": 0, "score": 0, "within": 0},  # read by scores.federated_kid
+    "fixed-point": {},  # another kind's tensors as whole numbers; read by statistics.fixed_point
 }
+SUMMABLE = ("sums", "private-sums", "cubic", "fourier", "kid", "fixed-point")
 
 
 class MessageError(ValueError):
@@ -33,7 +41,7 @@ class Message:
 
     Args:
         kind: a key of KINDS, which names the tensors it must hold.
-        tensors: float64 tensors; a number is a tensor of shape [].
+        tensors: float64 tensors; a number is a tensor of shape []. Those of kind "fixed-point" are int64.
         meta: remarks as text, such as the embedding's fingerprint; messages with differing ones do not add.
     """
 
@@ -55,6 +63,11 @@ class Message:
                     f"tensor {name!r} of a {self.kind!r} message must be floats on {axes} axes, got {found}"
                 )
         for name, tensor in self.tensors.items():
+            if (self.kind == "fixed-point") != (tensor.dtype == torch.int64):
+                raise MessageError(
+                    f"tensor {name!r} of a {self.kind!r} message is {tensor.dtype}; whole numbers belong in "
+                    "'fixed-point' messages, and nothing else does"
+                )
             if not torch.isfinite(tensor).all():
                 raise MessageError(f"tensor {name!r} of a {self.kind!r} message holds NaN or infinity")
 
@@ -99,29 +112,76 @@ def gaussian_to_sums(gaussian: Gaussian, **meta: str) -> Message:
     """A summary in summable form: count, sum [D] and the upper triangle of the outer-product sum [D (D + 1) / 2]."""
     count, mean = gaussian.count, gaussian.mean
     outer = gaussian.covariance(ddof=0).mul_(count).addr_(mean, mean, alpha=count)
-    rows, columns = torch.triu_indices(gaussian.dim, gaussian.dim)
-    tensors = {"count": torch.tensor(count, dtype=torch.float64), "sum": count * mean, "outer": outer[rows, columns]}
+    tensors = {"count": torch.tensor(count, dtype=torch.float64), "sum": count * mean, "outer": pack(outer)}
     return Message("sums", tensors, meta)
 
 
-def add(left: Message, right: Message) -> Message:
-    """The summable message of the union of two clients' images.
+def add(*messages: Message) -> Message:
+    """The message of all images together: one or more clients' summable messages of a kind, added entry by entry.
+
+    Whole numbers of "fixed-point" messages are added modulo 2^64.
 
     Raises:
-        MessageError: if a message is not of kind "sums", or shapes or remarks differ.
+        MessageError: for no message, one of a kind that does not add, or kinds, shapes or remarks that differ.
     """
-    for message in (left, right):
-        if message.kind != "sums":
-            raise MessageError(f"only 'sums' messages add, got {message.kind!r}; make them with gaussian_to_sums")
-    if dict(left.meta) != dict(right.meta):
-        raise MessageError(f"messages were made differently: {dict(left.meta)} and {dict(right.meta)}")
-    if left.tensors["sum"].shape != right.tensors["sum"].shape:
-        raise MessageError(f"{len(left.tensors['sum'])} and {len(right.tensors['sum'])} features do not add")
-    return Message("sums", {name: left.tensors[name] + right.tensors[name] for name in KINDS["sums"]}, left.meta)
+    if not messages:
+        raise MessageError("nothing to add: give at least one message")
+    first = messages[0]
+    for message in messages:
+        if message.kind not in SUMMABLE:
+            raise MessageError(
+                f"only {', '.join(map(repr, SUMMABLE))} messages add, got {message.kind!r}; make them with "
+                "gaussian_to_sums"
+            )
+        if message.kind != first.kind or dict(message.meta) != dict(first.meta):
+            ways = [f"{each.kind!r} {dict(each.meta)}" for each in (first, message)]
+            raise MessageError(f"messages were made differently: {ways[0]} and {ways[1]}")
+        if _shapes(message) != _shapes(first):
+            raise MessageError(f"messages of shapes {_shapes(first)} and {_shapes(message)} do not add")
+    totals = {name: tensor.clone() for name, tensor in first.tensors.items()}
+    for message in messages[1:]:
+        for name, total in totals.items():
+            _add_in_place(total, message.tensors[name])
+    return Message(first.kind, totals, first.meta)
+
+
+def message_size(message: Message) -> int:
+    """What a message weighs on the wire, in bytes, header included."""
+    return len(message.to_bytes())
+
+
+def pack(matrix: Tensor) -> Tensor:
+    """The upper triangle of a symmetric matrix [D, D], row by row, [D (D + 1) / 2]."""
+    rows, columns = torch.triu_indices(len(matrix), len(matrix))
+    return matrix[rows, columns]
+
+
+def unpack(packed: Tensor, dim: int) -> Tensor:
+    """The symmetric matrix [D, D] of an upper triangle.
+
+    Raises:
+        ValueError: if it does not have D (D + 1) / 2 numbers.
+    """
+    if len(packed) != dim * (dim + 1) // 2:
+        raise ValueError(f"{len(packed)} numbers are no upper triangle, {dim} features need {dim * (dim + 1) // 2}")
+    rows, columns = torch.triu_indices(dim, dim)
+    matrix = packed.new_zeros(dim, dim)
+    matrix[rows, columns] = packed
+    matrix[columns, rows] = packed
+    return matrix
 
 
 def gaussian_from_message(message: Message) -> Gaussian:
-    """The summary in a message of any kind of KINDS."""
+    """The summary in a message of kind "gaussian", "gaussian-images" or "sums".
+
+    Raises:
+        MessageError: for another kind, no image, or tensors that disagree.
+    """
+    if message.kind not in ("gaussian", "gaussian-images", "sums"):
+        raise MessageError(
+            f"a {message.kind!r} message holds no plain summary; read 'fixed-point' with FixedPoint.decode and "
+            "'private-sums' with private_gaussian"
+        )
     tensors = {name: tensor.double() for name, tensor in message.tensors.items()}
     count = float(tensors["count"])
     if count < 1:
@@ -134,17 +194,24 @@ def gaussian_from_message(message: Message) -> Gaussian:
             if (shares < 0).any() or abs(float(shares.sum()) - 1) > 1e-6:
                 raise ValueError("shares must not be negative and add up to 1")
             return Gaussian(count, tensors["mean"], tensors["deviations"], shares)
-        return _from_sums(count, tensors["sum"], tensors["outer"])
+        return gaussian_from_sums(count, tensors["sum"], tensors["outer"])
     except ValueError as error:
         raise MessageError(f"the tensors of a {message.kind!r} message disagree: {error}") from error
 
 
-def _from_sums(count: float, total: Tensor, packed: Tensor) -> Gaussian:
-    mean, dim = total / count, len(total)
-    if len(packed) != dim * (dim + 1) // 2:
-        raise ValueError(f"outer has {len(packed)} numbers, {dim} features need {dim * (dim + 1) // 2}")
-    rows, columns = torch.triu_indices(dim, dim)
-    scatter = torch.zeros(dim, dim, dtype=torch.float64)
-    scatter[rows, columns] = packed
-    scatter[columns, rows] = packed
-    return Gaussian(count, mean, scatter=scatter.addr_(mean, mean, alpha=-count))
+def gaussian_from_sums(count: float, total: Tensor, packed: Tensor) -> Gaussian:
+    """The summary of count, sum [D] and packed outer-product sum; its scatter is what they say, noise included."""
+    mean = total / count
+    return Gaussian(count, mean, scatter=unpack(packed, len(total)).addr_(mean, mean, alpha=-count))
+
+
+def _shapes(message: Message) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in sorted(message.tensors.items())}
+
+
+def _add_in_place(total: Tensor, other: Tensor) -> None:
+    if total.dtype == torch.int64:  # unsigned numbers wrap around by definition
+        left = total.numpy().view(np.uint64)
+        np.add(left, other.numpy().view(np.uint64), out=left)
+    else:
+        total += other

@@ -10,6 +10,7 @@ from fedgen.statistics import (
     gaussian_from_message,
     gaussian_to_message,
     gaussian_to_sums,
+    message_size,
     summarize,
 )
 
@@ -46,10 +47,39 @@ def test_messages_that_differ_do_not_add() -> None:
     sums = gaussian_to_sums(summarize(client(5)), embedding="a")
     with pytest.raises(MessageError, match="made differently"):
         add(sums, gaussian_to_sums(summarize(client(5)), embedding="b"))
-    with pytest.raises(MessageError, match="only 'sums'"):
+    with pytest.raises(MessageError, match=r"only 'sums'.*got 'gaussian'"):
         add(sums, gaussian_to_message(summarize(client(5)), embedding="a"))
-    with pytest.raises(MessageError, match="4 and 3 features"):
+    with pytest.raises(MessageError, match=r"shapes .*\(4,\).* and .*\(3,\).* do not add"):
         add(sums, gaussian_to_sums(summarize(client(5)[:, :3]), embedding="a"))
+    with pytest.raises(MessageError, match="nothing to add"):
+        add()
+
+
+def test_adding_changes_no_message_and_takes_any_number_of_them() -> None:
+    messages = [gaussian_to_sums(summarize(client(count, count)), embedding="a") for count in (5, 6, 7)]
+    before = messages[0].tensors["outer"].clone()
+    assert float(add(*messages).tensors["count"]) == 18
+    assert add(messages[0]).tensors["sum"].tolist() == messages[0].tensors["sum"].tolist()
+    assert torch.equal(messages[0].tensors["outer"], before)
+
+
+def test_the_size_is_that_of_the_bytes_and_grows_with_the_upper_triangle() -> None:
+    message = gaussian_to_sums(summarize(client(5)))
+    assert message_size(message) == len(message.to_bytes())
+    larger = gaussian_to_sums(summarize(torch.randn(5, 40, generator=torch.Generator().manual_seed(0))))
+    numbers = (40 + 40 * 41 // 2) - (4 + 4 * 5 // 2)
+    assert message_size(larger) - message_size(message) == pytest.approx(8 * numbers, abs=64)  # digits in the header
+
+
+def test_only_plain_summaries_are_read_as_such() -> None:
+    one = torch.ones((), dtype=torch.float64)
+    message = Message("fixed-point", {"count": torch.ones((), dtype=torch.int64)})
+    with pytest.raises(MessageError, match="'fixed-point' message holds no plain summary"):
+        gaussian_from_message(message)
+    with pytest.raises(MessageError, match="'count' of a 'fixed-point' message is torch\\.float64"):
+        Message("fixed-point", {"count": one})
+    with pytest.raises(MessageError, match="'more' of a 'kid' message is torch\\.int64"):
+        Message("kid", {"count": one, "score": one, "within": one, "more": torch.ones((), dtype=torch.int64)})
 
 
 def test_what_cannot_be_trusted_is_refused() -> None:

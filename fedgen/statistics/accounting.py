@@ -1,0 +1,136 @@
+"""How much noise buys how much privacy: the Gaussian mechanism's (epsilon, delta), for one release or several.
+
+Noise is told as a multiplier, its standard deviation over the L2 sensitivity. Ways to account for it, all valid:
+
+- "analytic": exact (Balle and Wang 2018, arXiv 1805.06530, theorem 8). Releases compose exactly too: with multipliers
+  z_i they are together as private as one of multiplier (sum_i z_i^-2)^-1/2.
+- "pld", "rdp": the accountants of Google's dp-accounting, by privacy loss distributions (within 1e-6 of exact) and by
+  Renyi divergences (a bound, 8 percent more noise at epsilon = 1, delta = 1e-5). They need the extra `privacy`.
+- "classic": sqrt(2 ln(1.25 / delta)) / epsilon (Dwork and Roth 2014, appendix A), the textbook's: 30 percent more noise
+  at epsilon = 1 and too little at large epsilon, where it is refused.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+Accountant = Literal["analytic", "pld", "rdp", "classic"]
+
+
+def noise_multiplier(epsilon: float, delta: float, releases: int = 1, accountant: Accountant = "analytic") -> float:
+    """The noise, over the sensitivity, of each of several releases that are (epsilon, delta)-private together.
+
+    Args:
+        epsilon: positive.
+        delta: in (0, 1); well below one over the number of images.
+        releases: of the same images, each with this noise; "classic" splits epsilon and delta among them.
+        accountant: one of the above.
+
+    Raises:
+        ValueError: for values out of range, or epsilon too large for "classic".
+        ModuleNotFoundError: if the accountant's package is missing, naming the extra that brings it.
+    """
+    _check(delta, accountant)
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be positive and finite, got {epsilon}")
+    if releases < 1:
+        raise ValueError(f"releases must be at least 1, got {releases}")
+    if accountant == "classic":
+        return _classic(epsilon / releases, delta / releases)
+    if accountant == "analytic":
+        return _solve(lambda z: _log_delta(z, epsilon) - math.log(delta)) * releases**0.5
+    library = _library()
+    return float(
+        library.calibrate_dp_mechanism(
+            lambda: _fresh(accountant),
+            lambda z: library.SelfComposedDpEvent(library.GaussianDpEvent(z), releases),
+            epsilon,
+            delta,
+        )
+    )
+
+
+def spent_epsilon(multipliers: Sequence[float], delta: float, accountant: Accountant = "analytic") -> float:
+    """The epsilon that releases of the same images by Gaussian noise have spent together, at this delta.
+
+    Args:
+        multipliers: of each release, its noise over its sensitivity.
+        delta: in (0, 1).
+        accountant: "analytic", "pld" or "rdp".
+
+    Raises:
+        ValueError: for no release, a multiplier that is not positive, a delta out of range, or "classic".
+        ModuleNotFoundError: as `noise_multiplier`.
+    """
+    _check(delta, accountant)
+    if not multipliers or not all(0 < z < math.inf for z in multipliers):
+        raise ValueError(f"each release needs a positive and finite noise multiplier, got {list(multipliers)}")
+    if accountant == "classic":
+        raise ValueError("accountant='classic' gives noise for an epsilon only; use 'analytic', which is exact")
+    if accountant == "analytic":
+        together = sum(z**-2 for z in multipliers) ** -0.5
+        if _log_delta(together, 0.0) <= math.log(delta):
+            return 0.0
+        return _solve(lambda epsilon: _log_delta(together, epsilon) - math.log(delta))
+    library, spent = _library(), _fresh(accountant)
+    spent.compose(library.ComposedDpEvent([library.GaussianDpEvent(z) for z in multipliers]))
+    return float(spent.get_epsilon(delta))
+
+
+def _log_delta(multiplier: float, epsilon: float) -> float:
+    """log delta of one release: log(Phi(a - b) - e^epsilon Phi(-a - b)), a = 1 / (2 z) and b = epsilon z."""
+    a, b = 0.5 / multiplier, epsilon * multiplier
+    first, second = float(norm.logcdf(a - b)), epsilon + float(norm.logcdf(-a - b))
+    return first + math.log1p(-math.exp(second - first)) if second < first else -math.inf
+
+
+def _solve(falling: Callable[[float], float]) -> float:
+    """The positive root of a falling function."""
+    low, high = 1.0, 1.0
+    while falling(low) < 0:
+        low /= 2
+    while falling(high) > 0:
+        high *= 2
+    if low == high:
+        return low
+    return float(brentq(lambda x: max(falling(x), -1e6), low, high, xtol=1e-14, rtol=1e-13))
+
+
+def _classic(epsilon: float, delta: float) -> float:
+    multiplier = math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+    needed = noise_multiplier(epsilon, delta)
+    if multiplier < needed:
+        raise ValueError(
+            f"the classic formula gives noise {multiplier:.4g} at epsilon={epsilon:g}, where {needed:.4g} is needed: "
+            "it holds for small epsilon only; use accountant='analytic'"
+        )
+    return multiplier
+
+
+def _check(delta: float, accountant: str) -> None:
+    if accountant not in ("analytic", "pld", "rdp", "classic"):
+        raise ValueError(f"accountant must be 'analytic', 'pld', 'rdp' or 'classic', got {accountant!r}")
+    if not 0 < delta < 1:
+        raise ValueError(f"delta must be between 0 and 1, got {delta}")
+
+
+def _library() -> ModuleType:
+    try:
+        import dp_accounting
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "the accountants 'pld' and 'rdp' are those of dp-accounting: pip install 'fedgen[privacy]', or use "
+            "accountant='analytic'"
+        ) from error
+    return dp_accounting
+
+
+def _fresh(accountant: Accountant) -> Any:
+    _library()
+    from dp_accounting import pld, rdp
+
+    return pld.PLDAccountant() if accountant == "pld" else rdp.RdpAccountant()

@@ -1,0 +1,112 @@
+"""The mean RBF kernel between data sets from sums over images: random Fourier features (Rahimi and Recht 2007).
+
+exp(-|x - y|^2 / (2 sigma^2)) is E_w cos(<w, x - y>) with w ~ N(0, I / sigma^2), so the sums of cos <w, x> and of
+sin <w, x> over a client's images, 2 q numbers, give its mean kernel with any other set without bias and with a standard
+error.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedgen.seeds import generator
+from fedgen.statistics.gaussian import CHUNK
+from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.sketches import Estimate, check_dim, check_message, check_sizes, estimate, within_set
+
+
+@dataclass(frozen=True, eq=False)
+class FourierMoments:
+    """What the mean RBF kernel needs of one set of images; `FourierSketch.read` makes it from a summed message.
+
+    Args:
+        count: images n.
+        waves: E exp(i <w, x>) for each w, complex128 [q].
+        sigma: the kernel's.
+    """
+
+    count: float
+    waves: Tensor
+    sigma: float
+
+    @property
+    def kernel(self) -> str:
+        """Which kernel's means these give."""
+        return f"rbf {self.sigma!r}"
+
+    def mean_kernel(self, other: "FourierMoments") -> Estimate:
+        """E k(x, y) over all pairs of this set's images with the other's; with itself, the diagonal is included."""
+        return estimate((self.waves * other.waves.conj()).real)
+
+    def within(self, estimator: Literal["u", "v"] = "u") -> Estimate:
+        """Mean kernel within the set: over pairs of different images ("u"), or all pairs ("v")."""
+        return within_set(self.mean_kernel(self), self.count, 1.0, estimator)
+
+    def mmd2(self, other: "FourierMoments", estimator: Literal["u", "v"] = "u") -> Estimate:
+        """MMD^2 between the sets; its error (that of "v") falls with the distance, since both share their waves."""
+        found = estimate((self.waves - other.waves).abs().square())
+        bias = sum(side.mean_kernel(side).value - side.within(estimator).value for side in (self, other))
+        return Estimate(found.value - bias, found.error)
+
+
+@dataclass(frozen=True)
+class FourierSketch:
+    """The sketch that all clients of a federation make, for the RBF kernel.
+
+    Args:
+        dim: features D.
+        number: of random waves q; a message has 2 q numbers.
+        seed: public, of the waves.
+        sigma: the kernel's; sqrt(D) if None.
+
+    Raises:
+        ValueError: for no feature, fewer than two waves, or a sigma that is not positive.
+    """
+
+    dim: int
+    number: int = 4000
+    seed: int = 0
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        check_sizes(self.dim, self.number)
+        if self.sigma is not None and not self.sigma > 0:
+            raise ValueError(f"sigma must be positive, got {self.sigma}")
+
+    def message(self, features: Tensor) -> Message:
+        """A client's part: the summable "fourier" message of features [n, D], cosines [q] and sines [q].
+
+        Raises:
+            ValueError: for unusable features, or another D.
+        """
+        features = check_dim(features, self.dim)
+        draws = generator(self.seed, "fourier sketch", self.dim)
+        waves = torch.randn(self.number, self.dim, generator=draws, dtype=torch.float64) / self._sigma()
+        sums = {name: torch.zeros(self.number, dtype=torch.float64) for name in ("cosines", "sines")}
+        for part in features.split(CHUNK):
+            angles = part.double() @ waves.T
+            sums["cosines"] += angles.cos().sum(0)
+            sums["sines"] += angles.sin().sum(0)
+        return Message("fourier", {"count": torch.tensor(len(features), dtype=torch.float64), **sums}, self.meta())
+
+    def read(self, total: Message) -> FourierMoments:
+        """The server's part: the moments in a sum of messages.
+
+        Raises:
+            MessageError: if the message was made by other settings, or counts no image.
+        """
+        check_message(total, "fourier", self.meta(), self.number, "cosines")
+        count = float(total.tensors["count"])
+        if count < 1:
+            raise MessageError(f"a 'fourier' message must count at least one image, got {count:g}")
+        waves = torch.complex(total.tensors["cosines"], total.tensors["sines"]) / count
+        return FourierMoments(count, waves, self._sigma())
+
+    def meta(self) -> dict[str, str]:
+        """The remarks of its messages: those of other settings do not add."""
+        return {"seed": str(self.seed), "sigma": repr(self._sigma()), "dim": str(self.dim)}
+
+    def _sigma(self) -> float:
+        return self.sigma or self.dim**0.5

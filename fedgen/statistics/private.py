@@ -1,0 +1,230 @@
+"""Sums of features with differential privacy: clipped images, Gaussian noise, and the summary that comes out.
+
+What is protected is one image: whoever sees the sums can hardly tell whether it was there. Features are centred on a
+public point and clipped to |x| <= R, so one image changes (sum x, sum x x^T) by (x, x x^T), of L2 norm at most
+sqrt(R^2 + R^4) with the Frobenius norm for matrices. That norm counts an off-diagonal entry twice, so the noise of
+standard deviation sigma in its coordinates is sigma on the diagonal and sigma / sqrt(2) off it: half the variance that
+equal noise on the packed triangle would take.
+
+The sums are released once: everything computed from them, any number of checkpoints' scores, costs nothing more.
+Other images, another embedding or another layer of the same images are further releases, and `releases` counts them.
+
+Noise lifts the FID, more so with more features: project on public components first (`statistics.projection`), or
+use many images. Draws are of 53 bits, not of real numbers, as in all floating-point implementations; sums rounded by
+`statistics.fixed_point` do not show their low bits.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from fedgen.embeddings.hashing import hash_tensors
+from fedgen.seeds import generator
+from fedgen.statistics.accounting import Accountant, noise_multiplier
+from fedgen.statistics.eigen import eigh
+from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
+from fedgen.statistics.messages import Message, MessageError, gaussian_from_sums, pack
+
+Projecting = Literal["trace", "clamp", "none"]
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What is promised and how; the same at every client, and public.
+
+    Args:
+        epsilon: of the guarantee, positive.
+        delta: of the guarantee; below one over the number of images.
+        radius: R > 0, the norm that features (minus the centre) are clipped at. From public data: features beyond it
+            are pulled in, which biases the score, and the noise grows with R^2.
+        neighbours: "add": data sets that differ by one image more or less. "replace": by one image in place of another,
+            for which noise is about sqrt(2) times as large.
+        count: "noised": the number of images is protected too. "public": it is sent as it is; then either the number
+            is no secret, or choose neighbours="replace", which does not change it.
+        releases: how often sums of these images are released by this budget.
+        accountant: see `statistics.accounting`.
+        sharers: 1: every message has the whole noise and is private by itself. K: each has 1 / K of the variance, so
+            that only the sum over K clients is private: for secure aggregation, which shows no message alone. Choose
+            K as the clients that certainly take part and tell nobody their noise.
+
+    Raises:
+        ValueError: for values out of range, or a noised count that replacing images does not change.
+    """
+
+    epsilon: float
+    delta: float
+    radius: float
+    neighbours: Literal["add", "replace"] = "add"
+    count: Literal["noised", "public"] = "noised"
+    releases: int = 1
+    accountant: Accountant = "analytic"
+    sharers: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.radius < float("inf"):
+            raise ValueError(f"radius must be positive and finite, got {self.radius}")
+        if self.neighbours not in ("add", "replace") or self.count not in ("noised", "public"):
+            raise ValueError(
+                f"neighbours must be 'add' or 'replace' and count 'noised' or 'public', got {self.neighbours!r} and "
+                f"{self.count!r}"
+            )
+        if self.neighbours == "replace" and self.count == "noised":
+            raise ValueError(
+                "replacing an image leaves the count as it is: use count='public' with neighbours='replace'"
+            )
+        if self.sharers < 1:
+            raise ValueError(f"sharers must be at least 1, got {self.sharers}")
+        _ = self.sigma  # refuses epsilon, delta, releases and accountant before any long work
+
+    @property
+    def sensitivity(self) -> float:
+        """The most that one image changes the sums, in L2.
+
+        "add": sqrt(R^2 + R^4), with a noised count sqrt(1 + R^2 + R^4). "replace": the most of
+        |x - y|^2 + |x x^T - y y^T|^2 = 2 R^2 - 2 c + 2 R^4 - 2 c^2 with c = <x, y>, which is 2 (R^2 + 1/2)^2 at
+        c = -1/2, or 4 R^2 at c = -R^2 for R^2 < 1/2.
+        """
+        square = self.radius**2
+        if self.neighbours == "replace":
+            return 2**0.5 * (square + 0.5) if square >= 0.5 else 2 * self.radius
+        return (square + square**2 + (self.count == "noised")) ** 0.5
+
+    @cached_property
+    def sigma(self) -> float:
+        """Standard deviation of the noise on the sum over clients."""
+        return self.sensitivity * noise_multiplier(self.epsilon, self.delta, self.releases, self.accountant)
+
+
+def private_sums(
+    features: Tensor, privacy: Privacy, centre: Tensor | None = None, seed: int | None = None, client: int = 0
+) -> Message:
+    """A client's part: the summable "private-sums" message of features [n, D], clipped and with the client's noise.
+
+    Args:
+        features: floating.
+        privacy: the promise.
+        centre: public point [D] that images are centred on before they are clipped, 0 if None. Never a client's mean.
+        seed: None takes noise from the system's secure source, for real use. A number makes it repeat, for experiments:
+            whoever knows it removes the noise, and two releases of one seed and client differ by the data alone.
+        client: its number, which tells its noise from that of others of the same seed.
+
+    Raises:
+        ValueError: for unusable features, or a centre of another D.
+    """
+    check_features(features)
+    dim = features.shape[1]
+    origin = _origin(centre, dim)
+    total = torch.zeros(dim, dtype=torch.float64)
+    outer = torch.zeros(dim, dim, dtype=torch.float64)
+    for part in features.detach().cpu().split(CHUNK):
+        images = clip(part.double() - origin, privacy.radius)
+        total += images.sum(0)
+        outer.addmm_(images.T, images)
+    size = dim + dim * (dim + 1) // 2
+    noise = _secure_normal(1 + size) if seed is None else _seeded_normal(1 + size, seed, client)
+    noise *= privacy.sigma / privacy.sharers**0.5
+    spread = pack(torch.eye(dim, dtype=torch.float64) * (1 - 0.5**0.5) + 0.5**0.5)
+    tensors = {
+        "count": len(features) + (noise[0] if privacy.count == "noised" else torch.zeros_like(noise[0])),
+        "sum": total + noise[1 : 1 + dim],
+        "outer": pack(outer) + noise[1 + dim :] * spread,
+        "clients": torch.ones((), dtype=torch.float64),
+    }
+    return Message("private-sums", tensors, _meta(privacy, centre))
+
+
+def private_gaussian(
+    total: Message, privacy: Privacy, centre: Tensor | None = None, project: Projecting = "trace"
+) -> Gaussian:
+    """The server's part: the summary in a sum of clients' messages, for `FrechetReference.from_summaries`.
+
+    Args:
+        total: what `add` made of them.
+        privacy: as the clients had it.
+        centre: likewise.
+        project: what becomes of the negative eigenvalues that noise makes of small ones, at no cost in privacy.
+            "trace": the nearest positive semidefinite matrix of the same trace, which has no bias; "clamp": the
+            nearest one, whose trace is too large; "none": they stay, and where they take the FID's covariance term
+            below zero it reads 0, as if the generator were perfect.
+
+    Raises:
+        MessageError: for another kind or promise, fewer messages than share the noise, or no two images beyond it.
+    """
+    if total.kind != "private-sums":
+        raise MessageError(f"expected a 'private-sums' message, got {total.kind!r}")
+    if dict(total.meta) != _meta(privacy, centre):
+        raise MessageError(f"the message promises {dict(total.meta)}, expected {_meta(privacy, centre)}")
+    clients, count = float(total.tensors["clients"]), float(total.tensors["count"])
+    if clients < privacy.sharers - 0.5:
+        raise MessageError(
+            f"{clients:g} messages hold {clients / privacy.sharers:.0%} of the noise that {privacy.sharers} clients "
+            "share: their sum is less private than promised; wait for the others"
+        )
+    if count < 2:
+        raise MessageError(
+            f"a noised count of {count:.3g} (noise {privacy.sigma:.3g}) leaves no two images; take more images or "
+            "clients, or a larger epsilon"
+        )
+    try:
+        found = gaussian_from_sums(count, total.tensors["sum"], total.tensors["outer"])
+    except ValueError as error:
+        raise MessageError(f"the tensors of a 'private-sums' message disagree: {error}") from error
+    found = Gaussian(count, found.mean + _origin(centre, found.dim), scatter=found.scatter)
+    return found if project == "none" else project_positive(found, keep_trace=project == "trace")
+
+
+def project_positive(summary: Gaussian, keep_trace: bool = True) -> Gaussian:
+    """The summary with the nearest positive semidefinite scatter matrix in Frobenius norm.
+
+    Args:
+        summary: of any count; one without negative eigenvalues is given back as it is.
+        keep_trace: whether only matrices of the same trace are considered, if that is positive: then all eigenvalues
+            are lowered alike before negative ones are set to zero (a projection on the simplex).
+    """
+    if summary.scatter is None:
+        return summary
+    values, vectors = eigh(summary.scatter)
+    if values[0] >= 0:
+        return summary
+    if keep_trace and values.sum() > 0:
+        falling = values.flip(0)
+        shifts = (falling.cumsum(0) - values.sum()) / torch.arange(1, len(values) + 1)
+        values = values - shifts[int((falling > shifts).sum()) - 1]
+    rows = vectors * values.clamp(min=0).sqrt()
+    return Gaussian(summary.count, summary.mean, scatter=rows @ rows.T)
+
+
+def clip(features: Tensor, radius: float) -> Tensor:
+    """Features [n, D] with those of a norm above the radius pulled in to it."""
+    norms = features.norm(dim=1, keepdim=True)
+    return features * (radius / norms.clamp(min=radius))
+
+
+def _secure_normal(number: int) -> Tensor:
+    """Standard normal numbers [n] from the system's secure random source, by the inverse distribution function."""
+    words = np.frombuffer(os.urandom(8 * number), dtype=np.uint64) >> np.uint64(11)
+    return torch.from_numpy(ndtri((words.astype(np.float64) + 0.5) * 2.0**-53))
+
+
+def _seeded_normal(number: int, seed: int, client: int) -> Tensor:
+    return torch.randn(number, dtype=torch.float64, generator=generator(seed, "private noise", client))
+
+
+def _origin(centre: Tensor | None, dim: int) -> Tensor:
+    if centre is None:
+        return torch.zeros(dim, dtype=torch.float64)
+    if centre.shape != (dim,) or not torch.isfinite(centre).all():
+        raise ValueError(f"centre must be {dim} finite numbers, as many as features, got shape {tuple(centre.shape)}")
+    return centre.double().cpu()
+
+
+def _meta(privacy: Privacy, centre: Tensor | None) -> dict[str, str]:
+    hashed = "0" if centre is None else hash_tensors([("centre", centre.double())])
+    return {"privacy": json.dumps(asdict(privacy), sort_keys=True), "centre": hashed}
