@@ -31,6 +31,7 @@ FAMILIES: dict[str, tuple[str, Callable[[float], tuple[float, float]]]] = {  # a
 }
 BEST = {"variance": 2.0, "mean": 0.0}
 LARGEST_Z = 4.0
+DEPTH = 1.1  # nats below the maximum that the figure shows
 FIGURE = "gaussian_loglik.png"
 
 
@@ -145,11 +146,21 @@ def draw(numbers: Mapping[str, Any], path: Path) -> Path:
         axes.plot(row["at"], row["avg"], "o", color=COLOURS["avg"], label="LL-avg", **rings)
         axes.axhline(numbers["ref"]["value"], color="0.4", linestyle="--", linewidth=1.2, label="LL-ref (the data)")
         axes.axvline(BEST[family], color="0.6", linestyle=":", linewidth=1)
+        cut_low(axes, row)
         axes.set_xlabel(FAMILIES[family][0])
         axes.set_ylabel("log-likelihood (higher is better)")
         axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
         axes.grid(alpha=0.25)
     return save_figure(figure, path)
+
+
+def cut_low(axes: Any, row: Mapping[str, list[float]]) -> None:
+    """Leaves out of the picture what would hide the maximum, and says so in it."""
+    top = max(row["all"])
+    axes.set_ylim(top - DEPTH, top + 0.1 * DEPTH)
+    low = [f"{value:.1f} at {at:g}" for at, value in zip(row["at"], row["all"]) if value < top - DEPTH]
+    if low:
+        axes.text(0.98, 0.5, "below: " + ", ".join(low), transform=axes.transAxes, ha="right", fontsize=8)
 
 
 def _float64(*values: float) -> Tensor:
