@@ -1,13 +1,14 @@
 """How avg and all rank the same generators, beside controls over IID clients of the same sizes."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.scores import excess_inversions, inversions, kendall_tau
+from fedgen.scores import ExcessInversions, excess_inversions, inversions, kendall_tau
+from fedgen.scores.rankings import Inversion
 
 Rows = Mapping[str, Mapping[str, Mapping[str, Any]]]  # generator -> score -> as `federation.rows_of` gives it
 
@@ -22,7 +23,12 @@ def errors_of(rows: Rows, score: str, aggregate: str) -> list[float]:
     return [float(row[score].get("errors", {}).get(aggregate, 0.0)) for row in rows.values()]
 
 
-def compare(rows: Rows, controls: Sequence[Rows], score: str) -> dict[str, Any]:
+def compare(
+    rows: Rows,
+    controls: Sequence[Rows],
+    score: str,
+    between: tuple[Collection[int], Collection[int]] | None = None,
+) -> dict[str, Any]:
     """What avg and all of one score say of the same generators, as numbers for `results.json`.
 
     Keys: "tau" (None where a column is constant), "pairs", "inverted" ([place, place] of the pairs that avg and all
@@ -35,6 +41,7 @@ def compare(rows: Rows, controls: Sequence[Rows], score: str) -> dict[str, Any]:
         rows: scores of every generator over the clients.
         controls: of the same generators over IID clients; may be empty.
         score: which, e.g. "fid".
+        between: places of two groups of generators that share none; only pairs with one of each are counted.
 
     Raises:
         ValueError: for fewer than two generators, or controls of others.
@@ -44,8 +51,8 @@ def compare(rows: Rows, controls: Sequence[Rows], score: str) -> dict[str, Any]:
             raise ValueError("a control must hold the same generators in the same order")
     columns = column(rows, score, "avg"), column(rows, score, "all")
     errors = errors_of(rows, score, "avg"), errors_of(rows, score, "all")
-    found = inversions(*columns, *errors)
-    excess = [
+    found = _counted(inversions(*columns, *errors), between)
+    both = [
         excess_inversions(
             columns,
             (column(control, score, "avg"), column(control, score, "all")),
@@ -54,13 +61,14 @@ def compare(rows: Rows, controls: Sequence[Rows], score: str) -> dict[str, Any]:
         )
         for control in controls
     ]
+    excess = [ExcessInversions(_counted(one.found, between), _counted(one.control, between)) for one in both]
     evidence = {(pair.first, pair.second) for pair in found if pair.beyond_error}
     for one in excess:
         evidence &= {(pair.first, pair.second) for pair in one.evidence}
     constant = any(len(set(values)) == 1 for values in columns)
     return {
         "tau": None if constant else kendall_tau(*columns),
-        "pairs": len(rows) * (len(rows) - 1) // 2,
+        "pairs": len(between[0]) * len(between[1]) if between else len(rows) * (len(rows) - 1) // 2,
         "inverted": [[pair.first, pair.second] for pair in found],
         "beyond error": sum(pair.beyond_error for pair in found),
         "control inverted": [len(one.control) for one in excess],
@@ -115,6 +123,13 @@ def comparison_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Tabl
 def expectation(text: str, met: bool) -> str:
     """A line that says whether an expected outcome was seen: "as expected: ..." or "not seen: ..."."""
     return f"{'as expected' if met else 'not seen'}: {text}"
+
+
+def _counted(pairs: list[Inversion], between: tuple[Collection[int], Collection[int]] | None) -> list[Inversion]:
+    if between is None:
+        return pairs
+    one, other = (set(places) for places in between)
+    return [p for p in pairs if (p.first in one and p.second in other) or (p.first in other and p.second in one)]
 
 
 def _mean(values: Sequence[float]) -> str:

@@ -26,6 +26,14 @@ def test_inversions_their_excess_and_the_gap_by_hand():
     assert found["gap"] == {"mean": pytest.approx(-5.8 / 3), "min": -4, "max": pytest.approx(-0.8), "spread": 3.2}
 
 
+def test_pairs_between_two_groups_alone_are_counted_where_asked():
+    # all three pairs are inverted (see above); between {0} and {1, 2} two of them, and of the control's none
+    found = compare(rows([1, 2, 2.1], [5, 3, 2.9]), [rows([1, 2, 3], [1, 3, 2.9])], "fid", ([0], [1, 2]))
+    assert found["pairs"] == 2
+    assert found["inverted"] == found["evidence"] == [[0, 1], [0, 2]]
+    assert (found["control inverted"], found["excess"]) == ([0], 2)
+
+
 def test_without_a_control_there_is_no_excess():
     found = compare(rows([1, 2], [1, 2]), [], "fid")
     assert (found["excess"], found["evidence"], found["control inverted"]) == (None, [], [])
