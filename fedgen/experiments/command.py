@@ -1,8 +1,10 @@
 """`fedgen reproduce NAME`."""
 
 import difflib
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import Any
 
 from jsonargparse import auto_cli
 
@@ -41,10 +43,22 @@ def reproduce(arguments: Sequence[str]) -> int:
         hint = f"did you mean {close[0]}? " if close else ""
         raise ValueError(f"no experiment {name!r}; {hint}known: {', '.join(EXPERIMENTS)}")
     module, function = EXPERIMENTS[name][0].split(":")
+    experiment = getattr(import_module(module), function)
     auto_cli(
-        getattr(import_module(module), function),
-        args=list(arguments[1:]),
+        experiment,
+        args=with_flags(experiment, arguments[1:]),
         as_positional=False,
         prog=f"fedgen reproduce {name}",
     )
     return 0
+
+
+def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:
+    """The arguments with "true" behind each yes-or-no option that stands alone: `--quick` is `--quick true`."""
+    flags = {f"--{name}" for name, one in inspect.signature(function).parameters.items() if one.annotation is bool}
+    found = []
+    for place, argument in enumerate(arguments):
+        found.append(argument)
+        if argument in flags and arguments[place + 1 : place + 2] not in (["true"], ["false"]):
+            found.append("true")
+    return found
