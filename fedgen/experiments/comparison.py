@@ -18,6 +18,11 @@ def column(rows: Rows, score: str, aggregate: str) -> list[float]:
     return [float(row[score][aggregate]) for row in rows.values()]
 
 
+def gaps_of(rows: Rows, score: str) -> list[float]:
+    """avg - all of one score, in the generators' order."""
+    return [a - b for a, b in zip(column(rows, score, "avg"), column(rows, score, "all"))]
+
+
 def errors_of(rows: Rows, score: str, aggregate: str) -> list[float]:
     """The standard errors of `column` over generated images; zero where none were computed."""
     return [float(row[score].get("errors", {}).get(aggregate, 0.0)) for row in rows.values()]
@@ -83,7 +88,7 @@ def compare(
 
 def gap_of(rows: Rows, score: str) -> dict[str, float]:
     """avg - all over the generators: mean, min, max and spread (max - min)."""
-    gaps = [a - b for a, b in zip(column(rows, score, "avg"), column(rows, score, "all"))]
+    gaps = gaps_of(rows, score)
     return {"mean": statistics.mean(gaps), "min": min(gaps), "max": max(gaps), "spread": max(gaps) - min(gaps)}
 
 
