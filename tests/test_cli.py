@@ -207,6 +207,42 @@ def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monke
     assert main(["select", "nowhere"]) == 2
 
 
+def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, capsys, clip_weights):
+    fit(recipe)
+    options = ["--scores", "[{name: precision, k: 3}, coverage]", "--aggregates", "power--1", "--num_images", "30"]
+    assert main(["evaluate", "checkpoints/tiny", "pixels", *options]) == 0
+    assert "higher is better for precision, coverage, lower for fid, kid" in " ".join(capsys.readouterr().out.split())
+    assert main(["select", "checkpoints/tiny", "--by", "precision_power--1", "--against", "fid_all"]) == 0
+    out = capsys.readouterr().out
+    assert "by precision_power--1, higher is better" in " ".join(out.split())
+    assert "tau" in out
+    ranked = [float(line.split("│")[3]) for line in out.splitlines() if ".ckpt │" in line]
+    assert ranked == sorted(ranked, reverse=True)
+    assert Path(out.splitlines()[-1]).exists()
+    assert (
+        main(["evaluate", "checkpoints/tiny", "--preset", "cmmd", "--weights", str(clip_weights), "--num_images", "9"])
+        == 0
+    )
+    assert "cmmd_all" in capsys.readouterr().out
+    assert main(["select", "checkpoints/tiny", "--by", "cmmd_all"]) == 0
+    assert main(["select", "checkpoints/tiny", "--by", "fid_all", "--against", "fid_best"]) == 2
+    assert "no column 'fid_best'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give an embedding's name, or --preset"),
+        (["--preset", "cmmd", "--scores", "fid"], "preset cmmd brings its own score"),
+        (["pixels", "--preset", "cmmd", "--weights", "x"], "is for one embedding, got 2: pixels, clip-vit-l-14-336px"),
+        (["--preset", "cmd"], "unknown preset 'cmd'"),
+    ],
+)
+def test_mistakes_in_scoring_a_run_are_one_message(recipe, capsys, arguments, message):
+    assert main(["evaluate", "checkpoints/tiny", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_scores_again_under_the_same_embedding_are_the_same_scores(recipe):
     """What training scored in memory equals what its checkpoints score when loaded."""
     fit(recipe)

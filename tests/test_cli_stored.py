@@ -107,6 +107,30 @@ def test_options_reach_the_scores(root):
     assert len(list(Path("cache").glob("*.safetensors"))) == 4
 
 
+def test_scores_with_options_and_power_means_are_asked_for_by_name(root, capsys):
+    scores = "[fid, {name: precision, k: 3}]"
+    assert against_clients("--scores", scores, "--aggregates", "power-2") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "higher is better for precision, lower for fid" in out
+    assert "power-2" in out
+    found = [ScoreRecord.from_json(r) for r in json.loads(Path("scores.json").read_text())["records"]]
+    assert [r.name for r in found if r.aggregate in ("all", "power-2")] == ["fid_all", "fid_power-2", "precision_all"]
+    assert found[-1].score_settings == {"k": 3}
+    options = StoredOptions(scores=["fid", {"name": "precision", "k": 3}], aggregates=["power-2"])
+    assert found == score_stored("generated", client_paths(Path()), "pixels", options=options)
+
+
+def test_a_preset_is_one_name(root, capsys, clip_weights):
+    clients = ["--clients", *client_paths(Path())]
+    assert evaluate(*clients, "--preset", "cmmd", "--weights", clip_weights) == 0
+    records = json.loads(Path("scores.json").read_text())["records"]
+    assert {(r["score"], r["embedding"]) for r in records} == {("cmmd", "clip-vit-l-14-336px-cmmd-unit")}
+    assert evaluate("--reference", "data/alpha", "--preset", "cmmd", "--overwrite") == 2
+    assert "--preset cmmd is for --clients" in capsys.readouterr().err
+    assert evaluate(*clients, "--preset", "cmmd", "--embedding", "pixels", "--overwrite") == 2
+    assert "preset cmmd brings its own embedding" in capsys.readouterr().err
+
+
 def test_one_reference_in_place_of_clients(root, capsys):
     options = ["--reference", "data/beta", "--embedding", "pixels", "--kid_subset_size", "20"]
     assert evaluate(*options) == 0
@@ -149,6 +173,9 @@ def test_counts_are_given_by_name(root, capsys):
         (["--clients", "data/alpha", "--output", "scores.png"], "must be a file for JSON"),
         (["--clients", "data/alpha", "--preset", "clean-fid"], "are for --reference"),
         (["--clients", "data/alpha", "--scores", "fid,fdi"], "unknown score 'fdi'"),
+        (["--clients", "data/alpha", "--scores", "[fid"], "--scores takes fid,kid or '[fid, {name: precision, k: 3}]'"),
+        (["--clients", "data/alpha", "--scores", "{name: recall, k: 25}"], "data/alpha has 20 image(s), and recall"),
+        (["--clients", "data/alpha", "--scores", "ll"], "ll needs a model's density"),
         (["--clients", "data/alpha", "--weights", "none.pth"], "no file of weights at none.pth"),
     ],
 )

@@ -1,6 +1,7 @@
 """The evaluation at rounds: scores in both aggregates, logged, stored, and there for stock callbacks to monitor."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ class FederatedEvaluation(Callback):
         device = trainer.strategy.root_device
         self.evaluator = Evaluator(data, cache=cache, device=device, **self.settings)
         self._density = density_of(pl_module) if self.evaluator.needs_density else None
-        watchers(trainer.callbacks, self.evaluator.column_names())
+        _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tries the model out, drops scores that will be measured again, stores the floor, maybe scores round -1."""
@@ -216,3 +217,16 @@ class FederatedEvaluation(Callback):
 
 def _keeps_checkpoints(trainer: Trainer) -> bool:
     return any(isinstance(callback, RoundCheckpoint) for callback in trainer.checkpoint_callbacks)
+
+
+def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> None:
+    """Says so if a callback takes the worst value of the column that it monitors for the best."""
+    for callback in callbacks:
+        wanted = "max" if directions[callback.monitor] else "min"
+        if getattr(callback, "mode", wanted) != wanted:
+            better = "higher" if wanted == "max" else "lower"
+            warnings.warn(
+                f"{type(callback).__name__} monitors {callback.monitor!r} with mode={callback.mode!r}, but {better} is"
+                f" better: give it mode={wanted!r}",
+                stacklevel=2,
+            )

@@ -15,9 +15,7 @@ def log_scores(loggers: Iterable[Any], records: Iterable[ScoreRecord], columns: 
     """Sends every column, and the clients' distribution of each score: percentiles, and a histogram where it can."""
     records = list(records)
     values = {columns.name(record): record.value for record in records}
-    spread = {
-        columns.score(r.split, r.embedding, r.score): torch.tensor(r.per_client) for r in records if r.per_client
-    }
+    spread = {columns.score(r.split, r.embedding, r.score): torch.tensor(r.per_client) for r in records if r.per_client}
     for name, clients in spread.items():
         values |= {f"{name}_clients/p{p}": value for p, value in zip(PERCENTILES, percentiles(clients))}
     for logger in loggers:

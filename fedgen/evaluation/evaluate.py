@@ -1,6 +1,7 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +35,9 @@ class Evaluation:
 class Evaluator:
     """Scores generators against clients: sampled once a split, embedded once an embedding, one pass for all clients.
 
-    Everything is checked when it is made; the clients' images are embedded on first use. Splits are scored on
-    independent generated images, so that a model selected on one is reported without its luck.
+    Everything is checked when it is made; the clients' images are embedded on first use. Where a client has too few
+    images for a score, that is an error in the first split; in another the score is left out there with a warning.
+    Splits are scored on independent generated images, so that a model selected on one is reported without its luck.
 
     Args:
         splits: the clients' real images: a data module, splits, or {name: [examples of each client]}. The first is the
@@ -84,6 +86,7 @@ class Evaluator:
         self.panels = make_panels(embeddings, scores, presets)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.cache, self.batch_size, self.device, self.chunk = cache, batch_size, device, chunk
+        self._left_out: set[tuple[str, str]] = set()  # split and score
         self._references: dict[tuple[str, str], Reference] = {}
         self._floors: dict[tuple[str, str], Tensor] = {}
         self._floor: list[ScoreRecord] | None = None
@@ -93,19 +96,30 @@ class Evaluator:
         check_distinct("split", [split.name for split in self.splits])
         if self.num_images < 2:
             raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
-        check_distinct("column", self.column_names())
         shape = self.splits[0].shape
         for split in self.splits:
             if split.shape != shape:
                 raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
             for panel in self.panels:
                 panel.embedding.check((2, *split.shape))
-                names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
-                check_clients_of(panel.choices, split.counts, names, self.weights)
-                check_count(panel.choices, self.num_images, "the generated set (num_images)")
+                self._check_scores(split, panel)
+        check_distinct("column", self.column_names())
         choices = [choice for panel in self.panels for choice in panel.choices]
         if any(choice.needs == "held out" for choice in choices):
             self._check_held_out()
+
+    def _check_scores(self, split: Split, panel: Panel) -> None:
+        """Of splits beside the first, scores that need more images than a client holds are left out with a warning."""
+        names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
+        check_count(panel.choices, self.num_images, "the generated set (num_images)")
+        for choice in self._choices(split, panel):
+            problems = [too_few(choice, count, name) for count, name in zip(split.counts, names)]
+            first = next(filter(None, problems), "")
+            if first and split is not self.splits[0]:
+                self._left_out.add((split.name, choice.name))
+                warnings.warn(f"score {choice.name} is left out on split {split.name!r}: {first}", stacklevel=4)
+            else:
+                check_clients_of([choice], split.counts, names, self.weights)
 
     def _check_held_out(self) -> None:
         held_out, first = self._held_out, self.splits[0]
@@ -137,18 +151,27 @@ class Evaluator:
 
     def column_names(self) -> list[str]:
         """All columns that `evaluate` fills, e.g. "fid_avg", "report/kid_all"."""
-        return [
-            f"{self.columns.score(split.name, panel.embedding.name, choice.name)}_{aggregate}"
-            for split in self.splits
-            for panel in self.panels
-            for choice in self._choices(split, panel)
-            for aggregate in self.aggregates
-            if applies(aggregate, choice)
-        ]
+        return [name for name, _ in self._columns()]
+
+    def directions(self) -> dict[str, bool]:
+        """Of each column, whether higher is better."""
+        return {name: choice.higher_is_better for name, choice in self._columns()}
+
+    def _columns(self) -> Iterator[tuple[str, ScoreChoice]]:
+        for split in self.splits:
+            for panel in self.panels:
+                for choice in self._choices(split, panel):
+                    score = self.columns.score(split.name, panel.embedding.name, choice.name)
+                    yield from ((f"{score}_{name}", choice) for name in self.aggregates if applies(name, choice))
 
     def _choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
         """The scores of a panel that are measured on a split."""
-        return [choice for choice in panel.choices if choice.needs != "held out" or split is self.splits[0]]
+        first = split is self.splits[0]
+        return [
+            choice
+            for choice in panel.choices
+            if (first or choice.needs != "held out") and (split.name, choice.name) not in self._left_out
+        ]
 
     def client_weights(self) -> Tensor:
         """The clients' weights in the first split: float64 [K], summing to 1."""
@@ -158,7 +181,8 @@ class Evaluator:
         """Embeds the clients' images of every split, and those of the floors, once."""
         if self._references:
             return
-        references, floors = {}, {}
+        references: dict[tuple[str, str], Reference] = {}
+        floors: dict[tuple[str, str], Tensor] = {}
         for panel in self.panels:
             features: dict[int, Tensor] = {}  # the floor of one split is often the reference of another
             for split in self.splits:
@@ -167,6 +191,8 @@ class Evaluator:
                         features[id(images)] = self._embed_real(panel.embedding, images, what)
             for split in self.splits:
                 key = split.name, panel.embedding.name
+                if not self._choices(split, panel):
+                    continue
                 references[key] = self._reference(split, panel, features)
                 if split.floor is not None:
                     draws = generator(self.seed, "floor", split.name)
@@ -237,6 +263,8 @@ class Evaluator:
             images = draw_images(sample, self.num_images, self.seed, round, split.name, self.chunk, label)
             first = images if first is None else first
             for panel in self.panels:
+                if (split.name, panel.embedding.name) not in self._references:
+                    continue  # every score of this panel is left out
                 what = f"embedding with {panel.embedding.name}"
                 features = embed(panel.embedding, images, self.batch_size, self.device, what)
                 scores = self._references[split.name, panel.embedding.name].score(features, density=density)

@@ -83,7 +83,7 @@ class Reference:
     def _score(
         self, choices: Sequence[ScoreChoice], score: Score, made: Made, errors: bool
     ) -> dict[str, FederatedScore]:
-        values = score(made, errors)
+        values = score.score(made, errors)
         found = {}
         for choice in choices:
             own = with_powers(values[choice.kind], choice, self.aggregates, self._weights)

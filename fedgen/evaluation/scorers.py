@@ -1,8 +1,8 @@
-"""The clients' side of each family of scores: what is computed once, and a function that scores generated sets."""
+"""The clients' side of each family of scores: what is computed once, and the scores of a generated set."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from fedgen.scores import (
     memorisation,
 )
 from fedgen.scores.aggregate import Weights, combine, resolve_weights
+from fedgen.scores.mmd import Estimator
 from fedgen.statistics import Gaussian
 
 Options = Mapping[str, Any]
@@ -74,70 +75,97 @@ class Made:
         return self.features
 
 
-Score = Callable[[Made, bool], Mapping[str, FederatedScore]]
+class Score(Protocol):
+    """The clients' side of one family, with what was computed once."""
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
+        """The family's scores of a generated set, by kind."""
 
 
-def _fid(side: ClientSide, options: Options) -> Score:
-    reference = FrechetReference.from_features(side.parts, side.weights, options["ddof"])
-    return lambda made, errors: {"fid": reference.score(made.features, errors)}
+class OfSummaries:
+    """Fréchet distances, for which a summary of either side will do."""
+
+    def __init__(self, side: ClientSide, options: Options) -> None:
+        self._reference = FrechetReference.from_features(side.parts, side.weights, options["ddof"])
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
+        return {"fid": self._reference.score(made.features, errors)}
 
 
-def _kernel(name: str, kernel_of: Callable[[Options], Kernel]) -> Callable[[ClientSide, Options], Score]:
-    def build(side: ClientSide, options: Options) -> Score:
-        reference = KernelReference.from_features(side.features, kernel_of(options), options["estimator"], side.weights)
-        return lambda made, errors: {name: reference.score(made.rows, errors)}
+class OfFeatures:
+    """One score of features, by any reference.
 
-    return build
+    Args:
+        kind: the score's.
+        reference: of the clients.
+    """
 
+    def __init__(self, kind: str, reference: KernelReference | SlicedReference | WassersteinReference) -> None:
+        self.kind, self._reference = kind, reference
 
-def _manifold(side: ClientSide, options: Options) -> Score:
-    reference = ManifoldReference.from_features(side.features, weights=side.weights, **options)
-    return lambda made, errors: reference.score(made.rows, errors)
-
-
-def _sliced(name: str, p: int) -> Callable[[ClientSide, Options], Score]:
-    def build(side: ClientSide, options: Options) -> Score:
-        reference = SlicedReference.from_features(side.features, p=p, weights=side.weights, **options)
-        return lambda made, errors: {name: reference.score(made.rows, errors)}
-
-    return build
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
+        return {self.kind: self._reference.score(made.rows, errors)}
 
 
-def _w1(side: ClientSide, options: Options) -> Score:
-    reference = WassersteinReference.from_features(side.features, CriticOptions(**options), side.weights)
-    return lambda made, errors: {"w1": reference.score(made.rows, errors)}
+class OfNeighbours:
+    """Precision, recall, density and coverage."""
+
+    def __init__(self, side: ClientSide, options: Options) -> None:
+        self._reference = ManifoldReference.from_features(side.features, weights=side.weights, **options)
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
+        return self._reference.score(made.rows, errors)
 
 
-def _inception(side: ClientSide, options: Options) -> Score:
-    """It knows generated images only: the same value for every client, as avg, all and worst."""
-    shares = resolve_weights(side.weights, [_count(part) for part in side.parts])
+class OfLogits:
+    """The Inception Score, which knows generated images only: one value for every client, as avg, all and worst."""
 
-    def score(made: Made, errors: bool) -> dict[str, FederatedScore]:
+    def __init__(self, side: ClientSide, options: Options) -> None:
+        self._shares = resolve_weights(side.weights, [_count(part) for part in side.parts])
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
         value, error = inception_score(made.rows)
-        per_client = torch.full_like(shares, value)
+        per_client = torch.full_like(self._shares, value)
         parts = {"generated": dict.fromkeys(("avg", "all", "worst"), error)} if errors else None
-        own = {"generated": torch.full_like(shares, error)} if errors else None
-        return {"is": combine("is", per_client, value, shares, None, parts, own, higher_is_better=True)}
-
-    return score
+        own = {"generated": torch.full_like(self._shares, error)} if errors else None
+        return {"is": combine("is", per_client, value, self._shares, None, parts, own, higher_is_better=True)}
 
 
-def _likelihood(side: ClientSide, options: Options) -> Score:
-    reference = LikelihoodReference.from_points(side.features, side.weights)
+class OfDensity:
+    """Log-likelihood of the clients' points."""
 
-    def score(made: Made, errors: bool) -> dict[str, FederatedScore]:
+    def __init__(self, side: ClientSide, options: Options) -> None:
+        self._reference = LikelihoodReference.from_points(side.features, side.weights)
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
         if made.density is None:
             raise ValueError("score ll needs a generator's density, log_prob(points [N, D]) -> [N]; none is given")
-        return {"ll": reference.score(made.density, errors)}
-
-    return score
+        return {"ll": self._reference.score(made.density, errors)}
 
 
-def _memorisation(side: ClientSide, options: Options) -> Score:
-    if side.held_out is None:
-        raise ValueError("score memorisation needs held-out images of every client; none are given")
-    train, held_out = side.features, side.held_out
-    return lambda made, errors: {"memorisation": memorisation(train, held_out, made.rows, side.weights)}
+class OfHeldOut:
+    """Memorisation."""
+
+    def __init__(self, side: ClientSide, options: Options) -> None:
+        if side.held_out is None:
+            raise ValueError("score memorisation needs held-out images of every client; none are given")
+        self._train, self._held_out, self._weights = side.features, side.held_out, side.weights
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
+        return {"memorisation": memorisation(self._train, self._held_out, made.rows, self._weights)}
+
+
+def _kernel(kind: str, side: ClientSide, kernel: Kernel, estimator: Estimator) -> OfFeatures:
+    return OfFeatures(kind, KernelReference.from_features(side.features, kernel, estimator, side.weights))
+
+
+def _sliced(kind: str, side: ClientSide, p: int, options: Options) -> OfFeatures:
+    return OfFeatures(kind, SlicedReference.from_features(side.features, p=p, weights=side.weights, **options))
+
+
+def _critics(side: ClientSide, options: Options) -> OfFeatures:
+    reference = WassersteinReference.from_features(side.features, CriticOptions(**options), side.weights)
+    return OfFeatures("w1", reference)
 
 
 def _count(part: Tensor | Gaussian) -> float:
@@ -145,14 +173,14 @@ def _count(part: Tensor | Gaussian) -> float:
 
 
 FAMILIES: dict[str, Callable[[ClientSide, Options], Score]] = {
-    "fid": _fid,
-    "kid": _kernel("kid", polynomial),
-    "kid-rbf": _kernel("kid-rbf", rbf),
-    "manifold": _manifold,
-    "sw1": _sliced("sw1", 1),
-    "sw2": _sliced("sw2", 2),
-    "w1": _w1,
-    "is": _inception,
-    "ll": _likelihood,
-    "memorisation": _memorisation,
+    "fid": OfSummaries,
+    "kid": lambda side, options: _kernel("kid", side, polynomial(options), options["estimator"]),
+    "kid-rbf": lambda side, options: _kernel("kid-rbf", side, rbf(options), options["estimator"]),
+    "manifold": OfNeighbours,
+    "sw1": lambda side, options: _sliced("sw1", side, 1, options),
+    "sw2": lambda side, options: _sliced("sw2", side, 2, options),
+    "w1": _critics,
+    "is": OfLogits,
+    "ll": OfDensity,
+    "memorisation": OfHeldOut,
 }

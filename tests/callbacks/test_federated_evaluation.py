@@ -5,6 +5,7 @@ import copy
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
@@ -187,7 +188,15 @@ class Flat(Points):
         ({"embeddings": ["pixels"]}, Points, ValueError, r"pixels takes images \[N, C, H, W\], got shape \[2, 3\]"),
         ({"embeddings": ["pixxels"]}, Points, ValueError, "did you mean pixels"),
         ({"embeddings": [{"size": 64}]}, Points, ValueError, "needs its name"),
-        ({"scores": ["is"]}, Points, ValueError, "unknown score 'is'"),
+        ({"scores": ["fdi"]}, Points, ValueError, "unknown score 'fdi'"),
+        ({"scores": ["is"]}, Points, ValueError, "needs logits, which embedding identity does not give"),
+        (
+            {"scores": ["recall"], "num_images": 4},
+            Points,
+            ValueError,
+            r"num_images\) has 4 image\(s\), and recall needs 6",
+        ),
+        ({"scores": ["ll"]}, Points, TypeError, r"Points has no method log_prob\(points\)"),
         ({}, Sampleless, TypeError, "Sampleless has no method sample"),
         ({}, Flat, ValueError, r"samples images of shape \[2\], but the clients' are \[3\]"),
     ],
@@ -217,6 +226,42 @@ def test_an_unwritable_folder_is_found_before_training(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(PermissionError, match="cannot write in"):
         fit(tmp_path, 1, [evaluation(dirpath=tmp_path / "file" / "run")])
+
+
+class Dense(Points):
+    """With a density, that of a standard normal around a learned mean."""
+
+    def log_prob(self, points):
+        return -((points - self.net[-1].bias) ** 2).sum(1) / 2
+
+
+def test_any_score_is_logged_at_rounds(tmp_path):
+    scores = ["fid", {"name": "precision", "k": 1}, "ll", "memorisation"]
+    trainer = fit(tmp_path, 2, [evaluation(scores=scores, aggregates=["power-2"])], Dense())
+    shown = set(trainer.callback_metrics)
+    assert {"fid_power-2", "precision_worst", "report/precision_all", "ll_avg", "memorisation_all"} <= shown
+    assert not {"precision_power-2", "report/memorisation_all"} & shown
+    records = read_records(tmp_path / "scores.jsonl")
+    assert {r.score for r in records if r.is_floor} == {"fid", "precision"}
+    assert {r.score for r in records if r.higher_is_better} == {"precision", "ll"}
+
+
+def test_a_density_is_not_asked_of_a_mixture_of_local_models(tmp_path):
+    with pytest.raises(ValueError, match="ll needs one model's density"):
+        fit(tmp_path, 1, [evaluation(scores=["ll"])], Dense(), {"personal": ["*"]})
+
+
+def test_a_monitor_of_a_score_by_which_more_is_better_needs_mode_max(tmp_path):
+    best = ModelCheckpoint(tmp_path / "best", monitor="precision_avg", mode="max", filename="{epoch}")
+    judge = evaluation(every_n_rounds=1, scores=[{"name": "precision", "k": 1}])
+    fit(tmp_path, 5, [judge, best])
+    records = read_records(tmp_path / "scores.jsonl")
+    values = {r.round: r.value for r in records if not r.is_floor and r.split == "train" and r.aggregate == "avg"}
+    assert float(best.best_model_score) == pytest.approx(max(values.values()), rel=1e-6)
+    with pytest.warns(UserWarning, match=r"monitors 'precision_avg' with mode='min', but higher is better.*'max'"):
+        fit(tmp_path, 1, [evaluation(scores=[{"name": "precision", "k": 1}]), EarlyStopping("precision_avg")])
+    with pytest.raises(ValueError, match="monitors 'recall_all', but the evaluation logs precision_avg"):
+        fit(tmp_path, 1, [evaluation(scores=[{"name": "precision", "k": 1}]), EarlyStopping("recall_all", mode="max")])
 
 
 def test_several_embeddings_and_a_cache_folder(tmp_path):

@@ -1,14 +1,15 @@
 """The whole path from a sampler to records: the identities that must hold through it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from fedgen.embeddings import FeatureCache, ModuleEmbedding, Pixels, embed
-from fedgen.evaluation import Evaluator, Split, by_column, draw_images, evaluate
-from fedgen.scores import FrechetReference, KernelReference
+from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate
+from fedgen.scores import FrechetReference, KernelReference, ManifoldReference, inception_score, memorisation
 from tests.evaluation.samples import CLIENTS, dark_noise, grey_noise, pictures
 
 
@@ -129,6 +130,13 @@ def test_real_images_are_embedded_once_and_found_again_on_disk(tmp_path):
     [
         ({"embeddings": ["identity"]}, r"identity takes points"),
         ({"scores": ["fdi"]}, "unknown score 'fdi'; known: fid, kid"),
+        ({"scores": ["is"]}, "score is needs logits, which embedding pixels does not give"),
+        ({"scores": ["ll"]}, "embedding pixels takes images"),
+        ({"scores": ["memorisation"]}, "there is no such split 'report': let each client hold out"),
+        ({"scores": [{"name": "recall", "k": 20}]}, r"client 'client 2' of split 'train' has 20 image\(s\)"),
+        ({"scores": ["recall"], "num_images": 5}, r"the generated set \(num_images\) has 5 image\(s\)"),
+        ({"aggregates": ["power"]}, "unknown aggregate 'power'"),
+        ({"presets": ["cmd"]}, "unknown preset 'cmd'"),
         ({"num_images": 1}, "at least 2 generated images"),
         ({"embeddings": ["pixels", "pixels"]}, "'pixels' is given twice"),
         ({"embeddings": []}, "at least one embedding"),
@@ -162,3 +170,94 @@ def test_one_call_evaluates_a_model():
     records = evaluate(Model(), {"train": CLIENTS}, **options)
     assert records == evaluate(grey_noise, {"train": CLIENTS}, **options) == evaluator().evaluate(grey_noise).records
     assert all(math.isfinite(record.value) for record in records)
+
+
+def test_many_scores_share_one_evaluation_and_their_columns_know_which_way_is_better():
+    scores = ["precision", {"name": "recall", "k": 3}, "kid-rbf", {"name": "sw1", "projections": 20}]
+    judge = evaluator(scores=scores, aggregates=["power-2"])
+    records = judge.evaluate(grey_noise).records
+    assert [record.name for record in records] == judge.column_names()
+    assert {r.score for r in records if r.higher_is_better} == {"precision", "recall"}
+    assert {r.score for r in records if r.aggregate == "power-2"} == {"sw1"}
+    assert judge.directions() == {record.name: record.higher_is_better for record in records}
+    generated = embed(Pixels(), draw_images(grey_noise, 80, 3, 0, "train", chunk=32))
+    real = [embed(Pixels(), client.inputs) for client in CLIENTS]
+    found = {record.name: record for record in records}
+    for k, name in ((5, "precision"), (3, "recall")):
+        expected = ManifoldReference.from_features(real, k=k).score(generated)[name]
+        assert [found[f"{name}_{a}"].value for a in ("avg", "all", "worst")] == [*expected.values.values()]
+        assert found[f"{name}_all"].standard_error == expected.errors["all"]
+    assert found["recall_all"].score_settings == {"k": 3}
+    assert found["recall_all"].conditions != replace(found["recall_all"], score_settings={}).conditions
+
+
+def test_a_floor_of_few_images_leaves_out_the_scores_that_need_more():
+    split = Split.of_clients("train", CLIENTS, floor=pictures(4, 9).inputs)
+    floor = Evaluator([split], ["pixels"], num_images=50, seed=1, scores=["fid", "coverage"]).floor()
+    assert {record.score for record in floor} == {"fid"}
+    assert Evaluator([split], ["pixels"], num_images=50, seed=1, scores="coverage").floor() == []
+
+
+def test_a_score_that_needs_more_images_than_clients_held_out_is_left_out_there():
+    clients = {"train": CLIENTS, "report": [pictures(5, k) for k in range(3)]}
+    with pytest.warns(
+        UserWarning, match=r"coverage is left out on split 'report': client 'client 0' of split 'report'"
+    ):
+        judge = Evaluator(clients, ["pixels"], num_images=40, scores=["fid", "coverage"])
+    assert judge.column_names() == [
+        *(f"{score}_{how}" for score in ("fid", "coverage") for how in ("avg", "all", "worst")),
+        *(f"report/fid_{how}" for how in ("avg", "all", "worst")),
+    ]
+    assert [*values(judge.evaluate(grey_noise).records)] == judge.column_names()
+    with pytest.warns(UserWarning, match="left out"):
+        alone = Evaluator(clients, ["pixels"], num_images=40, scores="coverage")
+    assert {record.split for record in alone.evaluate(grey_noise).records} == {"train"}
+
+
+def test_memorisation_compares_training_with_held_out_images_of_the_same_clients():
+    held_out = [pictures(20, 11, 80), pictures(20, 12, 128), pictures(10, 13, 180)]
+    clients = {"train": CLIENTS, "report": held_out}
+    judge = Evaluator(clients, ["pixels"], num_images=100, seed=3, chunk=100, scores=["memorisation", "fid"])
+    assert judge.column_names()[:4] == ["memorisation_avg", "memorisation_all", "memorisation_worst", "fid_avg"]
+    assert not any(name.startswith("report/memorisation") for name in judge.column_names())
+    copies = torch.cat([client.inputs for client in CLIENTS])
+    found = values(judge.evaluate(lambda number, draws: copies).records)
+    assert found["memorisation_all"] == 1.0  # the training images themselves
+    features = [[embed(Pixels(), part.inputs) for part in side] for side in (CLIENTS, held_out)]
+    generated = embed(Pixels(), draw_images(grey_noise, 100, 3, 0, "train", chunk=100))
+    expected = memorisation(*features, generated)
+    records = judge.evaluate(grey_noise).records
+    assert values(records)["memorisation_all"] == expected.values["all"]
+    assert records[0].standard_error == expected.errors["avg"]
+    with pytest.raises(ValueError, match="no such split 'report'"):
+        Evaluator({"train": CLIENTS, "report": held_out[:2]}, ["pixels"], scores="memorisation")
+
+
+def test_the_inception_score_is_measured_on_logits_and_is_one_value():
+    torch.manual_seed(0)
+    logits = ModuleEmbedding(nn.Sequential(nn.Flatten(), nn.Linear(16, 10)), name="noise-logits")
+    judge = Evaluator({"train": CLIENTS}, [logits], num_images=60, seed=3, scores="is")
+    records = judge.evaluate(grey_noise).records
+    value, error = inception_score(embed(logits, draw_images(grey_noise, 60, 3, 0, "train")))
+    assert [record.name for record in records] == ["is_avg", "is_all", "is_worst"]
+    assert [record.value for record in records] == [pytest.approx(value)] * 3
+    assert records[1].standard_error == pytest.approx(error)
+    assert records[0].higher_is_better
+
+
+def test_a_preset_is_scored_in_its_own_embedding(clip_weights):
+    cmmd = {"name": "cmmd", "weights": clip_weights}
+    judge = evaluator(scores="fid", presets=[cmmd])
+    records = judge.evaluate(grey_noise).records
+    assert [record.name for record in records] == judge.column_names()
+    assert [r.embedding for r in records[::3]] == ["pixels", "clip-vit-l-14-336px-cmmd-unit"]
+    preset = PRESETS["cmmd"]
+    embedding = preset.load_embedding(clip_weights)
+    real = [embed(embedding, client.inputs) for client in CLIENTS]
+    generated = embed(embedding, draw_images(grey_noise, 80, 3, 0, "train", chunk=32))
+    expected = preset.reference(real).score(generated)
+    found = {record.name: record.value for record in records}
+    assert found["cmmd_all"] == pytest.approx(expected.values["all"], rel=1e-6)
+    assert {record.name: record.score_settings for record in records}["cmmd_avg"]["scale"] == 1000.0
+    alone = Evaluator({"train": CLIENTS}, num_images=80, seed=3, chunk=32, presets=[cmmd])
+    assert values(alone.evaluate(grey_noise).records)["cmmd_all"] == found["cmmd_all"]

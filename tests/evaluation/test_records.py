@@ -57,3 +57,29 @@ def test_a_score_is_marked_as_optimised_where_a_loss_used_its_embedding():
     assert record(optimised_on=["pixels/fid"]).is_optimised
     assert record(optimised_on=["fid_avg"]).is_optimised
     assert not record(optimised_on=["vgg16", "kid_avg", "pixels/kid"]).is_optimised
+
+
+def test_the_direction_goes_by_the_scores_name_where_a_file_does_not_say():
+    old = {key: value for key, value in record("precision").to_json().items() if key != "higher_is_better"}
+    assert ScoreRecord.from_json(old).higher_is_better is True
+    assert record("fid").higher_is_better is False
+    assert record("precision", value=0.4).badness == -0.4
+    assert record("fid", value=0.4).badness == 0.4
+    assert record("precision", higher_is_better=False).higher_is_better is False
+
+
+def test_values_of_other_options_have_other_conditions():
+    assert record("recall").conditions == record("recall", score_settings={}).conditions
+    assert record("recall", score_settings={"k": 3}).conditions != record("recall").conditions
+    assert ScoreRecord.from_json(record("recall", score_settings={"k": 3}).to_json()).score_settings == {"k": 3}
+
+
+def test_scores_that_mean_one_embedding_need_not_name_it():
+    records = [record(), record("cmmd", embedding="clip"), record("cmmd", embedding="clip", split="report")]
+    assert [Columns.of(records).name(r) for r in records] == ["fid_avg", "cmmd_avg", "report/cmmd_avg"]
+
+
+def test_models_scored_on_the_same_clients_differ_by_the_generated_part_of_their_errors():
+    assert record(error_parts={"generated": 0.05, "real": 0.09}).generated_error == 0.05
+    assert record(standard_error=0.1).generated_error == 0.1
+    assert record(standard_error=None).generated_error == 0.0

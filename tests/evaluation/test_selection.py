@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.evaluation import InvertedPair, append_records, inversions, select
+from fedgen.evaluation import InvertedPair, append_records, compare, inversions, select
 from fedgen.evaluation.selection import reported
 from tests.evaluation.samples import record
 
@@ -84,3 +84,44 @@ def test_the_selected_checkpoint_is_reported_on_other_images():
     assert reported(RECORDS + report, "fid_avg", 2) is None
     assert reported(RECORDS, "fid_all", 1) is None
     assert reported(RECORDS, "nothing", 1) is None
+
+
+PRECISION = [
+    *column("precision_avg", {0: 0.5, 1: 0.7, 2: 0.6}, error=0.01),
+    *column("precision_all", {0: 0.5, 1: 0.6, 2: 0.7}, error=0.01),
+]
+
+
+def test_the_highest_value_comes_first_where_higher_is_better():
+    assert [(r.round, r.value) for r in select(PRECISION, "precision_avg")] == [(1, 0.7), (2, 0.6), (0, 0.5)]
+    tied = column("recall_all", {3: 0.9, 1: 0.9, 2: 0.95})
+    assert [r.round for r in select(tied, "recall_all")] == [2, 1, 3]
+
+
+def test_pairs_say_which_round_is_better_whatever_the_direction():
+    assert inversions(PRECISION) == [InvertedPair("precision_avg", "precision_all", 1, 2, True)]
+
+
+def test_any_two_columns_can_be_compared():
+    # fid_all prefers 2, 1, 0; kid_all too
+    alike = compare(RECORDS, "fid_all", "kid_all")
+    assert (alike.tau, alike.pairs, alike.checkpoints) == (1.0, [], 3)
+    # fid_avg prefers 1, 2, 0 and fid_all 2, 1, 0: two pairs of three agree
+    assert compare(RECORDS, "fid_avg", "fid_all").tau == pytest.approx(1 / 3)
+    # a score of each direction: both prefer 1 to 2 to 0
+    assert compare(RECORDS + PRECISION, "fid_avg", "precision_avg").tau == 1.0
+    against = compare(RECORDS + PRECISION, "fid_all", "precision_avg")
+    assert against.pairs == [InvertedPair("fid_all", "precision_avg", 2, 1, True)]
+
+
+def test_a_column_of_one_value_has_no_tau_and_an_unknown_one_is_named():
+    same = column("fid_all", {0: 1.0, 1: 1.0}) + column("kid_all", {0: 1.0, 1: 2.0})
+    assert compare(same, "fid_all", "kid_all").tau is None
+    assert compare(column("fid_all", {0: 1.0}), "fid_all", "fid_all").tau is None
+    with pytest.raises(ValueError, match="no column 'kid_best'"):
+        compare(RECORDS, "fid_all", "kid_best")
+
+
+def test_a_ranking_carries_errors_over_clients():
+    records = column("fid_all", {0: 1.0}, error_over_clients=0.3)
+    assert select(records, "fid_all")[0].error_over_clients == 0.3

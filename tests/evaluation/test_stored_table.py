@@ -41,6 +41,30 @@ def test_clients_come_best_first_with_their_weights_and_errors(save):
     assert found[4][1] == "48"
 
 
+def test_of_a_score_by_which_more_is_better_the_highest_client_comes_first(save):
+    options = StoredOptions(scores=[{"name": "coverage", "k": 2}, "fid"], aggregates=["power-2"])
+    evaluation = StoredEvaluation(save("generated"), [save("far", 12, 5.0), save("near", 36)], options=options)
+    table = client_table(evaluation, evaluation.records())
+    found = rows(table)
+    assert [row[0] for row in found][:2] == ["near", "far"]
+    assert table.caption.startswith("higher is better for coverage, lower for fid, ± standard error")
+    power = next(row for row in found if row[0] == "power-2")
+    assert power[3] == ""  # lower is better where powers above 1 lean towards the badly served
+    assert float(power[4]) > 0
+
+
+def test_errors_over_clients_stand_below_avg_and_all(save):
+    evaluation = StoredEvaluation(save("generated"), [save("far", 12, 5.0), save("near", 36)])
+    records = evaluation.records()
+    found = rows(client_table(evaluation, records))
+    assert [row[3:] for row in found if row[0] == "over clients"] == [
+        [f"±{record.error_over_clients:.2g}" for record in records if record.aggregate == aggregate]
+        for aggregate in ("avg", "all")
+    ]
+    one = StoredEvaluation(save("generated"), [save("near", 36)])
+    assert "over clients" not in [row[0] for row in rows(client_table(one, one.records()))]
+
+
 def test_large_numbers_are_written_out(tmp_path):
     mu, sigma = np.zeros(3), np.eye(3)
     for name in ("made", "large", "small"):

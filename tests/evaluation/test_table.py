@@ -5,7 +5,16 @@ import io
 import pytest
 from rich.console import Console
 
-from fedgen.evaluation import Run, append_records, inversion_table, print_report, score_table, selection_table
+from fedgen.evaluation import (
+    Run,
+    append_records,
+    compare,
+    comparison_table,
+    inversion_table,
+    print_report,
+    score_table,
+    selection_table,
+)
 from fedgen.evaluation.table import format_value
 from tests.evaluation.samples import record
 from tests.evaluation.test_selection import RECORDS, column
@@ -79,7 +88,33 @@ def test_inversions_are_counted_and_listed():
     shown = text(inversion_table(RECORDS))
     assert "avg and all disagree on 1 pair(s), 1 beyond error" in shown
     assert "fid_avg / fid_all" in shown
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if " / " in line]
+    assert rows == [
+        ["fid_avg / fid_all", "0.33", "round 1", "round 2", "yes"],
+        ["kid_avg / kid_all", "1.00", "no pair inverted", "", ""],
+    ]
     assert "none" in text(inversion_table(RECORDS[:1]))
+
+
+def test_two_columns_are_compared_in_a_table_of_their_own():
+    shown = text(comparison_table(compare(RECORDS, "fid_avg", "kid_all")))
+    assert "fid_avg and kid_all disagree on 1 pair(s), 1 beyond error: tau 0.33" in shown
+    assert "kid_all prefers" in shown
+
+
+def test_the_best_is_bold_and_the_caption_says_which_way():
+    from rich.text import Text
+
+    table = score_table([*column("fid_avg", {0: 2.0, 1: 1.0}), *column("recall_all", {0: 0.5, 1: 0.25})])
+    assert "higher is better for recall, lower for fid" in table.caption
+    cells = [[Text.from_markup(cell) for cell in column.cells] for column in table.columns[1:]]
+    assert [[bool(cell.spans) for cell in column] for column in cells] == [[False, True], [True, False]]
+    assert score_table(RECORDS).caption.startswith("lower is better; ± standard error")
+
+
+def test_power_means_are_columns_and_worst_is_not():
+    shown = [*column("fid_avg", {0: 2.0}), *column("fid_worst", {0: 3.0}), *column("fid_power-2", {0: 2.5})]
+    assert [heading.header for heading in score_table(shown).columns] == ["round", "fid_avg", "fid_power-2"]
 
 
 def test_a_report_prints_all_of_it_and_warns_of_optimised_scores(tmp_path):

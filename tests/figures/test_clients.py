@@ -43,6 +43,23 @@ def test_clients_are_drawn_best_first_with_bars_of_two_standard_errors(tmp_path,
     assert drawn["bars"] == [0.2] * 9
 
 
+def test_of_a_score_by_which_more_is_better_the_highest_client_is_on_top_and_the_axis_says_so(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn, labels = [], []
+    real, label = Axes.errorbar, Axes.set_xlabel
+
+    def watched(self, x, *args, **options):
+        drawn.append(list(x))
+        return real(self, x, *args, **options)
+
+    monkeypatch.setattr(Axes, "errorbar", watched)
+    monkeypatch.setattr(Axes, "set_xlabel", lambda self, text, **o: labels.append(text) or label(self, text, **o))
+    draw_clients(records(9, ["recall", "fid"]), tmp_path / "a.png")
+    assert drawn[0] == sorted((k % 7 for k in range(9)), reverse=True)
+    assert labels == ["RECALL (higher is better)", "FID (lower is better)"]
+
+
 def test_scores_without_errors_can_be_drawn(tmp_path):
     assert draw_clients(records(3, per_client_errors=[]), tmp_path / "a.png").exists()
 

@@ -33,3 +33,17 @@ def test_one_checkpoint_without_errors_can_be_drawn(tmp_path):
 def test_nothing_to_draw_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no scores to draw"):
         draw_curves(FLOOR, tmp_path / "none.png")
+
+
+def test_each_axis_says_which_way_is_better(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    labels = []
+    real = Axes.set_ylabel
+    monkeypatch.setattr(Axes, "set_ylabel", lambda self, text, **o: labels.append(text) or real(self, text, **o))
+    draw_curves([record("fid"), record("precision"), record("memorisation")], tmp_path / "a.png")
+    assert [text for text in labels if "(" in text] == [
+        "FID (lower is better)",
+        "PRECISION (higher is better)",
+        "MEMORISATION (0.5: no memory)",
+    ]

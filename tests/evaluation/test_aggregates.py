@@ -1,0 +1,59 @@
+"""Power means by name."""
+
+import pytest
+import torch
+
+from fedgen.evaluation.aggregates import applies, choose_aggregates, power_of, with_powers
+from fedgen.evaluation.score_choice import choose
+from fedgen.scores.aggregate import combine
+
+WEIGHTS = torch.tensor([0.5, 0.5], dtype=torch.float64)
+
+
+def test_avg_all_and_worst_are_always_there():
+    assert choose_aggregates(()) == ("avg", "all", "worst")
+    assert choose_aggregates(["power-2", "avg", "power-2"]) == ("avg", "all", "worst", "power-2")
+    assert choose_aggregates("power-3") == ("avg", "all", "worst", "power-3")
+
+
+@pytest.mark.parametrize("name", ["power", "power-", "power-x", "2", "median", "power-inf", "power-nan"])
+def test_other_names_are_refused(name):
+    with pytest.raises(ValueError, match=f"unknown aggregate '{name}'; known: avg, all, worst, power-2"):
+        choose_aggregates([name])
+
+
+def test_powers_are_read_from_names():
+    assert [power_of(name) for name in ("power-2", "power-1.5", "power--1", "power-0")] == [2.0, 1.5, -1.0, 0.0]
+
+
+def test_power_means_by_hand():
+    score = combine("fid", torch.tensor([3.0, 4.0], dtype=torch.float64), 1.0, WEIGHTS)
+    found = with_powers(score, choose("fid"), ("avg", "all", "worst", "power-2", "power--1"), WEIGHTS)
+    assert found.values == {"avg": 3.5, "all": 1.0, "worst": 4.0, "power-2": pytest.approx(12.5**0.5)}
+
+
+def test_where_higher_is_better_powers_lean_the_other_way():
+    score = combine("recall", torch.tensor([0.2, 0.6], dtype=torch.float64), 0.5, WEIGHTS, higher_is_better=True)
+    found = with_powers(score, choose("recall"), ("power-2", "power--1"), WEIGHTS)
+    assert found.values["power--1"] == pytest.approx(2 / (1 / 0.2 + 1 / 0.6))
+    assert "power-2" not in found.values
+    assert found.values["worst"] == 0.2
+
+
+def test_scores_that_may_be_negative_have_no_power_means():
+    v = {"name": "kid", "estimator": "v"}
+    assert [applies("power-2", choose(score)) for score in ("fid", "kid", v, "w1", "sw1")] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert not applies("power--1", choose("ll"))
+    assert applies("worst", choose("kid"))
+
+
+def test_rounding_below_zero_is_no_negative_score():
+    score = combine("kid", torch.tensor([-1e-18, 2.0], dtype=torch.float64), 1.0, WEIGHTS)
+    found = with_powers(score, choose({"name": "kid", "estimator": "v"}), ("power-2",), WEIGHTS)
+    assert found.values["power-2"] == pytest.approx(2**0.5)

@@ -1,0 +1,18 @@
+"""Which way is better, in words."""
+
+from fedgen.evaluation.directions import direction_of, say_directions
+from tests.evaluation.samples import record
+
+
+def test_one_direction_is_said_once_and_two_by_name():
+    fid, kid, recall, density = (record(name) for name in ("fid", "kid", "recall", "density"))
+    assert say_directions([fid, kid, fid]) == "lower is better"
+    assert say_directions([recall, density]) == "higher is better"
+    assert say_directions([fid, recall, kid]) == "higher is better for recall, lower for fid, kid"
+    assert [direction_of(r) for r in (fid, recall)] == ["lower is better", "higher is better"]
+
+
+def test_memorisation_is_best_at_a_half():
+    both = [record("fid"), record("memorisation")]
+    assert say_directions(both).endswith("0.5 is the value of a generator without memory, 1 of one that copies")
+    assert direction_of(both[1]) == "0.5: no memory"
