@@ -101,26 +101,24 @@ def comparison_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Tabl
     """
     table = Table(
         title=escape(title),
-        caption="inverted: pairs of generators that avg and all order differently, beyond 1.96 standard errors of both;"
-        " control: the same over IID clients of the same sizes, which have bias and noise but no heterogeneity; only"
-        " the excess over it is evidence",
+        caption="inverted: pairs of generators that avg and all order differently (beyond 1.96 standard errors of"
+        " both); IID: the mean over dealings of the same images to clients of the same sizes, which have bias and noise"
+        " but no heterogeneity; excess: pairs beyond error less the IID ones, which alone is evidence",
         caption_justify="left",
     )
-    headings = ("score", "pairs", "Kendall tau", "inverted", "beyond error", "control", "its beyond", "excess beyond")
-    for heading in (*headings, "avg - all (spread)"):
+    for heading in ("score", "pairs", "tau", "inverted", "IID", "excess", "avg - all", "its spread"):
         table.add_column(heading, justify="left" if heading == "score" else "right")
     for name, row in found.items():
-        gap = row["gap"]
+        excess = row["excess beyond error"]
         table.add_row(
             escape(name),
             str(row["pairs"]),
             "-" if row["tau"] is None else f"{row['tau']:.3f}",
-            str(len(row["inverted"])),
-            str(row["beyond error"]),
-            _mean(row["control inverted"]),
-            _mean(row["control beyond error"]),
-            "-" if row["excess beyond error"] is None else f"{row['excess beyond error']:+.3g}",
-            f"{gap['mean']:.4g} ({gap['spread']:.2g})",
+            f"{len(row['inverted'])} ({row['beyond error']})",
+            _means(row["control inverted"], row["control beyond error"]),
+            "-" if excess is None else f"{excess:+.3g}",
+            f"{row['gap']['mean']:.4g}",
+            f"{row['gap']['spread']:.2g}",
         )
     return table
 
@@ -137,5 +135,5 @@ def _counted(pairs: list[Inversion], between: tuple[Collection[int], Collection[
     return [p for p in pairs if (p.first in one and p.second in other) or (p.first in other and p.second in one)]
 
 
-def _mean(values: Sequence[float]) -> str:
-    return f"{statistics.mean(values):.3g}" if values else "-"
+def _means(inverted: Sequence[float], clear: Sequence[float]) -> str:
+    return f"{statistics.mean(inverted):.3g} ({statistics.mean(clear):.3g})" if inverted else "-"
