@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import Weights
+from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.frechet import FrechetReference
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import Gaussian, check_features
@@ -51,6 +51,7 @@ def fid_infinity(
     real: Literal["fixed", "sample"] = "fixed",
     parts: int = 5,
     seed: int = 0,
+    per_client: bool = False,
 ) -> dict[str, Extrapolation]:
     """FID-infinity {"avg", "all"} of generated features [m, D] to the clients.
 
@@ -64,6 +65,7 @@ def fid_infinity(
             only this removes the bias that small clients put into the difference of avg and all.
         parts: levels k = 1 .. parts, of k parts each: parts (parts + 1) / 2 scores.
         seed: of the cuts.
+        per_client: whether to add every client's own, "client 0" to "client K-1", from the same scores.
 
     Raises:
         ValueError: for unusable features, parts below 2, or fewer than 2 D images in the smallest part; for "sample"
@@ -78,19 +80,32 @@ def fid_infinity(
     whole = _whole(clients, weights) if real == "fixed" else None
     features = [] if whole else _client_features(clients, parts)
     full = (whole or FrechetReference.from_features(features, weights)).score(generated)
-    scores = [[full.values]]
+    scores = [[full]]
     for level in range(2, parts + 1):
         cuts = [_cut(part, level, seed, client) for client, part in enumerate(features)]
         level_scores = []
         for number, piece in enumerate(_cut(generated, level, seed, "generated")):
             reference = whole or FrechetReference.from_features([cut[number] for cut in cuts], weights)
-            level_scores.append(reference.score(piece, errors=False).values)
+            level_scores.append(reference.score(piece, errors=False))
         scores.append(level_scores)
-    errors = full.error_parts["generated"] if whole else full.errors
+    values = [[_entries(score, per_client) for score in level] for level in scores]
+    errors = _entry_errors(full, generated_only=real == "fixed")
     return {
-        key: _extrapolate([[values[key] for values in level] for level in scores], len(generated), errors[key])
-        for key in ("avg", "all")
+        key: _extrapolate([[found[key] for found in level] for level in values], len(generated), errors[key])
+        for key in values[0][0]
     }
+
+
+def _entries(score: FederatedScore, per_client: bool) -> dict[str, float]:
+    clients = enumerate(score.per_client.tolist()) if per_client else ()
+    return {**{key: score.values[key] for key in ("avg", "all")}, **{f"client {i}": value for i, value in clients}}
+
+
+def _entry_errors(score: FederatedScore, generated_only: bool) -> dict[str, float]:
+    own = score.client_error_parts["generated"] if generated_only else score.client_errors
+    assert own is not None
+    errors = score.error_parts["generated"] if generated_only else score.errors
+    return {**errors, **{f"client {i}": error for i, error in enumerate(own.tolist())}}
 
 
 def _extrapolate(scores: list[list[float]], images: int, error: float) -> Extrapolation:

@@ -46,6 +46,9 @@ class FrechetReference:
     """The clients' cached side of the distance: means, traces and roots of covariances, of each client and the pool.
 
     A client of more images than features costs a triangular factor (18.9 MB at D = 2048), another its deviations.
+    The distance on a fixed public PCA, where few images bring little bias, is that of projected features or summaries:
+        FrechetReference.from_features(map(projection.project, clients)).score(projection.project(generated))
+        FrechetReference.from_summaries(map(projection.project_summary, summaries)).score(...)
 
     Attributes:
         weights: float64 [K], summing to 1, shared by avg and all.
@@ -108,7 +111,7 @@ class FrechetReference:
 
         Args:
             generated: features, or a summary: then the errors assume normal features.
-            errors: whether to add standard errors, for about four times the time. They are first-order (infinitesimal
+            errors: whether to add standard errors, for about three times the time. They are first-order (infinitesimal
                 jackknife): generated images vary as one sample, real ones within each client, weights stay, and the
                 worst client stays the worst. They leave out the bias of an FID from few images. Measured against the
                 spread of repeated draws they are within 20 percent at distances well above the bias; where the bias is

@@ -119,11 +119,15 @@ class InfluenceErrors:
         """
         seen = spectrum(batch.roots, self.covariance, self.rank)
         rows = batch.roots.rows
-        transported = seen.at_others(rows, self.images)
+        transported, at_images = seen.at_others(rows, self.images), None
         for slot, (member, sample) in enumerate(zip(batch.members, batch.samples)):
             shift = means[member] - self.summary.mean
             self.generated[member] = influence(self.squares, self.images @ -shift, transported[slot], self.scale)
-            own = _own_influence(rows[slot], seen, slot, sample, shift, scales[member])
+            if sample.places is None:
+                at_images = seen.at_images() if at_images is None else at_images  # of the whole batch
+                own = _influence_of_rows(rows[slot], at_images[slot], sample, shift, scales[member])
+            else:
+                own = _influence_at_places(rows[slot], seen, sample.places, shift, scales[member])
             self.real[member] = self._real_variance(own, sample)
         if batch.members == [len(self.weights)]:
             self._at_pool(batch, seen, own)
@@ -184,16 +188,18 @@ class InfluenceErrors:
         return total
 
 
-def _own_influence(rows: Tensor, seen: Spectrum, slot: int, sample: Sample, shift: Tensor, scale: float) -> Tensor:
-    """h(x) [p] at a distribution's own images: `shift` is its mean minus the generator's, `scale` n / (n - ddof)."""
-    if sample.places is not None:
-        deviations = sample.places.to(rows) @ rows
-        squares = deviations.square().sum(1)
-        return influence(squares, deviations @ shift, seen.at_coordinates(sample.places), scale)
+def _influence_at_places(rows: Tensor, seen: Spectrum, places: Tensor, shift: Tensor, scale: float) -> Tensor:
+    """h(x) [p] at coordinates of images: `shift` is the mean minus the generator's, `scale` n / (n - ddof)."""
+    deviations = places.to(rows) @ rows
+    return influence(deviations.square().sum(1), deviations @ shift, seen.at_coordinates(places), scale)
+
+
+def _influence_of_rows(rows: Tensor, transported: Tensor, sample: Sample, shift: Tensor, scale: float) -> Tensor:
+    """h(x) [p] at the images that a root's rows are, with e_j^T (R C R^T)^(1/2) e_j [r] of its rows."""
     assert sample.shares is not None
-    rows = rows[: len(sample.shares)]  # the j-th is x_j sqrt(scale * share_j)
-    along = rows @ shift / (scale * sample.shares).sqrt()
-    return 2 * along + (rows.square().sum(1) - seen.at_images()[slot, : len(rows)]) / sample.shares
+    rows, transported = rows[: len(sample.shares)], transported[: len(sample.shares)]
+    along = rows @ shift / (scale * sample.shares).sqrt()  # the j-th row is x_j sqrt(scale * share_j)
+    return 2 * along + (rows.square().sum(1) - transported) / sample.shares
 
 
 def _spaced(images: Tensor, number: int) -> Tensor:

@@ -27,7 +27,7 @@ class PoolSlopes:
         self._found: Tensor | None = None
 
     def from_images(self, influences: Tensor, shares: Tensor, clients: Tensor) -> None:
-        """Takes them from the influences [p] of all the pool's images, with their shares and the clients they are of."""
+        """Takes them from the influences [p] of all the pool's images, with their shares and their clients."""
         sums, masses = torch.zeros_like(self._transported), torch.zeros_like(self._transported)
         sums.index_add_(0, clients, (influences * shares).to(sums))
         masses.index_add_(0, clients, shares.to(masses))
@@ -44,7 +44,9 @@ class PoolSlopes:
         if self._map is not None:
             self._transported[members] = squared_norms(roots, self._map).to(self._transported)
 
-    def result(self, means: Sequence[Tensor], generated: Tensor, traces: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+    def result(
+        self, means: Sequence[Tensor], generated: Tensor, traces: Sequence[Tensor], scales: Sequence[float]
+    ) -> Tensor:
         """The slopes, float64 [K], up to a constant.
 
         Args:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """The values of torch.cat(parts), [n, D]: a view where the parts are consecutive rows of one tensor, as after split.
+    """The values of torch.cat(parts), [n, D]: a view where the parts are consecutive rows of one tensor (a split's).
 
     A view shares the parts' memory: who writes into them writes into the result.
 
@@ -28,4 +28,4 @@ def _follows(before: Tensor, after: Tensor) -> bool:
         return False
     if before.untyped_storage().data_ptr() != after.untyped_storage().data_ptr():
         return False
-    return after.storage_offset() == before.storage_offset() + len(before) * before.stride(0)
+    return bool(after.storage_offset() == before.storage_offset() + len(before) * before.stride(0))

@@ -122,10 +122,10 @@ class ManifoldReference:
         of_clients: dict[str, Tensor] | None,
         of_pool: Tensor | None,
     ) -> FederatedScore:
-        per_client, pooled, over_clients = values[:-1], float(values[-1]), None
-        if of_pool is not None:
-            over_clients = errors_over_clients(per_client, of_pool, self.weights, resolve_weights("examples", self.counts))
-        return combine(name, per_client, pooled, self.weights, None, parts, of_clients, True, over_clients)
+        per_client, pooled, beyond = values[:-1], float(values[-1]), None
+        if of_pool is not None:  # a union of images whatever the weights
+            beyond = errors_over_clients(per_client, of_pool, self.weights, resolve_weights("examples", self.counts))
+        return combine(name, per_client, pooled, self.weights, None, parts, of_clients, True, beyond)
 
     def _balls(self, generated: Tensor, errors: bool) -> tuple[Balls, Balls, Balls]:
         """Balls of each client, of the pool and of the generated set, with everything counted."""

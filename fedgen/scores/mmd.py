@@ -158,8 +158,8 @@ class KernelReference:
         }
         roots = {side: {key: value**0.5 for key, value in parts.items()} for side, (parts, _) in found.items()}
         own = {side: variances.sqrt() for side, (_, variances) in found.items()}
-        over_clients = errors_over_clients(per_client, self._sums.slopes(means), self.weights)
-        return combine("kid", per_client, pooled, self.weights, None, roots, own, errors_over_clients=over_clients)
+        beyond = errors_over_clients(per_client, self._sums.slopes(means), self.weights)
+        return combine("kid", per_client, pooled, self.weights, None, roots, own, errors_over_clients=beyond)
 
 
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:

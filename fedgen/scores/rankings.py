@@ -7,6 +7,7 @@ from itertools import combinations
 Z = 1.96  # two-sided 95 percent of a normal
 
 Columns = tuple[Sequence[float], Sequence[float]]
+Directions = tuple[bool, bool]
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,8 @@ class Inversion:
     """Two generators that two columns order differently.
 
     Args:
-        first: place of the one that is smaller in the first column.
-        second: place of the one that is smaller in the second column.
+        first: place of the one that is better in the first column.
+        second: place of the one that is better in the second column.
         beyond_error: whether both differences exceed 1.96 combined standard errors.
     """
 
@@ -25,7 +26,9 @@ class Inversion:
 
 
 def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
-    """Kendall's tau-b in [-1, 1]: 1 if the columns rank alike, -1 if in opposite order; ties are allowed for.
+    """Kendall's tau-b in [-1, 1]: 1 if the columns rise together, -1 if in opposite order; ties are allowed for.
+
+    Between a column where smaller is better and one where larger is, tau of the ranking is minus this.
 
     Raises:
         ValueError: for columns of different length, fewer than two values, NaN, or a column of equal values.
@@ -43,8 +46,9 @@ def inversions(
     b: Sequence[float],
     errors_a: Sequence[float] | None = None,
     errors_b: Sequence[float] | None = None,
+    higher_is_better: Directions = (False, False),
 ) -> list[Inversion]:
-    """Every pair of generators that the columns order strictly differently, smaller being better.
+    """Every pair of generators that the columns order strictly differently.
 
     Args:
         a: a score of each generator.
@@ -52,11 +56,13 @@ def inversions(
         errors_a: standard errors of `a`; zero if None. Where all were scored against the same images, the generated
             part (`FederatedScore.error_parts["generated"]`) is the one that differences have.
         errors_b: standard errors of `b`.
+        higher_is_better: whether larger is better in `a`, and in `b`: (False, True) sets an FID against a precision.
 
     Raises:
         ValueError: for columns of different length or fewer than two values.
     """
     _check(a, b)
+    a, b = (_smaller_is_better(column, higher) for column, higher in zip((a, b), higher_is_better, strict=True))
     spread_a, spread_b = errors_a or [0.0] * len(a), errors_b or [0.0] * len(b)
     _check(spread_a, a)
     _check(spread_b, b)
@@ -101,7 +107,11 @@ class ExcessInversions:
 
 
 def excess_inversions(
-    columns: Columns, control: Columns, errors: Columns | None = None, control_errors: Columns | None = None
+    columns: Columns,
+    control: Columns,
+    errors: Columns | None = None,
+    control_errors: Columns | None = None,
+    higher_is_better: Directions = (False, False),
 ) -> ExcessInversions:
     """The inversions that heterogeneity adds to those that small clients cause by themselves.
 
@@ -110,10 +120,11 @@ def excess_inversions(
     excess over such a control is evidence; repeat it over several IID partitions, as the control is a draw too.
 
     Args:
-        columns: avg and all of each generator over the clients.
+        columns: avg and all of each generator over the clients, or two other scores of them.
         control: avg and all of the same generators, in the same order, over an IID partition of the same sizes.
         errors: standard errors of `columns`; zero if None.
         control_errors: standard errors of `control`; given if and only if `errors` are.
+        higher_is_better: as in `inversions`, for the columns and the control alike.
 
     Raises:
         ValueError: for columns of different length, or errors on one side only.
@@ -121,8 +132,15 @@ def excess_inversions(
     _check(columns[0], control[0])
     if (errors is None) != (control_errors is None):
         raise ValueError("give errors of both the columns and the control, or of neither: their counts are compared")
-    sides = ((columns, errors), (control, control_errors))
-    return ExcessInversions(*(inversions(*pair, *(spread or (None, None))) for pair, spread in sides))
+    found = []
+    for (a, b), spread in ((columns, errors), (control, control_errors)):
+        errors_a, errors_b = spread or (None, None)
+        found.append(inversions(a, b, errors_a, errors_b, higher_is_better))
+    return ExcessInversions(*found)
+
+
+def _smaller_is_better(column: Sequence[float], higher_is_better: bool) -> Sequence[float]:
+    return [-value for value in column] if higher_is_better else column
 
 
 def _check(a: Sequence[float], b: Sequence[float]) -> None:

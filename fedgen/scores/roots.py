@@ -133,14 +133,27 @@ def solved(root: Roots, columns: Tensor) -> Tensor:
 
 
 def squared_norms(root: Roots, columns: Tensor) -> Tensor:
-    """|R_i W|^2 = tr(W^T C_i W), float64 [k], for columns W [D, q]."""
+    """|R_i W|^2 = tr(W^T C_i W), float64 [k], for columns W [D, q]; products in float32, good to six digits."""
+    columns = columns.float()
     if isinstance(root.stored, Triangle):
-        strips = root.stored.rows()
-        return torch.stack([(strip @ columns[i:]).square().sum() for i, strip in strips]).sum(0, keepdim=True)
-    k, r, dim = root.stored.shape
-    step = max(1, ROWS // max(r, 1))
-    parts = [rows.reshape(-1, dim) @ columns for rows in root.stored.split(step)]
-    return torch.cat([part.view(-1, r * columns.shape[1]).square().sum(1) for part in parts])
+        strips = [_norms(strip.unsqueeze(0), columns[i:]) for i, strip in root.stored.rows()]
+        return torch.cat(strips).square().sum(0, keepdim=True)
+    step = max(1, ROWS // max(root.size, 1))
+    return torch.cat([_norms(rows, columns) for rows in root.stored.split(step)]).square()
+
+
+def _norms(rows: Tensor, columns: Tensor) -> Tensor:
+    """|R_i W| float64 [k] of rows float64 [k, r, D] and columns float32 [D, q]."""
+    single, unit = in_float32(rows)
+    product = single.flatten(0, 1) @ columns
+    return torch.linalg.vector_norm(product.view(len(rows), -1), dim=1).to(rows) * unit
+
+
+def in_float32(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Values in units of their largest size, float32, and that unit, float64: features may be of any scale."""
+    largest = values.abs().amax() if values.numel() else values.new_zeros(())
+    unit = largest.clamp(min=torch.finfo(values.dtype).tiny)
+    return (values / unit).float(), unit
 
 
 def sandwich(root: Roots, covariance: Tensor) -> Tensor:

@@ -152,8 +152,8 @@ class SlicedReference:
         found = Influences(rows.generated, rows.real, list(rows.pool.split(self.counts)), self.weights, worst)
         parts = {**found.parts(), "projections": shared_errors(rows.powers, self.weights, worst)}
         own = {**found.client_parts(), "projections": mean_variance(rows.powers[:-1]).sqrt()}
-        over_clients = found.over_clients(distances[:-1])
-        return combine(name, distances[:-1], pooled, self.weights, None, parts, own, errors_over_clients=over_clients)
+        beyond = found.over_clients(distances[:-1])
+        return combine(name, distances[:-1], pooled, self.weights, None, parts, own, errors_over_clients=beyond)
 
     def _slices(self, generated: Tensor) -> "Slices":
         number = len(self.counts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgen.scores.roots import Roots, sandwich, sum_of_roots, top
+from fedgen.scores.roots import Roots, in_float32, sandwich, sum_of_roots, top
 from fedgen.statistics.eigen import eigh
 
 
@@ -66,12 +66,20 @@ class Spectrum:
         return (coordinates.to(self.vectors) @ self.vectors[0]).square() @ self.roots()[0]
 
     def at_others(self, rows: Tensor, deviations: Tensor) -> Tensor:
-        """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the map C -> i at points x [p, D], for R_i [k, r, D]."""
+        """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the map C -> i at points x [p, D], for R_i [k, r, D].
+
+        In float32, good to six digits: rounding of y is divided by roots no smaller than 1e-8 of the largest.
+        """
         size = self.roots()
-        floor = size[:, -1:] * (size.shape[1] * torch.finfo(size.dtype).eps) ** 0.5
-        inverse = torch.where(size > floor, 1 / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)
-        projected = torch.einsum("pd,krd->kpr", deviations.to(rows), rows)
-        return torch.einsum("kps,ks->kp", torch.bmm(projected, self.vectors).square(), inverse)
+        if not size.shape[1]:  # a constant client
+            return size.new_zeros(len(size), len(deviations))
+        largest = size[:, -1:].clamp(min=torch.finfo(size.dtype).tiny)
+        floor = (size.shape[1] * torch.finfo(size.dtype).eps) ** 0.5
+        inverse = torch.where(size > floor * largest, largest / size.clamp(min=torch.finfo(size.dtype).tiny), 0.0)
+        (points, one), (single, other) = in_float32(deviations.to(rows)), in_float32(rows)
+        projected = torch.einsum("pd,krd->kpr", points, single)
+        found = torch.bmm(torch.bmm(projected, self.vectors.float()).square_(), inverse.float().unsqueeze(2)).squeeze(2)
+        return found.to(rows) * ((one * other) ** 2 / largest)
 
 
 def spectrum(roots: Roots, covariance: Tensor, rank: int) -> Spectrum:
