@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
-from scipy.optimize import brentq
-from scipy.stats import norm
+import torch
 
 Accountant = Literal["analytic", "pld", "rdp", "classic"]
 
@@ -84,20 +83,21 @@ def spent_epsilon(multipliers: Sequence[float], delta: float, accountant: Accoun
 def _log_delta(multiplier: float, epsilon: float) -> float:
     """log delta of one release: log(Phi(a - b) - e^epsilon Phi(-a - b)), a = 1 / (2 z) and b = epsilon z."""
     a, b = 0.5 / multiplier, epsilon * multiplier
-    first, second = float(norm.logcdf(a - b)), epsilon + float(norm.logcdf(-a - b))
+    first, second = torch.special.log_ndtr(torch.tensor([a - b, -a - b], dtype=torch.float64)).tolist()
+    second += epsilon
     return first + math.log1p(-math.exp(second - first)) if second < first else -math.inf
 
 
 def _solve(falling: Callable[[float], float]) -> float:
-    """The positive root of a falling function."""
+    """The positive root of a falling function by bisection, rounded up: never less noise than is needed."""
     low, high = 1.0, 1.0
     while falling(low) < 0:
         low /= 2
     while falling(high) > 0:
         high *= 2
-    if low == high:
-        return low
-    return float(brentq(lambda x: max(falling(x), -1e6), low, high, xtol=1e-14, rtol=1e-13))
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
+    return high
 
 
 def _classic(epsilon: float, delta: float) -> float:

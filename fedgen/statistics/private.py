@@ -10,7 +10,7 @@ The sums are released once: everything computed from them, any number of checkpo
 Other images, another embedding or another layer of the same images are further releases, and `releases` counts them.
 
 Noise lifts the FID, more so with more features: project on public components first (`statistics.projection`), or
-use many images. Draws are of 53 bits, not of real numbers, as in all floating-point implementations; sums rounded by
+use many images. Draws are of 52 bits, not of real numbers, as in all floating-point implementations; sums rounded by
 `statistics.fixed_point` do not show their low bits.
 """
 
@@ -22,7 +22,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from fedgen.embeddings.hashing import hash_tensors
@@ -209,8 +208,8 @@ def clip(features: Tensor, radius: float) -> Tensor:
 
 def _secure_normal(number: int) -> Tensor:
     """Standard normal numbers [n] from the system's secure random source, by the inverse distribution function."""
-    words = np.frombuffer(os.urandom(8 * number), dtype=np.uint64) >> np.uint64(11)
-    return torch.from_numpy(ndtri((words.astype(np.float64) + 0.5) * 2.0**-53))
+    words = np.frombuffer(os.urandom(8 * number), dtype=np.uint64) >> np.uint64(12)  # k + 1/2 is exact for 52 bits
+    return torch.special.ndtri(torch.from_numpy((words.astype(np.float64) + 0.5) * 2.0**-52))
 
 
 def _seeded_normal(number: int, seed: int, client: int) -> Tensor:

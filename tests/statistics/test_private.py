@@ -123,6 +123,13 @@ def test_the_secure_source_is_normal() -> None:
     assert outer.abs().max() < 8
 
 
+@pytest.mark.parametrize(("byte", "extreme"), [(b"\x00", -8.2), (b"\xff", 8.2)])
+def test_the_secure_source_has_no_infinite_draw(monkeypatch, byte, extreme) -> None:
+    monkeypatch.setattr("os.urandom", lambda number: byte * number)
+    message = private_sums(torch.zeros(1, 2), PRIVACY)
+    assert (message.tensors["sum"] / PRIVACY.sigma).tolist() == pytest.approx([extreme] * 2, abs=0.1)
+
+
 def test_a_state_of_the_generators_is_left_alone() -> None:
     state = torch.get_rng_state()
     private_sums(images(1, 4), PRIVACY)
