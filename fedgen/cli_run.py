@@ -20,7 +20,7 @@ from fedgen.evaluation import (
     evaluate_run,
     find_preset,
     inversion_table,
-    score_table,
+    score_tables,
 )
 from fedgen.evaluation import select as select_checkpoints
 from fedgen.evaluation.directions import say_directions
@@ -80,7 +80,8 @@ def evaluate_checkpoints(
     evaluate_run(run, model, evaluator, rounds)
     console = Console()
     for embedding in evaluator.embeddings:
-        console.print(score_table(Run(run).records, embedding=embedding.name))
+        for table in score_tables(Run(run).records, embedding=embedding.name, width=console.width):
+            console.print(table)
     console.print(inversion_table(Run(run).records))
 
 

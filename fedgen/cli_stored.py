@@ -19,7 +19,7 @@ from fedgen.evaluation import (
     ScoreRecord,
     StoredEvaluation,
     StoredOptions,
-    client_table,
+    client_tables,
     peer_table,
     save_features,
     save_statistics,
@@ -259,7 +259,8 @@ def _report(evaluation: StoredEvaluation, records: Sequence[ScoreRecord], consol
     if isinstance(evaluation, PeerEvaluation):
         console.print(peer_table(evaluation, records))
     else:
-        console.print(client_table(evaluation, records))
+        for table in client_tables(evaluation, records, console.width):
+            console.print(table)
     if evaluation.skipped:
         console.print("unreadable files left out:", soft_wrap=True)
         for reason in evaluation.skipped[:LISTED]:

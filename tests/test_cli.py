@@ -211,7 +211,9 @@ def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, capsys, 
     fit(recipe)
     options = ["--scores", "[{name: precision, k: 3}, coverage]", "--aggregates", "power--1", "--num_images", "30"]
     assert main(["evaluate", "checkpoints/tiny", "pixels", *options]) == 0
-    assert "higher is better for precision, coverage, lower for fid, kid" in " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().out.split())
+    assert "lower is better; ± standard error" in out  # fid and kid, in a table of their own
+    assert "higher is better; ± standard error" in out
     assert main(["select", "checkpoints/tiny", "--by", "precision_power--1", "--against", "fid_all"]) == 0
     out = capsys.readouterr().out
     assert "by precision_power--1, higher is better" in " ".join(out.split())

@@ -21,8 +21,15 @@ from fedgen.evaluation.splits import Split, splits_of
 from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions, score_stored
 from fedgen.evaluation.stored_files import save_features, save_statistics
 from fedgen.evaluation.stored_images import Reading
-from fedgen.evaluation.stored_table import client_table, peer_table
-from fedgen.evaluation.table import comparison_table, inversion_table, print_report, score_table, selection_table
+from fedgen.evaluation.stored_table import client_table, client_tables, peer_table
+from fedgen.evaluation.table import (
+    comparison_table,
+    inversion_table,
+    print_report,
+    score_table,
+    score_tables,
+    selection_table,
+)
 
 __all__ = [
     "PRESETS",
@@ -45,6 +52,7 @@ __all__ = [
     "by_column",
     "checkpoint_name",
     "client_table",
+    "client_tables",
     "compare",
     "comparison_table",
     "draw_images",
@@ -67,6 +75,7 @@ __all__ = [
     "score_reference",
     "score_stored",
     "score_table",
+    "score_tables",
     "select",
     "selection_table",
     "splits_of",

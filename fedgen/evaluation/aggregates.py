@@ -42,12 +42,13 @@ def power_of(name: str) -> float:
 def applies(name: str, choice: ScoreChoice) -> bool:
     """Whether a score has an aggregate: power means lean towards badly served clients, and need values of at least 0.
 
-    So p is at least 1, and at most 1 where higher is better (0 is the geometric mean, -1 the harmonic one).
+    So p is at least 1, and at most 1 where higher is better (0 is the geometric mean, -1 the harmonic one). The
+    Inception Score is one value for all clients, and memorisation is best in the middle: neither has any.
     """
     if name in AGGREGATES:
         return True
     power = power_of(name)
-    return not choice.may_be_negative and (power <= 1 if choice.higher_is_better else power >= 1)
+    return choice.has_powers and (power <= 1 if choice.higher_is_better else power >= 1)
 
 
 def with_powers(

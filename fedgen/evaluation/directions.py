@@ -4,8 +4,13 @@ from collections.abc import Sequence
 
 from fedgen.evaluation.records import ScoreRecord
 
-BALANCED = "memorisation"
+BALANCED = "memorisation"  # neither way is better, so it ranks nothing unless it is asked for
 BALANCE = "memorisation: 0.5 is the value of a generator without memory, 1 of one that copies"
+
+
+def title_of(score: str) -> str:
+    """A score's name for an axis: "FID", "KID-RBF", "Precision"."""
+    return score.upper() if len(score) <= 4 or "-" in score else score.capitalize()
 
 
 def direction_of(record: ScoreRecord) -> str:
@@ -13,6 +18,11 @@ def direction_of(record: ScoreRecord) -> str:
     if record.score == BALANCED:
         return "0.5: no memory"
     return "higher is better" if record.higher_is_better else "lower is better"
+
+
+def axis_of(record: ScoreRecord) -> str:
+    """The label of a score's axis: "FID (lower is better)"."""
+    return f"{title_of(record.score)} ({direction_of(record)})"
 
 
 def say_directions(records: Sequence[ScoreRecord]) -> str:

@@ -121,9 +121,9 @@ class ScoreChoice:
         return self.kind in HIGHER_IS_BETTER
 
     @property
-    def may_be_negative(self) -> bool:
-        """Whether values below 0 occur, of which there are no power means."""
-        return self.kind in ("w1", "ll") or self.options.get("estimator") == "u"
+    def has_powers(self) -> bool:
+        """Whether power means of it say something: values differ by client, and none is below 0."""
+        return self.kind not in ("w1", "ll", "is", "memorisation") and self.options.get("estimator") != "u"
 
     @property
     def least(self) -> int:

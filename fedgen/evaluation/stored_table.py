@@ -9,10 +9,19 @@ from fedgen.evaluation.directions import say_directions
 from fedgen.evaluation.peers import KID_SUBSETS, SUBSETS, PeerEvaluation
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored_evaluation import StoredEvaluation
-from fedgen.evaluation.table import format_value
+from fedgen.evaluation.table import VALUE_WIDTH, format_value
 from fedgen.scores import resolve_weights
 
+FIXED_WIDTH = 40  # characters of a client's name, images and weight, borders included
 SHOWN = 30  # clients; of more, the ends of the order are shown
+
+
+def client_tables(evaluation: StoredEvaluation, records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
+    """The scores of `client_table`, as many in each table as a terminal of a width can show with their errors."""
+    shown = max(1, (width - FIXED_WIDTH) // VALUE_WIDTH)
+    scores = list(dict.fromkeys(record.score for record in records))
+    parts = [scores[start : start + shown] for start in range(0, len(scores), shown)]
+    return [client_table(evaluation, [record for record in records if record.score in part]) for part in parts]
 
 
 def client_table(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> Table:
@@ -74,7 +83,7 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
         elif record.score == "fid" and evaluation.is_the_peers:
             what = what.replace("all images", f"as {evaluation.preset} prints it")
         table.add_row(record.score, f"{record.value:.7g}", spread, what)
-    remarks = evaluation.remarks()
+    remarks = [say_directions(records), *evaluation.remarks()]
     if "kid" in evaluation.scores and evaluation.preset == "torch-fidelity" and not evaluation.has_subsets:
         remarks.append(
             f"torch-fidelity's kid needs {size} images on both sides and the smaller has {evaluation.smaller}: only the"

@@ -7,13 +7,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.directions import BALANCED, say_directions
 from fedgen.evaluation.records import ScoreRecord, by_column
 from fedgen.evaluation.run import Run
 from fedgen.evaluation.selection import Comparison, aggregates_compared, reported, select
 from fedgen.evaluation.splits import REPORT
 
 HIDDEN = "worst"  # in tables over rounds
+ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
 
 
 def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None) -> Table:
@@ -27,9 +28,7 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         embedding: the run's first by default.
     """
     split, embedding = split or records[0].split, embedding or records[0].embedding
-    shown = [r for r in records if (r.split, r.embedding) == (split, embedding) and r.aggregate != HIDDEN]
-    if not shown:
-        raise ValueError(f"no scores on split {split!r} with embedding {embedding!r}")
+    shown = [record for record in _of(records, split, embedding) if record.aggregate != HIDDEN]
     models = [record for record in shown if not record.is_floor]
     names = list(dict.fromkeys(record.name for record in shown))
     table = Table(title=_title(models or shown), caption=_caption(shown), caption_justify="left")
@@ -50,13 +49,59 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     return table
 
 
+def score_tables(
+    records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None, width: int = 80
+) -> list[Table]:
+    """The scores of `score_table`, as many in each table as a terminal can show with their errors.
+
+    Args:
+        records: a run's.
+        split: the run's first by default.
+        embedding: the run's first by default.
+        width: of the terminal, in characters.
+    """
+    split, embedding = split or records[0].split, embedding or records[0].embedding
+    own = _of(records, split, embedding)
+    parts = by_width(own, width - ROUND_WIDTH)
+    return [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
+
+
+def _of(records: Sequence[ScoreRecord], split: str, embedding: str) -> list[ScoreRecord]:
+    own = [record for record in records if (record.split, record.embedding) == (split, embedding)]
+    if not own:
+        raise ValueError(f"no scores on split {split!r} with embedding {embedding!r}")
+    return own
+
+
+def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
+    """The scores of records in groups whose columns (one for each shown aggregate) fit into a width, at least one each.
+
+    Args:
+        records: of one split and embedding.
+        width: what the columns may take, in characters.
+    """
+    columns: dict[str, set[str]] = {}
+    for record in records:
+        columns.setdefault(record.score, set()).update({record.aggregate} - {HIDDEN})
+    groups: list[list[str]] = []
+    used = width + 1
+    for score, aggregates in columns.items():
+        needed = sum(max(len(f"{score}_{aggregate}") + 3, VALUE_WIDTH) for aggregate in aggregates)
+        if used + needed > width:
+            groups.append([])
+            used = 0
+        groups[-1].append(score)
+        used += needed
+    return groups
+
+
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
     """What each column selects, with the same score of the selected checkpoint on the report split."""
     table = Table(title="Selected by each column")
     for heading in ("column", "round", "checkpoint", "value", "on held-out images"):
         table.add_column(heading, justify="left" if heading in ("column", "checkpoint") else "right")
     for column, group in by_column(records).items():
-        if group[0].split == REPORT or group[0].aggregate == HIDDEN:
+        if group[0].split == REPORT or group[0].aggregate == HIDDEN or group[0].score == BALANCED:
             continue
         ranking = select(records, column)
         if ranking:
@@ -116,7 +161,8 @@ def print_report(run: Run, console: Console | None = None) -> None:
     console = console or Console()
     records = run.records
     for split, embedding in dict.fromkeys((record.split, record.embedding) for record in records):
-        console.print(score_table(records, split, embedding))
+        for table in score_tables(records, split, embedding, console.width):
+            console.print(table)
     console.print(selection_table(records))
     console.print(inversion_table(records))
     if any(record.is_optimised for record in records):
@@ -151,6 +197,9 @@ def _title(records: Sequence[ScoreRecord]) -> str:
 
 def _caption(records: Sequence[ScoreRecord]) -> str:
     parts = [f"{say_directions(records)}; ± standard error, bold: best"]
+    models = [record for record in records if not record.is_floor]
+    others = {r.name: r.num_generated for r in models if r.num_generated != models[0].num_generated}
+    parts += [f"{name}: {count} generated images" for name, count in others.items()]
     counts = sorted({record.num_generated for record in records if record.is_floor})
     parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
     return escape("; ".join([*parts, *sorted({record.note for record in records if record.note})]))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.directions import direction_of
+from fedgen.evaluation.directions import axis_of
 from fedgen.evaluation.stored_table import best_first
 from fedgen.evaluation.table import format_value
 from fedgen.figures.curves import COLOURS
@@ -59,7 +59,7 @@ def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
     axes.errorbar(
         values, range(len(order)), xerr=errors, fmt="o", color="0.25", markersize=size, ecolor="0.6", elinewidth=1.2
     )
-    axes.set_xlabel(f"{record.score.upper()} ({direction_of(record)})")
+    axes.set_xlabel(axis_of(record))
     axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)

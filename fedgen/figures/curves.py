@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.directions import direction_of
+from fedgen.evaluation.directions import axis_of, title_of
 from fedgen.files import atomic_write
 
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
@@ -55,7 +55,7 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate):
             label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
-    axes.set_ylabel(f"{score.upper()} ({direction_of(records[0])})")
+    axes.set_ylabel(axis_of(records[0]))
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -75,8 +75,8 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
             name = "untrained" if record.round == -1 else f"round {record.round}"
             axes.annotate(name, at, textcoords="offset points", xytext=(5, 4), fontsize=8)
         axes.margins(x=0.25, y=0.1)  # room for the names
-    axes.set_xlabel(f"{score.upper()} avg")
-    axes.set_ylabel(f"{score.upper()} all")
+    axes.set_xlabel(f"{title_of(score)} avg")
+    axes.set_ylabel(f"{title_of(score)} all")
     axes.grid(alpha=0.25)
 
 

@@ -1,6 +1,6 @@
 """Which way is better, in words."""
 
-from fedgen.evaluation.directions import direction_of, say_directions
+from fedgen.evaluation.directions import axis_of, direction_of, say_directions, title_of
 from tests.evaluation.samples import record
 
 
@@ -16,3 +16,9 @@ def test_memorisation_is_best_at_a_half():
     both = [record("fid"), record("memorisation")]
     assert say_directions(both).endswith("0.5 is the value of a generator without memory, 1 of one that copies")
     assert direction_of(both[1]) == "0.5: no memory"
+
+
+def test_axes_have_titles():
+    titles = [title_of(score) for score in ("fid", "sw1", "kid-rbf", "fd-dinov2", "precision")]
+    assert titles == ["FID", "SW1", "KID-RBF", "FD-DINOV2", "Precision"]
+    assert axis_of(record("recall")) == "Recall (higher is better)"

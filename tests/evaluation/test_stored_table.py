@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedgen.evaluation import PeerEvaluation, StoredEvaluation, StoredOptions, client_table, peer_table
+from fedgen.evaluation import PeerEvaluation, StoredEvaluation, StoredOptions, client_table, client_tables, peer_table
 
 
 @pytest.fixture
@@ -51,6 +51,17 @@ def test_of_a_score_by_which_more_is_better_the_highest_client_comes_first(save)
     power = next(row for row in found if row[0] == "power-2")
     assert power[3] == ""  # lower is better where powers above 1 lean towards the badly served
     assert float(power[4]) > 0
+
+
+def test_scores_that_do_not_fit_beside_each_other_get_tables_of_their_own(save):
+    names = ["fid", "kid", "kid-rbf", "density", "coverage"]
+    scores = [{"name": name, "k": 2} if name in ("density", "coverage") else name for name in names]
+    evaluation = StoredEvaluation(save("generated"), [save("near", 36)], options=StoredOptions(scores=scores))
+    records = evaluation.records()
+    tables = client_tables(evaluation, records, 80)
+    assert [[c.header for c in table.columns[3:]] for table in tables] == [names[:2], names[2:4], names[4:]]
+    assert all("…" not in text(table, 80) for table in tables)
+    assert len(client_tables(evaluation, records, 200)) == 1
 
 
 def test_errors_over_clients_stand_below_avg_and_all(save):

@@ -13,6 +13,7 @@ from fedgen.evaluation import (
     inversion_table,
     print_report,
     score_table,
+    score_tables,
     selection_table,
 )
 from fedgen.evaluation.table import format_value
@@ -110,6 +111,37 @@ def test_the_best_is_bold_and_the_caption_says_which_way():
     cells = [[Text.from_markup(cell) for cell in column.cells] for column in table.columns[1:]]
     assert [[bool(cell.spans) for cell in column] for column in cells] == [[False, True], [True, False]]
     assert score_table(RECORDS).caption.startswith("lower is better; ± standard error")
+
+
+def test_another_number_of_images_in_a_column_is_said():
+    records = column("fid_avg", {0: 1.0}) + column("kid_avg", {0: 1.0}, num_generated=60)
+    assert "kid_avg: 60 generated images" in score_table(records).caption
+    assert "generated images" not in score_table(records[:1]).caption
+
+
+def test_scores_that_do_not_fit_beside_each_other_get_tables_of_their_own():
+    records = [r for name in ("fid", "kid", "density") for a in ("avg", "all") for r in column(f"{name}_{a}", {0: 1.0})]
+
+    def headings(width):
+        return [[c.header for c in table.columns[1:]] for table in score_tables(records, width=width)]
+
+    both = ["fid_avg", "fid_all", "kid_avg", "kid_all"]
+    assert headings(80) == [both, ["density_avg", "density_all"]]
+    assert headings(200) == [[*both, "density_avg", "density_all"]]
+    assert headings(10) == [both[:2], both[2:], ["density_avg", "density_all"]]
+    for table in score_tables(records):
+        console = Console(file=io.StringIO(), width=80)
+        console.print(table)
+        assert "…" not in console.file.getvalue()
+
+
+def test_memorisation_ranks_nothing_unless_asked():
+    values = {0: 0.2, 1: 0.5}
+    records = column("memorisation_avg", values) + column("memorisation_all", {0: 0.9, 1: 0.1})
+    assert "none" in text(inversion_table(records))
+    assert not selection_table(records).rows
+    assert len(compare(records, "memorisation_avg", "memorisation_all").pairs) == 1
+    assert "0.5 is the value of a generator without memory" in score_table(records).caption
 
 
 def test_power_means_are_columns_and_worst_is_not():

@@ -57,7 +57,7 @@ def test_of_a_score_by_which_more_is_better_the_highest_client_is_on_top_and_the
     monkeypatch.setattr(Axes, "set_xlabel", lambda self, text, **o: labels.append(text) or label(self, text, **o))
     draw_clients(records(9, ["recall", "fid"]), tmp_path / "a.png")
     assert drawn[0] == sorted((k % 7 for k in range(9)), reverse=True)
-    assert labels == ["RECALL (higher is better)", "FID (lower is better)"]
+    assert labels == ["Recall (higher is better)", "FID (lower is better)"]
 
 
 def test_scores_without_errors_can_be_drawn(tmp_path):

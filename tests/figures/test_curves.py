@@ -44,6 +44,6 @@ def test_each_axis_says_which_way_is_better(tmp_path, monkeypatch):
     draw_curves([record("fid"), record("precision"), record("memorisation")], tmp_path / "a.png")
     assert [text for text in labels if "(" in text] == [
         "FID (lower is better)",
-        "PRECISION (higher is better)",
-        "MEMORISATION (0.5: no memory)",
+        "Precision (higher is better)",
+        "Memorisation (0.5: no memory)",
     ]
