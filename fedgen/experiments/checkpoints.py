@@ -1,0 +1,220 @@
+"""Checkpoints of federated runs over the clients they were trained with, and what they score beside IID controls."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.clients import FederatedDataModule
+from fedgen.data import DataSet
+from fedgen.embeddings import Embedding, embed
+from fedgen.evaluation.checkpoints import list_checkpoints, load_weights
+from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation.reference import Reference
+from fedgen.evaluation.sampling import draw_images, sampler_of
+from fedgen.experiments.comparison import Rows
+from fedgen.experiments.federation import Federation, rows_of
+from fedgen.experiments.sources import Source, chosen
+from fedgen.experiments.trained import TrainedRun
+from fedgen.statistics import Projection
+
+PCA = "fid pca"  # FID on principal components of public images, beside "fid"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run was after a round."""
+
+    run: TrainedRun
+    round: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """E.g. "WGAN-GP, interval 2, seed 0, round 120"; rounds are counted from 1 here."""
+        return f"{self.run.name}, round {self.round + 1}"
+
+    @property
+    def iterations(self) -> int:
+        """Local iterations so far of a client in every cohort."""
+        return (self.round + 1) * self.run.interval
+
+    def described(self) -> dict[str, Any]:
+        """Run, seed, interval, round and iterations, as numbers for `results.json`."""
+        run = self.run
+        numbers = {"seed": run.seed, "interval": run.interval, "round": self.round + 1, "iterations": self.iterations}
+        return {"series": run.series, "run": run.name, **numbers}
+
+
+def checkpoints_of(runs: Sequence[TrainedRun]) -> dict[str, Checkpoint]:
+    """The checkpoints of runs by name, run after run.
+
+    Raises:
+        FileNotFoundError: for a run without checkpoints.
+    """
+    found: dict[str, Checkpoint] = {}
+    for run in runs:
+        kept = list_checkpoints(run.folder)
+        if not kept:
+            raise FileNotFoundError(f"{run.folder} holds no checkpoint; remove it, and it is trained again")
+        for round, path in kept.items():
+            checkpoint = Checkpoint(run, round, path)
+            found[checkpoint.name] = checkpoint
+    return found
+
+
+class Trained:
+    """The runs of an experiment and the clients that all of them were trained with, in one embedding.
+
+    Args:
+        runs: finished runs.
+        embedding: of real and generated images; it says where they are embedded.
+        seed: of generated images and of chosen ones.
+        client_images: of each client's training images at most; all if None.
+        device: where models sample.
+
+    Raises:
+        ValueError: if two runs had other clients, or clients have fewer images.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[TrainedRun],
+        embedding: Embedding,
+        seed: int = 0,
+        client_images: int | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self.embedding, self.seed, self.client_images = embedding, seed, client_images
+        self._models = {}
+        for run in runs:
+            model, data = rebuild(run.folder)
+            self._models[run.name] = model.to(device)
+            if run is runs[0]:
+                self.data: FederatedDataModule = data
+            elif not _same_clients(self.data, data):
+                raise ValueError(
+                    f"{run.folder} had other clients than {runs[0].folder}; remove it, or give other --runs"
+                )
+        data_set = self.data.data
+        assert isinstance(data_set, DataSet)  # a recipe holds no examples
+        self.source = Source(data_set, "train", embedding)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the clients."""
+        return tuple(client.name for client in self.data.clients)
+
+    def federation(self) -> Federation:
+        """The clients' training images, or as many of each as were asked for."""
+        own = [client.train for client in self.data.clients]
+        if self.client_images is not None:
+            own = [
+                chosen(part, min(self.client_images, len(part)), self.seed, "client", k) for k, part in enumerate(own)
+            ]
+        return Federation(self.source.features, tuple(own), self.names)
+
+    def projection(self, components: int) -> Projection | None:
+        """Principal components of the data's test split, which no client holds; None where there is no such split.
+
+        None too where the embedding has hardly more features than components.
+        """
+        data_set = self.source.data
+        if "test" not in data_set.splits or self.source.features.shape[1] < 2 * components:
+            return None
+        public = Source(data_set, "test", self.embedding)
+        return Projection.fit(public.features, components, self.embedding.name, public.examples.name)
+
+    def images(self, checkpoint: Checkpoint, count: int) -> Tensor:
+        """Generated images uint8 [count, C, H, W], drawn as evaluations do: the first n are the same for any count."""
+        model = self._models[checkpoint.run.name]
+        load_weights(model, checkpoint.path)
+        text = f"sampling {checkpoint.name}"
+        return draw_images(sampler_of(model), count, self.seed, checkpoint.round, description=text)
+
+    def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
+        """Features [count, D] of generated images."""
+        return embed(self.embedding, self.images(checkpoint, count), description=f"embedding {checkpoint.name}")
+
+
+def _same_clients(first: FederatedDataModule, second: FederatedDataModule) -> bool:
+    parts = [[(client.name, client.train) for client in data.clients] for data in (first, second)]
+    return (
+        first.examples.name == second.examples.name
+        and first.image_shape == second.image_shape
+        and len(parts[0]) == len(parts[1])
+        and all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in zip(*parts))
+    )
+
+
+class Scorers:
+    """The clients' side of all scores, over the clients and over IID dealings of the same images.
+
+    Kernel scores are measured over the clients alone: over a control their avg - all is another constant, and no more.
+
+    Args:
+        federation: the clients.
+        dealings: IID controls.
+        seed: of the dealings.
+        kernels: "kid", "kid-rbf".
+        projection: for a second FID, called PCA; None leaves it out.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        dealings: int,
+        seed: int,
+        kernels: Sequence[str] = ("kid",),
+        projection: Projection | None = None,
+    ) -> None:
+        self.projection = projection
+        sides = [federation, *(federation.iid(seed, repeat) for repeat in range(dealings))]
+        self._plain = [side.reference(("fid", *kernels) if side is federation else ("fid",)) for side in sides]
+        self._projected = [
+            Reference([projection.project(part) for part in side.parts()], ("fid",), "examples")
+            for side in (sides if projection else [])
+            if projection
+        ]
+
+    def score(self, generated: Tensor) -> dict[str, Any]:
+        """{"clients": {score: values}, "controls": [the same of each]} of generated features [m, D], with errors."""
+        found = [rows_of(reference.score(generated)) for reference in self._plain]
+        if self.projection is not None:
+            small = self.projection.project(generated)
+            for row, reference in zip(found, self._projected):
+                row[PCA] = rows_of(reference.score(small))["fid"]
+        return {"clients": found[0], "controls": found[1:]}
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Scores of several generators as `Scorers.score` gives them, by the generators' names."""
+
+    scored: Mapping[str, Mapping[str, Any]]
+
+    @cached_property
+    def clients(self) -> Rows:
+        """Over the clients."""
+        return {name: row["clients"] for name, row in self.scored.items()}
+
+    def controls(self, score: str) -> list[Rows]:
+        """Over each IID dealing; none for a score that is not measured there."""
+        first = next(iter(self.scored.values()))["controls"]
+        known = [number for number, row in enumerate(first) if score in row]
+        return [{name: row["controls"][number] for name, row in self.scored.items()} for number in known]
+
+    @property
+    def scores(self) -> list[str]:
+        """The scores' names."""
+        return list(next(iter(self.clients.values())))
+
+
+def title_of(score: str, components: int = 64) -> str:
+    """What a score is called in tables and figures."""
+    titles = {"fid": "FID", "kid": "KID", "kid-rbf": "KD, RBF kernel", PCA: f"FID, PCA-{components}"}
+    return titles[score]

@@ -1,0 +1,199 @@
+"""Checkpoints against generators that are perfect for one class: FID-avg and FID-all disagree, KID's two agree.
+
+The paper's pair is a DDPM and the images of airplanes, over ten clients of one CIFAR-10 class each: FID-all prefers the
+DDPM (63.99 to 72.13), FID-avg the airplanes (126.05 to 119.06).
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.experiments.checkpoints import PCA, Checkpoint, ScoredRows, Trained, checkpoints_of, title_of
+from fedgen.experiments.comparison import Rows, compare, comparison_table, expectation
+from fedgen.experiments.perfect_figure import GRIDS, draw, pair_table
+from fedgen.experiments.sources import chosen
+from fedgen.experiments.study import Study
+from fedgen.experiments.trained_choice import TrainedChoice
+from fedgen.images import save_png, tile
+
+PAPER = {"all": math.log(63.99 / 72.13), "avg": math.log(126.05 / 119.06)}  # checkpoint over class
+KERNELS = ("kid", "kid-rbf")
+CLASS, REAL = "images of ", "real images of all classes"
+BOTH = ("avg", "all")
+SIDE = 6  # images along a grid
+
+
+def perfect_generator(
+    output: Path | None = None,
+    data: str = "digits",
+    embedding: str | None = None,
+    weights: Path | None = None,
+    overlap: bool = False,
+    seeds: int = 3,
+    intervals: tuple[int, ...] | None = None,
+    checkpoints: int = 20,
+    client_images: int | None = None,
+    components: int = 64,
+    dealings: int = 3,
+    runs: Path | None = None,
+    recipes: Path = Path("recipes"),
+    parallel: int = 1,
+    device: str = "cpu",
+    seed: int = 0,
+    quick: bool = False,
+) -> None:
+    """Scores checkpoints of federated generators, and as many real images of one class, over clients of a class each.
+
+    Trains the runs of wgan-gp-checkpoints, if they are not there. All generators give the same number of images, that
+    of the smallest class, so that FID's bias is alike.
+
+    Args:
+        output: folder of results.json, perfect_generator.png and two grids of images.
+        data: digits, mnist5k, fashion-mnist or cifar10; each has its recipe.
+        embedding: in whose features to score; the data's own network by default (efficientnet-lite0-32 for digits).
+        weights: a local file of its weights.
+        overlap: takes the classes' images from those that clients train on, as the paper did.
+        seeds: runs with each interval.
+        intervals: communication intervals, at equal local iterations; the data's own by default.
+        checkpoints: about how many of each run are kept and scored.
+        client_images: of each client's training images at most, to score against; the data's own number by default.
+        components: principal components of the data's test split, where it has one, for a second FID.
+        dealings: IID controls.
+        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
+        recipes: folder of the recipes.
+        parallel: runs at once.
+        device: where to sample and embed, e.g. cuda.
+        seed: of the first training, the clients' held-out images, generated images and dealings.
+        quick: two seeds, a twentieth of the rounds, five checkpoints.
+    """
+    choice = TrainedChoice(
+        data, embedding, True, weights, seeds, intervals, checkpoints, client_images, components, dealings,
+        runs, output, recipes, parallel, device, seed, quick,
+    )  # fmt: skip
+    study = Study("perfect-generator", output, {**choice.settings(), "overlap": overlap})
+    if study.missing("pair"):
+        measure(study, choice, overlap)
+    rows, found, pair = ScoredRows(study.numbers["scores"]).clients, study.numbers["found"], study.numbers["pair"]
+    named = {title_of(score, components): values for score, values in found.items()}
+    about = (
+        f"pairs of one of {len(study.numbers['checkpoints'])} checkpoints and one of {len(classes_of(rows))} classes"
+    )
+    tables = [pair_table(rows, pair, REAL), comparison_table(named, about)]
+    study.report([*tables, *expected(rows, found, pair, components)], draw(rows, pair, study, REAL))
+
+
+def measure(study: Study, choice: TrainedChoice, overlap: bool) -> None:
+    """The steps: trains what is missing, scores checkpoints, classes and real images, and compares."""
+    planned = choice.planned()
+    trained = choice.train(planned)
+    stored, images = class_images(trained, overlap)
+    kept, scorers = checkpoints_of(planned), choice.scorers(trained, KERNELS)
+
+    def score(made: Checkpoint | Tensor) -> dict[str, Any]:
+        if isinstance(made, Checkpoint):
+            return scorers.score(trained.features(made, images))
+        return scorers.score(trained.source.features[made])
+
+    study.step("images", lambda: images)
+    study.step("checkpoints", lambda: {name: checkpoint.described() for name, checkpoint in kept.items()})
+    generators: dict[str, Checkpoint | Tensor] = {**kept, **stored}
+    scored = ScoredRows(study.each("scores", generators, score, "generators"))
+    found = study.step("found", lambda: compare_groups(scored, len(kept)))
+    pair = most_alike(scored.clients, found["fid"]["evidence"], len(kept))
+    shown = {"checkpoint": trained.images(kept[pair["checkpoint"]], images)[: SIDE**2]}
+    shown["class"] = trained.source.examples.inputs[stored[pair["class"]][: SIDE**2]]
+    for side, pictures in shown.items():
+        save_png(study.path(GRIDS[side]), tile(pictures, SIDE, min_side=32))
+    study.step("pair", lambda: pair)
+
+
+def class_images(trained: Trained, overlap: bool) -> tuple[dict[str, Tensor], int]:
+    """Positions of each one-class generator's images and of the real floor's, all as many; and how many.
+
+    Raises:
+        ValueError: for a client of several classes, or one that holds out fewer than two images.
+    """
+    labels, own = trained.source.examples.labels, {}
+    for client in trained.data.clients:
+        if len(labels[client.train].unique()) > 1:
+            raise ValueError(f"{client.name} holds several classes; this experiment wants clients of one class each")
+        own[client.name] = client.train if overlap else client.held_out
+    images = min(len(positions) for positions in own.values())
+    if images < 2:
+        raise ValueError(f"a client holds out {images} image(s); give it more, or take --overlap true")
+    found = {f"{CLASS}{name}": chosen(part, images, trained.seed, "class", name) for name, part in own.items()}
+    found[REAL] = chosen(torch.cat(list(own.values())), images, trained.seed, "real")
+    return found, images
+
+
+def classes_of(rows: Rows) -> list[str]:
+    """The one-class generators among the rows, by name."""
+    return [name for name in rows if name.startswith(CLASS)]
+
+
+def compare_groups(scored: ScoredRows, checkpoints: int) -> dict[str, Any]:
+    """`compare` of every score between the checkpoints, which come first, and the classes, which follow."""
+    groups = range(checkpoints), range(checkpoints, checkpoints + len(classes_of(scored.clients)))
+    return {score: compare(scored.clients, scored.controls(score), score, groups) for score in scored.scores}
+
+
+def most_alike(rows: Rows, evidence: Sequence[Sequence[int]], checkpoints: int) -> dict[str, Any]:
+    """The checkpoint and the class to show, and which way FID-avg and FID-all disagree about them.
+
+    Keys: "checkpoint", "class", "way" ("paper": FID-all prefers the checkpoint, FID-avg the class; "other"; "" where no
+    pair disagrees), "paper pairs" and "other pairs". Of the pairs that go the paper's way, the one whose two ratios of
+    scores are nearest the paper's; else of those that go the other way, nearest the paper's turned around; else the
+    last checkpoint and FID-avg's best class.
+
+    Args:
+        rows: checkpoints, then classes, then others.
+        evidence: places of the pairs that disagree beyond errors and in no control, the one that avg prefers first.
+        checkpoints: how many there are.
+    """
+    names = list(rows)
+    ways: dict[str, list[tuple[float, str, str]]] = {"paper": [], "other": []}
+    for pair in evidence:
+        checkpoint, of_class = names[min(pair)], names[max(pair)]
+        sign = 1 if pair[1] < checkpoints else -1
+        fids = [rows[name]["fid"] for name in (checkpoint, of_class)]
+        far = sum((math.log(fids[0][how] / fids[1][how]) - sign * ratio) ** 2 for how, ratio in PAPER.items())
+        ways["paper" if sign == 1 else "other"].append((far, checkpoint, of_class))
+    counts = {f"{way} pairs": len(pairs) for way, pairs in ways.items()}
+    for way, pairs in ways.items():
+        if pairs:
+            return {"checkpoint": min(pairs)[1], "class": min(pairs)[2], "way": way, **counts}
+    best = min(classes_of(rows), key=lambda name: float(rows[name]["fid"]["avg"]))
+    return {"checkpoint": names[checkpoints - 1], "class": best, "way": "", **counts}
+
+
+def expected(rows: Rows, found: dict[str, Any], pair: dict[str, Any], components: int) -> list[str]:
+    """Whether the paper's outcomes were seen, a line each."""
+    clear = "beyond errors and in no control"
+    lines = [
+        expectation(f"FID-avg and FID-all disagree about a checkpoint and a class, {clear}", bool(pair["way"])),
+        expectation(
+            f"as the paper's pair, FID-all preferring the checkpoint and FID-avg the class ({pair['paper pairs']} such"
+            f" pairs; {pair['other pairs']} the other way round)",
+            pair["way"] == "paper",
+        ),
+    ]
+    for score in (name for name in ("fid", PCA) if name in found):
+        if (excess := found[score]["excess beyond error"]) is not None:
+            text = f"{title_of(score, components)}: {excess:.4g} pairs inverted beyond error more than over IID clients"
+            lines.append(expectation(text, excess > 0))
+    for score in KERNELS:
+        text = f"{title_of(score)}: avg and all order every checkpoint and class alike"
+        lines.append(expectation(text, not found[score]["inverted"]))
+    better = {
+        how: [name for name in classes_of(rows) if rows[name]["fid"][how] < rows[REAL]["fid"][how]] for how in BOTH
+    }
+    for how, found_better in better.items():
+        lines.append(
+            f"FID-{how} calls {len(found_better)} of {len(classes_of(rows))} one-class generators better than as many"
+            f" real images of all classes: {', '.join(found_better) or 'none'}"
+        )
+    return lines

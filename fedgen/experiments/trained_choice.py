@@ -1,0 +1,135 @@
+"""What experiments on trained checkpoints are asked for in common, and the runs and scorers that come of it."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedgen.embeddings import load_embedding
+from fedgen.experiments.checkpoints import Scorers, Trained
+from fedgen.experiments.runs import train_all
+from fedgen.experiments.trained import RUNS, Plan, Protocol, TrainedRun, all_runs, protocol_of
+
+QUICK_SEEDS, QUICK_CHECKPOINTS = 2, 5
+
+
+@dataclass(frozen=True)
+class TrainedChoice:
+    """Options that make the runs and how they are scored.
+
+    Args:
+        data: digits, mnist5k, fashion-mnist or cifar10.
+        embedding: in whose features to score; the data's own if None.
+        by_network: whether the data's own is that of one-class generators.
+        weights: a local file of its weights.
+        seeds: runs with each interval; at most two of a quick one.
+        intervals: communication intervals of the first series; the data's own if None.
+        checkpoints: about how many of each run are kept; at most five of a quick one.
+        client_images: of each client's training images at most; the data's own number if None.
+        components: principal components of the data's test split, for a second FID.
+        dealings: IID controls.
+        runs: folder of the run folders; checkpoints/runs, or below `output` if that is given.
+        output: of the experiment, or None.
+        recipes: folder of the recipes.
+        parallel: runs at once.
+        device: where to sample and embed.
+        seed: of the first training, the clients' held-out images, generated images and dealings.
+        quick: a twentieth of the rounds, few checkpoints.
+
+    Raises:
+        ValueError: for unknown data, or numbers out of range.
+    """
+
+    data: str
+    embedding: str | None
+    by_network: bool
+    weights: Path | None
+    seeds: int
+    intervals: tuple[int, ...] | None
+    checkpoints: int
+    client_images: int | None
+    components: int
+    dealings: int
+    runs: Path | None
+    output: Path | None
+    recipes: Path
+    parallel: int
+    device: str
+    seed: int
+    quick: bool
+
+    def __post_init__(self) -> None:
+        if self.dealings < 0:
+            raise ValueError(f"dealings={self.dealings}: 0 or more IID controls")
+        if self.client_images is not None and self.client_images < 2:
+            raise ValueError(f"client_images={self.client_images}: scores need at least 2 of each client")
+        first = self.protocol.series[0].intervals
+        if not first or min(first) < 1 or len(set(first)) < len(first):
+            raise ValueError(f"intervals={list(first)}: give one or more, each once and at least 1")
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The data's protocol, with what the options change."""
+        own = protocol_of(self.data)
+        first = own.series[0] if self.intervals is None else replace(own.series[0], intervals=tuple(self.intervals))
+        return replace(
+            own,
+            series=(first, *own.series[1:]),
+            embedding=self.embedding or (own.network if self.by_network else own.embedding),
+            client_images=self.client_images or own.client_images,
+        )
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How the series are trained."""
+        seeds = min(self.seeds, QUICK_SEEDS) if self.quick else self.seeds
+        return Plan(
+            tuple(range(self.seed, self.seed + seeds)),
+            min(self.checkpoints, QUICK_CHECKPOINTS) if self.quick else self.checkpoints,
+            self.seed,
+            self.runs or (RUNS if self.output is None else self.output / "runs"),
+            self.recipes,
+            self.parallel,
+            self.quick,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """All of it that numbers depend on, as plain types."""
+        protocol = self.protocol
+        return {
+            "data": self.data,
+            "embedding": protocol.embedding,
+            "weights": None if self.weights is None else str(self.weights),
+            "seeds": len(self.plan.seeds),
+            "intervals": list(protocol.series[0].intervals),
+            "checkpoints": self.plan.checkpoints,
+            "held_out": protocol.held_out,
+            "client_images": protocol.client_images,
+            "components": self.components,
+            "dealings": self.dealings,
+            "seed": self.seed,
+            "quick": self.quick,
+        }
+
+    def planned(self, only_first: bool = False) -> list[TrainedRun]:
+        """The runs of all series, or of the first alone.
+
+        Raises:
+            FileNotFoundError: if a recipe is not there.
+        """
+        return all_runs(self.protocol, self.plan, self.protocol.series[:1] if only_first else None)
+
+    def train(self, runs: list[TrainedRun]) -> Trained:
+        """Trains what is missing of the runs; then they, and the clients they were trained with.
+
+        Raises:
+            ChildProcessError: if a training fails.
+        """
+        network = load_embedding(self.protocol.embedding, weights=self.weights).to(self.device)
+        train_all([run.training for run in runs], self.parallel)
+        return Trained(runs, network, self.seed, self.protocol.client_images, self.device)
+
+    def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",)) -> Scorers:
+        """The clients' side of the scores."""
+        projection = trained.projection(self.components)
+        return Scorers(trained.federation(), self.dealings, self.seed, kernels, projection)
