@@ -70,3 +70,6 @@ def test_errors_of_the_two_sides_add_in_squares() -> None:
     assert score.values == {"avg": 2.0, "all": 1.5, "worst": 4.0}
     assert score.errors == {"avg": 5.0, "all": 5.0, "worst": 5.0}
     assert combine("kid", SCORES, 1.5, WEIGHTS).errors == {}
+    own = {"generated": torch.tensor([3.0, 0.0, 5.0]), "real": torch.tensor([4.0, 1.0, 12.0])}
+    assert combine("kid", SCORES, 1.5, WEIGHTS, client_error_parts=own).client_errors.tolist() == [5.0, 1.0, 13.0]
+    assert combine("kid", SCORES, 1.5, WEIGHTS).client_errors is None

@@ -78,6 +78,22 @@ def test_the_line_goes_through_points_that_lie_on_one() -> None:
     assert (result.value, result.slope, result.error) == pytest.approx((3.0, 500.0, 0.1))
 
 
+def test_each_client_has_the_line_that_it_has_alone() -> None:
+    random = torch.Generator().manual_seed(6)
+    clients = [draw(count, mean, SPREAD, random) for count, mean in ((90, MEANS[0]), (160, MEANS[1]))]
+    generated = draw(120, MEANS[0], SPREAD, random)
+    for real in ("fixed", "sample"):
+        results = fid_infinity(clients, generated, real=real, per_client=True)
+        assert list(results) == ["avg", "all", "client 0", "client 1"]
+        first, second = (results[f"client {client}"] for client in range(2))
+        assert results["avg"].value == pytest.approx((90 * first.value + 160 * second.value) / 250)
+        alone = fid_infinity(clients[:1], generated, real=real)["all"]  # cut as the first of several is
+        assert (first.value, first.slope, first.error) == pytest.approx((alone.value, alone.slope, alone.error))
+        assert [score for _, score in first.points] == pytest.approx([score for _, score in alone.points])
+        assert second.error > 0
+        assert set(fid_infinity(clients, generated, real=real)) == {"avg", "all"}
+
+
 def test_the_seed_decides_the_cuts() -> None:
     random = torch.Generator().manual_seed(3)
     clients, generated = [draw(200, MEANS[0], SPREAD, random)], draw(200, MEANS[0], SPREAD, random)

@@ -6,7 +6,7 @@ from torch_fidelity.metric_fid import fid_features_to_statistics, fid_statistics
 from torchmetrics.image.fid import _compute_fid
 
 from fedgen.scores import FrechetReference, frechet_distance
-from fedgen.statistics import Gaussian, pool, summarize
+from fedgen.statistics import Gaussian, Projection, pool, summarize
 
 DIM = 12
 
@@ -114,6 +114,18 @@ def test_summaries_and_generators_of_features_give_the_same_values() -> None:
     summaries = FrechetReference.from_summaries(map(summarize, CLIENTS)).score(summarize(generated))
     assert score.values == pytest.approx(summaries.values, rel=1e-12)
     assert score.errors == pytest.approx(summaries.errors, rel=0.5)  # normal features here, so the stand-ins fit
+
+
+def test_the_distance_on_a_public_pca_is_one_line_from_features_or_summaries() -> None:
+    projection = Projection.fit(draw(200, 50), 3)
+    generated = draw(90, 6)
+    projected = projection.project(generated)
+    score = FrechetReference.from_features(map(projection.project, CLIENTS)).score(projected)
+    union = frechet_distance(summarize(projection.project(torch.cat(CLIENTS))), summarize(projected))[0]
+    assert score.values["all"] == pytest.approx(union, rel=1e-12)
+    summaries = map(projection.project_summary, map(summarize, CLIENTS))
+    from_summaries = FrechetReference.from_summaries(summaries).score(projection.project_summary(summarize(generated)))
+    assert from_summaries.values == pytest.approx(score.values, rel=1e-9)
 
 
 def test_summaries_may_stand_beside_features() -> None:

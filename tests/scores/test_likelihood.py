@@ -29,6 +29,17 @@ def test_two_points_by_hand():
     assert score.values["avg"] == pytest.approx(constant - 5 / 3, rel=1e-12)
     assert score.values["worst"] == pytest.approx(constant - 2.5, rel=1e-12)
     assert score.errors["worst"] == pytest.approx(2.0, rel=1e-12)  # 0.5 and 4.5 below the constant
+    assert score.client_errors.tolist() == pytest.approx([0.0, 2.0], rel=1e-12)
+    # shares 1/3 and 2/3 of clients 5/3 above and 5/6 below: each contributes 5/9, over 1 - 1/9 - 4/9
+    assert score.errors_over_clients["avg"] == pytest.approx((2 * 25 / 81 / (4 / 9)) ** 0.5, rel=1e-12)
+
+
+def test_higher_is_better_whether_errors_are_asked_for_or_not():
+    reference = LikelihoodReference.from_points([torch.tensor([[0.0]]), torch.tensor([[1.0], [3.0]])])
+    for errors in (False, True):
+        score = reference.score(gaussian([0.0], [1.0]), errors)
+        assert score.higher_is_better
+        assert score.values["worst"] == float(score.per_client.min())
 
 
 @pytest.mark.parametrize("variance", [0.1, 0.5, 1.0, 2.0, 4.0])
@@ -86,7 +97,7 @@ def test_a_point_of_density_zero_makes_the_score_minus_infinity():
     score = LikelihoodReference.from_points([inside, outside]).score(density)
     assert score.per_client.tolist() == [0.0, -math.inf]
     assert score.values == {"avg": -math.inf, "all": -math.inf, "worst": -math.inf}
-    assert score.errors["all"] == math.inf
+    assert score.errors["all"] == score.errors_over_clients["all"] == math.inf
     ignored = LikelihoodReference.from_points([inside, outside], [1.0, 0.0]).score(density)
     assert ignored.values == {"avg": 0.0, "all": 0.0, "worst": 0.0}
     assert ignored.errors["all"] == 0.0

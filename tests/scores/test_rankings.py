@@ -26,6 +26,23 @@ def test_the_better_in_the_first_column_comes_first() -> None:
     assert inversions([2.0, 1.0], [1.0, 2.0]) == [Inversion(1, 0, True)]
 
 
+def test_a_column_where_larger_is_better_ranks_the_other_way() -> None:
+    fid, precision = [1.0, 2.0, 3.0], [0.9, 0.5, 0.7]
+    assert inversions(fid, precision, higher_is_better=(False, True)) == [Inversion(1, 2, True)]
+    assert inversions(precision, fid, higher_is_better=(True, False)) == [Inversion(2, 1, True)]
+    assert inversions(precision, precision, higher_is_better=(True, True)) == []
+    spread = [0.2, 0.2, 0.2]
+    assert inversions(fid, precision, None, spread, (False, True)) == [Inversion(1, 2, False)]
+    assert inversions(precision, [-v for v in precision]) == inversions(precision, precision, None, None, (False, True))
+
+
+def test_excess_over_a_control_takes_columns_of_both_kinds() -> None:
+    columns, control = ([1.0, 2.0, 3.0], [0.7, 0.8, 0.9]), ([1.0, 2.0, 3.0], [0.9, 0.7, 0.8])
+    result = excess_inversions(columns, control, higher_is_better=(False, True))
+    assert (len(result.found), len(result.control), result.excess) == (3, 1, 2)
+    assert result.evidence == [Inversion(0, 1, True), Inversion(0, 2, True)]
+
+
 def test_ties_are_no_inversions() -> None:
     assert inversions([1.0, 1.0], [1.0, 2.0]) == []
 
