@@ -110,7 +110,9 @@ class Measure:
             return {}
         found = fid_infinity(clients, generated, real="sample", parts=PARTS, seed=self.deal.seed)
         values = {how: found[how].value for how in ("avg", "all")}
-        return {"fid infinity": values | {"total errors": {how: found[how].error for how in ("avg", "all")}}}
+        # over both sides' images: more than a difference of two generators has, which share the clients' part
+        errors = {how: found[how].error for how in ("avg", "all")}
+        return {"fid infinity": {**values, "errors": errors, "total errors": errors}}
 
 
 def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
@@ -169,13 +171,13 @@ def table_of(found: Mapping[str, Any], components: int) -> Table:
     """Gaps and inversions by size and score, over classes and over IID clients."""
     table = Table(
         title="avg - all over clients of one class, and over IID clients of the same sizes",
-        caption="gap: mean over the generators, spread: their most less their least; inverted: pairs that avg and all "
+        caption="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and all "
         "order differently, evidence: those beyond their errors and inverted in no control",
         caption_justify="left",
     )
-    headings = ("n_i", "score", "gap", "gap, IID", "spread, IID", "inverted", "IID", "evidence")
+    headings = ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading == "score" else "right")
+        table.add_column(heading, justify="left" if heading == "score" else "right", no_wrap=True)
     for size, row in found.items():
         for score, one in row.items():
             table.add_row(
@@ -183,7 +185,7 @@ def table_of(found: Mapping[str, Any], components: int) -> Table:
                 label(score, components),
                 f"{one['gap']['mean']:.4g}",
                 f"{statistics.mean(gap['mean'] for gap in one['control gap']):.3g}",
-                f"{statistics.mean(gap['spread'] for gap in one['control gap']):.2g}",
+                f"{statistics.mean(gap['spread'] for gap in one['control gap']):.3g}",
                 str(len(one["inverted"])),
                 f"{statistics.mean(one['control inverted']):g}",
                 str(len(one["evidence"])),
