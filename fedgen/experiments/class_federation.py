@@ -1,0 +1,261 @@
+"""Clients that hold a class each, and generators made of other classes without training.
+
+What the papers' comparison of avg with all needs many of, generators whose order means something, is had for nothing:
+images of classes that no client holds, mixtures of such classes, and an image with its nearest neighbours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.data import Examples
+from fedgen.embeddings import load_embedding
+from fedgen.experiments.class_recipes import (
+    ANCHORS,
+    MIXED,
+    REACH,
+    SHARES,
+    Recipe,
+    class_recipes,
+    mixture_recipes,
+    neighbourhood_recipes,
+    spread_out,
+)
+from fedgen.experiments.federation import Federation
+from fedgen.experiments.sources import Source, chosen, open_source, pick_classes
+from fedgen.models import EmpiricalGenerator
+from fedgen.seeds import generator
+from fedgen.statistics import Projection
+
+IMAGES = 1000  # that a generator draws, if not told otherwise and if there are as many
+CLIENTS_IMAGES = 50_000  # KID takes the square of all clients' images
+PUBLIC = 5  # of data without a test split one in so many images is no client's and no generator's
+QUICK_IMAGES = 200
+QUICK_CLIENT = 500
+QUICK_GENERATORS = 24
+
+
+@dataclass(frozen=True)
+class ClassChoice:
+    """What an experiment on class generators is asked for.
+
+    Args:
+        data: a name, or a folder of class folders.
+        root: folder of data sets.
+        embedding: in whose features scores are measured.
+        weights: a local file of its weights.
+        classes: whose images clients hold; if None, half of them, or all where generators are other data.
+        generators: data whose classes are the generators; the classes of `data` that no client holds if None.
+        num_images: images that each generator draws.
+        client_images: images of each client; all of its class, up to total_images / clients, if None.
+        neighbours: embedding in whose features near is near.
+        components: principal components of public images.
+        seed: of all draws.
+        quick: whether fewer generators and images do.
+        total_images: of all clients together, where client_images is None.
+    """
+
+    data: str
+    root: Path
+    embedding: str
+    weights: Path | None
+    classes: tuple[str, ...] | None
+    generators: str | None
+    num_images: int | None
+    client_images: int | None
+    neighbours: str
+    components: int
+    seed: int
+    quick: bool
+    total_images: int = CLIENTS_IMAGES
+
+    def settings(self) -> dict[str, Any]:
+        """All that the numbers depend on, as plain types."""
+        return {
+            "data": self.data, "embedding": self.embedding, "weights": self.weights and str(self.weights),
+            "classes": self.classes and list(self.classes), "generators": self.generators,
+            "num_images": self.num_images, "client_images": self.client_images, "neighbours": self.neighbours,
+            "components": self.components, "seed": self.seed, "quick": self.quick,
+        }  # fmt: skip
+
+
+class ClassFederation:
+    """The images of a choice: which are clients', which generators', and which are public.
+
+    Public images come from the test split; of data without one, a fifth of each class of the train split at random,
+    which then nobody else has. Those of the clients' classes give the real floor, the rest the projection. No
+    features are computed before they are asked for.
+
+    Attributes:
+        classes: of the clients, one each.
+        num_images: that each generator draws, the real floor too.
+        recipes: generators by name, in order.
+
+    Raises:
+        ValueError: for classes or numbers that the data cannot give, naming the class.
+    """
+
+    def __init__(self, choice: ClassChoice) -> None:
+        self.choice = choice
+        self.clients = open_source(choice.data, choice.root, "train", choice.embedding, choice.weights)
+        other = choice.generators not in (None, choice.data)
+        self.makers = self._other_makers(str(choice.generators)) if other else self.clients
+        known = with_images(self.clients.examples)
+        half = known if other else known[: (len(known) + 1) // 2]
+        self.classes = pick_classes(choice.classes, known, half)
+        left = [name for name in with_images(self.makers.examples) if other or name not in self.classes]
+        if not left:
+            raise ValueError(f"{self.makers.examples.name}: the clients hold every class; leave some to generators")
+        self.public, self._kept = self._divide()
+        self._positions = tuple(self._of_client(name, len(self.classes)) for name in self.classes)
+        self.num_images = self._number(left)
+        if len(self.public_positions) - self.num_images <= choice.components:
+            raise ValueError(
+                f"{choice.components} components need more than the {len(self.public_positions) - self.num_images} "
+                "public images left beside the real floor; give fewer --components"
+            )
+        self._stock = torch.cat([self._of(self.makers, name) for name in left]).sort().values
+        recipes = self._recipes(left, alone=other or len(left) > MIXED)
+        names = spread_out(list(recipes), QUICK_GENERATORS) if choice.quick else list(recipes)
+        self.recipes = {name: recipes[name] for name in names}
+
+    @cached_property
+    def federation(self) -> Federation:
+        """The clients, in the embedding's features."""
+        return Federation(self.clients.features, self._positions, self.classes)
+
+    @cached_property
+    def projection(self) -> Projection:
+        """The principal components of public images that are not the real floor's."""
+        kept = torch.ones(len(self.public.examples), dtype=torch.bool)
+        kept[self._floor] = False
+        rest = self.public_positions[kept[self.public_positions]]
+        name = self.public.examples.name
+        return Projection.fit(self.public.features[rest], self.choice.components, self.public.embedding.name, name)
+
+    def draw(self, name: str) -> Tensor:
+        """Features [num_images, D] of the images that a generator draws, the same at every call."""
+        draws = generator(self.choice.seed, "class generators", name)
+        return self._made(self.recipes[name]).sample(self.num_images, draws)
+
+    def floor(self) -> Tensor:
+        """Features [num_images, D] of real images of the clients' classes, held out, with the clients' shares."""
+        return self.public.features[self._floor]
+
+    def describe(self, number: int | None = None) -> str:
+        """A line on clients and generators, of which `number` are used, for a title."""
+        counts = sorted({len(part) for part in self._positions})
+        sizes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+        whose = ", ".join(self.classes) if len(self.classes) <= 10 else f"{len(self.classes)} classes"
+        return (
+            f"clients: {self.clients.examples.name}, {whose}, {sizes} images each; generators: {number or len(self.recipes)} of "
+            f"{self.makers.examples.name}, {self.num_images:,} images each"
+        )
+
+    def _other_makers(self, data: str) -> Source:
+        return open_source(data, self.choice.root, "train", self.clients.embedding)
+
+    def _divide(self) -> tuple[Source, Tensor | None]:
+        """The source of public images, and which images of the train split are left to clients and generators."""
+        if "test" in self.clients.data.splits:
+            return Source(self.clients.data, "test", self.clients.embedding), None
+        kept = torch.ones(len(self.clients.examples), dtype=torch.bool)
+        for name in with_images(self.clients.examples):
+            own = self.clients.positions(name)
+            kept[chosen(own, len(own) // PUBLIC, self.choice.seed, "public", name)] = False
+        return self.clients, kept
+
+    def _of(self, source: Source, name: str) -> Tensor:
+        """Positions of a class's images that are not public."""
+        found = source.positions(name)
+        return found if self._kept is None or source is not self.clients else found[self._kept[found]]
+
+    @cached_property
+    def public_positions(self) -> Tensor:
+        """Where the public images are in their source."""
+        return torch.arange(len(self.public.examples)) if self._kept is None else (~self._kept).nonzero().flatten()
+
+    def _public_of(self, name: str) -> Tensor:
+        found = self.public.positions(name)
+        return found if self._kept is None else found[~self._kept[found]]
+
+    def _of_client(self, name: str, clients: int) -> Tensor:
+        own, asked = self._of(self.clients, name), self.choice.client_images
+        count = min(len(own), self.choice.total_images // clients) if asked is None else asked
+        count = min(count, QUICK_CLIENT) if self.choice.quick else count
+        if not 2 <= count <= len(own):
+            raise ValueError(
+                f"client_images={count}: class {name!r} of {self.clients.examples.name} has {len(own)}; a client needs "
+                "2 at least"
+            )
+        return chosen(own, count, self.choice.seed, "client", name)
+
+    def _number(self, makers: Sequence[str]) -> int:
+        """Images that each generator draws: as asked, or as many as the smallest class and the floor allow."""
+        asked = self.choice.num_images
+        limits = {f"class {name!r} of {self.makers.examples.name}": len(self._of(self.makers, name)) for name in makers}
+        total = sum(map(len, self._positions))
+        for name, own in zip(self.classes, self._positions):
+            real = int(max(0, len(self._public_of(name)) - 1) * total / len(own))
+            limits[f"the real floor, for public images of class {name!r},"] = real
+        who, most = min(limits.items(), key=lambda item: item[1])
+        count = min(IMAGES, most) if asked is None else asked
+        count = min(count, QUICK_IMAGES) if self.choice.quick else count
+        if not 2 <= count <= most:
+            raise ValueError(f"num_images={count}: {who} allows {most}; give --num_images 2 to {most}")
+        return count
+
+    def _recipes(self, classes: Sequence[str], alone: bool) -> dict[str, Recipe]:
+        found = class_recipes(classes)
+        if alone:
+            return found
+        found |= mixture_recipes(classes, SHARES)
+        counts = [self.num_images * reach for reach in REACH if self.num_images * reach <= len(self._stock)]
+        labels = self.makers.examples.labels[self._stock]
+        anchors = {}
+        for name in classes:
+            own = (labels == list(self.makers.examples.classes).index(name)).nonzero().flatten()
+            anchors[name] = chosen(own, min(len(own), ANCHORS), self.choice.seed, "anchor", name).tolist()
+        return found | neighbourhood_recipes(anchors, counts)
+
+    @cached_property
+    def _floor(self) -> Tensor:
+        """Positions of the real floor's images."""
+        counts = torch.tensor([len(part) for part in self._positions], dtype=torch.float64)
+        ends = (counts.cumsum(0) / counts.sum() * self.num_images).round().long()
+        numbers = ends.diff(prepend=ends.new_zeros(1)).tolist()
+        return torch.cat(
+            [
+                chosen(self._public_of(name), number, self.choice.seed, "floor", name)
+                for name, number in zip(self.classes, numbers)
+            ]
+        )
+
+    @cached_property
+    def _points(self) -> Examples:
+        """The generators' images as points in the embedding's features, without a copy where all are theirs."""
+        examples, features = self.makers.examples, self.makers.features
+        features = features if len(self._stock) == len(examples) else features[self._stock]
+        return Examples(features, examples.labels[self._stock], examples.name, examples.classes)
+
+    @cached_property
+    def _near(self) -> Tensor:
+        """The generators' images in the features in which near is near."""
+        if self.choice.neighbours == self.choice.embedding:
+            return self._points.inputs
+        return self.makers.with_embedding(load_embedding(self.choice.neighbours)).features[self._stock]
+
+    def _made(self, recipe: Recipe) -> EmpiricalGenerator:
+        if recipe.kind == "neighbourhood":
+            return EmpiricalGenerator.of_neighbours(self._points, self._near, recipe.anchor, recipe.count - 1)
+        return EmpiricalGenerator.of_classes(self._points, recipe.shares)
+
+
+def with_images(examples: Examples) -> list[str]:
+    """The classes that have images, in order."""
+    return [name for name, count in zip(examples.classes, examples.label_counts().tolist()) if count]

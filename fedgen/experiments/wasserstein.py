@@ -1,0 +1,292 @@
+"""1-Wasserstein distance of class generators by trained critics, avg and all, beside the sliced distance.
+
+A critic's value is a lower bound of the distance. How low is measured first, where the distance is known; so this is a
+comparison of what critics find, and a critic that finds less at a client than at the pool inverts pairs by itself.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from fedgen.experiments.class_deal import REAL
+from fedgen.experiments.class_federation import ClassChoice, ClassFederation
+from fedgen.experiments.class_generators import CLIENTS, dealings_over, rows_over
+from fedgen.experiments.class_generators_figure import draw_kinds
+from fedgen.experiments.class_recipes import spread_out
+from fedgen.experiments.comparison import Rows, compare, comparison_table, expectation
+from fedgen.experiments.critic_calibration import calibrate
+from fedgen.experiments.federation import rows_of
+from fedgen.experiments.results import save_figure
+from fedgen.experiments.study import Study
+from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference, wasserstein_critic
+
+RELU, SORTED, SLICED = "w1 relu", "w1 groupsort", "sw1"
+TITLES = {RELU: "W1, ReLU critic", SORTED: "W1, GroupSort critic", SLICED: "sliced W1"}
+LOOKS = {RELU: ("#c4560b", "o"), SORTED: ("#1f5fa8", "s"), SLICED: ("#3a8a3a", "^")}
+MEANS = "means"  # the distance of the means, which a linear critic finds
+TOTAL_IMAGES = 10_000  # of all clients together: every direction of the sliced distance sorts them
+QUICK_STEPS = 60
+FIGURE = "wasserstein.png"
+
+
+def wasserstein(
+    output: Path | None = None,
+    data: str = "fashion-mnist",
+    root: Path = Path("data"),
+    embedding: str = "efficientnet-lite0",
+    weights: Path | None = None,
+    classes: tuple[str, ...] | None = None,
+    generators: str | None = None,
+    num_images: int | None = None,
+    client_images: int | None = None,
+    neighbours: str = "pixels",
+    components: int = 64,
+    count: int = 24,
+    last_activation: bool = True,
+    tolerance: float = 0.01,
+    projections: int = 500,
+    controls: int = 2,
+    seed: int = 0,
+    quick: bool = False,
+) -> None:
+    """Trains a critic of each network for every client and the pool against each generator; prints and draws the rest.
+
+    The papers' setting is `--components 0 --data cifar10 --generators cifar100 --embedding inception-v3-compat`.
+
+    Args:
+        output: folder of results.json and wasserstein.png.
+        data: a name (fashion-mnist, cifar10, imagenet32, mnist5k, digits, ...), or a folder of class folders.
+        root: folder of data sets.
+        embedding: in whose features distances are measured.
+        weights: a local file of its weights.
+        classes: whose images the clients hold, one each; the first half by default, all with --generators.
+        generators: data each class of which is a generator; by default those of class-generators.
+        num_images: that each generator draws; 1,000, or as many as its smallest class has.
+        client_images: of each client; all of its class, but at most 10,000 over all clients.
+        neighbours: embedding in whose features near is near.
+        components: principal components of public images on which distances are measured, at which critics find more
+            than in all features; 0 for all features, as in the papers.
+        count: of the generators, evenly from all kinds.
+        last_activation: whether the papers' network also ends in a ReLU.
+        tolerance: of the critics' stop rule.
+        projections: of the sliced distance.
+        controls: IID dealings of the clients' images.
+        seed: of all draws.
+        quick: eight generators and critics of 60 steps.
+    """
+    if count < 2 or controls < 1 or components < 0:
+        raise ValueError(
+            f"count={count}, controls={controls}, components={components}: a ranking needs 2 generators, its evidence 1 "
+            "control, and components are 0 (all features) or more"
+        )
+    choice = ClassChoice(
+        data, root, embedding, weights, classes, generators, num_images, client_images, neighbours, components, seed,
+        quick, TOTAL_IMAGES,
+    )  # fmt: skip
+    if quick:
+        count, controls, projections = min(count, 8), 1, min(projections, 100)
+    own = {"count": count, "last_activation": last_activation, "tolerance": tolerance, "projections": projections}
+    study = Study("wasserstein", output, {**choice.settings(), **own, "controls": controls})
+    places = ClassFederation(choice)
+    names = spread_out(list(places.recipes), count)
+    critics = {
+        RELU: CriticOptions("relu", last_activation=last_activation, tolerance=tolerance, seed=seed),
+        SORTED: CriticOptions("groupsort", tolerance=tolerance, seed=seed),
+    }
+    if quick:
+        critics = {name: replace(options, max_steps=QUICK_STEPS) for name, options in critics.items()}
+    scores, shares = run(study, places, names, critics, projections, controls)
+    kinds = {name: places.recipes[name].kind for name in names}
+    found = study.step("found", lambda: summarise(scores, names, controls))
+    heading = f"{places.describe(len(names))}; {space(components, embedding)}"
+    tables: list[Table | str] = [
+        calibration_table(shares),
+        comparison_table({TITLES[name]: row for name, row in found["scores"].items()}, heading),
+        values_table(scores, names),
+        *outcomes(found, shares),
+    ]
+    rows = rows_over(scores, CLIENTS, names)
+    study.report(tables, draw(rows, found["scores"], kinds, shares, heading, study.path(FIGURE)))
+
+
+def run(
+    study: Study,
+    places: ClassFederation,
+    names: list[str],
+    critics: Mapping[str, CriticOptions],
+    projections: int,
+    controls: int,
+) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+    """The scores of every generator and of the real floor, and the shares of known distances; measured if not known."""
+    lines = {name: name for name in (REAL, *names)}
+    if len(study.numbers.get("scores", {})) < len(lines):
+        measure = Measure(places, critics, projections, controls)
+        study.step("calibration", measure.calibrate)
+        study.each("scores", lines, measure, "generators")
+    return study.numbers["scores"], study.numbers["calibration"]
+
+
+class Measure:
+    """Critics and sliced distances of a generator to clients and to IID dealings of their images."""
+
+    def __init__(
+        self, places: ClassFederation, critics: Mapping[str, CriticOptions], projections: int, controls: int
+    ) -> None:
+        self.places, self.critics, self.projections = places, critics, projections
+        federation = places.federation
+        dealt = [federation, *(federation.iid(places.choice.seed, number) for number in range(controls))]
+        self.parts = {
+            CLIENTS if number == 0 else f"IID {number - 1}": [self.reduced(part) for part in one.parts()]
+            for number, one in enumerate(dealt)
+        }
+        self.references = {name: self._references(parts) for name, parts in self.parts.items()}
+
+    def reduced(self, features: Tensor) -> Tensor:
+        """Features on the public principal components, float32; as they are where all features are asked for."""
+        return self.places.projection.project(features).float() if self.places.choice.components else features
+
+    def calibrate(self) -> dict[str, dict[str, float]]:
+        """Shares of known distances at the first client's images and as many generated ones as generators draw."""
+        seed, projections = self.places.choice.seed, self.projections
+
+        def by_slices(generated: Tensor, real: Tensor) -> float:
+            reference = SlicedReference.from_features([real], projections=projections, seed=seed)
+            return reference.score(generated, errors=False).values["all"]
+
+        by_critic = {name: partial(_by_critic, options) for name, options in self.critics.items()}
+        pool = torch.cat(self.parts[CLIENTS])
+        number = min(self.places.num_images, len(pool) // 2)
+        return calibrate(pool, number, {**by_critic, SLICED: by_slices}, seed, sliced=[SLICED])
+
+    def __call__(self, name: str) -> dict[str, Any]:
+        """{clients or "IID 0", ...: {score: values}} of a generator, or of the real floor."""
+        generated = self.reduced(self.places.floor() if name == REAL else self.places.draw(name))
+        found: dict[str, Any] = {}
+        for where, references in self.references.items():
+            scores = [replace(reference.score(generated), name=score) for score, reference in references.items()]
+            found[where] = rows_of(scores) | {MEANS: distance_of_means(self.parts[where], generated)}
+        return found
+
+    def _references(self, parts: list[Tensor]) -> dict[str, WassersteinReference | SlicedReference]:
+        critics = {name: WassersteinReference.from_features(parts, options) for name, options in self.critics.items()}
+        sliced = SlicedReference.from_features(parts, projections=self.projections, seed=self.places.choice.seed)
+        return {**critics, SLICED: sliced}
+
+
+def _by_critic(options: CriticOptions, generated: Tensor, real: Tensor) -> float:
+    return wasserstein_critic(generated, real, options)[0]
+
+
+def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float]:
+    """|E g - E t| to the clients, avg (by images), and to their pool: a lower bound of W1 that needs no training."""
+    counts = torch.tensor([len(part) for part in parts], dtype=torch.float64)
+    weights, centre = counts / counts.sum(), generated.double().mean(0)
+    means = torch.stack([part.double().mean(0) for part in parts])
+    return {"avg": float(weights @ (means - centre).norm(dim=1)), "all": float((weights @ means - centre).norm())}
+
+
+def summarise(scores: Mapping[str, Any], names: list[str], controls: int) -> dict[str, Any]:
+    """What `compare` finds of each score, and its mean share of the distance of the means, which W1 is never below."""
+    rows, dealings = rows_over(scores, CLIENTS, names), dealings_over(scores, names, controls)
+    shares = {
+        score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows.values())
+                for how in ("avg", "all")}
+        for score in TITLES
+    }  # fmt: skip
+    return {"scores": {score: compare(rows, dealings, score) for score in TITLES}, "of means": shares}
+
+
+def space(components: int, embedding: str) -> str:
+    """In what distances are measured, for titles."""
+    return f"{components} public components of {embedding}" if components else f"all features of {embedding}"
+
+
+def calibration_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
+    """Cases by scores."""
+    table = Table(
+        title="share of a known distance that is found",
+        caption="shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is that"
+        " many times as wide. A critic is measured on images it never saw; elsewhere its values are lower bounds",
+        caption_justify="left",
+    )
+    for heading in ("case", *TITLES.values()):
+        table.add_column(heading, justify="left" if heading == "case" else "right")
+    for case, row in shares.items():
+        table.add_row(case, *(f"{row[score]:.2f}" if score in row else "-" for score in TITLES))
+    return table
+
+
+def values_table(scores: Mapping[str, Any], names: list[str]) -> Table:
+    """Mean scores of the generators and of held-out real images, beside the distance of the means."""
+    table = Table(title="means over the generators, and held-out images of the clients' classes")
+    for heading in ("score", "avg", "all", "real avg", "real all"):
+        table.add_column(heading, justify="left" if heading == "score" else "right")
+    for score, title in {**TITLES, MEANS: "distance of the means"}.items():
+        means = [statistics.mean(scores[name][CLIENTS][score][how] for name in names) for how in ("avg", "all")]
+        real = [scores[REAL][CLIENTS][score][how] for how in ("avg", "all")]
+        table.add_row(title, *(f"{value:.4g}" for value in (*means, *real)))
+    return table
+
+
+def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """What was expected and whether it was seen."""
+    least = {score: min(row[score] for case, row in shares.items() if case.startswith("shift")) for score in TITLES}
+    wide = {score: max(row[score] for row in shares.values() if score in row and SLICED not in row) for score in LOOKS
+            if score != SLICED}  # fmt: skip
+    lines = [
+        expectation(f"the GroupSort critic finds {least[SORTED]:.2f} of a shift at least", least[SORTED] > 0.9),
+        expectation(f"the ReLU critic finds {wide[RELU]:.2f} of a width at most, half or less", wide[RELU] <= 0.55),
+    ]
+    for score in (RELU, SORTED):
+        row, share = found["scores"][score], found["of means"][score]
+        text = (
+            f"{TITLES[score]}: avg and all order {row['excess beyond error']:.4g} of {row['pairs']} pairs differently"
+        )
+        lines.append(expectation(f"{text}, beyond their errors and beyond IID clients", row["excess beyond error"] > 0))
+        text = f"{TITLES[score]}: finds {share['avg']:.2f} (avg) and {share['all']:.2f} (all) of the distance of the"
+        lines.append(expectation(f"{text} means, which W1 is never below", min(share.values()) >= 1))
+    row = found["scores"][SLICED]
+    text = f"sliced W1: avg and all order {row['excess beyond error']:.4g} pairs differently, likewise"
+    return [*lines, expectation(text, row["excess beyond error"] > 0)]
+
+
+def draw(
+    rows: Rows,
+    found: Mapping[str, Mapping[str, Any]],
+    kinds: Mapping[str, str],
+    shares: Mapping[str, Mapping[str, float]],
+    heading: str,
+    path: Path,
+) -> Path:
+    """avg against all of both critics and of the sliced distance, and the calibration."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.2, 8), layout="constrained")
+    panels = figure.subplots(2, 2).flatten()
+    for axes, (score, title) in zip(panels, TITLES.items()):
+        draw_kinds(axes, rows, score, title, kinds, found[score]["evidence"])
+    draw_shares(panels[3], shares)
+    figure.suptitle(heading, fontsize=9)
+    return save_figure(figure, path)
+
+
+def draw_shares(axes: Any, shares: Mapping[str, Mapping[str, float]]) -> None:
+    """Share of the known distance by case, a mark each score."""
+    axes.axhline(1, color="0.5", linewidth=1)
+    for score, (colour, marker) in LOOKS.items():
+        known = {place: row[score] for place, row in enumerate(shares.values()) if score in row}
+        axes.plot(
+            list(known), list(known.values()), color=colour, marker=marker, linestyle="none", label=TITLES[score]
+        )  # fmt: skip
+    axes.set_xticks(range(len(shares)), [case.replace(" ", "\n") for case in shares])
+    axes.set_ylim(0, 1.55)
+    axes.set_ylabel("share of the known distance")
+    axes.grid(alpha=0.25)
+    axes.legend(fontsize=8, loc="upper left")
