@@ -171,8 +171,8 @@ def table_of(found: Mapping[str, Any], components: int) -> Table:
     """Gaps and inversions by size and score, over classes and over IID clients."""
     table = Table(
         title="avg - all over clients of one class, and over IID clients of the same sizes",
-        caption="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and all "
-        "order differently, evidence: those beyond their errors and inverted in no control",
+        caption="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and "
+        "all order differently, evidence: those beyond their errors and inverted in no control",
         caption_justify="left",
     )
     headings = ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence")
