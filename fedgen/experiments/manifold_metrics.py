@@ -136,9 +136,10 @@ def measure_floor(places: Neighbourhoods, clients: int, k: int) -> dict[str, Any
 def summarise(scores: Scores, sizes: tuple[int, ...], images: int, controls: Sequence[str]) -> dict[str, Any]:
     """How avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
     drawn = {str(size) for size in sizes if size + 1 >= images}
+    every = rounded(scores)
     full = {
         anchor: {name: {size: row for size, row in rows.items() if size in drawn} for name, rows in own.items()}
-        for anchor, own in scores.items()
+        for anchor, own in every.items()
     }
     several = len(drawn) > 1
     differences = {
@@ -146,10 +147,24 @@ def summarise(scores: Scores, sizes: tuple[int, ...], images: int, controls: Seq
         for name in (CLIENTS, UNEQUAL, UNIFORM)
     }
     return {
-        "generators": compare_scores(scores, NAMES, CLIENTS, controls, single=True),
+        "generators": compare_scores(every, NAMES, CLIENTS, controls, single=True),
         "as many images": compare_scores(full, NAMES, CLIENTS, controls, single=True) if several else None,
-        "sizes": compare_scores(scores, NAMES, CLIENTS, controls),
+        "sizes": compare_scores(every, NAMES, CLIENTS, controls),
         "recall avg - all": differences,
+    }
+
+
+def rounded(scores: Scores) -> Scores:
+    """The scores to 12 digits: they are counts over numbers of images, and equal counts should be ties."""
+    return {
+        anchor: {
+            name: {
+                size: {score: {how: round(row[score][how], 12) for how in ("avg", "all")} for score in NAMES}
+                for size, row in rows.items()
+            }
+            for name, rows in own.items()
+        }
+        for anchor, own in scores.items()
     }
 
 
@@ -205,8 +220,10 @@ def expected(found: dict[str, Any]) -> list[str]:
     rows = found["generators"]
     shares = {name: row["inverted"] / row["pairs"] for name, row in rows.items()}
     control = max(rows["precision"]["control inverted"], default=0) / rows["precision"]["pairs"]
-    text = f"precision ranks in two ways: {shares['precision']:.1%} of pairs inverted, {control:.1%} over IID clients"
-    lines.append(expectation(text, shares["precision"] > max(ALWAYS, control)))
+    text = f"precision ranks in two ways: {shares['precision']:.1%} of pairs inverted"
+    lines.append(expectation(text, shares["precision"] > ALWAYS))
+    text = f"more than the clients' few images explain: precision inverts {control:.1%} over IID clients"
+    lines.append(expectation(text, shares["precision"] > control))
     for name, limit, word in (("density", MOSTLY, "mostly alike"), ("coverage", ALWAYS, "alike")):
         text = f"{name} ranks {word}: {shares[name]:.1%} of pairs inverted, at most {limit:.0%} asked"
         lines.append(expectation(text, shares[name] <= limit))

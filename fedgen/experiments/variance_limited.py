@@ -110,7 +110,7 @@ def summarise(scores: Scores, sizes: tuple[int, ...], controls: list[str]) -> di
             for name in everything
         },
         "control valleys": {
-            name: [valley(curves(scores, one, name, "avg"), sizes)["anchors"] for one in controls] for name in frechet
+            name: [valley(curves(scores, one, name, "avg"), sizes) for one in controls] for name in frechet
         },
         "means": {
             name: {how: means(curves(scores, CLIENTS, name, how)) for how in ("avg", "all")} for name in everything
@@ -174,14 +174,13 @@ def expected(found: dict[str, Any], anchors: int) -> list[str]:
     lines = []
     titles = {"fid": "FID-avg", PROJECTED: "FID-avg on principal components", EQUAL: "FID-avg of as many images each"}
     for name, title in titles.items():
-        low, pooled = (found["valleys"][name][how] for how in ("avg", "all"))
+        low = found["valleys"][name]["avg"]
         ends = " and ".join(f"{low[side][0]:.4g} ± {low[side][1]:.2g}" for side in ("left", "right"))
-        text = f"{title}: its mean falls and rises, least at M = {low['least at']:,}, the ends higher by {ends}"
+        text = f"{title}: the mean falls and rises, least at M = {low['least at']:,}, its ends higher by {ends}"
         lines.append(expectation(text, low["inside"]))
-        controls = found["control valleys"][name]
-        text = f"{title}: {low['anchors']} of {anchors} anchors' curves fall and rise; over IID clients"
-        text += f" {', '.join(map(str, controls)) or 'not measured'}; those of all: {pooled['anchors']}"
-        lines.append(expectation(text, low["anchors"] > max([pooled["anchors"], *controls])))
+        rest = {"all": [found["valleys"][name]["all"]], "avg over IID clients": found["control valleys"][name]}
+        others = [f"{how} {one['anchors']} (least at {one['least at']:,})" for how in rest for one in rest[how]]
+        lines.append(f"    {low['anchors']} of {anchors} anchors' own curves are least inside; {', '.join(others)}")
     for name, title in (("fid", "FID"), (PROJECTED, "FID on principal components")):
         gap = found["sizes"][name]["gap"]
         control = max((one["spread"] for one in found["sizes"][name]["control gap"]), default=0.0)

@@ -71,10 +71,13 @@ def test_what_was_not_seen_is_said():
     names = ("fid", "fid pca", "fid equal")
     found = {
         "valleys": {name: {"avg": flat, "all": flat} for name in names},
-        "control valleys": {name: [0] for name in names},
+        "control valleys": {name: [flat] for name in names},
         "sizes": dict.fromkeys(names, pairs),
         "gaps": {"kid": {"mean": 1.0, "relative spread": 0.1}},
     }
     lines = expected(found, 3)
+    own, others = lines[1].split("; ")
+    assert own == "    0 of 3 anchors' own curves are least inside"
+    assert others == "all 0 (least at 100), avg over IID clients 0 (least at 100)"
+    assert [line[:10] for line in lines].count("not seen: ") == 8
     assert len(lines) == 11
-    assert all(line.startswith("not seen: ") for line in lines)
