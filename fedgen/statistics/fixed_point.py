@@ -1,11 +1,12 @@
 """Sums as whole numbers modulo 2^64: the form in which masks cancel exactly, as secure aggregation needs them.
 
 A value v becomes round(v 2^bits). Sums of whole numbers lose nothing, so the error is the rounding of each client's
-entry, at most 2^-(bits + 1), whatever the number of images: 4e-9 of an FID at 24 bits. Whole numbers modulo 2^64 hide
-behind uniformly random masks completely, which floats do not.
+entry, at most 2^-(bits + 1), whatever the number of images: at 24 bits below 1e-8 of an FID of features around 1, but
+more where features are small. Whole numbers modulo 2^64 hide behind uniformly random masks completely, floats do not.
 
 The sums must stay below 2^63, or they come out wrapped around and nobody could tell: so each client is refused whose
 values could do that over the agreed number of clients. Bits and that number are public and the same at all clients.
+Every message counts itself, so that a sum of more messages is refused, and one in which masks are left over.
 """
 
 import json
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from fedgen.seeds import generator
-from fedgen.statistics.messages import KINDS, SUMMABLE, Message, MessageError, add
+from fedgen.statistics.messages import KINDS, SUMMABLE, Message, MessageError, add, remarks_from_json
 
 LIMIT = 2**63
 MOST_BITS = 512  # either way, so that powers of two stay within float64
+COUNTER = "messages"  # the tensor in which encoded messages count themselves
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,11 @@ class FixedPoint:
 
     Args:
         clients: how many messages will be added at most.
-        bits: binary places after the point, for all tensors or by the tensor's name; negative for huge values.
+        bits: whole number of binary places after the point, for all tensors or by the tensor's name; negative for huge
+            values.
 
     Raises:
-        ValueError: for no client, or bits beyond 512.
+        ValueError: for no client, or bits that are no whole number or beyond 512.
     """
 
     clients: int
@@ -42,8 +45,8 @@ class FixedPoint:
         if self.clients < 1:
             raise ValueError(f"clients must be at least 1, got {self.clients}")
         for value in self.bits.values() if isinstance(self.bits, Mapping) else [self.bits]:
-            if abs(value) > MOST_BITS:
-                raise ValueError(f"bits must be {-MOST_BITS} to {MOST_BITS}, got {value}")
+            if not isinstance(value, int) or abs(value) > MOST_BITS:
+                raise ValueError(f"bits must be {-MOST_BITS} to {MOST_BITS}, whole, got {value}")
 
     @staticmethod
     def for_ranges(clients: int, largest: Mapping[str, float]) -> "FixedPoint":
@@ -52,7 +55,8 @@ class FixedPoint:
         Args:
             clients: how many messages will be added at most.
             largest: a bound on the absolute entries of a client's tensor, by the tensor's name. Agree on it beforehand
-                from what is public, say n R and n R^2 for sums of n features clipped at R: it must not come from data.
+                from what is public, say n R and n R^2 for sums of n features clipped at R, and 9 standard deviations
+                more of noise if there is some: it must not come from data.
         """
         for name, value in largest.items():
             if not 0 < value < math.inf:
@@ -67,24 +71,38 @@ class FixedPoint:
         """
         if message.kind not in SUMMABLE or message.kind == "fixed-point":
             raise MessageError(f"a {message.kind!r} message does not become whole numbers; encode summable floats")
+        if COUNTER in message.tensors:
+            raise MessageError(f"a tensor cannot be named {COUNTER!r}: encoded messages count themselves under it")
         tensors = {name: self._encode(name, tensor) for name, tensor in message.tensors.items()}
+        tensors[COUNTER] = torch.ones((), dtype=torch.int64)
         return Message("fixed-point", tensors, self._meta(message.kind, dict(message.meta)))
 
     def decode(self, total: Message) -> Message:
         """The summable message of floats in a sum of encoded ones.
 
         Raises:
-            MessageError: if it is not of kind "fixed-point", or was encoded by other settings.
+            MessageError: if it is not of kind "fixed-point", was encoded by other settings, or is not the sum of 1 to
+                `clients` messages with all their masks.
         """
         if total.kind != "fixed-point":
             raise MessageError(f"expected a 'fixed-point' message, got {total.kind!r}")
         kind = total.meta.get("of", "")
-        if kind not in KINDS or dict(total.meta) != self._meta(kind, json.loads(total.meta.get("meta", "{}"))):
+        try:
+            meta = remarks_from_json(total.meta.get("meta", "{}"))
+        except ValueError as error:
+            raise MessageError(f"a 'fixed-point' message is damaged: {error}") from error
+        if kind not in KINDS or dict(total.meta) != self._meta(kind, meta) or COUNTER not in total.tensors:
             raise MessageError(
                 f"the message was encoded as {dict(total.meta)}, not by {self}; use the same at all clients"
             )
-        tensors = {name: t.double() * 2.0 ** -self._bits(name) for name, t in total.tensors.items()}
-        return Message(kind, tensors, json.loads(total.meta["meta"]))
+        number = int(total.tensors[COUNTER])
+        if not 1 <= number <= self.clients:
+            raise MessageError(
+                f"the sum says that it is of {number} messages, not of 1 to {self.clients}: more were added than "
+                "agreed, and could have wrapped around, or masks are left over because clients are missing"
+            )
+        values = {name: tensor for name, tensor in total.tensors.items() if name != COUNTER}
+        return Message(kind, {name: t.double() * 2.0 ** -self._bits(name) for name, t in values.items()}, meta)
 
     def _encode(self, name: str, tensor: Tensor) -> Tensor:
         bits = self._bits(name)
@@ -122,7 +140,7 @@ def mask(message: Message, client: int, clients: int, seed: int) -> Message:
         message: of one client.
         client: its number, 0 to clients - 1.
         clients: how many take part; the masks cancel when the messages of all are added.
-        seed: from which every pair's mask is drawn.
+        seed: from which every pair's mask is drawn; another one for every sum, or differences show through.
 
     Raises:
         MessageError: if the message is not of kind "fixed-point".
@@ -143,7 +161,8 @@ def _pair_mask(message: Message, first: int, second: int, seed: int, positive: b
     tensors = {}
     for name, tensor in sorted(message.tensors.items()):
         draws = generator(seed, "mask", first, second, name)
-        values = torch.randint(-LIMIT, LIMIT - 1, tensor.shape, dtype=torch.int64, generator=draws)
+        halves = [torch.randint(2**32, tensor.shape, dtype=torch.int64, generator=draws) for _ in range(2)]
+        values = (halves[0] - 2**31) * 2**32 + halves[1]  # each of the 2^64 alike, which no single call draws
         tensors[name] = values if positive else -values
     return Message("fixed-point", tensors, message.meta)
 

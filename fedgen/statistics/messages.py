@@ -29,6 +29,7 @@ KINDS = {  # the tensors of each kind, and how many axes they have
     "fixed-point": {},  # another kind's tensors as whole numbers; read by statistics.fixed_point
 }
 SUMMABLE = ("sums", "private-sums", "cubic", "fourier", "kid", "fixed-point")
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class MessageError(ValueError):
@@ -41,7 +42,7 @@ class Message:
 
     Args:
         kind: a key of KINDS, which names the tensors it must hold.
-        tensors: float64 tensors; a number is a tensor of shape []. Those of kind "fixed-point" are int64.
+        tensors: floats, kept as float64; a number is a tensor of shape []. Those of kind "fixed-point" are int64.
         meta: remarks as text, such as the embedding's fingerprint; messages with differing ones do not add.
     """
 
@@ -63,13 +64,16 @@ class Message:
                     f"tensor {name!r} of a {self.kind!r} message must be floats on {axes} axes, got {found}"
                 )
         for name, tensor in self.tensors.items():
-            if (self.kind == "fixed-point") != (tensor.dtype == torch.int64):
+            allowed = (torch.int64,) if self.kind == "fixed-point" else FLOATS
+            if tensor.dtype not in allowed:
                 raise MessageError(
                     f"tensor {name!r} of a {self.kind!r} message is {tensor.dtype}; whole numbers belong in "
-                    "'fixed-point' messages, and nothing else does"
+                    "'fixed-point' messages, and nothing else does; others take floats of 16 to 64 bits"
                 )
             if not torch.isfinite(tensor).all():
                 raise MessageError(f"tensor {name!r} of a {self.kind!r} message holds NaN or infinity")
+        if self.kind != "fixed-point":  # a narrow float that others are added to would lose their digits
+            object.__setattr__(self, "tensors", {name: tensor.double() for name, tensor in self.tensors.items()})
 
     def to_bytes(self) -> bytes:
         """The message as safetensors, its version, kind and remarks in the header."""
@@ -87,9 +91,9 @@ class Message:
             tensors = load(data)
             length = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + length]).get("__metadata__", {})
-            meta = dict(json.loads(header.get("meta", "{}")))
-        except (SafetensorError, ValueError, TypeError) as error:
-            raise MessageError(f"no readable message in {len(data)} bytes: {error}") from error
+            meta = remarks_from_json(header.get("meta", "{}"))
+        except (SafetensorError, ValueError, TypeError, KeyError) as error:  # KeyError: a dtype that torch lacks
+            raise MessageError(f"no readable message in {len(data)} bytes: {error!r}") from error
         if header.get("fedgen") != VERSION:
             raise MessageError(f"message of version {header.get('fedgen')!r}, this program reads {VERSION!r}")
         if kind is not None and header.get("kind") != kind:
@@ -109,7 +113,11 @@ def gaussian_to_message(gaussian: Gaussian, **meta: str) -> Message:
 
 
 def gaussian_to_sums(gaussian: Gaussian, **meta: str) -> Message:
-    """A summary in summable form: count, sum [D] and the upper triangle of the outer-product sum [D (D + 1) / 2]."""
+    """A summary in summable form: count, sum [D] and the upper triangle of the outer-product sum [D (D + 1) / 2].
+
+    The server takes n mean mean^T off again, which costs covariances about 1e-16 of the squared mean: nothing beside
+    usual features, but subtract a public constant from features whose mean is ten thousand standard deviations off.
+    """
     count, mean = gaussian.count, gaussian.mean
     outer = gaussian.covariance(ddof=0).mul_(count).addr_(mean, mean, alpha=count)
     tensors = {"count": torch.tensor(count, dtype=torch.float64), "sum": count * mean, "outer": pack(outer)}
@@ -199,8 +207,25 @@ def gaussian_from_message(message: Message) -> Gaussian:
         raise MessageError(f"the tensors of a {message.kind!r} message disagree: {error}") from error
 
 
+def remarks_from_json(text: str) -> dict[str, str]:
+    """The remarks in a JSON text; raises ValueError unless it is an object of strings."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("remarks are nested too deeply") from None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"remarks must be a JSON object of strings, got {text[:80]!r}")
+    return found
+
+
 def gaussian_from_sums(count: float, total: Tensor, packed: Tensor) -> Gaussian:
-    """The summary of count, sum [D] and packed outer-product sum; its scatter is what they say, noise included."""
+    """The summary of count, sum [D] and packed outer-product sum; its scatter is what they say, noise included.
+
+    Raises:
+        ValueError: if the sums disagree, or are of no feature.
+    """
+    if len(total) < 1:
+        raise ValueError("sums of no feature")
     mean = total / count
     return Gaussian(count, mean, scatter=unpack(packed, len(total)).addr_(mean, mean, alpha=-count))
 

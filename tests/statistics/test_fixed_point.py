@@ -125,5 +125,47 @@ def test_what_is_not_meant_to_be_encoded_or_decoded_is_refused() -> None:
         mask(encoded, 2, 2, seed=0)
     with pytest.raises(ValueError, match="clients must be at least 1, got 0"):
         FixedPoint(clients=0)
-    with pytest.raises(ValueError, match="bits must be -512 to 512, got 900"):
+    with pytest.raises(ValueError, match="bits must be -512 to 512, whole, got 900"):
         FixedPoint(clients=1, bits=900)
+    with pytest.raises(ValueError, match=r"whole, got 24\.5"):
+        FixedPoint(clients=1, bits={"score": 24.5})
+    with pytest.raises(MessageError, match="cannot be named 'messages'"):
+        fixed.encode(Message("kid", {**kid(1.0).tensors, "messages": torch.ones((), dtype=torch.float64)}))
+
+
+def test_more_messages_than_agreed_are_refused_since_their_sum_could_have_wrapped_around() -> None:
+    fixed = FixedPoint(clients=2, bits=24)
+    part = fixed.encode(kid(2.0**37))  # two make 2^62, four 2^63, which reads as -2^63
+    assert fixed.decode(add(part, part)).tensors["score"].item() == 2.0**38
+    with pytest.raises(MessageError, match="is of 4 messages, not of 1 to 2"):
+        fixed.decode(add(part, part, part, part))
+
+
+def test_a_sum_with_masks_left_over_is_refused_and_not_read_as_noise() -> None:
+    fixed = FixedPoint(clients=4)
+    masked = [mask(fixed.encode(sums(number)), number, 4, seed=7) for number in range(4)]
+    with pytest.raises(MessageError, match="masks are left over because clients are missing"):
+        fixed.decode(add(*masked[:3]))
+
+
+def test_negative_sums_at_the_edge_of_the_range_come_back_through_masks_that_wrap() -> None:
+    fixed = FixedPoint(clients=3, bits=0)
+    edge = float(2**63 // 3 - 2**12)
+    masked = [mask(fixed.encode(kid(-edge)), number, 3, seed=1) for number in range(3)]
+    assert fixed.decode(add(*masked)).tensors["score"].item() == -3 * edge
+
+
+def test_a_mask_is_uniform_over_all_64_bits() -> None:
+    fixed = FixedPoint(clients=2)
+    zeros = Message("sums", {"count": torch.zeros(()), "sum": torch.zeros(20_000), "outer": torch.zeros(1)})
+    drawn = mask(fixed.encode(zeros), 0, 2, seed=3).tensors["sum"]
+    ones = torch.stack([(drawn >> bit) & 1 for bit in range(64)]).double().mean(1)
+    assert (ones - 0.5).abs().max() < 5 * 0.5 / 20_000**0.5
+
+
+@pytest.mark.parametrize("remarks", ["{", "[1]", '{"a": 1}', "[" * 100_000])
+def test_remarks_of_a_stranger_are_refused_by_name(remarks) -> None:
+    encoded = FixedPoint(clients=2).encode(kid(1.0))
+    strange = Message("fixed-point", encoded.tensors, {**encoded.meta, "meta": remarks})
+    with pytest.raises(MessageError, match="'fixed-point' message is damaged"):
+        FixedPoint(clients=2).decode(strange)

@@ -94,7 +94,7 @@ def test_what_cannot_be_trusted_is_refused() -> None:
         Message.from_bytes(save({"count": torch.ones(())}))
     with pytest.raises(MessageError, match="needs the tensors"):
         Message.from_bytes(save({"count": torch.ones(())}, metadata={"fedgen": "1", "kind": "sums"}))
-    for meta in ("3", "[1]", "{"):
+    for meta in ("3", "[1]", "{", '{"a": 1}', "[[1, 2]]", "[" * 100_000):
         header = {"fedgen": "1", "kind": "sums", "meta": meta}
         with pytest.raises(MessageError, match="no readable message"):
             Message.from_bytes(save(dict(gaussian_to_sums(summarize(client(5))).tensors), metadata=header))
@@ -102,6 +102,16 @@ def test_what_cannot_be_trusted_is_refused() -> None:
         Message("rumour", {})
     with pytest.raises(MessageError, match="'sum' of a 'sums' message holds NaN"):
         Message("sums", {"count": torch.ones(()), "sum": torch.tensor([float("nan")]), "outer": torch.ones(1)})
+
+
+def test_numbers_of_other_kinds_are_refused_and_narrow_floats_do_not_narrow_the_sum() -> None:
+    one = torch.ones((), dtype=torch.float64)
+    for dtype in (torch.complex64, torch.float8_e4m3fn, torch.bool):
+        with pytest.raises(MessageError, match=f"'more' of a 'kid' message is {dtype}"):
+            Message("kid", {"count": one, "score": one, "within": one, "more": torch.ones(1).to(dtype)})
+    narrow = Message("kid", {"count": one, "score": torch.tensor(1.0, dtype=torch.float16), "within": one})
+    wide = Message("kid", {"count": one, "score": one * 1e6, "within": one})
+    assert float(add(narrow, wide).tensors["score"]) == 1_000_001  # float16 would say infinity
 
 
 def test_tensors_that_disagree_are_refused() -> None:
@@ -113,6 +123,8 @@ def test_tensors_that_disagree_are_refused() -> None:
     for bad in (torch.ones(2), torch.ones((), dtype=torch.int64)):
         with pytest.raises(MessageError, match="'count' of a 'sums' message must be floats on 0 axes"):
             Message("sums", {"count": bad, "sum": torch.ones(1), "outer": torch.ones(1)})
+    with pytest.raises(MessageError, match="of no feature"):
+        gaussian_from_message(Message("sums", {"count": one, "sum": torch.ones(0), "outer": torch.ones(0)}))
     images = {"count": 2 * one, "mean": torch.ones(3), "deviations": torch.ones(2, 3)}
     for shares in (torch.tensor([2.0, -1.0]), torch.ones(2)):
         with pytest.raises(MessageError, match="add up to 1"):
