@@ -38,23 +38,28 @@ class SummedKID:
     error: float
 
 
-def kid_message(client: KernelReference, generated: Tensor) -> Message:
+def kid_message(client: KernelReference, generated: Tensor, **meta: str) -> Message:
     """A client's part: the summable "kid" message of n_i, n_i KID_i and n_i A_i, exact.
 
     Args:
         client: `KernelReference.from_features([features])` of the client alone; it serves every checkpoint.
         generated: features [m, D], the same set at every client.
+        meta: remarks, such as the embedding's fingerprint and the checkpoint; messages with differing ones do not add.
 
     Raises:
         ValueError: for a reference of several clients, a kernel that has no sketch, or unusable features.
     """
     if len(client.counts) != 1:
         raise ValueError(f"a client's message is about its own images, got a reference of {len(client.counts)} clients")
-    meta = {"kernel": kernel_label(client.kernel, client.features.shape[1]), "estimator": client.estimator}
+    dim = client.features.shape[1]
+    made = {"kernel": kernel_label(client.kernel, dim), "dim": str(dim), "estimator": client.estimator}
+    made["generated"] = str(len(generated))
     count = client.counts[0]
     values = count, count * client.score(generated, errors=False).values["all"], count * float(client.within[0])
     names = ("count", "score", "within")
-    return Message("kid", {name: torch.tensor(v, dtype=torch.float64) for name, v in zip(names, values)}, meta)
+    return Message(
+        "kid", {name: torch.tensor(v, dtype=torch.float64) for name, v in zip(names, values)}, {**meta, **made}
+    )
 
 
 def kid_from_messages(total: Message, pool: KernelMoments | FourierMoments) -> SummedKID:
@@ -72,8 +77,12 @@ def kid_from_messages(total: Message, pool: KernelMoments | FourierMoments) -> S
     count, score, within = (float(total.tensors[name]) for name in ("count", "score", "within"))
     if count < 1 or abs(count - pool.count) > 0.5:
         raise MessageError(f"the messages are of {count:g} images, the sketch of {pool.count:g}; add the same clients'")
-    if total.meta.get("kernel") != pool.kernel:
-        raise MessageError(f"the messages are of the kernel {total.meta.get('kernel')}, the sketch of {pool.kernel}")
+    found = total.meta.get("kernel"), total.meta.get("dim")
+    if found != (pool.kernel, pool.made["dim"]):
+        raise MessageError(
+            f"the messages are of the kernel {found[0]} on {found[1]} features, the sketch of {pool.kernel} on "
+            f"{pool.made['dim']}"
+        )
     estimator = total.meta.get("estimator")
     if estimator not in ("u", "v"):
         raise MessageError(f"a 'kid' message names its estimator 'u' or 'v', got {estimator!r}")
@@ -89,7 +98,7 @@ def kernel_label(kernel: Kernel, dim: int) -> str:
         ValueError: for a kernel that has no sketch.
     """
     if isinstance(kernel, RBFKernel):
-        return f"rbf {kernel.sigma or dim**0.5!r}"
+        return f"rbf {float(kernel.sigma or dim**0.5)!r}"
     if kernel == PolynomialKernel() or kernel == PolynomialKernel(gamma=1 / dim):
         return "cubic"
     raise ValueError(f"no sketch for {kernel}: use PolynomialKernel() (KID's) or RBFKernel(sigma)")

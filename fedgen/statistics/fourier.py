@@ -5,6 +5,8 @@ sin <w, x> over a client's images, 2 q numbers, give its mean kernel with any ot
 error.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +16,15 @@ from torch import Tensor
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import CHUNK
 from fedgen.statistics.messages import Message, MessageError
-from fedgen.statistics.sketches import Estimate, check_dim, check_message, check_sizes, estimate, within_set
+from fedgen.statistics.sketches import (
+    Estimate,
+    check_alike,
+    check_dim,
+    check_message,
+    check_sizes,
+    estimate,
+    within_set,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +35,13 @@ class FourierMoments:
         count: images n.
         waves: E exp(i <w, x>) for each w, complex128 [q].
         sigma: the kernel's.
+        made: settings of the sketch: moments of other waves do not compare.
     """
 
     count: float
     waves: Tensor
     sigma: float
+    made: Mapping[str, str]
 
     @property
     def kernel(self) -> str:
@@ -37,7 +49,12 @@ class FourierMoments:
         return f"rbf {self.sigma!r}"
 
     def mean_kernel(self, other: "FourierMoments") -> Estimate:
-        """E k(x, y) over all pairs of this set's images with the other's; with itself, the diagonal is included."""
+        """E k(x, y) over all pairs of this set's images with the other's; with itself, the diagonal is included.
+
+        Raises:
+            ValueError: if the two were read by different sketches.
+        """
+        check_alike(self.made, other.made)
         return estimate((self.waves * other.waves.conj()).real)
 
     def within(self, estimator: Literal["u", "v"] = "u") -> Estimate:
@@ -45,7 +62,12 @@ class FourierMoments:
         return within_set(self.mean_kernel(self), self.count, 1.0, estimator)
 
     def mmd2(self, other: "FourierMoments", estimator: Literal["u", "v"] = "u") -> Estimate:
-        """MMD^2 between the sets; its error (that of "v") falls with the distance, since both share their waves."""
+        """MMD^2 between the sets; its error (that of "v") falls with the distance, since both share their waves.
+
+        Raises:
+            ValueError: if the two were read by different sketches, or as `within`.
+        """
+        check_alike(self.made, other.made)
         found = estimate((self.waves - other.waves).abs().square())
         bias = sum(side.mean_kernel(side).value - side.within(estimator).value for side in (self, other))
         return Estimate(found.value - bias, found.error)
@@ -62,7 +84,7 @@ class FourierSketch:
         sigma: the kernel's; sqrt(D) if None.
 
     Raises:
-        ValueError: for no feature, fewer than two waves, or a sigma that is not positive.
+        ValueError: for no feature, fewer than two waves, or a sigma that is not positive and finite.
     """
 
     dim: int
@@ -72,11 +94,15 @@ class FourierSketch:
 
     def __post_init__(self) -> None:
         check_sizes(self.dim, self.number)
-        if self.sigma is not None and not self.sigma > 0:
-            raise ValueError(f"sigma must be positive, got {self.sigma}")
+        if self.sigma is not None and not 0 < self.sigma < math.inf:
+            raise ValueError(f"sigma must be positive and finite, got {self.sigma}")
 
-    def message(self, features: Tensor) -> Message:
+    def message(self, features: Tensor, **meta: str) -> Message:
         """A client's part: the summable "fourier" message of features [n, D], cosines [q] and sines [q].
+
+        Args:
+            features: floating.
+            meta: remarks, such as the embedding's fingerprint; messages with differing ones do not add.
 
         Raises:
             ValueError: for unusable features, or another D.
@@ -89,7 +115,8 @@ class FourierSketch:
             angles = part.double() @ waves.T
             sums["cosines"] += angles.cos().sum(0)
             sums["sines"] += angles.sin().sum(0)
-        return Message("fourier", {"count": torch.tensor(len(features), dtype=torch.float64), **sums}, self.meta())
+        tensors = {"count": torch.tensor(len(features), dtype=torch.float64), **sums}
+        return Message("fourier", tensors, {**meta, **self.meta()})
 
     def read(self, total: Message) -> FourierMoments:
         """The server's part: the moments in a sum of messages.
@@ -102,11 +129,11 @@ class FourierSketch:
         if count < 1:
             raise MessageError(f"a 'fourier' message must count at least one image, got {count:g}")
         waves = torch.complex(total.tensors["cosines"], total.tensors["sines"]) / count
-        return FourierMoments(count, waves, self._sigma())
+        return FourierMoments(count, waves, self._sigma(), {**self.meta(), "number": str(self.number)})
 
     def meta(self) -> dict[str, str]:
         """The remarks of its messages: those of other settings do not add."""
         return {"seed": str(self.seed), "sigma": repr(self._sigma()), "dim": str(self.dim)}
 
     def _sigma(self) -> float:
-        return self.sigma or self.dim**0.5
+        return float(self.sigma or self.dim**0.5)  # 3 is 3.0

@@ -11,7 +11,8 @@ Other images, another embedding or another layer of the same images are further 
 
 Noise lifts the FID, more so with more features: project on public components first (`statistics.projection`), or
 use many images. Draws are of 52 bits, not of real numbers, as in all floating-point implementations; sums rounded by
-`statistics.fixed_point` do not show their low bits.
+`statistics.fixed_point` do not show their low bits. The accounting takes noise for exactly Gaussian: it leaves out this
+and that noise which clients share is rounded at each of them, both many orders below the noise.
 """
 
 import json
@@ -97,12 +98,17 @@ class Privacy:
 
     @cached_property
     def sigma(self) -> float:
-        """Standard deviation of the noise on the sum over clients."""
+        """Standard deviation of the noise on one message, or with sharers on the sum of so many."""
         return self.sensitivity * noise_multiplier(self.epsilon, self.delta, self.releases, self.accountant)
 
 
 def private_sums(
-    features: Tensor, privacy: Privacy, centre: Tensor | None = None, seed: int | None = None, client: int = 0
+    features: Tensor,
+    privacy: Privacy,
+    centre: Tensor | None = None,
+    seed: int | None = None,
+    client: int = 0,
+    **meta: str,
 ) -> Message:
     """A client's part: the summable "private-sums" message of features [n, D], clipped and with the client's noise.
 
@@ -113,6 +119,7 @@ def private_sums(
         seed: None takes noise from the system's secure source, for real use. A number makes it repeat, for experiments:
             whoever knows it removes the noise, and two releases of one seed and client differ by the data alone.
         client: its number, which tells its noise from that of others of the same seed.
+        meta: remarks, such as the embedding's fingerprint; messages with differing ones do not add.
 
     Raises:
         ValueError: for unusable features, or a centre of another D.
@@ -136,7 +143,7 @@ def private_sums(
         "outer": pack(outer) + noise[1 + dim :] * spread,
         "clients": torch.ones((), dtype=torch.float64),
     }
-    return Message("private-sums", tensors, _meta(privacy, centre))
+    return Message("private-sums", tensors, {**meta, **_meta(privacy, centre)})
 
 
 def private_gaussian(
@@ -149,17 +156,18 @@ def private_gaussian(
         privacy: as the clients had it.
         centre: likewise.
         project: what becomes of the negative eigenvalues that noise makes of small ones, at no cost in privacy.
-            "trace": the nearest positive semidefinite matrix of the same trace, which has no bias; "clamp": the
-            nearest one, whose trace is too large; "none": they stay, and where they take the FID's covariance term
-            below zero it reads 0, as if the generator were perfect.
+            "trace": the nearest positive semidefinite matrix of the same trace, since noise leaves the trace right on
+            average, though not the FID; "clamp": the nearest one, whose trace is too large; "none": they stay, and
+            where they take the FID's covariance term below zero it reads 0, as if the generator were perfect.
 
     Raises:
         MessageError: for another kind or promise, fewer messages than share the noise, or no two images beyond it.
     """
     if total.kind != "private-sums":
         raise MessageError(f"expected a 'private-sums' message, got {total.kind!r}")
-    if dict(total.meta) != _meta(privacy, centre):
-        raise MessageError(f"the message promises {dict(total.meta)}, expected {_meta(privacy, centre)}")
+    expected = _meta(privacy, centre)
+    if any(total.meta.get(name) != value for name, value in expected.items()):
+        raise MessageError(f"the message promises {dict(total.meta)}, expected {expected}")
     clients, count = float(total.tensors["clients"]), float(total.tensors["count"])
     if clients < privacy.sharers - 0.5:
         raise MessageError(
@@ -168,8 +176,8 @@ def private_gaussian(
         )
     if count < 2:
         raise MessageError(
-            f"a noised count of {count:.3g} (noise {privacy.sigma:.3g}) leaves no two images; take more images or "
-            "clients, or a larger epsilon"
+            f"a noised count of {count:.3g} (noise {privacy.sigma * (clients / privacy.sharers) ** 0.5:.3g}) leaves no "
+            "two images; take more images or clients, or a larger epsilon"
         )
     try:
         found = gaussian_from_sums(count, total.tensors["sum"], total.tensors["outer"])
@@ -226,4 +234,5 @@ def _origin(centre: Tensor | None, dim: int) -> Tensor:
 
 def _meta(privacy: Privacy, centre: Tensor | None) -> dict[str, str]:
     hashed = "0" if centre is None else hash_tensors([("centre", centre.double())])
-    return {"privacy": json.dumps(asdict(privacy), sort_keys=True), "centre": hashed}
+    numbers = {name: float(getattr(privacy, name)) for name in ("epsilon", "delta", "radius")}  # 1 is 1.0
+    return {"privacy": json.dumps(asdict(privacy) | numbers, sort_keys=True), "centre": hashed}

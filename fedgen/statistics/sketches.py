@@ -15,6 +15,7 @@ takes two rounds: first the sums, from which the server sends the pooled mean, t
 A server with the sketch of a generated set scores it against the pool itself, without asking the clients.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +54,7 @@ class KernelMoments:
         matrices: E z z^T and E h z z^T, each [D, D], divided by D.
         sketch: E psi of each sketch [q], divided by D^1.5.
         diagonal: E k(x, x).
+        made: settings of the sketch: moments of other signs, centres or D do not compare.
     """
 
     count: float
@@ -61,6 +63,7 @@ class KernelMoments:
     matrices: tuple[Tensor, Tensor]
     sketch: Tensor
     diagonal: float
+    made: Mapping[str, str]
 
     @property
     def kernel(self) -> str:
@@ -68,7 +71,12 @@ class KernelMoments:
         return "cubic"
 
     def mean_kernel(self, other: "KernelMoments") -> Estimate:
-        """E k(x, y) over all pairs of this set's images with the other's; with itself, the diagonal is included."""
+        """E k(x, y) over all pairs of this set's images with the other's; with itself, the diagonal is included.
+
+        Raises:
+            ValueError: if the two were read by different sketches.
+        """
+        check_alike(self.made, other.made)
         return estimate(self.sketch * other.sketch, self._smooth(other))
 
     def within(self, estimator: Literal["u", "v"] = "u") -> Estimate:
@@ -76,7 +84,12 @@ class KernelMoments:
         return within_set(self.mean_kernel(self), self.count, self.diagonal, estimator)
 
     def mmd2(self, other: "KernelMoments", estimator: Literal["u", "v"] = "u") -> Estimate:
-        """MMD^2 between the sets; its error (that of "v") falls with the distance, since both share their sketches."""
+        """MMD^2 between the sets; its error (that of "v") falls with the distance, since both share their sketches.
+
+        Raises:
+            ValueError: if the two were read by different sketches, or as `within`.
+        """
+        check_alike(self.made, other.made)
         smooth = self._smooth(self) + other._smooth(other) - 2 * self._smooth(other)
         found = estimate((self.sketch - other.sketch).square(), smooth)
         bias = sum(side.mean_kernel(side).value - side.within(estimator).value for side in (self, other))
@@ -116,8 +129,12 @@ class CubicSketch:
         if self.centre is not None and not (self.centre.shape == (self.dim,) and torch.isfinite(self.centre).all()):
             raise ValueError(f"centre must be {self.dim} finite numbers, got shape {tuple(self.centre.shape)}")
 
-    def message(self, features: Tensor) -> Message:
+    def message(self, features: Tensor, **meta: str) -> Message:
         """A client's part: the summable "cubic" message of features [n, D].
+
+        Args:
+            features: floating.
+            meta: remarks, such as the embedding's fingerprint; messages with differing ones do not add.
 
         Raises:
             ValueError: for unusable features, or another D.
@@ -143,7 +160,7 @@ class CubicSketch:
             "sketch": sketch,
             "diagonal": torch.tensor(diagonal, dtype=torch.float64),
         }
-        return Message("cubic", tensors, self.meta())
+        return Message("cubic", tensors, {**meta, **self.meta()})
 
     def read(self, total: Message, pooled: Gaussian) -> KernelMoments:
         """The server's part: the moments in a sum of messages.
@@ -180,7 +197,8 @@ class CubicSketch:
         roots = tuple(vector / dim**0.5 for vector in vectors)
         sketch = total.tensors["sketch"] / (count * dim**1.5)
         diagonal = float(total.tensors["diagonal"]) / count
-        return KernelMoments(count, h, (roots[0], roots[1], roots[2]), matrices, sketch, diagonal)
+        made = {**self.meta(), "number": str(self.number)}
+        return KernelMoments(count, h, (roots[0], roots[1], roots[2]), matrices, sketch, diagonal, made)
 
     def meta(self) -> dict[str, str]:
         """The remarks of its messages: those of other settings do not add."""
@@ -188,7 +206,7 @@ class CubicSketch:
         return {"seed": str(self.seed), "centre": centre, "dim": str(self.dim)}
 
     def _centre(self) -> Tensor:
-        return torch.zeros(self.dim, dtype=torch.float64) if self.centre is None else self.centre.double()
+        return torch.zeros(self.dim, dtype=torch.float64) if self.centre is None else self.centre.double().cpu()
 
     def _signs(self) -> Tensor:
         """Random signs int8 [q, 3, D]."""
@@ -228,10 +246,18 @@ def check_dim(features: Tensor, dim: int) -> Tensor:
     return features.detach().cpu()
 
 
+def check_alike(made: Mapping[str, str], other: Mapping[str, str]) -> None:
+    """Raises ValueError unless two sets' moments were read by the same sketch."""
+    if dict(made) != dict(other):
+        raise ValueError(
+            f"moments of different sketches do not compare: {dict(made)} and {dict(other)}; use one sketch"
+        )
+
+
 def check_message(message: Message, kind: str, meta: dict[str, str], number: int, name: str) -> None:
     """Raises MessageError unless a message is of the kind, made by these settings, with `number` entries in `name`."""
     if message.kind != kind:
         raise MessageError(f"expected a {kind!r} message, got {message.kind!r}")
-    if dict(message.meta) != meta or len(message.tensors[name]) != number:
+    if any(message.meta.get(key) != value for key, value in meta.items()) or len(message.tensors[name]) != number:
         found = f"{len(message.tensors[name])} members, {dict(message.meta)}"
         raise MessageError(f"the message was made by other settings: {found}, expected {number}, {meta}")

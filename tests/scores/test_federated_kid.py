@@ -83,11 +83,15 @@ def test_a_thousand_centred_sketches_give_the_constant_to_one_part_in_a_thousand
         assert 0 < found.error < 1e-3 * reference.gap
 
 
-def test_the_constant_is_the_same_for_every_generator() -> None:
-    side = cubic()
-    found = [kid_from_messages(total(None, "u", images(seed, 50, 0.5 + seed)), side) for seed in range(3)]
-    assert max(each.constant for each in found) == min(each.constant for each in found)
-    assert len({each.all for each in found}) == 3
+@pytest.mark.parametrize("estimator", ["u", "v"])
+def test_kid_all_is_wrong_by_the_same_for_every_generator_so_that_ranks_are_exact(estimator) -> None:
+    side, reference = cubic(50), KernelReference.from_features(CLIENTS, estimator=estimator)
+    sets = [images(seed, 50, 0.5 + seed) for seed in range(3)]
+    exact = [reference.score(each, errors=False).values["all"] for each in sets]
+    found = [kid_from_messages(total(None, estimator, each), side).all for each in sets]
+    errors = [value - expected for value, expected in zip(found, exact)]
+    assert max(errors) - min(errors) < 1e-12 * max(exact)
+    assert abs(errors[0]) > 1e-4  # the sketch's own
 
 
 def test_the_rbf_kernel_by_waves() -> None:
@@ -108,11 +112,20 @@ def test_messages_and_sketch_must_be_of_one_federation_and_kernel() -> None:
     part = kid_message(KernelReference.from_features([CLIENTS[0]]), GENERATED)
     with pytest.raises(MessageError, match="messages are of 21 images, the sketch of 271"):
         kid_from_messages(part, side)
-    with pytest.raises(MessageError, match=r"kernel rbf 4\.0, the sketch of cubic"):
+    with pytest.raises(MessageError, match=r"kernel rbf 4\.0 on 16 features, the sketch of cubic on 16"):
         kid_from_messages(total(RBFKernel(), "u"), side)
     with pytest.raises(MessageError, match="made differently"):
         add(part, kid_message(KernelReference.from_features([CLIENTS[0]], estimator="v"), GENERATED))
-    bad = Message("kid", part.tensors, {"kernel": "cubic", "estimator": "w"})
+    with pytest.raises(MessageError, match="made differently"):
+        add(part, kid_message(KernelReference.from_features([CLIENTS[0]]), GENERATED[:-1]))
+    with pytest.raises(MessageError, match="made differently"):
+        add(part, kid_message(KernelReference.from_features([CLIENTS[0][:, :8]]), GENERATED[:, :8]))
+    with pytest.raises(MessageError, match="made differently"):
+        add(part, kid_message(KernelReference.from_features([CLIENTS[0]]), GENERATED, embedding="b"))
+    smaller = CubicSketch(8, 10).message(CLIENTS[0][:, :8])
+    with pytest.raises(MessageError, match="cubic on 16 features, the sketch of cubic on 8"):
+        kid_from_messages(part, CubicSketch(8, 10).read(smaller, summarize(CLIENTS[0][:, :8])))
+    bad = Message("kid", part.tensors, {**part.meta, "estimator": "w"})
     with pytest.raises(MessageError, match="got 'w'"):
         kid_from_messages(
             bad, CubicSketch(DIM, 10).read(CubicSketch(DIM, 10).message(CLIENTS[0]), summarize(CLIENTS[0]))

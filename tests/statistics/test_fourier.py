@@ -68,5 +68,18 @@ def test_what_was_made_otherwise_is_refused() -> None:
     zero = {name: tensor * 0 for name, tensor in message.tensors.items()}
     with pytest.raises(MessageError, match="count at least one image, got 0"):
         sketch.read(Message("fourier", zero, message.meta))
-    with pytest.raises(ValueError, match="sigma must be positive, got 0"):
-        FourierSketch(DIM, sigma=0.0)
+    for sigma in (0.0, float("inf")):
+        with pytest.raises(ValueError, match=f"sigma must be positive and finite, got {sigma}"):
+            FourierSketch(DIM, sigma=sigma)
+    pool = sketch.read(message)
+    other = FourierSketch(DIM, 10, seed=1)
+    for compare in (pool.mmd2, pool.mean_kernel):
+        with pytest.raises(ValueError, match="moments of different sketches do not compare"):
+            compare(other.read(other.message(CLIENTS[0])))
+    with pytest.raises(MessageError, match="made differently"):
+        add(message, sketch.message(CLIENTS[1], embedding="b"))
+
+
+def test_a_whole_sigma_is_the_same_sketch() -> None:
+    whole, broken = FourierSketch(DIM, 10, sigma=3), FourierSketch(DIM, 10, sigma=3.0)
+    assert broken.read(add(whole.message(CLIENTS[0]), broken.message(CLIENTS[1]))).count == 39

@@ -116,6 +116,30 @@ def test_a_seed_repeats_the_noise_and_the_default_never_does() -> None:
     assert not torch.equal(noises(PRIVACY, 1, seed=None)["outer"], noises(PRIVACY, 1, seed=None)["outer"])
 
 
+def test_secure_noise_has_the_promised_variance_and_nothing_in_common_between_numbers_and_releases() -> None:
+    """Numbers of one message, and messages after one another as of several clients, are uncorrelated."""
+    shared = replace(PRIVACY, sharers=4)
+    found = noises(shared, 3000, seed=None)
+    whole = torch.cat([found["count"].unsqueeze(1) - 1, found["sum"], found["outer"]], 1) / (shared.sigma / 2)
+    expected = torch.tensor([1, 1, 1, 1, 1, 0.5, 0.5, 1, 0.5, 1], dtype=torch.float64)
+    torch.testing.assert_close(whole.var(0), expected, rtol=6 * (2 / 3000) ** 0.5, atol=0)
+    assert float(torch.corrcoef(whole.T).fill_diagonal_(0).abs().max()) < 6 / 3000**0.5
+    assert float((whole[1:] * whole[:-1]).mean(0).abs().max()) < 6 / 3000**0.5
+
+
+def test_whole_numbers_promise_what_floats_do() -> None:
+    """A recipe's 1 at one client is another's 1.0."""
+    parts = [private_sums(images(i, 900), Privacy(e, 1e-5, r), seed=0) for i, (e, r) in enumerate(((8, 3), (8.0, 3.0)))]
+    assert private_gaussian(add(*parts), Privacy(8.0, 1e-5, 3)).dim == 5
+
+
+def test_messages_of_other_embeddings_do_not_add_and_remarks_stand_beside_the_promise() -> None:
+    first = private_sums(images(0, 900), PRIVACY, seed=0, embedding="a")
+    with pytest.raises(MessageError, match="made differently"):
+        add(first, private_sums(images(1, 900), PRIVACY, seed=0, client=1, embedding="b"))
+    assert private_gaussian(first, PRIVACY).dim == 5
+
+
 def test_the_secure_source_is_normal() -> None:
     outer = private_sums(torch.zeros(1, 120), replace(PRIVACY, count="public")).tensors["sum"] / PRIVACY.sigma
     more = [private_sums(torch.zeros(1, 120), PRIVACY).tensors["sum"] / PRIVACY.sigma for _ in range(40)]
@@ -219,8 +243,12 @@ def test_what_would_break_the_promise_is_refused() -> None:
     with pytest.raises(MessageError, match="'private-sums' with private_gaussian"):
         gaussian_from_message(messages[0])
     lost = Message("private-sums", {**messages[0].tensors, **numbers(count=-4, clients=3)}, messages[0].meta)
-    with pytest.raises(MessageError, match="leaves no two images"):
+    with pytest.raises(MessageError, match=rf"noise {shared.sigma:.3g}\) leaves no two images"):
         private_gaussian(lost, shared)
+    each = private_sums(images(0, 2), PRIVACY, seed=0)
+    lost = Message("private-sums", {**each.tensors, **numbers(count=-4, clients=4)}, each.meta)
+    with pytest.raises(MessageError, match=rf"noise {2 * PRIVACY.sigma:.3g}\) leaves no two images"):
+        private_gaussian(lost, PRIVACY)  # four messages, each with the whole noise
 
 
 @pytest.mark.parametrize(

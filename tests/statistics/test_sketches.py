@@ -95,6 +95,24 @@ def test_mmd2_between_two_sets_from_their_sketches_alone() -> None:
     assert same.error == 0
 
 
+def test_moments_of_different_sketches_do_not_compare() -> None:
+    """Other signs, another centre or another D gave a number, and a wrong one."""
+    mean = torch.cat(CLIENTS).mean(0)
+    base = sketched(mean)
+    for other in (sketched(mean, seed=1), sketched(None), sketched(mean, number=200)):
+        for compare in (base.mmd2, base.mean_kernel):
+            with pytest.raises(ValueError, match="moments of different sketches do not compare"):
+                compare(other)
+
+
+def test_remarks_keep_embeddings_apart() -> None:
+    sketch = CubicSketch(DIM, 10)
+    first = sketch.message(CLIENTS[0], embedding="a")
+    with pytest.raises(MessageError, match="made differently"):
+        add(first, sketch.message(CLIENTS[1], embedding="b"))
+    assert sketch.read(first, summarize(CLIENTS[0])).count == len(CLIENTS[0])
+
+
 def test_a_message_is_what_its_formulas_say_on_one_image() -> None:
     sketch = CubicSketch(2, number=3, seed=1, centre=torch.tensor([1.0, 0.0], dtype=torch.float64))
     message = sketch.message(torch.tensor([[3.0, 4.0]]))
