@@ -153,8 +153,8 @@ class ClassFederation:
         sizes = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
         whose = ", ".join(self.classes) if len(self.classes) <= 10 else f"{len(self.classes)} classes"
         return (
-            f"clients: {self.clients.examples.name}, {whose}, {sizes} images each; generators: {number or len(self.recipes)} of "
-            f"{self.makers.examples.name}, {self.num_images:,} images each"
+            f"clients: {self.clients.examples.name}, {whose}, {sizes} images each; generators: "
+            f"{number or len(self.recipes)} of {self.makers.examples.name}, {self.num_images:,} images each"
         )
 
     def _other_makers(self, data: str) -> Source:

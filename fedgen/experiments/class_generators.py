@@ -92,7 +92,8 @@ def class_generators(
     ]
     rows, dealings = (rows_over(scores, CLIENTS, list(kinds)), dealings_over(scores, list(kinds), controls))
     titles = {name: title(name, components) for name in TITLES}
-    figure = draw(rows, dealings, found["scores"], kinds, titles, places.describe(), study.path(FIGURE))
+    real = scores[REAL][CLIENTS]
+    figure = draw(rows, dealings, found["scores"], kinds, titles, real, places.describe(), study.path(FIGURE))
     study.report(tables, figure)
 
 

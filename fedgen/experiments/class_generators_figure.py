@@ -20,6 +20,7 @@ def draw(
     found: Mapping[str, Mapping[str, Any]],
     kinds: Mapping[str, str],
     titles: Mapping[str, str],
+    real: Mapping[str, Mapping[str, Any]],
     heading: str,
     path: Path,
 ) -> Path:
@@ -31,6 +32,7 @@ def draw(
         found: of each score, as `compare` gives it.
         kinds: of each generator.
         titles: scores by what to call them.
+        real: scores of held-out real images over the clients.
         heading: of the whole figure.
         path: of the PNG.
     """
@@ -39,7 +41,7 @@ def draw(
     figure = Figure(figsize=(4.3 * len(titles), 7.4), layout="constrained")
     panels = figure.subplots(2, len(titles), squeeze=False)
     for (above, below), (score, title) in zip(panels.T, titles.items()):
-        draw_kinds(above, rows, score, title, kinds, found[score]["evidence"])
+        draw_kinds(above, rows, score, title, kinds, found[score]["evidence"], real[score])
         known = [control for control in controls if score in next(iter(control.values()))]
         others = [gaps_of(control, score) for control in known]
         draw_gap(below, column(rows, score, "avg"), gaps_of(rows, score), title, f"{title} avg", others)
@@ -49,7 +51,13 @@ def draw(
 
 
 def draw_kinds(
-    axes: Any, rows: Rows, score: str, title: str, kinds: Mapping[str, str], pairs: Sequence[Sequence[int]]
+    axes: Any,
+    rows: Rows,
+    score: str,
+    title: str,
+    kinds: Mapping[str, str],
+    pairs: Sequence[Sequence[int]],
+    real: Mapping[str, Any],
 ) -> None:
     """avg (across) against all (up) of each generator with its errors, by kind; the clearest inverted pairs joined.
 
@@ -60,6 +68,7 @@ def draw_kinds(
         title: what to call it.
         kinds: of each generator.
         pairs: of places, inverted beyond their errors.
+        real: avg and all of held-out real images.
     """
     avg, everyone = column(rows, score, "avg"), column(rows, score, "all")
     errors = errors_of(rows, score, "avg"), errors_of(rows, score, "all")
@@ -73,6 +82,7 @@ def draw_kinds(
         own = [place for place, name in enumerate(rows) if kinds[name] == kind]
         points = [avg[place] for place in own], [everyone[place] for place in own]
         axes.scatter(*points, s=15, marker=MARKERS[kind], color=COLOURS[kind], linewidths=0, zorder=3, label=kind)
+    axes.scatter([real["avg"]], [real["all"]], s=60, marker="*", color="black", linewidths=0, label="real images")
     axes.set_xlabel(f"{title} avg")
     axes.set_ylabel(f"{title} all")
     axes.grid(alpha=0.25)
