@@ -65,7 +65,11 @@ def private_scores(
     multipliers = study.step("multipliers", noise_multipliers)
     measured = sketch_jobs(numbers, 4 * draws, seed)
     sketches = study.each("sketches", measured, lambda job: job(), unit="sketches")
-    tables: list[Table | str] = [size_table(sizes), noise_table(noise), sketch_table(sketches)]
+    tables: list[Table | str] = [
+        size_table(sizes),
+        noise_table(noise, images, draws),
+        sketch_table(sketches, 4 * draws),
+    ]
     study.report([*tables, *outcomes(exact, multipliers, noise, sketches)], draw(noise, sketches, study.path(FIGURE)))
 
 
@@ -123,9 +127,12 @@ def in_bytes(number: int) -> str:
     return f"{number} B"
 
 
-def noise_table(noise: Mapping[str, Mapping[str, Any]]) -> Table:
+def noise_table(noise: Mapping[str, Mapping[str, Any]], images: int, draws: int) -> Table:
     """FID-all without noise, and by epsilon what noise adds: its mean and standard deviation over the draws."""
-    table = Table(title=f"what noise adds to FID-all (10 clients, delta = {DELTA:g}, R = {RADIUS:g})")
+    table = Table(
+        title=f"what noise adds to FID-all ({images:,} images of {CLIENTS} clients,\n"
+        f"delta = {DELTA:g}, R = {RADIUS:g}, noise shared; mean ± deviation of {draws} draws)"
+    )
     for heading in ("spectrum, D", "eps", "same trace", "clamped", "unprojected", "lost"):
         table.add_column(heading, justify="left" if heading == "spectrum, D" else "right")
     for name, row in noise.items():
@@ -136,13 +143,17 @@ def noise_table(noise: Mapping[str, Mapping[str, Any]]) -> Table:
             lost = f"{cell['lost']}/{len(cell['none'])}" if cell["lost"] else ""
             first = names[position] if position < len(names) else ""
             table.add_row(first, f"{epsilon:g}", *added, lost, end_section=epsilon == EPSILONS[-1])
-    table.caption = "lost: unprojected, the covariance term fell below 0 and reads 0,\nas a perfect generator's would"
+    clipped = max(row["clipped"] for row in noise.values())
+    table.caption = (
+        "lost: unprojected, the covariance term fell below 0 and reads 0,\nas a perfect generator's would; "
+        f"at most {clipped:.1%} of images are clipped"
+    )
     return table
 
 
-def sketch_table(sketches: Mapping[str, Mapping[str, Any]]) -> Table:
+def sketch_table(sketches: Mapping[str, Mapping[str, Any]], seeds: int) -> Table:
     """KID-all by form and number of sketches: real and stated error, relative to it."""
-    table = Table(title="error of KID-all by sketches, relative to it (D = 64, 1,000 images)")
+    table = Table(title=f"error of KID-all by sketches, relative to it\n(D = 64, 1,000 images, rms of {seeds} seeds)")
     for heading in ("sketch, q", "KID-all", "error", "stated"):
         table.add_column(heading, justify="left" if heading == "sketch, q" else "right")
     for name, row in sketches.items():

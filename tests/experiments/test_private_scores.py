@@ -60,12 +60,38 @@ def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(tmp_path, cap
     strong, weak = noise["flat 8"]["0.1"]["clamp"], noise["flat 8"]["8.0"]["clamp"]
     assert min(strong) > 10 * max(map(abs, weak))
     assert "as expected: FID-all and KID-avg from sums are those on features" in first
+    assert "5,000 images of 10 clients" in first
+    assert "mean ± deviation of 2 draws" in first
+    assert "of images are clipped" in first
+    assert "rms of 8 seeds" in first
     assert "as expected: exact accounting takes 77% of the textbook's noise" in first
     assert (tmp_path / "private_scores.png").read_bytes().startswith(b"\x89PNG")
     for name in ("message_sizes", "exactness", "noise_bias", "noise_multipliers"):
         monkeypatch.setattr(experiment, name, None)
     experiment.private_scores(tmp_path, quick=True)
     assert capsys.readouterr().out == first
+
+
+def test_interrupted_in_its_noise_it_goes_on_where_it_was(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(experiment, "DIMS", (4, 8))
+    monkeypatch.setattr(experiment, "SIZES", (8,))
+    monkeypatch.setattr(experiment, "SKETCHES", (50, 200))
+    real, seen = measures.noise_bias, []
+
+    def noise_bias(toy: Toy, draws: int):
+        seen.append(toy)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return real(toy, draws)
+
+    monkeypatch.setattr(experiment, "noise_bias", noise_bias)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.private_scores(tmp_path / "stopped", quick=True)
+    experiment.private_scores(tmp_path / "stopped", quick=True)
+    assert [(toy.spectrum, toy.dim) for toy in seen[2:]] == [("falling", 4), ("falling", 4), ("falling", 8)]
+    experiment.private_scores(tmp_path / "whole", quick=True)
+    stopped, whole = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("stopped", "whole"))
+    assert stopped["numbers"]["noise"] == whole["numbers"]["noise"]
 
 
 def test_too_little_is_refused_before_any_work(tmp_path):
