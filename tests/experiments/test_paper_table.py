@@ -8,6 +8,12 @@ import torch
 
 from fedgen.experiments import paper_table as experiment
 
+
+@pytest.fixture(autouse=True)
+def _few_subsets(monkeypatch):
+    monkeypatch.setattr("fedgen.experiments.subset_kid.SUBSETS", 4)
+
+
 HEADER = "class,fid_all,fid_avg,kid_all,kid_avg\n"
 
 
@@ -57,6 +63,19 @@ def test_noise_of_the_gaps_explains_the_printed_inversions(tmp_path, capsys, mon
     monkeypatch.setattr(experiment, "explain", None)
     experiment.paper_table(table, tmp_path / "out", quick=True)
     assert capsys.readouterr().out == printed
+
+
+def test_without_the_table_it_shows_what_random_subsets_do_to_constant_gaps(tmp_path, capsys):
+    experiment.paper_table(None, tmp_path, quick=True)
+    printed = capsys.readouterr().out
+    assert "as expected: all images invert 0 pairs by KID" in printed
+    assert "as expected: rounding alone inverts 0" in printed
+    assert "--table FILE.csv reads it again" in " ".join(printed.split())
+    rows = json.loads((tmp_path / "results.json").read_text())["numbers"]["subsets"].values()
+    gaps = {kind: [row[kind]["avg"] - row[kind]["all"] for row in rows] for kind in ("exact", "subsets")}
+    assert max(gaps["exact"]) - min(gaps["exact"]) < 1e-12
+    assert max(gaps["subsets"]) - min(gaps["subsets"]) > 1e-3
+    assert (tmp_path / "subset_kid.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
