@@ -27,7 +27,7 @@ class FederatedScore:
         client_error_parts: {"generated": [K], "real": [K]}, their parts as in `error_parts`.
         errors_over_clients: standard errors of "avg" and "all" where the clients stand for others that might have been
             there, each with its images: they say how far the values hold beyond these clients. With more than one
-            client; not part of `errors`, which are for these clients.
+            client; not part of `errors`, which are for these clients. The one generated set's own part is not in them.
         higher_is_better: whether a better generated set scores higher.
     """
 

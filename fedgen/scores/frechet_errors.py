@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.frechet_slopes import PoolSlopes
-from fedgen.scores.roots import Roots, coordinates, factor
+from fedgen.scores.roots import Roots, coordinates, factor, in_float32
 from fedgen.scores.uncertainty import Spectrum, influence, mean_variance, spectrum
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import Gaussian
@@ -190,7 +190,8 @@ class InfluenceErrors:
 
 def _influence_at_places(rows: Tensor, seen: Spectrum, places: Tensor, shift: Tensor, scale: float) -> Tensor:
     """h(x) [p] at coordinates of images: `shift` is the mean minus the generator's, `scale` n / (n - ddof)."""
-    deviations = places.to(rows) @ rows
+    single, unit = in_float32(rows)
+    deviations = (places @ single).to(rows) * unit
     return influence(deviations.square().sum(1), deviations @ shift, seen.at_coordinates(places), scale)
 
 

@@ -63,12 +63,12 @@ class Spectrum:
 
     def at_coordinates(self, coordinates: Tensor) -> Tensor:
         """z^T (R_i C R_i^T)^(1/2) z [p] for k = 1 and coordinates z [p, r]: the map i -> C at the points z R_i."""
-        return (coordinates.to(self.vectors) @ self.vectors[0]).square() @ self.roots()[0]
+        return (coordinates @ self.vectors[0].to(coordinates)).square().double() @ self.roots()[0]
 
     def at_others(self, rows: Tensor, deviations: Tensor) -> Tensor:
         """y^T (R_i C R_i^T)^(-1/2) y [k, p] with y = R_i x: the map C -> i at points x [p, D], for R_i [k, r, D].
 
-        In float32, good to six digits: rounding of y is divided by roots no smaller than 1e-8 of the largest.
+        In float32, good to six digits: the square of y's rounding is 1e-14, and roots below 1e-8 of the largest are 0.
         """
         size = self.roots()
         if not size.shape[1]:  # a constant client
