@@ -65,7 +65,7 @@ def draw_gap(
     """
     for number, control in enumerate(controls):
         label = "IID clients of the same sizes" if number == 0 else None
-        axes.plot(x, control, color=CONTROL, marker=".", markersize=3, linewidth=0, alpha=0.6, label=label)
+        axes.plot(x, control, color=CONTROL, marker=".", markersize=5, linewidth=0, alpha=0.6, label=label)
     axes.plot(x, gaps, color="0.2", marker="o", markersize=3, linewidth=0, label="the clients")
     low, high = min([*gaps, *(g for control in controls for g in control)]), max(gaps)
     if high - low < 1e-6 * max(abs(high), abs(low), 1e-12):  # a flat line, not the noise of its last digits
