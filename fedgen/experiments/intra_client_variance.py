@@ -120,11 +120,10 @@ def table_of(found: dict[str, Any], places: Neighbourhoods) -> Table:
     """A line for each number of neighbours and score."""
     table = Table(
         title=f"{places.anchors} anchors x {len(places.sizes)} sizes; inverted: pairs of all generators",
-        caption="least at: M where the mean over anchors is least; falls and rises: anchors whose own curve is least"
-        " at an inner M",
+        caption="least at: M where the mean over anchors is least; inside: anchors whose own curve is least at an inner M",
         caption_justify="left",
     )
-    headings = ("K", "score", "avg least at", "all least at", "avg falls and rises", "all", "tau", "inverted", "IID")
+    headings = ("K", "score", "avg least at", "all least at", "avg inside", "all inside", "tau", "inverted", "IID")
     for heading in (*headings, "avg - all"):
         table.add_column(heading, justify="left" if heading == "score" else "right")
     for count, own in found.items():
@@ -141,7 +140,7 @@ def table_of(found: dict[str, Any], places: Neighbourhoods) -> Table:
                 "-" if row["tau"] is None else f"{row['tau']:.3f}",
                 f"{row['inverted']:,}",
                 ", ".join(f"{number:,}" for number in row["control inverted"]) or "-",
-                f"{gap['min']:.5g} to {gap['max']:.5g}",
+                f"{gap['min']:.4g} to {gap['max']:.4g}",
             )
     return table
 
@@ -181,7 +180,8 @@ def draw(
         name = title_of(count)
         own = {how: curves(scores, name, "fid", how) for how in ("avg", "all")}
         floor = floors[str(count)]["fid"]
-        draw_bands(column[0], places.sizes, own, "FID", SIZE, {how: floor[how] for how in own})
+        floors_of, first = {how: floor[how] for how in own}, count == clients[0]
+        draw_bands(column[0], places.sizes, own, "FID", SIZE, floors_of, legend=first)
         column[0].set_title(f"K = {count}: {count + 1} images a client", fontsize=10)
         draw_path(column[1], places.sizes, own["avg"], own["all"], "FID")
         points = draw_ranks(column[2], own["avg"], own["all"], places.sizes, "FID")
