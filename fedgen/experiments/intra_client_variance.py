@@ -120,7 +120,7 @@ def table_of(found: dict[str, Any], places: Neighbourhoods) -> Table:
     """A line for each number of neighbours and score."""
     table = Table(
         title=f"{places.anchors} anchors x {len(places.sizes)} sizes; inverted: pairs of all generators",
-        caption="least at: M where the mean over anchors is least; inside: anchors whose own curve is least at an inner M",
+        caption="least at: M where anchors' mean is least; inside: anchors whose own curve is least at an inner M",
         caption_justify="left",
     )
     headings = ("K", "score", "avg least at", "all least at", "avg inside", "all inside", "tau", "inverted", "IID")
