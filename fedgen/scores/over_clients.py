@@ -5,7 +5,7 @@ influence over its images. What these errors hold of the real images' spread the
 generated set is one and the same for all clients, and its own spread (`error_parts["generated"]`) is not in them.
 
 Measured on Gaussians, 20 clients of 20 to 60 images drawn anew 150 times, as the spread of the values over the errors:
-0.91 to 1.08 for FID, KID, sliced distances and log-densities. Where the generated set is about the population itself,
+0.90 to 1.08 for FID, KID, sliced distances and log-densities. Where the generated set is about the population itself,
 those of all are up to 1.5 times too large (a first-order influence vanishes there), and as a jackknife's, those of
 precision-all, density-all and coverage-all up to 1.9 times. With few clients take Student's quantile of K - 1 degrees:
 of 5 clients, value +- 1.96 errors holds the expectation in 70 to 86 percent of the draws.
