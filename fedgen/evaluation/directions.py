@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.records import BALANCED, ScoreRecord
 
-BALANCED = "memorisation"  # neither way is better, so it ranks nothing unless it is asked for
-BALANCE = "memorisation: 0.5 is the value of a generator without memory, 1 of one that copies"
+ABOUT_BALANCE = "nearest 0.5, the value of a generator without memory, is best for memorisation (1: one that copies)"
 
 
 def title_of(score: str) -> str:
@@ -28,11 +27,10 @@ def axis_of(record: ScoreRecord) -> str:
 def say_directions(records: Sequence[ScoreRecord]) -> str:
     """The same for several scores, naming those that differ from the others."""
     higher = list(dict.fromkeys(record.score for record in records if record.higher_is_better))
-    lower = list(dict.fromkeys(record.score for record in records if not record.higher_is_better))
-    if not higher:
-        words = "lower is better"
-    elif not lower:
-        words = "higher is better"
+    others = list(dict.fromkeys(record.score for record in records if not record.higher_is_better))
+    lower = [score for score in others if score != BALANCED]
+    if higher and lower:
+        words = [f"higher is better for {', '.join(higher)}, lower for {', '.join(lower)}"]
     else:
-        words = f"higher is better for {', '.join(higher)}, lower for {', '.join(lower)}"
-    return f"{words}; {BALANCE}" if BALANCED in lower else words
+        words = ["higher is better"] * bool(higher) + ["lower is better"] * bool(lower)
+    return "; ".join([*words, ABOUT_BALANCE] if BALANCED in others else words)

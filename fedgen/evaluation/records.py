@@ -1,6 +1,7 @@
 """Score records: what is stored of every measured score, and the names of the columns that they form."""
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
@@ -8,8 +9,12 @@ from typing import Any
 MODEL, FLOOR = "model", "floor"
 # scores by which more is better; by all others less is
 HIGHER_IS_BETTER = frozenset({"precision", "recall", "density", "coverage", "is", "ll"})
+BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name
 OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is"})
+# JSON has no words for these (a log-density of zero, a critic that diverged), so they are stored as text
+NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+NUMBERS = ("value", "standard_error", "error_over_clients", "error_parts", "terms", "per_client", "per_client_errors")
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,23 @@ class ScoreRecord:
 
     @property
     def badness(self) -> float:
-        """The value with the sign by which less is better, whatever the score."""
+        """A number by which less is better, whatever the score: the value with a sign, or its distance from balance.
+
+        A value that is no number is worse than any other.
+        """
+        if math.isnan(self.value):
+            return math.inf
+        if self.score == BALANCED:
+            return abs(self.value - BALANCE)
         return -self.value if self.higher_is_better else self.value
 
     @property
     def generated_error(self) -> float:
-        """Standard error over generated images alone, the part in which models scored on the same clients differ."""
-        return self.error_parts.get("generated", self.standard_error or 0.0)
+        """Standard error over generated images alone, the part in which models scored on the same clients differ.
+
+        0 for a score that generated images have no part in, such as ll; the whole error where no parts are known.
+        """
+        return self.error_parts.get("generated", 0.0) if self.error_parts else self.standard_error or 0.0
 
     @property
     def is_floor(self) -> bool:
@@ -114,10 +129,14 @@ class ScoreRecord:
         return bool({self.embedding, self.name, f"{self.embedding}/{self.score}"} & set(self.optimised_on))
 
     def to_json(self) -> dict[str, Any]:
-        """The record as plain types; empty lists, dictionaries and notes are left out where `from_json` knows them."""
+        """The record as plain types; empty lists, dictionaries and notes are left out where `from_json` knows them.
+
+        Numbers that are not finite, which JSON does not have, become "inf", "-inf" and "nan".
+        """
         required = {f.name for f in fields(self) if f.default is MISSING and f.default_factory is MISSING}
         values = asdict(self)
-        return {name: value for name, value in values.items() if name in required or value not in ([], {}, "")}
+        kept = {name: value for name, value in values.items() if name in required or value not in ([], {}, "")}
+        return {name: _written(value) for name, value in kept.items()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "ScoreRecord":
@@ -128,7 +147,7 @@ class ScoreRecord:
         """
         known = {f.name for f in fields(cls)}
         try:
-            record = cls(**{name: value for name, value in values.items() if name in known})
+            record = cls(**{n: _read(value) if n in NUMBERS else value for n, value in values.items() if n in known})
         except TypeError as error:
             raise ValueError(f"not a score record: {error}") from error
         if not isinstance(record.value, (int, float)):
@@ -179,6 +198,24 @@ def by_column(records: Sequence[ScoreRecord], columns: Columns | None = None) ->
 def unique(records: Iterable[ScoreRecord]) -> list[ScoreRecord]:
     """The records with the later of two that share an identity, in the order of first appearance."""
     return list({record.identity: record for record in records}.values())
+
+
+def _written(value: Any) -> Any:
+    """A value of plain types, with numbers that are not finite as text."""
+    if isinstance(value, dict):
+        return {key: _written(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_written(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _read(value: Any) -> Any:
+    """Numbers that `_written` gave."""
+    if isinstance(value, dict):
+        return {key: _read(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_read(part) for part in value]
+    return NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def _round(record: ScoreRecord) -> int:

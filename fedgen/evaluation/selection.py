@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedgen.evaluation.directions import BALANCED
-from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.run import Run
 from fedgen.evaluation.splits import REPORT
 from fedgen.scores import rankings
@@ -75,7 +74,8 @@ class Comparison:
 
 
 def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLUMN) -> list[Ranked]:
-    """The scored checkpoints, best first: the lowest value, or the highest where higher is better.
+    """The scored checkpoints, best first: the lowest value, the highest where higher is better, or for memorisation the
+    nearest to 0.5.
 
     The earlier of equals comes first.
 

@@ -14,7 +14,10 @@ def test_one_direction_is_said_once_and_two_by_name():
 
 def test_memorisation_is_best_at_a_half():
     both = [record("fid"), record("memorisation")]
-    assert say_directions(both).endswith("0.5 is the value of a generator without memory, 1 of one that copies")
+    assert say_directions(both).startswith("lower is better; nearest 0.5, the value of a generator without memory")
+    assert say_directions(both[1:]).startswith("nearest 0.5")
+    mixed = say_directions([record("recall"), *both])
+    assert mixed.startswith("higher is better for recall, lower for fid; nearest 0.5")
     assert direction_of(both[1]) == "0.5: no memory"
 
 

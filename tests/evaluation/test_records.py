@@ -1,6 +1,7 @@
 """Records and the columns they form."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -83,3 +84,24 @@ def test_models_scored_on_the_same_clients_differ_by_the_generated_part_of_their
     assert record(error_parts={"generated": 0.05, "real": 0.09}).generated_error == 0.05
     assert record(standard_error=0.1).generated_error == 0.1
     assert record(standard_error=None).generated_error == 0.0
+    assert record("ll", error_parts={"real": 0.1}).generated_error == 0.0
+
+
+def test_numbers_that_json_does_not_have_are_stored_as_text():
+    numbers = {"per_client": [-math.inf, -2.0], "per_client_errors": [math.inf, 0.1], "error_over_clients": math.inf}
+    names = {"client_names": ["inf", "nan"]}
+    lost = record("ll", value=-math.inf, standard_error=math.inf, error_parts={"real": math.inf}, **numbers, **names)
+    text = json.dumps(lost.to_json(), allow_nan=False)
+    assert ScoreRecord.from_json(json.loads(text)) == lost
+    old = json.loads(json.dumps({**record().to_json(), "value": -math.inf}))
+    assert ScoreRecord.from_json(old).value == -math.inf
+
+
+def test_memorisation_is_worse_the_farther_from_a_half():
+    values = [record("memorisation", value=value).badness for value in (0.5, 0.6, 0.1)]
+    assert values == sorted(values)
+    assert values[0] == 0
+
+
+def test_what_is_no_number_is_worst():
+    assert record(value=math.nan).badness == record("precision", value=math.nan).badness == math.inf
