@@ -177,6 +177,8 @@ def _targets(settings: Any) -> list[Path]:
         raise ValueError("--preset torch-fidelity or clean-fid, and --kid_subset_size, are for --reference")
     if settings.reference and settings.preset in PRESETS:
         raise ValueError(f"--preset {settings.preset} is for --clients, of which there may be one")
+    if settings.reference and settings.aggregates:
+        raise ValueError("--aggregates are means over --clients; one --reference has none")
     if settings.preset == CLEAN and settings.kid_subset_size:
         raise ValueError("--kid_subset_size is for torch-fidelity's kid; clean-fid draws its subsets without a seed")
     if settings.save_statistics and settings.save_statistics == settings.save_features:

@@ -167,6 +167,7 @@ def test_counts_are_given_by_name(root, capsys):
         (["--clients", "data/alpha", "--output", "generated/x.json"], "lies among the images of generated"),
         (["--clients", "data/alpha", "--output", "data/x/y.json", "--embedding", "pixel"], "did you mean pixels"),
         (["--clients", "data/alpha", "--save_statistics", "s", "--save_features", "s"], "give two folders"),
+        (["--reference", "data/alpha", "--aggregates", "power-2"], "--aggregates are means over --clients"),
         (["--reference", "data/alpha", "--preset", "clean-fid", "--kid_subset_size", "9"], "without a seed"),
         (["--clients", "data/alpha", "--embedding", "pixel"], "did you mean pixels"),
         (["--clients", "data/alpha", "--output", "generated/000.png/x.json"], "cannot write in generated/000.png"),

@@ -51,6 +51,18 @@ def applies(name: str, choice: ScoreChoice) -> bool:
     return choice.has_powers and (power <= 1 if choice.higher_is_better else power >= 1)
 
 
+def check_aggregates(aggregates: Sequence[str], choices: Sequence[ScoreChoice]) -> None:
+    """Nothing, where every aggregate applies to one of the scores at least; ValueError otherwise, naming it."""
+    for name in aggregates:
+        if not any(applies(name, choice) for choice in choices):
+            scores = ", ".join(dict.fromkeys(choice.name for choice in choices))
+            raise ValueError(
+                f"aggregate {name} applies to none of the scores {scores}: powers are at least 1, or at most 1 where"
+                f" higher is better ({POWER}-1: the harmonic mean), of scores that cannot be negative (kid with"
+                " estimator v)"
+            )
+
+
 def with_powers(
     score: FederatedScore, choice: ScoreChoice, aggregates: Sequence[str], weights: Tensor
 ) -> FederatedScore:

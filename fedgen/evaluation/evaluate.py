@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.embeddings import Embedding, FeatureCache, embed
-from fedgen.evaluation.aggregates import applies, choose_aggregates
+from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggregates
 from fedgen.evaluation.density import density_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.records import FLOOR, MODEL, Columns, ScoreRecord
@@ -105,6 +105,7 @@ class Evaluator:
                 self._check_scores(split, panel)
         check_distinct("column", self.column_names())
         choices = [choice for panel in self.panels for choice in panel.choices]
+        check_aggregates(self.aggregates, choices)
         if any(choice.needs == "held out" for choice in choices):
             self._check_held_out()
 

@@ -49,7 +49,7 @@ class Reference:
         counts = [len(part) if isinstance(part, Tensor) else part.count for part in clients]
         self._weights = resolve_weights(weights, counts)
         check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
-        side = ClientSide(_shared(clients), weights, held_out)
+        side = ClientSide(shared(clients), weights, held_out)
         self._passes = [
             (group, FAMILIES[KINDS[group[0].kind].family](side, group[0].options)) for group in passes(self.choices)
         ]
@@ -200,8 +200,8 @@ def _times(values: Mapping[str, float], factor: float) -> dict[str, float]:
     return {key: value * factor for key, value in values.items()}
 
 
-def _shared(clients: Sequence[Tensor | Gaussian]) -> Sequence[Tensor | Gaussian]:
-    """The clients' features as views of one tensor, where all are known by features of one length."""
+def shared(clients: Sequence[Tensor | Gaussian]) -> Sequence[Tensor | Gaussian]:
+    """The clients' features as views of one tensor, where all are known by features of one length and dtype."""
     parts = [part.detach() for part in clients if isinstance(part, Tensor)]
     if len(parts) < len(clients) or len({(part.ndim, part.shape[-1], part.dtype, part.device) for part in parts}) != 1:
         return clients  # the scores say what is wrong

@@ -1,5 +1,6 @@
 """Which score is asked for: its name and its options, checked before any long work."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
@@ -41,12 +42,28 @@ def rbf(options: Mapping[str, Any]) -> RBFKernel:
 
 def _check_polynomial(options: Mapping[str, Any]) -> None:
     _check_estimator(options)
+    for name in ("degree", "coef0") if options["gamma"] is None else ("degree", "gamma", "coef0"):
+        _check_finite(options, name)
     polynomial(options)
 
 
 def _check_rbf(options: Mapping[str, Any]) -> None:
     _check_estimator(options)
+    if options["sigma"] is not None:
+        _check_finite(options, "sigma")
     rbf(options)
+
+
+def _check_finite(options: Mapping[str, Any], name: str) -> None:
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+
+
+def _check_whole(options: Mapping[str, Any], name: str, least: int) -> None:
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def _check_estimator(options: Mapping[str, Any]) -> None:
@@ -55,15 +72,14 @@ def _check_estimator(options: Mapping[str, Any]) -> None:
 
 
 def _check_manifold(options: Mapping[str, Any]) -> None:
-    if isinstance(options["k"], bool) or not isinstance(options["k"], int) or options["k"] < 1:
-        raise ValueError(f"k must be a whole number of at least 1, got {options['k']!r}")
+    _check_whole(options, "k", 1)
     if not isinstance(options["strict"], bool):
         raise ValueError(f"strict must be true or false, got {options['strict']!r}")
 
 
 def _check_projections(options: Mapping[str, Any]) -> None:
-    if not isinstance(options["projections"], int) or options["projections"] < 2:
-        raise ValueError(f"projections must be a whole number of at least 2, got {options['projections']!r}")
+    _check_whole(options, "projections", 2)
+    _check_whole(options, "seed", 0)
 
 
 def _check_ddof(options: Mapping[str, Any]) -> None:
@@ -155,7 +171,7 @@ def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> Sco
     kind = given.pop("name", None)
     if kind is None:
         raise ValueError(f"a score given by options needs its name, got {sorted(given)}")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"unknown score {kind!r}; known: {', '.join(KINDS)}")
     defaults = KINDS[kind].defaults
     for option in given:
@@ -184,4 +200,7 @@ def check_distinct(what: str, names: Sequence[str]) -> None:
         raise ValueError(f"an evaluation needs at least one {what}")
     for name in names:
         if list(names).count(name) > 1:
-            raise ValueError(f"{what} {name!r} is given twice; scores are stored by name, so give each its own")
+            raise ValueError(
+                f"{what} {name!r} is given twice, and scores are stored by name: measure the second in an evaluation of"
+                " its own"
+            )

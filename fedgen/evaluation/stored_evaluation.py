@@ -9,11 +9,11 @@ from torch import Tensor
 
 from fedgen.embeddings import FeatureCache
 from fedgen.embeddings.embed import embed_batches
-from fedgen.evaluation.aggregates import choose_aggregates
+from fedgen.evaluation.aggregates import check_aggregates, choose_aggregates
 from fedgen.evaluation.panels import DEFAULT_SCORES, check_embedding
 from fedgen.evaluation.presets import find_preset
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.reference import Reference, check_clients_of, check_count, passes, records_of
+from fedgen.evaluation.reference import Reference, check_clients_of, check_count, passes, records_of, shared
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.splits import LEAST
 from fedgen.evaluation.stored import StoredSet, open_sets
@@ -91,6 +91,7 @@ class StoredEvaluation:
             embedding = self._embedding_of_preset(embedding)
         self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts)
         self.choices = self._choose_scores(asked)
+        check_aggregates(self.aggregates, self.choices)
         self._check_counts()
         network = Network(embedding, weights, default, self.options.device)
         self.identity, self.embedding = settle_embedding(self.sets, network, self.options.reading.resize)
@@ -134,7 +135,7 @@ class StoredEvaluation:
                 except UnreadableFilesError as error:
                     raise self._all_unreadable(error, self.sets[place + 1 :]) from error
             check_dims({stored.path: _dim(value) for stored, value in zip(self.sets, values)})
-            self._values = values
+            self._values = [values[0], *shared(values[1:])]  # for all scores, none of which copies them again
         return self._values
 
     def records(self) -> list[ScoreRecord]:

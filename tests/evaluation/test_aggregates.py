@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgen.evaluation.aggregates import applies, choose_aggregates, power_of, with_powers
+from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggregates, power_of, with_powers
 from fedgen.evaluation.score_choice import choose
 from fedgen.scores.aggregate import combine
 
@@ -51,6 +51,12 @@ def test_scores_that_may_be_negative_have_no_power_means():
     ]
     assert not any(applies("power--1", choose(score)) for score in ("ll", "is", "memorisation"))
     assert applies("worst", choose("kid"))
+
+
+def test_an_aggregate_of_no_score_is_refused():
+    check_aggregates(("avg", "power-2", "power--1"), [choose("fid"), choose("recall")])
+    with pytest.raises(ValueError, match="aggregate power-2 applies to none of the scores kid, recall: powers are"):
+        check_aggregates(("avg", "power-2"), [choose("kid"), choose("recall")])
 
 
 def test_rounding_below_zero_is_no_negative_score():

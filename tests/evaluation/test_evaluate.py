@@ -136,6 +136,7 @@ def test_real_images_are_embedded_once_and_found_again_on_disk(tmp_path):
         ({"scores": [{"name": "recall", "k": 20}]}, r"client 'client 2' of split 'train' has 20 image\(s\)"),
         ({"scores": ["recall"], "num_images": 5}, r"the generated set \(num_images\) has 5 image\(s\)"),
         ({"aggregates": ["power"]}, "unknown aggregate 'power'"),
+        ({"aggregates": ["power--1"]}, "power--1 applies to none of the scores fid, kid"),
         ({"presets": ["cmd"]}, "unknown preset 'cmd'"),
         ({"num_images": 1}, "at least 2 generated images"),
         ({"embeddings": ["pixels", "pixels"]}, "'pixels' is given twice"),

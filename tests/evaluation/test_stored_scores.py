@@ -90,6 +90,7 @@ def test_the_inception_score_of_stored_logits(saved):
         ("pixels", {"preset": "cmmd"}, "preset cmmd brings its own embedding, clip-vit-l-14-336px-cmmd-unit"),
         (None, {"preset": "cmd"}, "unknown preset 'cmd'"),
         (None, {"aggregates": ["median"]}, "unknown aggregate 'median'"),
+        (None, {"aggregates": ["power-2"], "scores": ["kid"]}, "power-2 applies to none of the scores kid"),
     ],
 )
 def test_mistakes_are_found_when_the_evaluation_is_made(saved, embedding, options, message):
@@ -109,3 +110,11 @@ def test_statistics_give_fid_alone(saved, tmp_path):
     np.savez(tmp_path / "s.npz", mu=np.zeros(4), sigma=np.eye(4))
     with pytest.raises(ValueError, match=r"recall needs features and .*s.npz holds mu and sigma only"):
         StoredEvaluation(tmp_path / "s.npz", clients, options=StoredOptions(scores=["fid", "recall"]))
+
+
+def test_features_of_all_clients_are_held_once(saved):
+    generated, clients = saved()
+    evaluation = StoredEvaluation(generated, clients, options=StoredOptions(scores=["fid", "kid"]))
+    _, *values = evaluation.values()
+    assert len(values) > 1
+    assert len({value.untyped_storage().data_ptr() for value in values}) == 1
