@@ -49,13 +49,14 @@ class Run:
             raise FileNotFoundError(
                 f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
             )
-        for column, group in by_column(records).items():
-            if len({record.conditions for record in group}) > 1:
-                warnings.warn(
-                    f"{self.scores_path}: column {column} mixes values of other weights, reference, number of images or"
-                    " score options, which do not compare; score all checkpoints again with the same settings",
-                    stacklevel=2,
-                )
+        columns = by_column(records).items()
+        mixed = [name for name, group in columns if len({record.conditions for record in group}) > 1]
+        if mixed:
+            warnings.warn(
+                f"{self.scores_path}: column {', '.join(mixed)} mixes values of other weights, reference, number of"
+                " images or score options, which do not compare; score all checkpoints again with the same settings",
+                stacklevel=2,
+            )
         return records
 
     @property

@@ -21,13 +21,21 @@ def client_tables(evaluation: StoredEvaluation, records: Sequence[ScoreRecord], 
     shown = max(1, (width - FIXED_WIDTH) // VALUE_WIDTH)
     scores = list(dict.fromkeys(record.score for record in records))
     parts = [scores[start : start + shown] for start in range(0, len(scores), shown)]
-    return [client_table(evaluation, [record for record in records if record.score in part]) for part in parts]
+    order = best_first(next(record for record in records if record.aggregate == "avg"))
+    return [client_table(evaluation, [record for record in records if record.score in part], order) for part in parts]
 
 
-def client_table(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> Table:
+def client_table(
+    evaluation: StoredEvaluation, records: Sequence[ScoreRecord], order: Sequence[int] | None = None
+) -> Table:
     """Clients, the best served by the first score on top, and the aggregates, by scores.
 
     Below avg and all, where they were computed: their standard errors if the clients stand for others.
+
+    Args:
+        evaluation: what was scored.
+        records: its scores.
+        order: of the clients, where it is that of another table.
     """
     _, *counts = evaluation.counts()
     shares = resolve_weights(evaluation.options.weights, [count or 1 for count in counts]).tolist()
@@ -36,7 +44,7 @@ def client_table(evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -
     table = Table(title=_title(records[0]), caption=escape(caption), caption_justify="left")
     for heading in ("client", "images", "weight", *(record.score for record in averages)):
         table.add_column(heading, justify="left" if heading == "client" else "right")
-    order = best_first(averages[0])
+    order = best_first(averages[0]) if order is None else order
     hidden = len(order) - SHOWN
     for place, client in enumerate(order):
         if hidden > 0 and place == SHOWN // 2:

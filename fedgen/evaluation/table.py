@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.directions import BALANCED, say_directions
-from fedgen.evaluation.records import ScoreRecord, by_column
+from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.run import Run
 from fedgen.evaluation.selection import Comparison, aggregates_compared, reported, select
 from fedgen.evaluation.splits import REPORT
@@ -96,10 +96,14 @@ def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
 
 
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
-    """What each column selects, with the same score of the selected checkpoint on the report split."""
+    """What each column selects, with the same score of the selected checkpoint on the report split.
+
+    Of checkpoints of one best value the first is selected, and their number said.
+    """
     table = Table(title="Selected by each column")
     for heading in ("column", "round", "checkpoint", "value", "on held-out images"):
-        table.add_column(heading, justify="left" if heading in ("column", "checkpoint") else "right")
+        left = heading in ("column", "checkpoint")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")  # names are there to be copied
     for column, group in by_column(records).items():
         if group[0].split == REPORT or group[0].aggregate == HIDDEN or group[0].score == BALANCED:
             continue
@@ -108,9 +112,10 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
             best = ranking[0]
             name = column + (" *" if best.optimised else "")
             value = format_value(best.value, best.standard_error)
+            equals = sum(entry.value == best.value for entry in ranking)
             table.add_row(
                 escape(name),
-                str(best.round),
+                str(best.round) if equals == 1 else f"{best.round} (of {equals} equal)",
                 str(best.checkpoint or "not kept"),
                 value,
                 _cell(reported(records, column, best.round)),

@@ -1,6 +1,7 @@
 """What the tables of stored sets say."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,17 @@ def test_scores_that_do_not_fit_beside_each_other_get_tables_of_their_own(save):
     assert [[c.header for c in table.columns[3:]] for table in tables] == [names[:2], names[2:4], names[4:]]
     assert all("…" not in text(table, 80) for table in tables)
     assert len(client_tables(evaluation, records, 200)) == 1
+
+
+def test_clients_come_in_one_order_in_all_tables(save):
+    options = StoredOptions(scores=["fid", "kid", "sw1"])
+    evaluation = StoredEvaluation(save("generated"), [save("far", 12, 5.0), save("near", 36)], options=options)
+    turned = [
+        replace(record, per_client=[-value for value in record.per_client]) if record.score == "sw1" else record
+        for record in evaluation.records()
+    ]
+    tables = client_tables(evaluation, turned, 80)
+    assert [[row[0] for row in rows(table)][:2] for table in tables] == [["near", "far"]] * 2
 
 
 def test_errors_over_clients_stand_below_avg_and_all(save):

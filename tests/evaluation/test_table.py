@@ -1,6 +1,7 @@
 """Tables that fit a terminal and say what was measured."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -137,11 +138,13 @@ def test_scores_that_do_not_fit_beside_each_other_get_tables_of_their_own():
 
 def test_memorisation_ranks_nothing_unless_asked():
     values = {0: 0.2, 1: 0.5}
-    records = column("memorisation_avg", values) + column("memorisation_all", {0: 0.9, 1: 0.1})
+    records = column("memorisation_avg", values) + column("memorisation_all", {0: 0.6, 1: 0.1})
     assert "none" in text(inversion_table(records))
     assert not selection_table(records).rows
     assert len(compare(records, "memorisation_avg", "memorisation_all").pairs) == 1
-    assert "0.5 is the value of a generator without memory" in score_table(records).caption
+    assert "nearest 0.5, the value of a generator without memory" in score_table(records).caption
+    shown = score_table(records).columns
+    assert [["[bold]" in cell for cell in heading.cells] for heading in shown[1:]] == [[False, True], [True, False]]
 
 
 def test_power_means_are_columns_and_worst_is_not():
@@ -161,6 +164,22 @@ def test_a_report_prints_all_of_it_and_warns_of_optimised_scores(tmp_path):
 
 
 def test_a_column_of_unlike_values_is_pointed_out(tmp_path):
-    append_records(tmp_path / "scores.jsonl", [record(round=0), record(round=1, num_generated=51)])
-    with pytest.warns(UserWarning, match="fid_avg mixes values"):
+    recalls = [record("recall", round=round, score_settings={"k": 3 + round}) for round in (0, 1)]
+    kids = [record("kid", round=round) for round in (0, 1)]
+    append_records(tmp_path / "scores.jsonl", [record(round=0), record(round=1, num_generated=51), *recalls, *kids])
+    with pytest.warns(UserWarning, match="column fid_avg, recall_avg mixes values") as warned:
         _ = Run(tmp_path).records
+    assert len(warned) == 1
+
+
+def test_a_choice_among_equals_is_no_silent_one():
+    shown = selection_table(column("recall_all", {0: 0.0, 1: 0.3, 2: 0.3}) + column("fid_all", {0: 2.0, 1: 1.0}))
+    assert list(shown.columns[1].cells) == ["1 (of 2 equal)", "1"]
+
+
+def test_names_of_columns_are_not_cut_off():
+    shown = column("precision_power--1", {round: 0.1 * round for round in range(3)})
+    records = [replace(one, split=split) for split in ("train", "test") for one in shown]
+    console = Console(file=io.StringIO(), width=60)
+    console.print(selection_table(records))
+    assert "…" not in console.file.getvalue()
