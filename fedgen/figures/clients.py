@@ -1,5 +1,6 @@
 """Every client's score beside the two aggregates."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,17 +10,19 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of
 from fedgen.evaluation.stored_table import best_first
 from fedgen.evaluation.table import format_value
-from fedgen.figures.curves import COLOURS
+from fedgen.figures.curves import COLOURS, finite
 from fedgen.files import atomic_write
 
 NAMED = 40  # clients; more are drawn without their names
+ACROSS = 4  # panels in a row
 
 
 def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     """Draws one model's scores against every client and returns the path of the picture (PNG).
 
     A panel for each score: the clients' scores with bars of two standard errors, the best served client on top, and avg
-    and all as lines with bands of as much. Panels share the clients' order, that of the first score.
+    and all as lines with bands of as much. Panels share the clients' order, that of the first score. A value that is
+    not finite is written at the left edge.
 
     Raises:
         ValueError: if no record has clients' scores.
@@ -33,15 +36,20 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     first = averages[0]
     order = best_first(first)
     height = 1.8 + 0.27 * min(max(len(order), 3), NAMED)
-    figure = Figure(figsize=(1.6 + 4.4 * len(averages), height), layout="constrained")
+    across = min(ACROSS, len(averages))
+    rows = -(-len(averages) // across)
+    figure = Figure(figsize=(1.6 + 4.4 * across, height * rows), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(averages), sharey=True, squeeze=False)[0]
+    panels = figure.subplots(rows, across, sharey=True, squeeze=False).ravel()
+    for axes in panels[len(averages) :]:
+        axes.remove()
     for axes, record in zip(panels, averages):
         _draw_score(axes, record, order)
         for aggregate, colour in COLOURS.items():
             _draw_aggregate(axes, [r for r in records if r.name == f"{record.score}_{aggregate}"], colour)
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9, frameon=False)
-    _label_clients(panels[0], [first.client_names[client] for client in order])
+    for axes in panels[: len(averages) : across]:
+        _label_clients(axes, [first.client_names[client] for client in order])
     made = f"{first.num_generated:,} generated images against" if first.num_generated else "against"
     bars = "; bars and bands: two standard errors" if first.per_client_errors else ""
     clients = "1 client" if len(order) == 1 else f"{len(order)} clients"
@@ -54,11 +62,15 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
 
 def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
     values = [record.per_client[client] for client in order]
-    errors = [2 * record.per_client_errors[client] for client in order] if record.per_client_errors else None
+    errors = [2 * finite(record.per_client_errors[client]) for client in order] if record.per_client_errors else None
     size = 5 if len(order) <= NAMED else 3
+    shown = [value if math.isfinite(value) else math.nan for value in values]
     axes.errorbar(
-        values, range(len(order)), xerr=errors, fmt="o", color="0.25", markersize=size, ecolor="0.6", elinewidth=1.2
+        shown, range(len(order)), xerr=errors, fmt="o", color="0.25", markersize=size, ecolor="0.6", elinewidth=1.2
     )
+    for place, value in enumerate(values):
+        if not math.isfinite(value):
+            axes.text(0.01, place, str(value), transform=axes.get_yaxis_transform(), va="center", color="0.25")
     axes.set_xlabel(axis_of(record))
     axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="x", alpha=0.3)
@@ -69,9 +81,12 @@ def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:
 
 def _draw_aggregate(axes: Any, records: Sequence[ScoreRecord], colour: str) -> None:
     for record in records:
-        spread = 2 * (record.standard_error or 0.0)
-        axes.axvspan(record.value - spread, record.value + spread, color=colour, alpha=0.15, linewidth=0)
         label = f"{record.aggregate} {format_value(record.value, record.standard_error)}"
+        if not math.isfinite(record.value):
+            axes.plot([], [], color=colour, linewidth=1.6, label=label)
+            continue
+        spread = 2 * finite(record.standard_error)
+        axes.axvspan(record.value - spread, record.value + spread, color=colour, alpha=0.15, linewidth=0)
         axes.axvline(record.value, color=colour, linewidth=1.6, label=label)
 
 

@@ -1,5 +1,6 @@
 """Scores over rounds, and avg against all, in one figure."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
 
     A row for each score: avg and all against the round, with bands of two standard errors and the floor (real images
     scored as if generated) as dashed lines, and avg against all, one point a checkpoint. Pairs of points that lie on a
-    falling line are those that the two aggregates order differently. Shows the run's first split and embedding.
+    falling line are those that the two aggregates order differently. Shows the run's first split and embedding. Values
+    that are not finite are left out.
 
     Raises:
         ValueError: if there is nothing to draw.
@@ -48,18 +50,19 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
         line = _line(records, aggregate)
         if line:
             rounds, values = [r.round for r in line], [r.value for r in line]
-            spread = [2 * (r.standard_error or 0.0) for r in line]
+            spread = [2 * finite(r.standard_error) for r in line]
             axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=aggregate)
             low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
             axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
-        for floor in (r for r in records if r.is_floor and r.aggregate == aggregate):
+        for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
             label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
     axes.set_ylabel(axis_of(records[0]))
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(fontsize=8, ncols=2, framealpha=0.8)
+    if axes.lines:
+        axes.legend(fontsize=8, ncols=2, framealpha=0.8)
 
 
 def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
@@ -67,7 +70,7 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
     pairs = [(record, by_round[record.round]) for record in avg if record.round in by_round]
     if pairs:
         x, y = [a.value for a, _ in pairs], [b.value for _, b in pairs]
-        errors = [[r.generated_error for r in side] for side in zip(*pairs)]
+        errors = [[finite(r.generated_error) for r in side] for side in zip(*pairs)]
         axes.errorbar(x, y, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.7", elinewidth=1, zorder=1)
         axes.scatter(x, y, c=[a.round for a, _ in pairs], cmap="viridis", s=18, zorder=2)
         for record, other in pairs[:1] + pairs[1:][-1:]:
@@ -80,7 +83,12 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
     axes.grid(alpha=0.25)
 
 
+def finite(error: float | None) -> float:
+    """The length of a bar for an error: 0 where there is none, or no end of it."""
+    return error if error is not None and math.isfinite(error) else 0.0
+
+
 def _line(records: Sequence[ScoreRecord], aggregate: str) -> list[ScoreRecord]:
-    """The models' records of one aggregate by round."""
-    own = [r for r in records if not r.is_floor and r.aggregate == aggregate]
+    """The models' records of one aggregate with finite values, by round."""
+    own = [r for r in records if not r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)]
     return sorted(own, key=lambda record: -1 if record.round is None else record.round)

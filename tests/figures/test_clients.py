@@ -1,5 +1,7 @@
 """The figure of every client's score."""
 
+import math
+
 import pytest
 
 from fedgen.figures import draw_clients
@@ -25,6 +27,26 @@ def test_the_figure_has_a_panel_a_score_and_grows_with_the_clients(tmp_path):
     crowd = size(draw_clients(records(500), tmp_path / "crowd.png"))
     assert both[0] > one[0]
     assert both[1] == one[1] < many[1] == crowd[1]
+
+
+def test_many_scores_take_several_rows(tmp_path):
+    four = size(draw_clients(records(5, "abcd"), tmp_path / "four.png"))
+    five = size(draw_clients(records(5, "abcde"), tmp_path / "five.png"))
+    assert five[0] == four[0]
+    assert five[1] == pytest.approx(2 * four[1], abs=2)
+
+
+def test_values_that_are_not_finite_are_written_and_not_drawn(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    written = []
+    real = Axes.text
+    monkeypatch.setattr(Axes, "text", lambda self, x, y, text, **o: written.append((y, text)) or real(self, x, y, text))
+    own = {"per_client": [-2.0, -math.inf, -3.0], "client_names": ["a", "b", "c"]}
+    errors = {"per_client_errors": [0.1, math.inf, 0.1], "standard_error": math.inf}
+    lost = [record("ll", name, -math.inf, **(own | errors if name == "avg" else {})) for name in ("avg", "all")]
+    draw_clients(lost, tmp_path / "lost.png")
+    assert written == [(2, "-inf")]
 
 
 def test_clients_are_drawn_best_first_with_bars_of_two_standard_errors(tmp_path, monkeypatch):

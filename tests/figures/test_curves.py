@@ -1,5 +1,6 @@
 """The figure of a run's scores."""
 
+import math
 import struct
 
 import pytest
@@ -33,6 +34,23 @@ def test_one_checkpoint_without_errors_can_be_drawn(tmp_path):
 def test_nothing_to_draw_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="no scores to draw"):
         draw_curves(FLOOR, tmp_path / "none.png")
+
+
+def test_values_that_are_not_finite_are_left_out(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn = []
+    real = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda self, x, y, **o: drawn.append((x, y)) or real(self, x, y, **o))
+    values = {0: -math.inf, 1: -3.0, 2: -2.0}
+    lost = [
+        record("ll", name, value, round, standard_error=0.1 if round else math.inf)
+        for name in ("avg", "all")
+        for round, value in values.items()
+    ]
+    draw_curves(lost, tmp_path / "some.png")
+    assert drawn == [([1, 2], [-3.0, -2.0])] * 2
+    draw_curves(lost[:1], tmp_path / "none.png")  # and a legend of nothing is no warning
 
 
 def test_each_axis_says_which_way_is_better(tmp_path, monkeypatch):
