@@ -116,7 +116,7 @@ def comparison_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Tabl
             "-" if row["tau"] is None else f"{row['tau']:.3f}",
             f"{len(row['inverted'])} ({row['beyond error']})",
             _means(row["control inverted"], row["control beyond error"]),
-            "-" if excess is None else f"{excess:+.3g}",
+            "-" if excess is None else f"{excess:+.0f}" if abs(excess) >= 100 else f"{excess:+.3g}",
             f"{row['gap']['mean']:.4g}",
             f"{row['gap']['spread']:.2g}",
         )
