@@ -21,18 +21,18 @@ def pair_table(rows: Rows, pair: Mapping[str, Any], real: str) -> Table:
     """The pair's scores and the real floor's, avg and all, with the one of the pair that each prefers."""
     made, stored = rows[pair["checkpoint"]], rows[pair["class"]]
     table = Table(
-        title="a checkpoint and the images of one class",
+        title=f"A: {pair['checkpoint']}; B: {pair['class']}",
         caption=f"± standard error over generated images; real: {real}, as many: a perfect generator's score",
         caption_justify="left",
     )
-    for heading in ("score", pair["checkpoint"], pair["class"], "preferred", "real"):
-        table.add_column(heading, justify="left" if heading in ("score", "preferred") else "right")
+    for heading in ("score", "A", "B", "prefers", "real"):
+        table.add_column(heading, justify="left" if heading in ("score", "prefers") else "right")
     for score in made:
         for how in ("all", "avg"):
-            cells = [f"{row[score][how]:.5g} ± {row[score]['errors'][how]:.2g}" for row in (made, stored)]
-            better = "checkpoint" if made[score][how] < stored[score][how] else "class"
+            cells = [f"{row[score][how]:.4g} ± {row[score]['errors'][how]:.1g}" for row in (made, stored)]
+            better = "A" if made[score][how] < stored[score][how] else "B"
             name = "FID, PCA" if score == PCA else title_of(score)
-            table.add_row(f"{name} {how}", *cells, better, f"{rows[real][score][how]:.5g}")
+            table.add_row(f"{name} {how}", *cells, better, f"{rows[real][score][how]:.4g}")
     return table
 
 

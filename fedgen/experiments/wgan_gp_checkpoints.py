@@ -6,15 +6,17 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.experiments.checkpoints import PCA, Checkpoint, ScoredRows, checkpoints_of, title_of
-from fedgen.experiments.comparison import column, compare, comparison_table, expectation, gaps_of
+from fedgen.experiments.comparison import Rows, column, compare, comparison_table, expectation, gaps_of
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
 from fedgen.experiments.trained_choice import TrainedChoice
-from fedgen.figures.aggregates import draw_aggregates, draw_gap
+from fedgen.figures.aggregates import CONTROL, draw_aggregates
+from fedgen.figures.curves import COLOURS
 
 FIGURE = "wgan_gp_checkpoints.png"
 FLAT = 1e-9  # of the gap: rounding leaves less
 QUICK_IMAGES = 500
+SHADES = ("0.15", "#7a4fa0", "#c0203a", "#8c6d31")  # of the intervals
 BEST = (("fid", "avg"), ("fid", "all"), ("kid", "all"))
 
 
@@ -97,23 +99,25 @@ def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
 def run_table(rows: ScoredRows, about: dict[str, Any]) -> Table:
     """The last checkpoint of each run, and the rounds that the scores call best."""
     table = Table(
-        title="last checkpoint of each run ± standard error, and the round that each score calls best",
+        title="last checkpoint of each run, and the round that each score calls best",
         caption="KID-avg and KID-all call the same one best, always",
         caption_justify="left",
     )
-    for heading in ("run", "FID avg", "FID all", "KID avg", "KID all", "best: FID avg", "FID all", "KID"):
+    headings = ("FID avg", "FID all", "KID avg", "KID all", "best: FID avg", "FID all", "KID")
+    for heading in ("run", *headings):
         table.add_column(heading, justify="left" if heading == "run" else "right")
     for run in dict.fromkeys(one["run"] for one in about.values()):
         own = {name: rows.clients[name] for name, one in about.items() if one["run"] == run}
         last = list(own.values())[-1]
-        cells = [
-            f"{last[score][how]:.4g} ± {last[score]['errors'][how]:.1g}"
-            for score in ("fid", "kid")
-            for how in ("avg", "all")
-        ]
-        best = [min(own, key=lambda name: float(own[name][score][how])) for score, how in BEST]
-        table.add_row(run, *cells, *(str(about[name]["round"]) for name in best))
+        cells = [f"{last[score][how]:.4g}" for score in ("fid", "kid") for how in ("avg", "all")]
+        best = [best_of(own, score, how) for score, how in BEST]
+        table.add_row(run.partition(", ")[2], *cells, *(str(about[name]["round"]) for name in best))
     return table
+
+
+def best_of(rows: Rows, score: str, aggregate: str) -> str:
+    """The generator that a score calls best."""
+    return min(rows, key=lambda name: float(rows[name][score][aggregate]))
 
 
 def expected(found: dict[str, Any], components: int) -> list[str]:
@@ -148,13 +152,48 @@ def draw(rows: ScoredRows, found: dict[str, Any], study: Study) -> Path:
         avg, everyone = (column(rows.clients, score, how) for how in ("avg", "all"))
         points = draw_aggregates(scatter, avg, everyone, title, colours=iterations)
         figure.colorbar(points, ax=scatter, label="local iterations")
-        controls = [gaps_of(control, score) for control in rows.controls(score)]
-        draw_gap(gap, iterations, gaps_of(rows.clients, score), title, "local iterations", controls)
-        inverted = len(found[score]["inverted"])
-        scatter.set_title(f"{inverted:,} of {found[score]['pairs']:,} pairs inverted", fontsize=9)
+        scatter.locator_params(nbins=6)
+        scatter.set_title(f"{len(found[score]['inverted']):,} of {found[score]['pairs']:,} pairs inverted", fontsize=9)
+        _mark_best(scatter, rows.clients, score)
+        _draw_gaps(gap, rows, score, about)
     figure.suptitle(
         f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
         f" {settings['data']}, a client for each class; {settings['embedding']}",
         fontsize=10,
     )
     return save_figure(figure, study.path(FIGURE))
+
+
+def _mark_best(axes: Any, rows: Rows, score: str) -> None:
+    """Rings around the checkpoints that avg and all call best; one where they agree."""
+    best = {how: rows[best_of(rows, score, how)][score] for how in ("avg", "all")}
+    for size, (how, row) in zip((70, 150), best.items()):
+        axes.scatter(
+            [row["avg"]], [row["all"]], s=size, facecolors="none", edgecolors=COLOURS[how], linewidths=1.5, zorder=4,
+            label=f"best by {how}",
+        )  # fmt: skip
+    axes.legend(fontsize=8)
+
+
+def _draw_gaps(axes: Any, rows: ScoredRows, score: str, about: dict[str, Any]) -> None:
+    """avg - all over local iterations: a line for each run, in its interval's colour; IID clients in green."""
+    names = list(rows.clients)
+    intervals = sorted({one["interval"] for one in about.values()})
+    runs: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        runs.setdefault(about[name]["run"], []).append(place)
+    sides = [(gaps_of(control, score), CONTROL, "IID clients of the same sizes") for control in rows.controls(score)]
+    for gaps, colour, label in [*sides, (gaps_of(rows.clients, score), None, "interval")]:
+        for places in runs.values():
+            interval = about[names[places[0]]]["interval"]
+            axes.plot(
+                [about[names[place]]["iterations"] for place in places], [gaps[place] for place in places],
+                color=colour or SHADES[intervals.index(interval) % len(SHADES)], linewidth=0.8, marker=".",
+                markersize=4 if colour is None else 2, label=label if colour else f"{label} {interval}",
+            )  # fmt: skip
+    axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
+    axes.set_xlabel("local iterations")
+    axes.set_ylabel(f"{title_of(score)} avg - all")
+    axes.grid(alpha=0.25)
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels())))  # one of each label
+    axes.legend(handles.values(), handles.keys(), fontsize=8, loc="upper right", ncols=len(handles))
