@@ -179,8 +179,13 @@ def expected(found: dict[str, Any], anchors: int) -> list[str]:
         text = f"{title}: the mean falls and rises, least at M = {low['least at']:,}, its ends higher by {ends}"
         lines.append(expectation(text, low["inside"]))
         rest = {"all": [found["valleys"][name]["all"]], "avg over IID clients": found["control valleys"][name]}
-        others = [f"{how} {one['anchors']} (least at {one['least at']:,})" for how in rest for one in rest[how]]
-        lines.append(f"    {low['anchors']} of {anchors} anchors' own curves are least inside; {', '.join(others)}")
+        others = [
+            f"{how} {', '.join(str(one['anchors']) for one in lows)} (means least at"
+            f" {', '.join(format(one['least at'], ',') for one in lows)})"
+            for how, lows in rest.items()
+            if lows
+        ]
+        lines.append(f"    {low['anchors']} of {anchors} anchors' own curves are least inside; {'; '.join(others)}")
     for name, title in (("fid", "FID"), (PROJECTED, "FID on principal components")):
         gap = found["sizes"][name]["gap"]
         control = max((one["spread"] for one in found["sizes"][name]["control gap"]), default=0.0)

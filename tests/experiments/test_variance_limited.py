@@ -76,8 +76,9 @@ def test_what_was_not_seen_is_said():
         "gaps": {"kid": {"mean": 1.0, "relative spread": 0.1}},
     }
     lines = expected(found, 3)
-    own, others = lines[1].split("; ")
+    own, everyone, control = lines[1].split("; ")
     assert own == "    0 of 3 anchors' own curves are least inside"
-    assert others == "all 0 (least at 100), avg over IID clients 0 (least at 100)"
+    assert everyone == "all 0 (means least at 100)"
+    assert control == "avg over IID clients 0 (means least at 100)"
     assert [line[:10] for line in lines].count("not seen: ") == 8
     assert len(lines) == 11
