@@ -17,6 +17,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture, sampler_of
 from fedgen.evaluation.density import density_of
+from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.run import LOCAL_NOTE, refuse_density
 from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
@@ -34,9 +35,10 @@ class FederatedEvaluation(Callback):
     "report/..." on held-out images; the embedding's name in front from the second on, but for presets such as "cmmd",
     which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
     evaluated rounds only, and writes a grid `samples/round=00012.png`. Of "precision", "recall", "density", "coverage",
-    "is" and "ll" more is better: monitor them with `mode="max"`, all others with `mode="min"`. It changes nothing in
-    training: random streams and modes are put back. Under a strategy without rounds, a round is an epoch. Where
-    training is local only, the mixture of the clients' models is scored.
+    "is" and "ll" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and "memorisation",
+    which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put back. Under a
+    strategy without rounds, a round is an epoch. Where training is local only, the mixture of the clients' models is
+    scored.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.
@@ -44,7 +46,7 @@ class FederatedEvaluation(Callback):
             without a prefix. None for efficientnet-lite0, or for none where presets are given.
         num_images: generated images a split.
         scores: names, or {"name": ..., options}, measured on each embedding; see `evaluation.Evaluator`.
-        weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all.
+        weights: "examples" (n_i / n), "uniform", or one number a client, as for `evaluation.Evaluator`.
         at_start: whether to evaluate the untrained model too, as round -1.
         grid: images in a grid; 0 draws none.
         dirpath: where `scores.jsonl` and `samples/` go; the trainer's `default_root_dir` by default.
@@ -222,6 +224,13 @@ def _keeps_checkpoints(trainer: Trainer) -> bool:
 def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> None:
     """Says so if a callback takes the worst value of the column that it monitors for the best."""
     for callback in callbacks:
+        if callback.monitor.split("/")[-1].startswith(f"{BALANCED}_"):
+            warnings.warn(
+                f"{type(callback).__name__} monitors {callback.monitor!r}, which is best at {BALANCE}: neither mode"
+                " finds that; monitor another score",
+                stacklevel=2,
+            )
+            continue
         wanted = "max" if directions[callback.monitor] else "min"
         if getattr(callback, "mode", wanted) != wanted:
             better = "higher" if wanted == "max" else "lower"

@@ -51,7 +51,8 @@ class Evaluator:
             client and one for the pool at every evaluation, which takes minutes), "is" (generated images alone, so one
             value for all clients; on an embedding of logits), "ll" (models with `log_prob`, of points), "memorisation"
             (in the first split, where there is a split "report" of the same clients' held-out images).
-        weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all.
+        weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours
+            know no weights: all of precision, recall, density and coverage counts every image once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
         cache: keeps the real images' features on disk.
         batch_size: images embedded at once.

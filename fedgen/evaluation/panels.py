@@ -41,10 +41,14 @@ def make_panels(
         presets: names, or {"name": ..., "weights": a local file, ...}.
 
     Raises:
-        ValueError: for unknown or repeated names and options, or a score that an embedding cannot give.
+        ValueError: for unknown or repeated names and options, a score that an embedding cannot give, or other scores
+            than fid and kid with presets alone.
     """
     choices = choose_scores(scores)
     named = [presets] if isinstance(presets, (str, Mapping)) else list(presets)
+    if embeddings is None and named and choices != choose_scores(DEFAULT_SCORES):
+        scored = ", ".join(choice.name for choice in choices)
+        raise ValueError(f"presets bring their own scores; name an embedding for {scored}, or leave them out")
     if embeddings is None:
         embeddings = () if named else DEFAULT_EMBEDDINGS
     elif isinstance(embeddings, (str, Mapping, Embedding)):

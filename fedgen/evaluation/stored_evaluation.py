@@ -14,7 +14,7 @@ from fedgen.evaluation.panels import DEFAULT_SCORES, check_embedding
 from fedgen.evaluation.presets import find_preset
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.reference import Reference, check_clients_of, check_count, passes, records_of, shared
-from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
+from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.splits import LEAST
 from fedgen.evaluation.stored import StoredSet, open_sets
 from fedgen.evaluation.stored_embedding import DEFAULT, Named, Network, check_dims, check_images, settle_embedding
@@ -32,7 +32,7 @@ class StoredOptions:
     Args:
         scores: names, or {"name": ..., options}, as for `Evaluator`, "ll" and "memorisation" apart; None for fid and
             kid, without kid where a set is statistics, which have no features.
-        weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all.
+        weights: "examples" (n_i / n), "uniform", or one number a client, as for `Evaluator`.
         reading: how image files become pixels.
         counts: number of images by name, for statistics that do not say.
         batch_size: images read and embedded at once.
@@ -267,6 +267,10 @@ class StoredEvaluation:
         if self.skipped:
             notes.append(f"unreadable files left out: {len(self.skipped)}")
         silent = {stored.path: None for stored in self.sets if stored.kind != "images" and stored.says_nothing}
+        unweighted = [choice.name for choice in self.choices if KINDS[choice.kind].family == "manifold"]
+        by_images = isinstance(self.options.weights, str) and self.options.weights == "examples"
+        if unweighted and not by_images and len(self.sets) > 2:
+            notes.append(f"all of {', '.join(unweighted)} counts every image once, whatever the clients' weights")
         if silent:
             which = ", ".join(map(str, silent)) if len(silent) <= 3 else f"{len(silent)} files"
             notes.append(f"the embedding of {which} is taken on trust")

@@ -260,6 +260,8 @@ def test_a_monitor_of_a_score_by_which_more_is_better_needs_mode_max(tmp_path):
     assert float(best.best_model_score) == pytest.approx(max(values.values()), rel=1e-6)
     with pytest.warns(UserWarning, match=r"monitors 'precision_avg' with mode='min', but higher is better.*'max'"):
         fit(tmp_path, 1, [evaluation(scores=[{"name": "precision", "k": 1}]), EarlyStopping("precision_avg")])
+    with pytest.warns(UserWarning, match=r"monitors 'memorisation_all', which is best at 0.5: neither mode"):
+        fit(tmp_path / "other", 1, [evaluation(scores=["memorisation"]), EarlyStopping("memorisation_all")])
     with pytest.raises(ValueError, match="monitors 'recall_all', but the evaluation logs precision_avg"):
         fit(tmp_path, 1, [evaluation(scores=[{"name": "precision", "k": 1}]), EarlyStopping("recall_all", mode="max")])
 

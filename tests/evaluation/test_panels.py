@@ -48,6 +48,11 @@ def test_the_default_embedding_is_there_unless_presets_are_asked_for():
         make_panels([])
 
 
+def test_scores_beside_presets_alone_have_no_embedding():
+    with pytest.raises(ValueError, match="presets bring their own scores; name an embedding for recall, or leave"):
+        make_panels(None, ["recall"], ["fid"])
+
+
 def test_logits_and_points_are_needed_by_some_scores():
     with pytest.raises(ValueError, match=r"score is needs logits, which embedding pixels does not give.*preset 'is'"):
         make_panels(["pixels"], ["is"])

@@ -112,6 +112,18 @@ def test_statistics_give_fid_alone(saved, tmp_path):
         StoredEvaluation(tmp_path / "s.npz", clients, options=StoredOptions(scores=["fid", "recall"]))
 
 
+def test_scores_that_know_no_weights_say_so(saved):
+    generated, clients = saved()
+
+    def remarks(weights):
+        options = StoredOptions(scores=["fid", "recall"], weights=weights)
+        return " ".join(StoredEvaluation(generated, clients, options=options).remarks())
+
+    assert "all of recall counts every image once" in remarks("uniform")
+    assert "all of recall counts every image once" in remarks([0.2, 0.8])
+    assert "counts" not in remarks("examples")
+
+
 def test_features_of_all_clients_are_held_once(saved):
     generated, clients = saved()
     evaluation = StoredEvaluation(generated, clients, options=StoredOptions(scores=["fid", "kid"]))
