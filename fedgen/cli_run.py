@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from jsonargparse import ArgumentParser, auto_cli
 from rich.console import Console
@@ -35,6 +36,7 @@ def evaluate_checkpoints(
     scores: str | None = None,
     preset: str | None = None,
     aggregates: str = "",
+    client_weights: Literal["examples", "uniform"] = "examples",
     num_images: int = 10_000,
     rounds: list[int] | None = None,
     weights: str | None = None,
@@ -50,6 +52,7 @@ def evaluate_checkpoints(
             sw2, w1, is, ll, memorisation), or with options as '[fid, {name: precision, k: 3}]'.
         preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
         aggregates: power means beside avg, all and worst, e.g. power-2.
+        client_weights: of clients in avg and all: by their number of images, or equal.
         num_images: generated images a split.
         rounds: which checkpoints, e.g. '[39, 79]'; all by default.
         weights: a local file with the weights of the one embedding.
@@ -71,6 +74,7 @@ def evaluate_checkpoints(
         [{"name": name, "weights": weights} for name in named],
         num_images,
         DEFAULT_SCORES if scores is None else scores_in(scores),
+        client_weights,
         seed=data.seed,
         cache=FeatureCache(cache) if cache else None,
         device=device,

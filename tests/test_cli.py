@@ -210,7 +210,11 @@ def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monke
 def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, capsys, clip_weights):
     fit(recipe)
     options = ["--scores", "[{name: precision, k: 3}, coverage]", "--aggregates", "power--1", "--num_images", "30"]
-    assert main(["evaluate", "checkpoints/tiny", "pixels", *options]) == 0
+    assert main(["evaluate", "checkpoints/tiny", "pixels", *options, "--client_weights", "uniform"]) == 0
+    assert {(r.score, r.weights) for r in Run("checkpoints/tiny").records if not r.is_floor and r.higher_is_better} == {
+        ("precision", "uniform"),
+        ("coverage", "uniform"),
+    }
     out = " ".join(capsys.readouterr().out.split())
     assert "lower is better; ± standard error" in out  # fid and kid, in a table of their own
     assert "higher is better; ± standard error" in out
