@@ -5,9 +5,10 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.experiments.checkpoints import PCA, Checkpoint, ScoredRows, checkpoints_of, title_of
+from fedgen.experiments.checkpoints import PCA, Checkpoint, ScoredRows, Scorers, Trained, checkpoints_of, title_of
 from fedgen.experiments.comparison import Rows, column, compare, comparison_table, expectation, gaps_of
 from fedgen.experiments.results import save_figure
+from fedgen.experiments.sources import chosen
 from fedgen.experiments.study import Study
 from fedgen.experiments.trained_choice import TrainedChoice
 from fedgen.figures.aggregates import CONTROL, draw_aggregates
@@ -73,13 +74,14 @@ def wgan_gp_checkpoints(
     study = Study("wgan-gp-checkpoints", output, {**choice.settings(), "num_images": number})
     if study.missing("found"):
         score_all(study, choice, number)
-    rows, found = ScoredRows(study.numbers["scores"]), study.numbers["found"]
+    rows, found, real = ScoredRows(study.numbers["scores"]), study.numbers["found"], study.numbers["real"]
     named = {title_of(score, components): values for score, values in found.items()}
     tables = [
-        run_table(rows, study.numbers["checkpoints"]),
+        run_table(rows, study.numbers["checkpoints"], real),
         comparison_table(named, f"{len(rows.clients)} checkpoints"),
     ]
-    study.report([*tables, *expected(found, components)], draw(rows, found, study))
+    lines = [*expected(found, components), *against_real(rows.clients, real)]
+    study.report([*tables, *lines], draw(rows, found, study))
 
 
 def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
@@ -92,26 +94,44 @@ def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
         return scorers.score(trained.features(checkpoint, number))
 
     study.step("checkpoints", lambda: {name: checkpoint.described() for name, checkpoint in found.items()})
+    study.step("real", lambda: measure_real(trained, scorers, number))
     scored = ScoredRows(study.each("scores", found, score, "checkpoints"))
     study.step("found", lambda: {name: compare(scored.clients, scored.controls(name), name) for name in scored.scores})
 
 
-def run_table(rows: ScoredRows, about: dict[str, Any]) -> Table:
-    """The last checkpoint of each run, and the rounds that the scores call best."""
+def measure_real(trained: Trained, scorers: Scorers, number: int) -> dict[str, Any]:
+    """The scores of images that clients held out, at most `number`, in place of generated ones; and how many they are.
+
+    {} where fewer than two were held out.
+    """
+    held_out = trained.data.pooled("held_out")
+    if len(held_out) < 2:
+        return {}
+    positions = chosen(held_out, min(number, len(held_out)), trained.seed, "real")
+    return {"images": len(positions), **scorers.score(trained.source.features[positions])["clients"]}
+
+
+def run_table(rows: ScoredRows, about: dict[str, Any], real: dict[str, Any]) -> Table:
+    """The last checkpoint of each run, and the rounds that the scores call best; real images in the last line."""
+    floor = f"; real: {real['images']} images that clients held out, in place of generated ones" if real else ""
     table = Table(
         title="last checkpoint of each run, and the round that each score calls best",
-        caption="KID-avg and KID-all call the same one best, always",
+        caption=f"KID-avg and KID-all call the same one best, always{floor}",
         caption_justify="left",
     )
     headings = ("FID avg", "FID all", "KID avg", "KID all", "best: FID avg", "FID all", "KID")
-    for heading in ("run", *headings):
-        table.add_column(heading, justify="left" if heading == "run" else "right")
+    for heading in ("interval", "seed", *headings):
+        table.add_column(heading, justify="right")
     for run in dict.fromkeys(one["run"] for one in about.values()):
-        own = {name: rows.clients[name] for name, one in about.items() if one["run"] == run}
+        names = [name for name, one in about.items() if one["run"] == run]
+        own = {name: rows.clients[name] for name in names}
         last = list(own.values())[-1]
         cells = [f"{last[score][how]:.4g}" for score in ("fid", "kid") for how in ("avg", "all")]
         best = [best_of(own, score, how) for score, how in BEST]
-        table.add_row(run.partition(", ")[2], *cells, *(str(about[name]["round"]) for name in best))
+        which = [str(about[names[0]][key]) for key in ("interval", "seed")]
+        table.add_row(*which, *cells, *(str(about[name]["round"]) for name in best))
+    if real:
+        table.add_row("real", "", *(f"{real[score][how]:.4g}" for score in ("fid", "kid") for how in ("avg", "all")))
     return table
 
 
@@ -140,6 +160,14 @@ def expected(found: dict[str, Any], components: int) -> list[str]:
     return lines
 
 
+def against_real(rows: Rows, real: dict[str, Any]) -> list[str]:
+    """How many checkpoints each aggregate of FID calls better than real images; nothing where there are none."""
+    better = {how: sum(row["fid"][how] < real["fid"][how] for row in rows.values()) for how in ("avg", "all") if real}
+    return [
+        f"FID-{how} calls {count} of {len(rows)} checkpoints better than real images" for how, count in better.items()
+    ]
+
+
 def draw(rows: ScoredRows, found: dict[str, Any], study: Study) -> Path:
     """A row for FID and one for KID: avg against all, and avg - all over local iterations."""
     from matplotlib.figure import Figure
@@ -154,7 +182,7 @@ def draw(rows: ScoredRows, found: dict[str, Any], study: Study) -> Path:
         figure.colorbar(points, ax=scatter, label="local iterations")
         scatter.locator_params(nbins=6)
         scatter.set_title(f"{len(found[score]['inverted']):,} of {found[score]['pairs']:,} pairs inverted", fontsize=9)
-        _mark_best(scatter, rows.clients, score)
+        _mark_best(scatter, rows.clients, study.numbers["real"], score)
         _draw_gaps(gap, rows, score, about)
     figure.suptitle(
         f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
@@ -164,8 +192,11 @@ def draw(rows: ScoredRows, found: dict[str, Any], study: Study) -> Path:
     return save_figure(figure, study.path(FIGURE))
 
 
-def _mark_best(axes: Any, rows: Rows, score: str) -> None:
-    """Rings around the checkpoints that avg and all call best; one where they agree."""
+def _mark_best(axes: Any, rows: Rows, real: dict[str, Any], score: str) -> None:
+    """Rings around the checkpoints that avg and all call best, two around one where they agree; a star, real images."""
+    if real:
+        star = real[score]
+        axes.scatter([star["avg"]], [star["all"]], marker="*", s=90, color="black", zorder=4, label="real images")
     best = {how: rows[best_of(rows, score, how)][score] for how in ("avg", "all")}
     for size, (how, row) in zip((70, 150), best.items()):
         axes.scatter(
@@ -182,7 +213,7 @@ def _draw_gaps(axes: Any, rows: ScoredRows, score: str, about: dict[str, Any]) -
     runs: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         runs.setdefault(about[name]["run"], []).append(place)
-    sides = [(gaps_of(control, score), CONTROL, "IID clients of the same sizes") for control in rows.controls(score)]
+    sides = [(gaps_of(control, score), CONTROL, "IID clients") for control in rows.controls(score)]
     for gaps, colour, label in [*sides, (gaps_of(rows.clients, score), None, "interval")]:
         for places in runs.values():
             interval = about[names[places[0]]]["interval"]
