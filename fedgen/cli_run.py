@@ -60,13 +60,7 @@ def evaluate_checkpoints(
         device: where to sample and embed, e.g. cuda.
     """
     named, presets = names_in(embeddings), names_in(preset)
-    if not named and not presets:
-        raise ValueError("give an embedding's name, or --preset, whose embedding is its own")
-    if scores is not None and not named:
-        raise ValueError(f"preset {preset} brings its own score; leave --scores out, or name an embedding for them")
-    networks = [*named, *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
-    if weights is not None and len(networks) != 1:
-        raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
+    _check_networks(named, presets, scores, weights)
     model, data = rebuild(run)
     model.to(device)
     evaluator = Evaluator(
@@ -87,6 +81,17 @@ def evaluate_checkpoints(
         for table in score_tables(Run(run).records, embedding=embedding.name, width=console.width):
             console.print(table)
     console.print(inversion_table(Run(run).records))
+
+
+def _check_networks(named: Sequence[str], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
+    if not named and not presets:
+        raise ValueError("give an embedding's name, or --preset, whose embedding is its own")
+    if scores is not None and not named:
+        own = ", ".join(presets)
+        raise ValueError(f"preset {own} brings its own score; leave --scores out, or name an embedding for them")
+    networks = [*named, *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
+    if weights is not None and len(networks) != 1:
+        raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
 
 
 def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None) -> None:

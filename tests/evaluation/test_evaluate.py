@@ -9,6 +9,7 @@ from torch import nn
 
 from fedgen.embeddings import FeatureCache, ModuleEmbedding, Pixels, embed
 from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate
+from fedgen.evaluation.score_choice import KINDS
 from fedgen.scores import FrechetReference, KernelReference, ManifoldReference, inception_score, memorisation
 from tests.evaluation.samples import CLIENTS, dark_noise, grey_noise, pictures
 
@@ -262,3 +263,10 @@ def test_a_preset_is_scored_in_its_own_embedding(clip_weights):
     assert {record.name: record.score_settings for record in records}["cmmd_avg"]["scale"] == 1000.0
     alone = Evaluator({"train": CLIENTS}, num_images=80, seed=3, chunk=32, presets=[cmmd])
     assert values(alone.evaluate(grey_noise).records)["cmmd_all"] == found["cmmd_all"]
+
+
+def test_the_documentation_names_every_score_and_option():
+    words = " ".join((Evaluator.__doc__ or "").split())
+    for name, kind in KINDS.items():
+        assert f'"{name}"' in words
+        assert name == "w1" or all(option in words for option in kind.defaults)
