@@ -116,22 +116,22 @@ def run_table(rows: ScoredRows, about: dict[str, Any], real: dict[str, Any]) -> 
     floor = f"; real: {real['images']} images that clients held out, in place of generated ones" if real else ""
     table = Table(
         title="last checkpoint of each run, and the round that each score calls best",
-        caption=f"KID-avg and KID-all call the same one best, always{floor}",
+        caption=f"run: interval / seed; KID-avg and KID-all call the same round best, always{floor}",
         caption_justify="left",
     )
-    headings = ("FID avg", "FID all", "KID avg", "KID all", "best: FID avg", "FID all", "KID")
-    for heading in ("interval", "seed", *headings):
+    headings = ("FID\navg", "FID\nall", "KID\navg", "KID\nall", "best by\nFID avg", "best by\nFID all", "best by\nKID")
+    for heading in ("run", *headings):
         table.add_column(heading, justify="right")
     for run in dict.fromkeys(one["run"] for one in about.values()):
         names = [name for name, one in about.items() if one["run"] == run]
         own = {name: rows.clients[name] for name in names}
         last = list(own.values())[-1]
-        cells = [f"{last[score][how]:.4g}" for score in ("fid", "kid") for how in ("avg", "all")]
+        cells = [f"{last[score][how]:.3g}" for score in ("fid", "kid") for how in ("avg", "all")]
         best = [best_of(own, score, how) for score, how in BEST]
-        which = [str(about[names[0]][key]) for key in ("interval", "seed")]
-        table.add_row(*which, *cells, *(str(about[name]["round"]) for name in best))
+        which = " / ".join(str(about[names[0]][key]) for key in ("interval", "seed"))
+        table.add_row(which, *cells, *(str(about[name]["round"]) for name in best))
     if real:
-        table.add_row("real", "", *(f"{real[score][how]:.4g}" for score in ("fid", "kid") for how in ("avg", "all")))
+        table.add_row("real", *(f"{real[score][how]:.3g}" for score in ("fid", "kid") for how in ("avg", "all")))
     return table
 
 

@@ -1,0 +1,106 @@
+"""Checkpoints over the clients they were trained with."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedgen.embeddings import load_embedding
+from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation.sampling import draw_images, sampler_of
+from fedgen.experiments.checkpoints import PCA, ScoredRows, Scorers, Trained, checkpoints_of, title_of
+from fedgen.experiments.federation import Federation
+from fedgen.experiments.trained import Plan, Series, runs_of
+from fedgen.scores import FrechetReference, mmd2
+from fedgen.statistics import Projection
+from tests.experiments.tiny_runs import untrained, write_recipe
+
+SERIES = Series("WGAN-GP", "quickstart.yaml", (2,))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    found = runs_of(SERIES, 0.5, Plan((0, 1), runs=folder / "runs", recipes=write_recipe(folder / "recipes")))
+    for run in found:
+        untrained(run.training)
+    return found
+
+
+@pytest.fixture
+def trained(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the features' cache
+    return Trained(runs, load_embedding("pixels"))
+
+
+def test_checkpoints_have_names_with_rounds_from_one(runs):
+    found = checkpoints_of(runs)
+    assert list(found)[:2] == ["WGAN-GP, interval 2, seed 0, round 2", "WGAN-GP, interval 2, seed 0, round 4"]
+    assert len(found) == 4
+    last = found["WGAN-GP, interval 2, seed 1, round 4"]
+    assert (last.round, last.iterations, last.described()["iterations"]) == (3, 8, 8)
+
+
+def test_a_run_without_checkpoints_is_named(runs, tmp_path):
+    empty = replace(runs[0], training=replace(runs[0].training, folder=tmp_path))
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint; remove it"):
+        checkpoints_of([empty])
+
+
+def test_the_federation_is_what_each_client_trains_on(trained):
+    federation = trained.federation()
+    labels = trained.source.examples.labels
+    for number, (client, positions) in enumerate(zip(trained.data.clients, federation.positions)):
+        assert torch.equal(positions, client.train)
+        assert (labels[positions] == number).all()
+        assert not set(positions.tolist()) & set(client.held_out.tolist())
+
+
+def test_at_most_so_many_images_of_a_client_are_taken(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    few = Trained(runs, load_embedding("pixels"), client_images=11)
+    assert few.federation().counts == (11,) * 10
+    whole = Trained(runs, load_embedding("pixels")).federation()
+    assert all(set(a.tolist()) <= set(b.tolist()) for a, b in zip(few.federation().positions, whole.positions))
+
+
+def test_images_are_those_that_an_evaluation_draws_from_the_checkpoint(trained, runs):
+    first, second = list(checkpoints_of(runs).values())[:2]
+    images = trained.images(first, 7)
+    model, _ = rebuild(first.run.folder)
+    model.load_state_dict(torch.load(first.path, weights_only=True)["state_dict"])
+    assert torch.equal(images, draw_images(sampler_of(model), 7, 0, first.round))
+    assert not torch.equal(images, trained.images(second, 7))
+    assert torch.equal(trained.images(first, 9)[:7], images)
+
+
+def test_runs_of_other_clients_are_refused(runs, tmp_path):
+    plan = Plan((0,), split_seed=9, runs=tmp_path / "runs", recipes=runs[0].training.recipe.parent)
+    (other,) = runs_of(SERIES, 0.5, plan)
+    untrained(other.training)
+    with pytest.raises(ValueError, match="had other clients than"):
+        Trained([*runs, other], load_embedding("pixels"))
+
+
+def test_scores_are_those_of_the_library_over_clients_and_iid_dealings():
+    draws = torch.Generator().manual_seed(0)
+    features, generated = torch.randn(60, 4, generator=draws), torch.randn(30, 4, generator=draws) + 0.5
+    federation = Federation(features, (torch.arange(20), torch.arange(20, 60)), ("a", "b"))
+    projection = Projection.fit(torch.randn(50, 4, generator=draws), 2)
+    found = Scorers(federation, 2, seed=3, projection=projection).score(generated)
+    parts = federation.parts()
+    direct = FrechetReference.from_features(parts).score(generated)
+    assert found["clients"]["fid"]["avg"] == pytest.approx(direct.values["avg"], rel=1e-12)
+    assert found["clients"]["kid"]["all"] == pytest.approx(mmd2(features, generated), rel=1e-9)
+    small = FrechetReference.from_features([projection.project(part) for part in parts])
+    expected = small.score(projection.project(generated)).values["all"]
+    assert found["clients"][PCA]["all"] == pytest.approx(expected, rel=1e-12)
+    control = FrechetReference.from_features(federation.iid(3, 1).parts()).score(generated)
+    assert found["controls"][1]["fid"]["avg"] == pytest.approx(control.values["avg"], rel=1e-12)
+    rows = ScoredRows({"g": found})
+    assert [len(rows.controls(score)) for score in rows.scores] == [2, 0, 2]
+    assert [title_of(score) for score in rows.scores] == ["FID", "KID", "FID, PCA-64"]
+
+
+def test_digits_have_no_public_images_for_components(trained):
+    assert trained.projection(64) is None

@@ -1,0 +1,80 @@
+"""What experiments train: recipes with seeds and communication intervals."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedgen.experiments.trained import PROTOCOLS, Plan, Series, all_runs, local_iterations, protocol_of, runs_of
+from tests.experiments.tiny_runs import settings_of, write_recipe
+
+ROOT = Path(__file__).parents[2]
+SERIES = Series("WGAN-GP", "quickstart.yaml", (1, 4))
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return Plan((0, 1), 2, 7, tmp_path / "runs", write_recipe(tmp_path / "recipes"))
+
+
+def test_every_interval_is_trained_with_every_seed_at_equal_local_iterations(plan):
+    runs = runs_of(SERIES, None, plan)
+    assert [(run.interval, run.seed, run.rounds) for run in runs] == [(1, 0, 8), (1, 1, 8), (4, 0, 2), (4, 1, 2)]
+    assert runs[2].name == "WGAN-GP, interval 4, seed 0"
+    assert len({run.folder for run in runs}) == 4
+
+
+def test_trainings_differ_in_seed_and_share_the_clients(plan):
+    runs = runs_of(SERIES, 0.5, plan)
+    assert [run.training.seed for run in runs] == [0, 1, 0, 1]
+    given = [settings_of(run.training) for run in runs]
+    assert {one["--data.init_args.seed"] for one in given} == {"7"}
+    assert {one["--data.init_args.held_out"] for one in given} == {"0.5"}
+    assert "--data.init_args.held_out" not in settings_of(runs_of(SERIES, None, plan)[0].training)
+
+
+def test_checkpoints_are_kept_evenly_and_nothing_is_scored_while_training(plan):
+    given = settings_of(runs_of(SERIES, None, plan)[0].training)
+    assert json.loads(given["--trainer.callbacks"]) == [
+        {"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": 4}}
+    ]
+
+
+def test_runs_at_once_share_the_cores(plan):
+    assert "--threads" not in settings_of(runs_of(SERIES, None, plan)[0].training)
+    assert settings_of(runs_of(SERIES, None, replace(plan, parallel=10_000))[0].training)["--threads"] == "1"
+
+
+def test_a_quick_run_is_a_twentieth_in_a_folder_of_its_own(plan):
+    recipe = yaml.safe_load((plan.recipes / "quickstart.yaml").read_text())
+    recipe["trainer"]["max_epochs"] = 400
+    (plan.recipes / "quickstart.yaml").write_text(yaml.safe_dump(recipe))
+    whole, quick = (runs_of(SERIES, None, replace(plan, quick=on))[0] for on in (False, True))
+    assert (whole.rounds, quick.rounds) == (800, 40)
+    assert whole.folder != quick.folder
+
+
+def test_a_missing_or_unfit_recipe_is_named(plan, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist; .*--recipes"):
+        runs_of(replace(SERIES, recipe="nowhere.yaml"), None, plan)
+    (tmp_path / "central.yaml").write_text("trainer: {max_epochs: 3}\n")
+    with pytest.raises(ValueError, match="must say max_epochs, and the communication_interval"):
+        local_iterations(tmp_path / "central.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"), [({"seeds": ()}, "seeds=0"), ({"checkpoints": 1}, "at least 2"), ({"parallel": 0}, "=0")]
+)
+def test_settings_out_of_range_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Plan(**{"seeds": (0,), **changes})
+
+
+def test_all_protocols_have_a_recipe_of_a_federation():
+    plan = Plan((0,), recipes=ROOT / "recipes")
+    for protocol in PROTOCOLS.values():
+        assert all(run.rounds > 100 for run in all_runs(protocol, plan))
+    with pytest.raises(ValueError, match="no recipe for data 'svhn'; choose one of digits, mnist5k"):
+        protocol_of("svhn")

@@ -1,0 +1,58 @@
+"""The options that experiments on trained checkpoints share."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgen.experiments.trained import RUNS
+from fedgen.experiments.trained_choice import TrainedChoice
+
+OPTIONS = {
+    "data": "digits", "embedding": None, "by_network": False, "weights": None, "seeds": 3, "intervals": None,
+    "checkpoints": 20, "client_images": None, "components": 64, "dealings": 3, "runs": None, "output": None,
+    "recipes": Path("recipes"), "parallel": 1, "device": "cpu", "seed": 5, "quick": False,
+}  # fmt: skip
+
+
+def choose(**changes):
+    return TrainedChoice(**{**OPTIONS, **changes})
+
+
+def test_the_datas_own_settings_stand_unless_others_are_given():
+    own, other = choose(), choose(embedding="efficientnet-lite0-32", intervals=(3,), client_images=10)
+    assert (own.protocol.embedding, own.protocol.series[0].intervals) == ("pixels", (2, 8))
+    assert (other.protocol.embedding, other.protocol.series[0].intervals) == ("efficientnet-lite0-32", (3,))
+    assert (own.settings()["client_images"], other.settings()["client_images"]) == (None, 10)
+    assert choose(by_network=True).protocol.embedding == "efficientnet-lite0-32"
+
+
+def test_seeds_follow_the_first_and_a_quick_run_has_few():
+    assert choose().plan.seeds == (5, 6, 7)
+    assert choose().plan.split_seed == 5
+    quick = choose(quick=True).plan
+    assert (quick.seeds, quick.checkpoints) == ((5, 6), 5)
+
+
+def test_runs_are_shared_unless_the_experiment_has_a_folder_of_its_own():
+    assert choose().plan.runs == RUNS
+    assert choose(output=Path("mine")).plan.runs == Path("mine/runs")
+    assert choose(output=Path("mine"), runs=Path("there")).plan.runs == Path("there")
+
+
+def test_paths_and_speed_are_no_settings_of_the_numbers():
+    assert choose().settings() == choose(parallel=2, device="cuda", runs=Path("there")).settings()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "svhn"}, "no recipe for data 'svhn'"),
+        ({"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
+        ({"intervals": (0,)}, r"intervals=\[0\]"),
+        ({"dealings": -1}, "dealings=-1"),
+        ({"client_images": 1}, "client_images=1"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(changes, message):
+    with pytest.raises(ValueError, match=message):
+        choose(**changes)

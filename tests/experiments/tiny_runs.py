@@ -1,0 +1,63 @@
+"""Run folders as `fedgen fit` leaves them, made in a moment: a tiny generator over digits, its weights at random."""
+
+from pathlib import Path
+
+import torch
+import yaml
+
+from fedgen.evaluation.checkpoints import checkpoint_name
+from fedgen.evaluation.rebuild import RECIPE, rebuild
+from fedgen.experiments.runs import Training
+
+TINY = {
+    "trainer": {
+        "accelerator": "cpu",
+        "max_epochs": 4,
+        "strategy": {"class_path": "fedgen.federated.FedAvgStrategy", "init_args": {"communication_interval": 2}},
+    },
+    "model": {
+        "class_path": "fedgen.models.WGANGP",
+        "init_args": {
+            "generator": {"class_path": "fedgen.models.networks.SmallGenerator", "init_args": {"width": 4}},
+            "critic": {"class_path": "fedgen.models.networks.SmallCritic", "init_args": {"width": 4}},
+        },
+    },
+    "data": {
+        "class_path": "fedgen.clients.FederatedDataModule",
+        "init_args": {
+            "data": {"class_path": "fedgen.data.Digits"},
+            "partition": {"class_path": "fedgen.clients.partitions.ByClass"},
+        },
+    },
+}
+
+
+def write_recipe(folder: Path, name: str = "quickstart.yaml") -> Path:
+    """The folder, with the tiny recipe in it under a name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(yaml.safe_dump(TINY))
+    return folder
+
+
+def settings_of(training: Training) -> dict[str, str]:
+    """The arguments of `fedgen fit` by name."""
+    return dict(zip(training.settings[::2], training.settings[1::2]))
+
+
+def untrained(training: Training, rounds: tuple[int, ...] = (1, 3)) -> Path:
+    """The run folder of a training that never was: its recipe, and checkpoints with weights of the training's seed."""
+    given = settings_of(training)
+    recipe = yaml.safe_load(training.recipe.read_text())
+    own = {key: float(given[f"--data.init_args.{key}"]) for key in ("held_out",) if f"--data.init_args.{key}" in given}
+    recipe["data"]["init_args"] |= {"seed": int(given["--data.init_args.seed"]), **own}
+    training.folder.mkdir(parents=True)
+    (training.folder / RECIPE).write_text(yaml.safe_dump({**recipe, "seed_everything": training.seed}))
+    for round in rounds:
+        model, _ = rebuild(training.folder)
+        draws = torch.Generator().manual_seed(1000 * training.seed + round)
+        state = {
+            name: value + 0.05 * torch.randn(value.shape, generator=draws) if value.is_floating_point() else value
+            for name, value in model.state_dict().items()
+        }
+        torch.save({"state_dict": state, "epoch": round}, training.folder / checkpoint_name(round))
+    return training.folder
