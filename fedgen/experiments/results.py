@@ -2,6 +2,7 @@
 
 import json
 import platform
+import reprlib
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,16 @@ def read_results(folder: str | Path, settings: dict[str, Any]) -> dict[str, Any]
     try:
         stored = json.loads(path.read_text())
         before, numbers = stored["settings"], stored["numbers"]
+        if not isinstance(before, dict) or not isinstance(numbers, dict):
+            raise TypeError("settings and numbers must be objects")
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); remove it to run the experiment again") from error
     now = json.loads(json.dumps(settings))  # tuples as lists, as they are stored
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if changed:
-        lines = [f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in changed[:5]]
+        lines = [
+            f"  {key}: {reprlib.repr(before.get(key))} there, {reprlib.repr(now.get(key))} now" for key in changed[:5]
+        ]
         raise ValueError(
             f"{path} holds results of other settings; choose another --output, or remove it\n" + "\n".join(lines)
         )
