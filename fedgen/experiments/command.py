@@ -58,7 +58,10 @@ def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[s
     flags = {f"--{name}" for name, one in inspect.signature(function).parameters.items() if one.annotation is bool}
     found = []
     for place, argument in enumerate(arguments):
+        answer = "".join(arguments[place + 1 : place + 2]).lower()
+        if place and arguments[place - 1] in flags and argument.lower() in ("true", "false"):
+            argument = argument.lower()
         found.append(argument)
-        if argument in flags and arguments[place + 1 : place + 2] not in (["true"], ["false"]):
+        if argument in flags and answer not in ("true", "false"):
             found.append("true")
     return found

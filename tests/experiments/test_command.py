@@ -31,4 +31,5 @@ def test_a_yes_or_no_option_may_stand_alone():
     given = ["--quick", "--seed", "1", "--overlap"]
     assert with_flags(experiment, given) == ["--quick", "true", "--seed", "1", "--overlap", "true"]
     assert with_flags(experiment, ["--quick", "false"]) == ["--quick", "false"]
+    assert with_flags(experiment, ["--quick", "True", "--overlap"]) == ["--quick", "true", "--overlap", "true"]
     assert with_flags(experiment, ["--quick=true"]) == ["--quick=true"]
