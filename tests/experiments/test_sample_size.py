@@ -55,3 +55,26 @@ def test_quick_takes_the_small_sizes_only():
 def test_what_cannot_be_compared_is_refused(wrong):
     with pytest.raises(ValueError, match="give rising sizes of at least 2 images"):
         experiment.sample_size(**{**DIGITS, **wrong})
+
+
+def test_what_one_size_cannot_show_is_not_said(capsys):
+    experiment.sample_size(**DIGITS, output=Path("out"), sizes=(5,), quick=True)
+    assert "falls with their images" not in capsys.readouterr().out
+
+
+def test_outcomes_are_read_from_the_numbers():
+    def row(gap, kid_spread=0.0):
+        def gaps(mean, spread=0.0):
+            return {"mean": mean, "min": mean, "max": mean + spread, "spread": spread}
+
+        def score(mean, control, spread=0.0):
+            return {"gap": gaps(mean, spread), "control gap": [gaps(control)], "control inverted": [1], "inverted": [],
+                    "pairs": 3}  # fmt: skip
+
+        kid = {**score(2.0, 0.1, kid_spread), "control inverted": [0]}
+        return {"fid": score(20.0, gap), "fid pca": score(20.0, gap / 10), "kid": kid}
+
+    lines = experiment.outcomes({"10": row(4.0), "40": row(1.0)})
+    assert all(line.startswith("as expected") for line in lines)
+    lines = experiment.outcomes({"10": row(1.0), "40": row(4.0, kid_spread=0.1)})
+    assert [line.split(":")[0] for line in lines] == ["not seen", "as expected", "as expected", "not seen"]
