@@ -29,12 +29,14 @@ from fedgen.experiments.class_recipes import (
 from fedgen.experiments.federation import Federation
 from fedgen.experiments.sources import Source, chosen, open_source, pick_classes
 from fedgen.models import EmpiricalGenerator
+from fedgen.models.empirical import nearest
 from fedgen.seeds import generator
 from fedgen.statistics import Projection
 
 IMAGES = 1000  # that a generator draws, if not told otherwise and if there are as many
 CLIENTS_IMAGES = 50_000  # KID takes the square of all clients' images
 PUBLIC = 5  # of data without a test split one in so many images is no client's and no generator's
+SHARED = 0.01  # of the images of two data sets: published ones may share a few
 QUICK_IMAGES = 200
 QUICK_CLIENT = 500
 QUICK_GENERATORS = 24
@@ -105,15 +107,20 @@ class ClassFederation:
         self.clients = open_source(choice.data, choice.root, "train", choice.embedding, choice.weights)
         other = choice.generators not in (None, choice.data)
         self.makers = self._other_makers(str(choice.generators)) if other else self.clients
+        self._nearness = None if choice.neighbours == choice.embedding else load_embedding(choice.neighbours)
         known = with_images(self.clients.examples)
         half = known if other else known[: (len(known) + 1) // 2]
         self.classes = pick_classes(choice.classes, known, half)
+        if len(self.classes) < 2:
+            raise ValueError(f"classes={list(self.classes)}: avg and all of one client are the same; give at least 2")
         left = [name for name in with_images(self.makers.examples) if other or name not in self.classes]
         if not left:
             raise ValueError(f"{self.makers.examples.name}: the clients hold every class; leave some to generators")
         self.public, self._kept = self._divide()
         self._positions = tuple(self._of_client(name, len(self.classes)) for name in self.classes)
         self.num_images = self._number(left)
+        if other:
+            self._require_comparable()
         if len(self.public_positions) - self.num_images <= choice.components:
             raise ValueError(
                 f"{choice.components} components need more than the {len(self.public_positions) - self.num_images} "
@@ -147,6 +154,10 @@ class ClassFederation:
         """Features [num_images, D] of real images of the clients' classes, held out, with the clients' shares."""
         return self.public.features[self._floor]
 
+    def about(self, names: Sequence[str]) -> dict[str, Any]:
+        """What tables and figures say of some of the generators: a "heading", and the "kinds" of each."""
+        return {"heading": self.describe(len(names)), "kinds": {name: self.recipes[name].kind for name in names}}
+
     def describe(self, number: int | None = None) -> str:
         """A line on clients and generators, of which `number` are used, for a title."""
         counts = sorted({len(part) for part in self._positions})
@@ -159,6 +170,26 @@ class ClassFederation:
 
     def _other_makers(self, data: str) -> Source:
         return open_source(data, self.choice.root, "train", self.clients.embedding)
+
+    def _require_comparable(self) -> None:
+        """Refuses generators' images of another length of features, or most of which some client may hold."""
+        sides = self.clients, self.makers
+        shapes = [tuple(side.examples.inputs.shape[1:]) for side in sides]
+        if shapes[0] != shapes[1]:
+            dims = [side.embedding(side.examples.inputs[:1]).shape[1] for side in sides]
+            if dims[0] != dims[1]:
+                raise ValueError(
+                    f"{self.clients.embedding.name} gives {dims[0]} features for {self.clients.examples.name} and "
+                    f"{dims[1]} for {self.makers.examples.name}; choose another --embedding, or images of one size"
+                )
+            return
+        held = {hash(image.tobytes()) for image in self.clients.examples.inputs.numpy()}
+        shared = sum(hash(image.tobytes()) in held for image in self.makers.examples.inputs.numpy())
+        if shared > SHARED * min(len(self.makers.examples), len(self.clients.examples)):
+            raise ValueError(
+                f"{shared} images of {self.makers.examples.name} are in {self.clients.examples.name} too: clients "
+                "would hold what generators draw; give other --generators"
+            )
 
     def _divide(self) -> tuple[Source, Tensor | None]:
         """The source of public images, and which images of the train split are left to clients and generators."""
@@ -187,12 +218,12 @@ class ClassFederation:
     def _of_client(self, name: str, clients: int) -> Tensor:
         own, asked = self._of(self.clients, name), self.choice.client_images
         count = min(len(own), self.choice.total_images // clients) if asked is None else asked
-        count = min(count, QUICK_CLIENT) if self.choice.quick else count
         if not 2 <= count <= len(own):
             raise ValueError(
                 f"client_images={count}: class {name!r} of {self.clients.examples.name} has {len(own)}; a client needs "
                 "2 at least"
             )
+        count = min(count, QUICK_CLIENT) if self.choice.quick else count
         return chosen(own, count, self.choice.seed, "client", name)
 
     def _number(self, makers: Sequence[str]) -> int:
@@ -205,10 +236,9 @@ class ClassFederation:
             limits[f"the real floor, for public images of class {name!r},"] = real
         who, most = min(limits.items(), key=lambda item: item[1])
         count = min(IMAGES, most) if asked is None else asked
-        count = min(count, QUICK_IMAGES) if self.choice.quick else count
         if not 2 <= count <= most:
             raise ValueError(f"num_images={count}: {who} allows {most}; give --num_images 2 to {most}")
-        return count
+        return min(count, QUICK_IMAGES) if self.choice.quick else count
 
     def _recipes(self, classes: Sequence[str], alone: bool) -> dict[str, Recipe]:
         found = class_recipes(classes)
@@ -238,22 +268,22 @@ class ClassFederation:
 
     @cached_property
     def _points(self) -> Examples:
-        """The generators' images as points in the embedding's features, without a copy where all are theirs."""
-        examples, features = self.makers.examples, self.makers.features
-        features = features if len(self._stock) == len(examples) else features[self._stock]
-        return Examples(features, examples.labels[self._stock], examples.name, examples.classes)
+        """All images of the generators' data as points in the embedding's features, which are not copied."""
+        examples = self.makers.examples
+        return Examples(self.makers.features, examples.labels, examples.name, examples.classes)
 
     @cached_property
     def _near(self) -> Tensor:
-        """The generators' images in the features in which near is near."""
-        if self.choice.neighbours == self.choice.embedding:
-            return self._points.inputs
-        return self.makers.with_embedding(load_embedding(self.choice.neighbours)).features[self._stock]
+        """The images that neighbourhoods are made of, in the features in which near is near."""
+        source = self.makers if self._nearness is None else self.makers.with_embedding(self._nearness)
+        return source.features[self._stock]
 
     def _made(self, recipe: Recipe) -> EmpiricalGenerator:
         if recipe.kind == "neighbourhood":
-            return EmpiricalGenerator.of_neighbours(self._points, self._near, recipe.anchor, recipe.count - 1)
-        return EmpiricalGenerator.of_classes(self._points, recipe.shares)
+            own = self._stock[nearest(self._near, recipe.anchor, recipe.count - 1)]
+            return EmpiricalGenerator(self._points, [own])
+        groups = [self._of(self.makers, name) for name in recipe.shares]
+        return EmpiricalGenerator(self._points, groups, list(recipe.shares.values()))
 
 
 def with_images(examples: Examples) -> list[str]:

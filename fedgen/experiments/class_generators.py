@@ -4,10 +4,10 @@ The generators are classes that no client holds, mixtures of such classes, and n
 classes of other data, as in the papers: CIFAR-100's on clients with a class of CIFAR-10 each.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rich.table import Table
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
 from fedgen.experiments.class_generators_figure import draw
-from fedgen.experiments.class_recipes import KINDS
+from fedgen.experiments.class_recipes import KINDS, spread_out
 from fedgen.experiments.comparison import Rows, compare, comparison_table, expectation, gap_of
 from fedgen.experiments.federation import rows_of
 from fedgen.experiments.study import Study
@@ -34,7 +34,7 @@ def class_generators(
     root: Path = Path("data"),
     embedding: str = "efficientnet-lite0",
     weights: Path | None = None,
-    classes: tuple[str, ...] | None = None,
+    classes: tuple[str | int, ...] | None = None,
     generators: str | None = None,
     num_images: int | None = None,
     client_images: int | None = None,
@@ -68,33 +68,80 @@ def class_generators(
     """
     if controls < 1:
         raise ValueError(f"controls={controls}: without an IID control nothing tells heterogeneity from bias")
+    if components < 1:
+        raise ValueError(f"components={components}: FID on few components needs at least 1")
     choice = ClassChoice(
-        data, root, embedding, weights, classes, generators, num_images, client_images, neighbours, components, seed,
-        quick,
+        data, root, embedding, weights, class_names(classes), generators, num_images, client_images, neighbours,
+        components, seed, quick,
     )  # fmt: skip
     controls = 1 if quick else controls
     study = Study("class-generators", output, {**choice.settings(), "controls": controls})
-    places = ClassFederation(choice)
-    if len(places.recipes) < 2:
-        raise ValueError(f"{places.describe()}: a ranking needs two generators")
-    lines = {name: name for name in (REAL, *places.recipes)}
-    if len(study.numbers.get("scores", {})) < len(lines):
-        measure = Measure(places, controls)
-        study.step("kernel", lambda: {"mean": measure.kernel.within_pool, "gap": measure.kernel.gap})
-        study.each("scores", lines, measure, "generators")
+    about = measure_all(study, choice, "kernel", lambda places: Measure(places, controls))
+    heading, kinds = about["heading"], about["kinds"]
     scores, kernel = study.numbers["scores"], study.numbers["kernel"]["mean"]
-    kinds = {name: recipe.kind for name, recipe in places.recipes.items()}
     found = study.step("found", lambda: summarise(scores, kinds, controls))
     tables: list[Table | str] = [
-        comparison_table({title(name, components): row for name, row in found["scores"].items()}, places.describe()),
+        comparison_table({title(name, components): row for name, row in found["scores"].items()}, heading),
         floor_table(scores, list(kinds), components),
         *outcomes(found, kernel, components),
     ]
     rows, dealings = (rows_over(scores, CLIENTS, list(kinds)), dealings_over(scores, list(kinds), controls))
     titles = {name: title(name, components) for name in TITLES}
     real = scores[REAL][CLIENTS]
-    figure = draw(rows, dealings, found["scores"], kinds, titles, real, places.describe(), study.path(FIGURE))
+    figure = draw(rows, dealings, found["scores"], kinds, titles, real, heading, study.path(FIGURE))
     study.report(tables, figure)
+
+
+class Measurement(Protocol):
+    """What scores generators, and what it measures once, before the first of them."""
+
+    def once(self) -> Any:
+        """Numbers that are no generator's."""
+
+    def __call__(self, name: str) -> dict[str, Any]:
+        """{clients or "IID 0", ...: {score: values}} of a generator, or of the real floor."""
+
+
+def measure_all(
+    study: Study,
+    choice: ClassChoice,
+    first: str,
+    make: Callable[[ClassFederation], Measurement],
+    count: int | None = None,
+) -> dict[str, Any]:
+    """Steps "generators", `first` and "scores"; what `ClassFederation.about` says of the generators.
+
+    Where all numbers are known no data is read.
+
+    Args:
+        study: keeps the numbers.
+        choice: of clients and generators.
+        first: the name of the step that is measured once.
+        make: gives what measures.
+        count: generators, evenly from all kinds; all if None.
+
+    Raises:
+        ValueError: for fewer than two generators, and as `ClassFederation`.
+    """
+    about: dict[str, Any] | None = study.numbers.get("generators")
+    if about is not None and len(study.numbers.get("scores", {})) == 1 + len(about["kinds"]):  # and real images
+        return about
+    places = ClassFederation(choice)
+    names = spread_out(list(places.recipes), count or len(places.recipes))
+    if len(names) < 2:
+        raise ValueError(f"{places.describe()}: a ranking needs two generators")
+    about = study.step("generators", lambda: places.about(names))
+    lines = {name: name for name in (REAL, *names)}
+    if len(study.numbers.get("scores", {})) < len(lines):
+        measure = make(places)
+        study.step(first, measure.once)
+        study.each("scores", lines, measure, "generators")
+    return about
+
+
+def class_names(classes: Sequence[str | int] | None) -> tuple[str, ...] | None:
+    """Names as given on the command line, where `[0, 1]` are numbers."""
+    return None if classes is None else tuple(map(str, classes))
 
 
 class Measure:
@@ -115,6 +162,10 @@ class Measure:
         self.kernel = KernelReference.from_features(parts)
         self.frechet = FrechetReference.from_features(parts)
         self.controls = [FrechetReference.from_features(one.parts()) for one in dealt[1:]]
+
+    def once(self) -> dict[str, float]:
+        """The mean kernel within the pool, and KID's gap, which are one number for all generators."""
+        return {"mean": self.kernel.within_pool, "gap": self.kernel.gap}
 
     def __call__(self, name: str) -> dict[str, Any]:
         """{clients or "IID 0", ...: {score: values}} of a generator, or of the real floor."""

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
-from fedgen.experiments.class_generators import CLIENTS, dealings_over, rows_over
+from fedgen.experiments.class_generators import CLIENTS, class_names, dealings_over, measure_all, rows_over
 from fedgen.experiments.class_generators_figure import draw_kinds
-from fedgen.experiments.class_recipes import spread_out
 from fedgen.experiments.comparison import Rows, compare, comparison_table, expectation
 from fedgen.experiments.critic_calibration import calibrate
 from fedgen.experiments.federation import rows_of
@@ -42,7 +41,7 @@ def wasserstein(
     root: Path = Path("data"),
     embedding: str = "efficientnet-lite0",
     weights: Path | None = None,
-    classes: tuple[str, ...] | None = None,
+    classes: tuple[str | int, ...] | None = None,
     generators: str | None = None,
     num_images: int | None = None,
     client_images: int | None = None,
@@ -81,31 +80,32 @@ def wasserstein(
         seed: of all draws.
         quick: six generators, and narrow critics of 60 steps.
     """
-    if count < 2 or controls < 1 or components < 0:
+    if count < 2 or controls < 1 or components < 0 or projections < 2:
         raise ValueError(
-            f"count={count}, controls={controls}, components={components}: a ranking needs 2 generators, its evidence "
-            "1 control, and components are 0 (all features) or more"
+            f"count={count}, controls={controls}, components={components}, projections={projections}: a ranking needs "
+            "2 generators, its evidence 1 control, components are 0 (all features) or more, and projections 2 or more"
         )
     choice = ClassChoice(
-        data, root, embedding, weights, classes, generators, num_images, client_images, neighbours, components, seed,
-        quick, TOTAL_IMAGES,
+        data, root, embedding, weights, class_names(classes), generators, num_images, client_images, neighbours,
+        components, seed, quick, TOTAL_IMAGES,
     )  # fmt: skip
     if quick:
         count, controls, projections = min(count, 6), 1, min(projections, 50)
     own = {"count": count, "last_activation": last_activation, "tolerance": tolerance, "projections": projections}
     study = Study("wasserstein", output, {**choice.settings(), **own, "controls": controls})
-    places = ClassFederation(choice)
-    names = spread_out(list(places.recipes), count)
     critics = {
         RELU: CriticOptions("relu", last_activation=last_activation, tolerance=tolerance, seed=seed),
         SORTED: CriticOptions("groupsort", tolerance=tolerance, seed=seed),
     }
     if quick:
         critics = {name: replace(options, max_steps=QUICK_STEPS, hidden=32) for name, options in critics.items()}
-    scores, shares = run(study, places, names, critics, projections, controls)
-    kinds = {name: places.recipes[name].kind for name in names}
+    about = measure_all(
+        study, choice, "calibration", lambda places: Measure(places, critics, projections, controls), count
+    )
+    scores, shares = study.numbers["scores"], study.numbers["calibration"]
+    kinds, names = about["kinds"], list(about["kinds"])
     found = study.step("found", lambda: summarise(scores, names, controls))
-    heading = f"{places.describe(len(names))}; {space(components, embedding)}"
+    heading = f"{about['heading']}; {space(components, embedding)}"
     tables: list[Table | str] = [
         calibration_table(shares),
         comparison_table({TITLES[name]: row for name, row in found["scores"].items()}, heading),
@@ -114,23 +114,6 @@ def wasserstein(
     ]
     rows = rows_over(scores, CLIENTS, names)
     study.report(tables, draw(rows, found["scores"], kinds, shares, scores[REAL][CLIENTS], heading, study.path(FIGURE)))
-
-
-def run(
-    study: Study,
-    places: ClassFederation,
-    names: list[str],
-    critics: Mapping[str, CriticOptions],
-    projections: int,
-    controls: int,
-) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-    """The scores of every generator and of the real floor, and the shares of known distances; measured if not known."""
-    lines = {name: name for name in (REAL, *names)}
-    if len(study.numbers.get("scores", {})) < len(lines):
-        measure = Measure(places, critics, projections, controls)
-        study.step("calibration", measure.calibrate)
-        study.each("scores", lines, measure, "generators")
-    return study.numbers["scores"], study.numbers["calibration"]
 
 
 class Measure:
@@ -152,7 +135,7 @@ class Measure:
         """Features on the public principal components, float32; as they are where all features are asked for."""
         return self.places.projection.project(features).float() if self.places.choice.components else features
 
-    def calibrate(self) -> dict[str, dict[str, float]]:
+    def once(self) -> dict[str, dict[str, float]]:
         """Shares of known distances at the first client's images and as many generated ones as generators draw."""
         seed, projections = self.places.choice.seed, self.projections
 

@@ -1,10 +1,12 @@
 """Clients of one class each, and generators of the others."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from fedgen.data.cifar100 import FINE_CLASSES
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
@@ -53,7 +55,7 @@ def test_generators_hold_what_their_recipes_say():
     assert (drawn.count(5), drawn.count(8)) == (5, 15)
     name, recipe = next((name, one) for name, one in places.recipes.items() if one.kind == "neighbourhood")
     assert recipe.count == 20  # as many as are drawn: all of them
-    stored = places._points.inputs
+    stored = places.makers.features[places._stock]
     distances = (stored - stored[recipe.anchor]).norm(dim=1)
     assert seen(places.draw(name)) == seen(stored[distances.argsort()[:20]])
 
@@ -101,6 +103,11 @@ def test_the_first_hundred_classes_of_imagenet32_are_clients_of_at_most_their_sh
         ({"client_images": 1}, "client_images=1: .* a client needs 2"),
         ({"num_images": 150}, "num_images=150: class '8' of digits/train allows 140; give --num_images 2 to 140"),
         ({"num_images": 1}, "num_images=1"),
+        ({"classes": ("0",)}, r"classes=\['0'\]: avg and all of one client are the same"),
+        ({"classes": ()}, r"classes=\[\]: .* give at least 2"),
+        ({"neighbours": "pixel"}, "unknown embedding 'pixel'; did you mean pixels"),
+        ({"num_images": 5000, "quick": True}, "num_images=5000: class '8' of digits/train allows 140"),
+        ({"client_images": 5000, "quick": True}, "client_images=5000: class '0' of digits/train has 143"),
         ({"components": 400}, "400 components need more than the 335 public images"),
     ],
 )
@@ -108,6 +115,28 @@ def test_what_the_data_cannot_give_is_refused_before_anything_is_embedded(change
     monkeypatch.setattr("fedgen.experiments.sources.embed", None)
     with pytest.raises(ValueError, match=message):
         ClassFederation(replace(DIGITS, **change))
+
+
+def test_generators_of_other_features_or_of_the_clients_own_images_are_refused():
+    for folder, side in (("small", 4), ("large", 8)):
+        for grey in range(3):
+            (Path(folder) / str(grey)).mkdir(parents=True)
+            for number in range(12):
+                image = Image.new("L", (side, side), 60 * grey)
+                image.putpixel((0, 0), number)
+                image.save(Path(folder) / str(grey) / f"{number}.png")
+    shutil.copytree("small", "copy")
+    choice = replace(DIGITS, data="small", num_images=2, components=1)
+    with pytest.raises(ValueError, match="pixels gives 48 features for small/train and 192 for large/train"):
+        ClassFederation(replace(choice, generators="large"))
+    with pytest.raises(ValueError, match="36 images of copy/train are in small/train too: clients would hold"):
+        ClassFederation(replace(choice, generators="copy"))
+
+
+def test_features_are_not_copied_for_the_generators():
+    places = ClassFederation(DIGITS)
+    for recipe in places.recipes.values():
+        assert places._made(recipe).inputs.data_ptr() == places.makers.features.data_ptr()
 
 
 def test_a_title_says_who_holds_what():

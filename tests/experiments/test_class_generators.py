@@ -1,11 +1,9 @@
 """FID and KID of class generators, on digits and on small files of the published data sets."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedgen.experiments import class_generators as experiment
 from fedgen.experiments.class_deal import REAL
@@ -46,6 +44,7 @@ def test_fid_ranks_in_two_ways_and_kid_in_one_and_nothing_is_measured_twice(caps
     assert "as expected: KID: avg and all order 0 pairs differently" in printed.replace("\n", " ")
     assert Path("out/class_generators.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(experiment, "Measure", None)
+    monkeypatch.setattr(experiment, "ClassFederation", None)
     experiment.class_generators(**run)
     assert capsys.readouterr().out == printed
 
@@ -113,6 +112,7 @@ def test_inception_takes_local_weights(tmp_path):
 
 def test_a_stopped_run_goes_on_with_the_generators_that_are_missing(monkeypatch):
     run = {**DIGITS, "output": Path("out"), "quick": True}
+    experiment.class_generators(**{**run, "output": Path("whole")})
     whole, known = experiment.Measure.__call__, []
 
     def stopped(self, name):
@@ -131,7 +131,7 @@ def test_a_stopped_run_goes_on_with_the_generators_that_are_missing(monkeypatch)
     monkeypatch.setattr(experiment.Measure, "__call__", lambda self, name: asked.append(name) or whole(self, name))
     experiment.class_generators(**run)
     assert not set(asked) & set(before)
-    assert len(numbers_of()["scores"]) == 25
+    assert numbers_of() == numbers_of("whole")
 
 
 def test_what_ranks_nothing_is_refused():
@@ -141,14 +141,20 @@ def test_what_ranks_nothing_is_refused():
     write_cifar100(Path("data"), classes=(0,))
     with pytest.raises(ValueError, match=r"generators: 1 of cifar100/train.*a ranking needs two generators"):
         experiment.class_generators(Path("out"), "cifar10", embedding="pixels", components=4, generators="cifar100")
-    with pytest.raises(ValueError, match="400 components"):
-        experiment.class_generators(**{**DIGITS, "components": 400}, output=Path("out"))
+    for wrong, message in ((400, "400 components"), (0, "components=0: FID on few")):
+        with pytest.raises(ValueError, match=message):
+            experiment.class_generators(**{**DIGITS, "components": wrong}, output=Path("out"))
 
 
-def test_features_are_not_copied_where_all_images_are_the_generators():
-    write_cifar10(Path("data"))
-    write_cifar100(Path("data"))
-    choice = ClassChoice("cifar10", Path("data"), "pixels", None, None, "cifar100", None, None, "pixels", 4, 0, False)
-    places = ClassFederation(replace(choice, seed=1))
-    assert places._points.inputs.data_ptr() == places.makers.features.data_ptr()
-    assert torch.isfinite(places.draw("apple")).all()
+def test_classes_named_by_numbers_may_be_given_as_numbers():
+    options = ["--data", "digits", "--embedding", "pixels", "--components", "4", "--quick", "True", "--output", "out"]
+    assert reproduce(["class-generators", *options, "--classes", "[3, 1]", "--num_images", "20"]) == 0
+    heading = numbers_of()["generators"]["heading"]
+    assert heading.startswith("clients: digits/train, 3, 1, 146 to 147 images each; generators: 24 of digits/train, 20")
+
+
+def test_a_table_and_figure_need_no_more_than_the_numbers(capsys):
+    experiment.class_generators(**DIGITS, output=Path("out"), quick=True)
+    about = numbers_of()["generators"]
+    assert list(about["kinds"]) == [name for name in numbers_of()["scores"] if name != REAL]
+    assert set(about["kinds"].values()) == {"class", "mixture", "neighbourhood"}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedgen.experiments import class_generators
 from fedgen.experiments import wasserstein as experiment
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
@@ -41,8 +42,28 @@ def test_it_calibrates_compares_and_does_not_measure_twice(capsys, monkeypatch):
     assert real < min(numbers["scores"][name]["clients"]["sw1"]["all"] for name in names)
     assert Path("out/wasserstein.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(experiment, "Measure", None)
+    monkeypatch.setattr(class_generators, "ClassFederation", None)
     experiment.wasserstein(**run)
     assert capsys.readouterr().out == printed
+
+
+def test_a_stopped_run_goes_on_to_the_numbers_of_an_unbroken_one(monkeypatch):
+    run = {**DIGITS, "client_images": 60, "quick": True, "count": 2}
+    experiment.wasserstein(**run, output=Path("whole"))
+    measure = experiment.Measure.__call__
+
+    def stopped(self, name):
+        if name != REAL:
+            raise KeyboardInterrupt
+        return measure(self, name)
+
+    monkeypatch.setattr(experiment.Measure, "__call__", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.wasserstein(**run, output=Path("out"))
+    assert list(numbers_of()["scores"]) == [REAL]
+    monkeypatch.setattr(experiment.Measure, "__call__", measure)
+    experiment.wasserstein(**run, output=Path("out"))
+    assert numbers_of() == numbers_of("whole")
 
 
 @pytest.mark.parametrize("components", [0, 4])
@@ -79,7 +100,7 @@ def test_generators_may_be_the_classes_of_other_data_in_all_features(clip_weight
     assert len(numbers_of()["scores"]) == 3
 
 
-@pytest.mark.parametrize("wrong", [{"count": 1}, {"controls": 0}, {"components": -1}])
+@pytest.mark.parametrize("wrong", [{"count": 1}, {"controls": 0}, {"components": -1}, {"projections": 1}])
 def test_what_ranks_nothing_is_refused(wrong):
     with pytest.raises(ValueError, match="a ranking needs 2 generators, its evidence 1 control"):
         experiment.wasserstein(**{**DIGITS, **wrong})
