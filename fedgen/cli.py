@@ -145,7 +145,8 @@ def train(cli: FedgenCLI) -> None:
         write_recipe(folder, recipe)
         if isinstance(cli.datamodule, FederatedDataModule):
             data = cli.datamodule
-            save_partition(folder / PARTITION, data.partition, data.examples, data.seed)
+            dealt = [torch.cat([client.train, client.held_out]).numpy() for client in data.clients]
+            save_partition(folder / PARTITION, data.partition, data.examples, data.seed, dealt)
         run_fit(cli, path, last, console)
     if any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
         report(folder_of(FederatedEvaluation, trainer), console)
