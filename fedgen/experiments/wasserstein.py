@@ -227,7 +227,7 @@ def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]
     lines = [
         expectation(f"the GroupSort critic finds {least[SORTED]:.2f} of a shift at least", least[SORTED] > 0.9),
         expectation(
-            f"the ReLU critic finds {wide[RELU]:.2f} of a width at most, about half or less", wide[RELU] <= 0.55
+            f"the ReLU critic finds {wide[RELU]:.2f} of a width at most; half is its bound", wide[RELU] <= 0.55
         ),
     ]
     for score in (RELU, SORTED):

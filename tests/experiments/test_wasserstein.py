@@ -48,7 +48,7 @@ def test_it_calibrates_compares_and_does_not_measure_twice(capsys, monkeypatch):
 
 
 def test_a_stopped_run_goes_on_to_the_numbers_of_an_unbroken_one(monkeypatch):
-    run = {**DIGITS, "client_images": 60, "quick": True, "count": 2}
+    run = {**DIGITS, "client_images": 60, "quick": True, "count": 2, "classes": ("0", "1")}
     experiment.wasserstein(**run, output=Path("whole"))
     measure = experiment.Measure.__call__
 
@@ -95,7 +95,7 @@ def test_generators_may_be_the_classes_of_other_data_in_all_features(clip_weight
     write_cifar100(Path("data"), classes=(0, 50))
     experiment.wasserstein(
         Path("out"), "cifar10", embedding="clip-vit-b-32", weights=clip_weights, generators="cifar100", components=0,
-        controls=1, quick=True, last_activation=False,
+        controls=1, quick=True, last_activation=False, client_images=8, classes=("cat", "dog", "ship"),
     )  # fmt: skip
     assert len(numbers_of()["scores"]) == 3
 
