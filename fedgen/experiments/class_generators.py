@@ -58,7 +58,8 @@ def class_generators(
         classes: whose images the clients hold, one each; the first half by default, all with --generators.
         generators: data each class of which is a generator; by default the classes that no client holds, their mixtures
             and neighbourhoods among them.
-        num_images: that each generator draws, none twice; 1,000, or as many as its smallest class has.
+        num_images: that each generator draws, none twice; 1,000, or as many as the smallest class and the public
+            images, of which as many are the real floor, allow.
         client_images: of each client; all of its class, but at most 50,000 over all clients.
         neighbours: embedding in whose features near is near; another one than the scores'.
         components: principal components of the second FID, of test images that are not the real floor's.
