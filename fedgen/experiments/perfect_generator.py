@@ -190,9 +190,11 @@ def expected(rows: Rows, found: dict[str, Any], pair: dict[str, Any], components
         ),
     ]
     for score in (name for name in ("fid", PCA) if name in found):
-        if (excess := found[score]["excess beyond error"]) is not None:
-            text = f"{title_of(score, components)}: {excess:.4g} pairs inverted beyond error more than over IID clients"
-            lines.append(expectation(text, excess > 0))
+        if (excess := found[score]["excess"]) is not None:
+            more = f"{title_of(score, components)}: {{:.4g}} pairs inverted{{}} more than over IID clients"
+            clear = found[score]["excess beyond error"]
+            lines.append(expectation(more.format(excess, ""), excess > 0))
+            lines.append(expectation(more.format(clear, " beyond errors"), clear > 0))
     for score in KERNELS:
         text = f"{title_of(score)}: avg and all order every checkpoint and class alike"
         lines.append(expectation(text, not found[score]["inverted"]))

@@ -1,5 +1,6 @@
 """Every checkpoint of several federated WGAN-GPs: KID's avg - all is one number for all of them, FID's is not."""
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,7 @@ def draw(rows: ScoredRows, found: dict[str, Any], study: Study) -> Path:
         points = draw_aggregates(scatter, avg, everyone, title, colours=iterations)
         figure.colorbar(points, ax=scatter, label="local iterations")
         scatter.locator_params(nbins=6)
-        scatter.set_title(f"{len(found[score]['inverted']):,} of {found[score]['pairs']:,} pairs inverted", fontsize=9)
+        scatter.set_title(inverted_text(found[score]), fontsize=9)
         _mark_best(scatter, rows.clients, study.numbers["real"], score)
         _draw_gaps(gap, rows, score, about)
     figure.suptitle(
@@ -190,6 +191,13 @@ def draw(rows: ScoredRows, found: dict[str, Any], study: Study) -> Path:
         fontsize=10,
     )
     return save_figure(figure, study.path(FIGURE))
+
+
+def inverted_text(found: dict[str, Any]) -> str:
+    """E.g. "3 of 45 pairs inverted; over IID clients 1"; the mean over dealings."""
+    text = f"{len(found['inverted']):,} of {found['pairs']:,} pairs inverted"
+    control = found["control inverted"]
+    return f"{text}; over IID clients {statistics.mean(control):.3g}" if control else text
 
 
 def _mark_best(axes: Any, rows: Rows, real: dict[str, Any], score: str) -> None:

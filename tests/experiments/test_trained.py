@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedgen.experiments.trained import PROTOCOLS, Plan, Series, all_runs, local_iterations, protocol_of, runs_of
+from fedgen.experiments.trained import (
+    PROTOCOLS,
+    Plan,
+    Protocol,
+    Series,
+    all_runs,
+    local_iterations,
+    protocol_of,
+    runs_of,
+)
 from tests.experiments.tiny_runs import settings_of, write_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +63,16 @@ def test_a_quick_run_is_a_twentieth_in_a_folder_of_its_own(plan):
     whole, quick = (runs_of(SERIES, None, replace(plan, quick=on))[0] for on in (False, True))
     assert (whole.rounds, quick.rounds) == (800, 40)
     assert whole.folder != quick.folder
+
+
+def test_another_kind_of_generator_is_another_series_of_the_same_clients(plan):
+    write_recipe(plan.recipes, "ddpm.yaml")
+    protocol = Protocol((SERIES, Series("DDPM", "ddpm.yaml", (2,))), "pixels", "pixels", 10, held_out=0.5)
+    runs = all_runs(protocol, plan)
+    assert [run.series for run in runs] == ["WGAN-GP"] * 4 + ["DDPM"] * 2
+    assert {settings_of(run.training)["--data.init_args.seed"] for run in runs} == {"7"}
+    assert len({run.folder for run in runs}) == 6
+    assert len(all_runs(protocol, plan, protocol.series[:1])) == 4
 
 
 def test_a_missing_or_unfit_recipe_is_named(plan, tmp_path):

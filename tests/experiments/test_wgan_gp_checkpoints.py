@@ -7,7 +7,7 @@ import pytest
 from fedgen.experiments import runs as trainings
 from fedgen.experiments.checkpoints import ScoredRows
 from fedgen.experiments.comparison import compare
-from fedgen.experiments.wgan_gp_checkpoints import against_real, expected, run_table, wgan_gp_checkpoints
+from fedgen.experiments.wgan_gp_checkpoints import against_real, expected, inverted_text, run_table, wgan_gp_checkpoints
 from tests.experiments.tiny_runs import untrained, write_recipe
 
 
@@ -31,6 +31,13 @@ def test_expected_outcomes_are_seen_in_numbers_that_have_them():
     assert [line.split(":")[0] for line in lines] == ["as expected"] * 4
     # gaps -4 and -1 over the clients, 0 and 0 over IID ones
     assert "avg - all spreads by 3, over IID clients by 0 at most" in lines[2]
+
+
+def test_inverted_pairs_are_told_beside_those_of_the_control():
+    rows = ScoredRows({"a": row((1, 5), (3, 2), (1, 1)), "b": row((2, 3), (2, 1), (2, 2))})
+    found = found_of(rows)
+    assert inverted_text(found["fid"]) == "1 of 1 pairs inverted; over IID clients 0"
+    assert inverted_text(found["kid"]) == "0 of 1 pairs inverted"
 
 
 def test_outcomes_that_are_not_there_are_not_seen():
