@@ -1,5 +1,6 @@
 """Steps that are kept, and experiments that go on where they stopped."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -56,3 +57,19 @@ def test_it_says_where_numbers_and_figure_are(tmp_path, capsys):
     assert "a line" in printed
     assert f"numbers: {tmp_path}/results.json" in printed
     assert f"figure: {tmp_path}/toy.png" in printed
+
+
+def test_a_full_disk_is_named_and_what_was_written_before_is_kept(tmp_path, monkeypatch):
+    study = Study("toy", tmp_path, {})
+    study.step("one", lambda: 1)
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk, pytest.raises(OSError, match=r"No space left.*results\.json"):
+        disk.setattr("fedgen.files.os.fsync", full)
+        study.each("many", {"a": 1, "b": 2}, lambda item: item)
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+    again = Study("toy", tmp_path, {})
+    assert again.numbers == {"one": 1}
+    assert again.each("many", {"a": 1, "b": 2}, lambda item: item) == {"a": 1, "b": 2}
