@@ -66,9 +66,10 @@ def test_a_full_disk_is_named_and_what_was_written_before_is_kept(tmp_path, monk
     def full(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as disk, pytest.raises(OSError, match=r"No space left.*results\.json"):
+    with monkeypatch.context() as disk:
         disk.setattr("fedgen.files.os.fsync", full)
-        study.each("many", {"a": 1, "b": 2}, lambda item: item)
+        with pytest.raises(OSError, match=r"No space left.*results\.json"):
+            study.each("many", {"a": 1, "b": 2}, lambda item: item)
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
     again = Study("toy", tmp_path, {})
     assert again.numbers == {"one": 1}
