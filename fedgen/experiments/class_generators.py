@@ -247,7 +247,7 @@ def outcomes(found: Mapping[str, Any], kernel: float, components: int) -> list[s
         text += f" {row['gap']['spread'] / control:.3g} times"
         lines.append(expectation(text, row["gap"]["spread"] > control))
         text = f"{own}: avg and all order {row['excess beyond error']:.4g} pairs differently, beyond their errors and"
-        text += f" beyond IID clients, of {row['pairs']:,}; {len(row['evidence'])} beyond their errors and in no dealing"
+        text += f" beyond IID clients, of {row['pairs']:,}; {len(row['evidence'])} beyond errors and in no dealing"
         lines.append(expectation(text, row["excess beyond error"] > 0))
     spread, mean = found["mean term"]["spread"], found["mean term"]["mean"]
     text = f"FID's mean term has one gap for all generators, to {spread / mean:.1e} of it: the rest is the covariances'"
