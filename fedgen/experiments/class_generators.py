@@ -4,6 +4,7 @@ The generators are classes that no client holds, mixtures of such classes, and n
 classes of other data, as in the papers: CIFAR-100's on clients with a class of CIFAR-10 each.
 """
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -246,8 +247,10 @@ def outcomes(found: Mapping[str, Any], kernel: float, components: int) -> list[s
         text = f"{own}: avg - all is {row['gap']['min']:.4g} to {row['gap']['max']:.4g}, its spread that of IID clients"
         text += f" {row['gap']['spread'] / control:.3g} times"
         lines.append(expectation(text, row["gap"]["spread"] > control))
-        text = f"{own}: avg and all order {row['excess beyond error']:.4g} pairs differently, beyond their errors and"
-        text += f" beyond IID clients, of {row['pairs']:,}; {len(row['evidence'])} beyond errors and in no dealing"
+        inverted, dealt_ones = len(row["inverted"]), statistics.mean(row["control inverted"])
+        text = f"{own}: avg and all order {inverted} of {row['pairs']:,} pairs differently, {dealt_ones:.3g} over IID"
+        lines.append(expectation(f"{text} clients", inverted > dealt_ones))
+        text = f"{own}: {row['excess beyond error']:.3g} of these beyond their own errors and beyond IID clients"
         lines.append(expectation(text, row["excess beyond error"] > 0))
     spread, mean = found["mean term"]["spread"], found["mean term"]["mean"]
     text = f"FID's mean term has one gap for all generators, to {spread / mean:.1e} of it: the rest is the covariances'"

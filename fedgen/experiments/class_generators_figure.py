@@ -11,7 +11,6 @@ from fedgen.figures.aggregates import draw_gap
 MARKERS = {"class": "D", "mixture": "o", "neighbourhood": "^"}
 COLOURS = {"class": "#7a4fa0", "mixture": "#1f5fa8", "neighbourhood": "#c4560b"}
 INVERTED = "#c0203a"
-SHOWN = 10  # inverted pairs that are joined: those farthest beyond their errors
 
 
 def draw(
@@ -41,7 +40,7 @@ def draw(
     figure = Figure(figsize=(4.3 * len(titles), 7.4), layout="constrained")
     panels = figure.subplots(2, len(titles), squeeze=False)
     for (above, below), (score, title) in zip(panels.T, titles.items()):
-        draw_kinds(above, rows, score, title, kinds, found[score]["evidence"], real[score])
+        draw_kinds(above, rows, score, title, kinds, found[score], real[score])
         known = [control for control in controls if score in next(iter(control.values()))]
         others = [gaps_of(control, score) for control in known]
         draw_gap(below, column(rows, score, "avg"), gaps_of(rows, score), title, f"{title} avg", others)
@@ -56,10 +55,10 @@ def draw_kinds(
     score: str,
     title: str,
     kinds: Mapping[str, str],
-    pairs: Sequence[Sequence[int]],
+    found: Mapping[str, Any],
     real: Mapping[str, Any],
 ) -> None:
-    """avg (across) against all (up) of each generator with its errors, by kind; the clearest inverted pairs joined.
+    """avg (across) against all (up) of each generator with its errors, by kind; inverted pairs joined.
 
     Args:
         axes: matplotlib's.
@@ -67,17 +66,17 @@ def draw_kinds(
         score: which.
         title: what to call it.
         kinds: of each generator.
-        pairs: of places, inverted beyond their errors.
+        found: as `compare` gives it; pairs inverted beyond error and in no dealing stand out.
         real: avg and all of held-out real images.
     """
     avg, everyone = column(rows, score, "avg"), column(rows, score, "all")
     errors = errors_of(rows, score, "avg"), errors_of(rows, score, "all")
     axes.errorbar(avg, everyone, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.8", elinewidth=0.8, zorder=1)
-    shown = clearest(rows, score, pairs)
-    for number, (first, second) in enumerate(shown):
-        label = f"inverted pairs, {len(shown)} of {len(pairs):,}" if number == 0 else None
-        ends = [avg[first], avg[second]], [everyone[first], everyone[second]]
-        axes.plot(*ends, color=INVERTED, linewidth=1, zorder=2, label=label)
+    for pairs, label, width in ((found["inverted"], "inverted", 0.6), (found["evidence"], "beyond error, not IID", 2)):
+        for number, (first, second) in enumerate(pairs):
+            ends = [avg[first], avg[second]], [everyone[first], everyone[second]]
+            name = f"{label}: {len(pairs):,} pairs" if number == 0 else None
+            axes.plot(*ends, color=INVERTED, linewidth=width, zorder=2, label=name)
     for kind in dict.fromkeys(kinds.values()):
         own = [place for place, name in enumerate(rows) if kinds[name] == kind]
         points = [avg[place] for place in own], [everyone[place] for place in own]
@@ -88,18 +87,3 @@ def draw_kinds(
     axes.grid(alpha=0.25)
     axes.set_axisbelow(True)
     axes.legend(fontsize=7, loc="upper left")
-
-
-def clearest(rows: Rows, score: str, pairs: Sequence[Sequence[int]], count: int = SHOWN) -> list[Sequence[int]]:
-    """The pairs whose smaller difference, of avg or of all, is the most of its standard error."""
-    columns = [(column(rows, score, how), errors_of(rows, score, how)) for how in ("avg", "all")]
-
-    def clearness(pair: Sequence[int]) -> float:
-        first, second = pair
-        ratios = [
-            abs(values[first] - values[second]) / max((errors[first] ** 2 + errors[second] ** 2) ** 0.5, 1e-300)
-            for values, errors in columns
-        ]
-        return min(ratios)
-
-    return sorted(pairs, key=clearness, reverse=True)[:count]

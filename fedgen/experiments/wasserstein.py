@@ -258,7 +258,7 @@ def draw(
     figure = Figure(figsize=(9.2, 8), layout="constrained")
     panels = figure.subplots(2, 2).flatten()
     for axes, (score, title) in zip(panels, TITLES.items()):
-        draw_kinds(axes, rows, score, title, kinds, found[score]["evidence"], real[score])
+        draw_kinds(axes, rows, score, title, kinds, found[score], real[score])
     draw_shares(panels[3], shares)
     figure.suptitle(heading.replace("; ", "\n"), fontsize=9)
     return save_figure(figure, path)

@@ -8,7 +8,6 @@ import pytest
 from fedgen.experiments import class_generators as experiment
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
-from fedgen.experiments.class_generators_figure import clearest
 from fedgen.experiments.command import reproduce
 from fedgen.scores import FrechetReference, KernelReference
 from tests.experiments.class_images import write_cifar10, write_cifar100, write_imagenet32
@@ -67,14 +66,6 @@ def test_scores_are_those_of_the_clients_and_of_the_dealt_ones():
     for how in ("avg", "all"):
         assert control[how] == pytest.approx(exact.values[how], rel=1e-9)
         assert control["errors"][how] == pytest.approx(exact.error_parts["generated"][how], rel=0.02)
-
-
-def test_the_pairs_shown_are_those_farthest_beyond_their_errors():
-    def row(avg, everyone, error):
-        return {"fid": {"avg": avg, "all": everyone, "errors": {"avg": error, "all": error}}}
-
-    rows = {"a": row(0, 10, 1), "b": row(5, 9, 0.1), "c": row(9, 0, 1)}
-    assert clearest(rows, "fid", [[0, 1], [0, 2], [1, 2]], 2) == [[0, 2], [1, 2]]
 
 
 @pytest.mark.parametrize(
