@@ -54,6 +54,10 @@ class ClassDeal:
         """The classes, each a client and a generator."""
         return tuple(self.train.examples.classes)
 
+    def check(self) -> None:
+        """Raises ValueError, before anything is embedded, for what `orders` refuses."""
+        _ = self.orders
+
     @cached_property
     def orders(self) -> dict[str, Tensor]:
         """The train images of each class in the order in which clients of rising size take them.

@@ -83,7 +83,7 @@ class Measure:
     """Every score of every generator over one federation; what federations share is made once."""
 
     def __init__(self, deal: ClassDeal, components: int) -> None:
-        deal.orders  # noqa: B018
+        deal.check()
         self.deal, self.components = deal, components
         self.projection = deal.projection(components)
         self.features = deal.train.features
