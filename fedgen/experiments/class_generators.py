@@ -247,11 +247,7 @@ def outcomes(found: Mapping[str, Any], kernel: float, components: int) -> list[s
         text = f"{own}: avg - all is {row['gap']['min']:.4g} to {row['gap']['max']:.4g}, its spread that of IID clients"
         text += f" {row['gap']['spread'] / control:.3g} times"
         lines.append(expectation(text, row["gap"]["spread"] > control))
-        inverted, dealt_ones = len(row["inverted"]), statistics.mean(row["control inverted"])
-        text = f"{own}: avg and all order {inverted} of {row['pairs']:,} pairs differently, {dealt_ones:.3g} over IID"
-        lines.append(expectation(f"{text} clients", inverted > dealt_ones))
-        text = f"{own}: {row['excess beyond error']:.3g} of these beyond their own errors and beyond IID clients"
-        lines.append(expectation(text, row["excess beyond error"] > 0))
+        lines += inversion_lines(own, row)
     spread, mean = found["mean term"]["spread"], found["mean term"]["mean"]
     text = f"FID's mean term has one gap for all generators, to {spread / mean:.1e} of it: the rest is the covariances'"
     lines.append(expectation(text, spread < ROUNDING * mean))
@@ -261,3 +257,16 @@ def outcomes(found: Mapping[str, Any], kernel: float, components: int) -> list[s
     text = f"KID: avg and all order {len(row['inverted'])} pairs differently"
     lines.append(expectation(text, not row["inverted"]))
     return lines
+
+
+def inversion_lines(own: str, row: Mapping[str, Any]) -> list[str]:
+    """Whether avg and all order more pairs differently than over IID clients: all such pairs, and those beyond error.
+
+    Args:
+        own: the score's title.
+        row: as `compare` gives it.
+    """
+    inverted, control = len(row["inverted"]), statistics.mean(row["control inverted"])
+    text = f"{own}: avg and all order {inverted} of {row['pairs']:,} pairs differently, {control:.3g} over IID clients"
+    clear = f"{own}: {row['excess beyond error']:.3g} of these beyond their own errors and beyond IID clients"
+    return [expectation(text, inverted > control), expectation(clear, row["excess beyond error"] > 0)]

@@ -72,10 +72,13 @@ def draw_kinds(
     avg, everyone = column(rows, score, "avg"), column(rows, score, "all")
     errors = errors_of(rows, score, "avg"), errors_of(rows, score, "all")
     axes.errorbar(avg, everyone, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.8", elinewidth=0.8, zorder=1)
-    for pairs, label, width in ((found["inverted"], "inverted", 0.6), (found["evidence"], "beyond error, not IID", 2)):
+    for pairs, label, width in (
+        (found["inverted"], "inverted pairs", 0.6),
+        (found["evidence"], "beyond error, not IID", 2),
+    ):
         for number, (first, second) in enumerate(pairs):
             ends = [avg[first], avg[second]], [everyone[first], everyone[second]]
-            name = f"{label}: {len(pairs):,} pairs" if number == 0 else None
+            name = f"{label}: {len(pairs):,}" if number == 0 else None
             axes.plot(*ends, color=INVERTED, linewidth=width, zorder=2, label=name)
     for kind in dict.fromkeys(kinds.values()):
         own = [place for place, name in enumerate(rows) if kinds[name] == kind]

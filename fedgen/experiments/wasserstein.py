@@ -17,7 +17,14 @@ from torch import Tensor
 
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
-from fedgen.experiments.class_generators import CLIENTS, class_names, dealings_over, measure_all, rows_over
+from fedgen.experiments.class_generators import (
+    CLIENTS,
+    class_names,
+    dealings_over,
+    inversion_lines,
+    measure_all,
+    rows_over,
+)
 from fedgen.experiments.class_generators_figure import draw_kinds
 from fedgen.experiments.comparison import Rows, compare, comparison_table, expectation
 from fedgen.experiments.critic_calibration import calibrate
@@ -231,16 +238,11 @@ def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]
         ),
     ]
     for score in (RELU, SORTED):
-        row, share = found["scores"][score], found["of means"][score]
-        text = (
-            f"{TITLES[score]}: avg and all order {row['excess beyond error']:.4g} of {row['pairs']} pairs differently"
-        )
-        lines.append(expectation(f"{text}, beyond their errors and beyond IID clients", row["excess beyond error"] > 0))
+        lines += inversion_lines(TITLES[score], found["scores"][score])
+        share = found["of means"][score]
         text = f"{TITLES[score]}: finds {share['avg']:.2f} (avg) and {share['all']:.2f} (all) of the distance of the"
         lines.append(expectation(f"{text} means, which W1 is never below", min(share.values()) >= 1))
-    row = found["scores"][SLICED]
-    text = f"sliced W1: avg and all order {row['excess beyond error']:.4g} pairs differently, likewise"
-    return [*lines, expectation(text, row["excess beyond error"] > 0)]
+    return lines + inversion_lines(TITLES[SLICED], found["scores"][SLICED])
 
 
 def draw(

@@ -144,3 +144,11 @@ def test_classes_named_by_numbers_may_be_given_as_numbers():
     assert reproduce(["class-generators", *options, "--classes", "[3, 1]", "--num_images", "20"]) == 0
     heading = numbers_of()["generators"]["heading"]
     assert heading.startswith("clients: digits/train, 3, 1, 146 to 147 images each; generators: 24 of digits/train, 20")
+
+
+def test_inverted_pairs_are_set_beside_those_over_iid_clients():
+    row = {"inverted": [[0, 1], [1, 2]], "control inverted": [1, 2], "pairs": 3, "excess beyond error": 0.0}
+    assert experiment.inversion_lines("FID", row) == [
+        "as expected: FID: avg and all order 2 of 3 pairs differently, 1.5 over IID clients",
+        "not seen: FID: 0 of these beyond their own errors and beyond IID clients",
+    ]
