@@ -19,6 +19,7 @@ from fedgen.statistics import Gaussian, Projection, RunningPool, summarize
 KERNEL_IMAGES = 1000  # of a generator that has more, for KID
 PROJECTED, EQUAL, BOTH = "fid pca", "fid equal", "fid pca equal"  # beside "fid" and "kid"
 CHUNK = 5000  # images summarised at once
+DIGITS = 10  # in which equal generators' scores agree: the whole data, summed from two anchors, differs by rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +188,14 @@ def mean_rows(scores: Scores, federation: str) -> Rows:
 
 
 def single_rows(scores: Scores, federation: str) -> Rows:
-    """Every anchor's scores of every size: one row a generator."""
-    return {f"{anchor}, {size}": row for anchor, own in scores.items() for size, row in own[federation].items()}
+    """Every anchor's scores of every size to ten digits, so that equal generators tie: one row a generator."""
+    return {
+        f"{anchor}, {size}": {
+            score: {how: float(f"{values[how]:.{DIGITS}g}") for how in ("avg", "all")} for score, values in row.items()
+        }
+        for anchor, own in scores.items()
+        for size, row in own[federation].items()
+    }
 
 
 def compare_scores(

@@ -107,6 +107,13 @@ def test_curves_gaps_and_means_by_hand():
     assert standard_error([1.0, 3.0]) == 1
 
 
+def test_the_whole_data_from_two_anchors_is_one_generator_that_ties():
+    whole = row(2.0, 3.0), row(2.0 + 4e-15, 3.0 - 4e-15)  # the same images, summed in another order
+    scores = {str(n): {"clients": {"1": row(5.0 + n, 9.0 - n), "2": one}} for n, one in enumerate(whole)}
+    found = compare_scores(scores, ["fid"], "clients", [], single=True)["fid"]
+    assert (found["pairs"], found["inverted"]) == (6, 1)  # sizes 1 alone
+
+
 def test_a_valley_lies_inside_if_both_ends_are_higher_beyond_their_errors():
     found = valley([[5.0, 1.0, 3.0], [6.0, 1.0, 3.5], [5.5, 1.0, 3.2]], (10, 20, 30))
     assert (found["least at"], found["least"], found["inside"], found["anchors"]) == (20, 1.0, True, 3)
