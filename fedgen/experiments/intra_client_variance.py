@@ -74,7 +74,7 @@ def intra_client_variance(
         raise ValueError(f"clients={list(clients)}: give numbers of neighbours, each once")
     places = Neighbourhoods(choice)
     for count in clients:
-        places.check(count)
+        places.check(count, controls)
     scores = measure_anchors(study, places, lambda: scorers_of(places, clients, components, controls))
     floors = study.step("floors", lambda: measure_floors(places, clients, components))
     found = study.step("found", lambda: {str(k): summarise(scores, places.sizes, k, controls) for k in clients})

@@ -84,8 +84,8 @@ def manifold_metrics(
     settings = {**choice.settings(), "clients": clients, "k": k, "images": images, "controls": controls}
     study = Study("manifold-metrics", output, settings)
     places = Neighbourhoods(choice)
-    places.check(clients)
     check_counts(places, clients, k, images)
+    places.check(clients, controls, k + 1)
     names = [f"IID {number}" for number in range(controls)]
     scores = measure_anchors(study, places, lambda: make_scorers(places, clients, k, images, names), summaries=False)
     floor = study.step("floor", lambda: measure_floor(places, clients, k))
@@ -219,11 +219,12 @@ def expected(found: dict[str, Any]) -> list[str]:
     lines.append(expectation(text, differences[UNIFORM] > 1e-6))
     rows = found["generators"]
     shares = {name: row["inverted"] / row["pairs"] for name, row in rows.items()}
-    control = max(rows["precision"]["control inverted"], default=0) / rows["precision"]["pairs"]
     text = f"precision ranks in two ways: {shares['precision']:.1%} of pairs inverted"
     lines.append(expectation(text, shares["precision"] > ALWAYS))
-    text = f"more than the clients' few images explain: precision inverts {control:.1%} over IID clients"
-    lines.append(expectation(text, shares["precision"] > control))
+    if inverted := rows["precision"]["control inverted"]:
+        control = max(inverted) / rows["precision"]["pairs"]
+        text = f"more than the clients' few images explain: precision inverts {control:.1%} over IID clients"
+        lines.append(expectation(text, shares["precision"] > control))
     for name, limit, word in (("density", MOSTLY, "mostly alike"), ("coverage", ALWAYS, "alike")):
         text = f"{name} ranks {word}: {shares[name]:.1%} of pairs inverted, at most {limit:.0%} asked"
         lines.append(expectation(text, shares[name] <= limit))

@@ -96,11 +96,26 @@ class Neighbourhoods:
         """Images that every generator has: one more than the fewest neighbours."""
         return self.sizes[0] + 1
 
-    def check(self, neighbours: int) -> None:
-        """Raises ValueError, naming the class, unless each can make a client of an image and so many neighbours."""
+    def check(self, neighbours: int, controls: int = 0, floor: int = 2) -> None:
+        """Raises ValueError for clients, IID controls or a floor that cannot be had.
+
+        Args:
+            neighbours: of a client; a class with fewer is named.
+            controls: how many.
+            floor: images that the scores of `floor` need.
+        """
         if neighbours < 1:
-            raise ValueError(f"neighbours={neighbours}: a client is an image and at least one neighbour")
-        draw_anchors(self.client_source.examples, self.choice.seed, neighbours + 1)
+            raise ValueError(f"clients={neighbours}: a client is an image and at least one neighbour")
+        if controls < 0:
+            raise ValueError(f"controls={controls}: 0 or more IID dealings")
+        examples = self.client_source.examples
+        draw_anchors(examples, self.choice.seed, neighbours + 1)
+        left = sum(min(neighbours + 1, int(count) - neighbours - 1) for count in examples.label_counts())
+        if left < floor:
+            raise ValueError(
+                f"clients={neighbours}: clients of {neighbours + 1} images leave {left} of {examples.name} for the real"
+                f" images' scores, which need {floor}; give a smaller number"
+            )
 
     def federation(self, neighbours: int) -> Federation:
         """A client a class: an image at random and its nearest neighbours within the class, in the scored features."""
@@ -109,22 +124,25 @@ class Neighbourhoods:
         return Federation(self.client_source.features, parts, tuple(ByClass().names(examples)))
 
     def floor(self, neighbours: int) -> Tensor:
-        """Features of real images as near the clients as can be: each client's next neighbours, as many as it has.
-
-        Raises:
-            ValueError: if the clients leave fewer than two images.
-        """
+        """Features of real images as near the clients as can be: each client's next neighbours, as many as it has."""
         left = torch.cat([part[neighbours + 1 :] for part in self._near_clients(neighbours)])
-        if len(left) < 2:
-            raise ValueError(f"clients of {neighbours + 1} images leave no real image to compare with; use fewer")
         return self.client_source.features[left]
 
     def projection(self, components: int, neighbours: int) -> Projection:
-        """The principal components of images that are neither clients' nor the floor's, nor generators' if possible."""
+        """The principal components of images that are neither clients' nor the floor's, nor generators' if possible.
+
+        Raises:
+            ValueError: if there are no such images, or too few for so many components.
+        """
         source = self._public or self.client_source
         kept = torch.ones(len(source.examples), dtype=torch.bool)
         if self._public is None:
             kept[torch.cat(self._near_clients(neighbours))] = False
+            if not kept.any():
+                raise ValueError(
+                    f"clients={neighbours}: clients and the real images beside them take all {len(kept)} images of"
+                    f" {source.examples.name}, and none is left for principal components; give a smaller number"
+                )
         features = source.features if kept.all() else source.features[kept]
         return Projection.fit(features, components, source.embedding.name, source.examples.name)
 

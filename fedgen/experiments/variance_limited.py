@@ -80,7 +80,7 @@ def variance_limited(
     settings = {**choice.settings(), "clients": clients, "components": components, "controls": controls}
     study = Study("variance-limited", output, settings)
     places = Neighbourhoods(choice)
-    places.check(clients)
+    places.check(clients, controls)
     names = [f"IID {number}" for number in range(controls)]
 
     def scorers() -> dict[str, Scorer]:
@@ -187,10 +187,11 @@ def expected(found: dict[str, Any], anchors: int) -> list[str]:
         ]
         lines.append(f"    {low['anchors']} of {anchors} anchors' own curves are least inside; {'; '.join(others)}")
     for name, title in (("fid", "FID"), (PROJECTED, "FID on principal components")):
-        gap = found["sizes"][name]["gap"]
-        control = max((one["spread"] for one in found["sizes"][name]["control gap"]), default=0.0)
-        text = f"{title}: avg - all differs over M by {gap['spread']:.4g}, more than over IID clients ({control:.4g})"
-        lines.append(expectation(text, gap["spread"] > control))
+        spread, controls = found["sizes"][name]["gap"]["spread"], found["sizes"][name]["control gap"]
+        if controls:
+            most = max(one["spread"] for one in controls)
+            text = f"{title}: avg - all differs over M by {spread:.4g}, more than over IID clients ({most:.4g})"
+            lines.append(expectation(text, spread > most))
         excess = found["sizes"][name]["excess beyond error"]
         if excess is not None:
             text = f"{title}: avg and all invert {excess:.3g} pairs of sizes beyond error more than over IID clients"

@@ -152,9 +152,10 @@ def expected(found: dict[str, Any], components: int) -> list[str]:
     ]
     for score in (name for name in ("fid", PCA) if name in found):
         title, row = title_of(score, components), found[score]
-        control = max((one["spread"] for one in row["control gap"]), default=0.0)
-        text = f"{title}: avg - all spreads by {row['gap']['spread']:.4g}, over IID clients by {control:.4g} at most"
-        lines.append(expectation(text, row["gap"]["spread"] > control))
+        if row["control gap"]:
+            most = max(one["spread"] for one in row["control gap"])
+            text = f"{title}: avg - all spreads by {row['gap']['spread']:.4g}, over IID clients by {most:.4g} at most"
+            lines.append(expectation(text, row["gap"]["spread"] > most))
         if row["excess beyond error"] is not None:
             text = f"{title}: avg and all invert {row['excess beyond error']:.4g} pairs beyond error more than over IID"
             lines.append(expectation(f"{text} clients", row["excess beyond error"] > 0))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgen.experiments.federation import Federation
-from fedgen.experiments.manifold_metrics import Manifold, manifold_metrics, unequal
+from fedgen.experiments.manifold_metrics import NAMES, Manifold, expected, manifold_metrics, unequal
 from fedgen.experiments.variance import Generated
 
 TINY = {
@@ -39,9 +39,18 @@ def test_it_finds_recalls_equality_and_does_not_measure_twice(capsys, monkeypatc
     assert (found["generators"]["precision"]["pairs"], found["as many images"]["precision"]["pairs"]) == (36, 15)
     assert "as expected: recall's avg equals its all" in first
     assert Path("out/manifold_metrics.png").read_bytes().startswith(b"\x89PNG")
+    assert "precision inverts" in first
     monkeypatch.setattr("fedgen.experiments.manifold_metrics.Manifold", None)
     manifold_metrics(output=Path("out"), **TINY)
     assert capsys.readouterr().out == first
+
+
+def test_nothing_is_said_of_controls_that_were_not_asked_for():
+    rows = {name: {"pairs": 10, "inverted": 2, "control inverted": []} for name in NAMES}
+    differences = {"clients": 0.0, "unequal, n_i / n": 0.0, "unequal, uniform": 0.1}
+    lines = expected({"recall avg - all": differences, "generators": rows})
+    assert len(lines) == 5
+    assert not any("IID" in line for line in lines)
 
 
 def test_the_scores_are_prdcs():

@@ -119,5 +119,18 @@ def test_a_class_too_small_for_its_client_is_named():
     places.check(20)
     with pytest.raises(ValueError, match="class '8' of digits/train, one half has 87 images, and its client needs 88"):
         places.check(87)
-    with pytest.raises(ValueError, match="neighbours=0: a client is an image and at least one"):
+    with pytest.raises(ValueError, match="clients=0: a client is an image and at least one"):
         places.check(0)
+    with pytest.raises(ValueError, match="controls=-1"):
+        places.check(20, -1)
+
+
+def test_clients_that_leave_no_real_image_or_none_for_components_are_refused_at_once():
+    places = Neighbourhoods(replace(CHOICE, overlap=True))
+    counts = places.client_source.examples.label_counts()
+    left = int((counts - 174).sum())  # digits has at least 174 of a class
+    places.check(173, floor=left)
+    with pytest.raises(ValueError, match=rf"clients=173: clients of 174 images leave {left} of digits/train .* need"):
+        places.check(173, floor=left + 1)
+    with pytest.raises(ValueError, match=r"clients=100: .* take all 1797 images of digits/train"):
+        places.projection(3, 100)

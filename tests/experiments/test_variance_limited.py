@@ -82,3 +82,6 @@ def test_what_was_not_seen_is_said():
     assert control == "avg over IID clients 0 (means least at 100)"
     assert [line[:10] for line in lines].count("not seen: ") == 8
     assert len(lines) == 11
+    for name in names:  # nothing is said of controls that were not asked for
+        found["sizes"][name] = {**pairs, "control gap": [], "excess beyond error": None}
+    assert not any("differs over M" in line or "more than over IID" in line for line in expected(found, 3))

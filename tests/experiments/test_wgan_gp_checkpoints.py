@@ -46,6 +46,11 @@ def test_outcomes_that_are_not_there_are_not_seen():
     assert [line.split(":")[0] for line in expected(found_of(rows), 64)] == ["not seen"] * 4
 
 
+def test_without_controls_nothing_is_said_of_them():
+    rows = ScoredRows({"a": row((1, 5), (3, 2)), "b": row((2, 3), (2, 1))})
+    assert [line.split(":")[1] for line in expected(found_of(rows), 64)] == [" KID", " KID"]
+
+
 def test_the_table_names_the_round_that_each_score_calls_best():
     rows = ScoredRows({"a": row((1, 5), (3, 2)), "b": row((2, 3), (2, 1))})
     about = {name: {"run": "r", "interval": 2, "seed": 0, "round": place} for place, name in enumerate("ab", 10)}
