@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import yaml
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from fedgen.clients import FederatedDataModule
@@ -28,7 +28,12 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     path = Path(run) / RECIPE
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run made by `fedgen fit`")
-    recipe = yaml.safe_load(path.read_text())
+    try:
+        recipe = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({' '.join(str(error).split())}); copy it again, or train again"
+        ) from error
     parser = ArgumentParser(exit_on_error=False)
     for key, kind in (("model", LightningModule), ("data", LightningDataModule)):
         parser.add_subclass_arguments(kind, key, required=True, fail_untyped=False)
@@ -36,6 +41,8 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
         settings = parser.parse_object({key: recipe[key] for key in ("model", "data")})
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is no recipe of `fedgen fit`: it lacks a model or data ({error!r})") from error
+    except ArgumentError as error:
+        raise ValueError(f"{path} cannot be made again with this fedgen: {error}") from error
     own = settings.data.get("init_args", {})
     if "seed" in own and own["seed"] is None:
         own["seed"] = recipe.get("seed_everything", 0)
