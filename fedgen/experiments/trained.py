@@ -93,8 +93,8 @@ def local_iterations(recipe: Path) -> int:
     """
     if not recipe.exists():
         raise FileNotFoundError(f"{recipe} does not exist; run from the folder that holds recipes/, or give --recipes")
-    trainer: dict[str, Any] = yaml.safe_load(recipe.read_text()).get("trainer", {})
     try:
+        trainer: dict[str, Any] = yaml.safe_load(recipe.read_text())["trainer"]
         return int(trainer["max_epochs"]) * int(trainer["strategy"]["init_args"]["communication_interval"])
     except (KeyError, TypeError) as error:
         raise ValueError(
@@ -129,7 +129,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not self.seeds:
-            raise ValueError("seeds=0: train at least one run of each kind")
+            raise ValueError("no seeds: train at least one run of each kind, with --seeds 1 or more")
         if self.checkpoints < 2:
             raise ValueError(f"checkpoints={self.checkpoints}: keep at least 2 of each run")
         if self.parallel < 1:
@@ -162,11 +162,16 @@ def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedR
 
     Raises:
         FileNotFoundError: if there is no such recipe.
-        ValueError: for a recipe without rounds and interval.
+        ValueError: for a recipe without rounds and interval, or too long an interval.
     """
     recipe, found = plan.recipes / series.recipe, []
-    iterations = local_iterations(recipe) // (QUICK if plan.quick else 1)
+    whole = local_iterations(recipe)
+    iterations = whole // (QUICK if plan.quick else 1)
     for interval in series.intervals:
+        if 2 * interval > whole:
+            raise ValueError(
+                f"interval {interval} is too long: two rounds need more than {recipe}'s {whole} iterations"
+            )
         rounds = max(2, iterations // interval)
         settings = (*_settings(interval, rounds, held_out, plan), *series.settings)
         for seed in plan.seeds:

@@ -61,6 +61,8 @@ class TrainedChoice:
     def __post_init__(self) -> None:
         if self.dealings < 0:
             raise ValueError(f"dealings={self.dealings}: 0 or more IID controls")
+        if self.components < 1:
+            raise ValueError(f"components={self.components}: at least 1 principal component")
         if self.client_images is not None and self.client_images < 2:
             raise ValueError(f"client_images={self.client_images}: scores need at least 2 of each client")
         first = self.protocol.series[0].intervals
@@ -126,7 +128,11 @@ class TrainedChoice:
             ChildProcessError: if a training fails.
         """
         network = load_embedding(self.protocol.embedding, weights=self.weights).to(self.device)
-        train_all([run.training for run in runs], self.parallel)
+        try:
+            train_all([run.training for run in runs], self.parallel)
+        except ChildProcessError as error:
+            remedy = f"a run that {self.plan.runs} holds with other settings, e.g. --checkpoints, wants another --runs"
+            raise ChildProcessError(f"{error}\n{remedy}") from error
         return Trained(runs, network, self.seed, self.protocol.client_images, self.device)
 
     def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",)) -> Scorers:

@@ -7,7 +7,7 @@ import torch
 
 from fedgen.embeddings import load_embedding
 from fedgen.experiments import runs as trainings
-from fedgen.experiments.checkpoints import ScoredRows, Trained
+from fedgen.experiments.checkpoints import ScoredRows, Scorers, Trained
 from fedgen.experiments.perfect_figure import pair_table
 from fedgen.experiments.perfect_generator import (
     REAL,
@@ -135,6 +135,12 @@ def test_the_experiment_leaves_numbers_grids_and_a_figure(runs, tmp_path, monkey
     for file in ("perfect_generator.png", "checkpoint.png", "class.png"):
         assert (tmp_path / "out" / file).read_bytes().startswith(b"\x89PNG")
     assert "as expected: KID: avg and all order every checkpoint and class alike" in capsys.readouterr().out
+    (tmp_path / "out" / "checkpoint.png").rename(tmp_path / "before.png")
+    monkeypatch.setattr(trainings.Training, "run", lambda training: training.folder)
+    monkeypatch.setattr(Scorers, "score", None)  # a picture that was lost comes back, and nothing is scored again
+    perfect_generator(tmp_path / "out", **options)
+    assert (tmp_path / "out" / "checkpoint.png").read_bytes() == (tmp_path / "before.png").read_bytes()
+    capsys.readouterr()
     monkeypatch.setattr(trainings.Training, "run", None)
     perfect_generator(tmp_path / "out", **options)
     assert "one of 2 checkpoints and one of 10 classes" in " ".join(capsys.readouterr().out.split())

@@ -78,13 +78,20 @@ def test_another_kind_of_generator_is_another_series_of_the_same_clients(plan):
 def test_a_missing_or_unfit_recipe_is_named(plan, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist; .*--recipes"):
         runs_of(replace(SERIES, recipe="nowhere.yaml"), None, plan)
-    (tmp_path / "central.yaml").write_text("trainer: {max_epochs: 3}\n")
-    with pytest.raises(ValueError, match="must say max_epochs, and the communication_interval"):
-        local_iterations(tmp_path / "central.yaml")
+    for text in ("trainer: {max_epochs: 3}\n", "", "- trainer\n"):
+        (tmp_path / "central.yaml").write_text(text)
+        with pytest.raises(ValueError, match="must say max_epochs, and the communication_interval"):
+            local_iterations(tmp_path / "central.yaml")
+
+
+def test_an_interval_that_would_train_longer_than_the_recipe_is_refused(plan):
+    with pytest.raises(ValueError, match=r"interval 5 is too long: .*quickstart.yaml's 8 iterations"):
+        runs_of(replace(SERIES, intervals=(4, 5)), None, plan)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"), [({"seeds": ()}, "seeds=0"), ({"checkpoints": 1}, "at least 2"), ({"parallel": 0}, "=0")]
+    ("changes", "message"),
+    [({"seeds": ()}, "--seeds 1 or more"), ({"checkpoints": 1}, "at least 2"), ({"parallel": 0}, "=0")],
 )
 def test_settings_out_of_range_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):

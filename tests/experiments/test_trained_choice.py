@@ -43,6 +43,15 @@ def test_paths_and_speed_are_no_settings_of_the_numbers():
     assert choose().settings() == choose(parallel=2, device="cuda", runs=Path("there")).settings()
 
 
+def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_settings(monkeypatch):
+    def fail(*args):
+        raise ChildProcessError("holds a run of another recipe")
+
+    monkeypatch.setattr("fedgen.experiments.trained_choice.train_all", fail)
+    with pytest.raises(ChildProcessError, match=r"another recipe\n.*there holds with other .* wants another --runs"):
+        choose(runs=Path("there")).train([])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -50,6 +59,7 @@ def test_paths_and_speed_are_no_settings_of_the_numbers():
         ({"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
         ({"intervals": (0,)}, r"intervals=\[0\]"),
         ({"dealings": -1}, "dealings=-1"),
+        ({"components": 0}, "components=0"),
         ({"client_images": 1}, "client_images=1"),
     ],
 )
