@@ -23,7 +23,7 @@ class VarianceLimited(Partition):
     """A client a class: one image of it, drawn at random, and its nearest neighbours (Euclidean) in an embedding.
 
     All other examples belong to no client. The image of a class depends on the seed and the class alone, so that
-    clients of more neighbours hold those of fewer.
+    within classes clients of more neighbours hold those of fewer.
 
     Args:
         neighbours: K; a client holds K + 1 images, so that 19 gives the clients of 20 images that the papers may mean.
