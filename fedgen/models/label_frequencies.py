@@ -1,0 +1,74 @@
+"""How often each class occurs in the data a model was trained on, for samples without given labels."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class LabelFrequencies(nn.Module):
+    """The clients' training examples of each class, summed: what a conditional model's labels are drawn by.
+
+    Uniform until `fit`. Saved with the model, so that a checkpoint samples without its data; the server's own under
+    FedAvg, neither copied nor averaged.
+
+    Args:
+        num_classes: labels run from 0 to num_classes - 1.
+
+    Raises:
+        ValueError: for fewer than one class.
+    """
+
+    exchanged = False
+    counts: Tensor
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        # integers, which a change of the model's precision leaves exact
+        self.register_buffer("counts", torch.ones(num_classes, dtype=torch.int64))
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.counts)
+
+    def fit(self, data: Any) -> None:
+        """Counts the labels of all clients' training examples; data without clients leave the counts as they are.
+
+        Args:
+            data: a data module with `clients`, or None.
+
+        Raises:
+            ValueError: for data without labels, or with more classes than the model has.
+        """
+        clients = getattr(data, "clients", None)
+        if not clients:
+            return
+        examples = clients[0].data
+        if not examples.is_labelled:
+            raise ValueError(f"{examples.name} has no labels, which a conditional model needs; leave out num_classes")
+        if len(examples.classes) > self.num_classes:
+            raise ValueError(
+                f"{examples.name} has {len(examples.classes)} classes and the model {self.num_classes}; set its"
+                f" num_classes to {len(examples.classes)}"
+            )
+        total = sum(torch.bincount(client.data.labels[client.train], minlength=self.num_classes) for client in clients)
+        self.counts.copy_(total)
+
+    def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
+        """Labels int64 [count], drawn independently by the frequencies, on the CPU from a CPU generator."""
+        return torch.multinomial(self.counts.cpu().double(), count, replacement=True, generator=generator)
+
+    def check(self, labels: Tensor, count: int) -> Tensor:
+        """The labels, if they are int64 [count] of classes that exist.
+
+        Raises:
+            ValueError: if they are not.
+        """
+        if labels.dtype != torch.int64 or labels.shape != (count,):
+            raise ValueError(f"labels must be int64 [{count}], got {labels.dtype} {list(labels.shape)}")
+        if count and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
+            span = f"{int(labels.min())} to {int(labels.max())}"
+            raise ValueError(f"labels must run from 0 to {self.num_classes - 1}, got {span}")
+        return labels
