@@ -32,9 +32,9 @@ def perfect_generator(
     embedding: str | None = None,
     weights: Path | None = None,
     overlap: bool = False,
-    seeds: int = 3,
+    seeds: int | None = None,
     intervals: tuple[int, ...] | None = None,
-    checkpoints: int = 20,
+    checkpoints: int | None = None,
     client_images: int | None = None,
     components: int = 64,
     dealings: int = 3,
@@ -56,9 +56,10 @@ def perfect_generator(
         embedding: in whose features to score; the data's own network by default (efficientnet-lite0-32 for digits).
         weights: a local file of its weights.
         overlap: takes the classes' images from those that clients train on, as the paper did.
-        seeds: runs with each interval.
+        seeds: runs with each interval; the data's own number by default: 3, of fashion-mnist 1.
         intervals: communication intervals, at equal local iterations; the data's own by default.
-        checkpoints: about how many of each run are kept and scored; another number is another training.
+        checkpoints: about how many of each run are kept and scored; the data's own number by default: 20, of
+            fashion-mnist 10. Another number is another training.
         client_images: of each client's training images at most, to score against; the data's own number by default.
         components: principal components of the data's test split, where it has one, for a second FID.
         dealings: IID controls.
@@ -67,7 +68,7 @@ def perfect_generator(
         parallel: runs at once.
         device: where to sample and embed, e.g. cuda.
         seed: of the first training, the clients' held-out images, generated images and dealings.
-        quick: two seeds, a twentieth of the rounds, five checkpoints.
+        quick: two seeds at most, a twentieth of the rounds, five checkpoints.
     """
     choice = TrainedChoice(
         data, embedding, True, weights, seeds, intervals, checkpoints, client_images, components, dealings,

@@ -22,9 +22,9 @@ class TrainedChoice:
         embedding: in whose features to score; the data's own if None.
         by_network: whether the data's own is that of one-class generators.
         weights: a local file of its weights.
-        seeds: runs with each interval; at most two of a quick one.
+        seeds: runs with each interval; the data's own number if None; at most two of a quick one.
         intervals: communication intervals of the first series; the data's own if None.
-        checkpoints: about how many of each run are kept; at most five of a quick one.
+        checkpoints: about how many of each run are kept; the data's own number if None; at most five of a quick one.
         client_images: of each client's training images at most; the data's own number if None.
         components: principal components of the data's test split, for a second FID.
         dealings: IID controls.
@@ -44,9 +44,9 @@ class TrainedChoice:
     embedding: str | None
     by_network: bool
     weights: Path | None
-    seeds: int
+    seeds: int | None
     intervals: tuple[int, ...] | None
-    checkpoints: int
+    checkpoints: int | None
     client_images: int | None
     components: int
     dealings: int
@@ -68,6 +68,7 @@ class TrainedChoice:
         first = self.protocol.series[0].intervals
         if not first or min(first) < 1 or len(set(first)) < len(first):
             raise ValueError(f"intervals={list(first)}: give one or more, each once and at least 1")
+        _ = self.plan  # refuses its own numbers
 
     @cached_property
     def protocol(self) -> Protocol:
@@ -79,15 +80,17 @@ class TrainedChoice:
             series=(first, *own.series[1:]),
             embedding=self.embedding or (own.network if self.by_network else own.embedding),
             client_images=self.client_images or own.client_images,
+            seeds=own.seeds if self.seeds is None else self.seeds,
+            checkpoints=own.checkpoints if self.checkpoints is None else self.checkpoints,
         )
 
     @cached_property
     def plan(self) -> Plan:
         """How the series are trained."""
-        seeds = min(self.seeds, QUICK_SEEDS) if self.quick else self.seeds
+        seeds, checkpoints = self.protocol.seeds, self.protocol.checkpoints
         return Plan(
-            tuple(range(self.seed, self.seed + seeds)),
-            min(self.checkpoints, QUICK_CHECKPOINTS) if self.quick else self.checkpoints,
+            tuple(range(self.seed, self.seed + (min(seeds, QUICK_SEEDS) if self.quick else seeds))),
+            min(checkpoints, QUICK_CHECKPOINTS) if self.quick else checkpoints,
             self.seed,
             self.runs or (RUNS if self.output is None else self.output / "runs"),
             self.recipes,

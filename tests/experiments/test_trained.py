@@ -16,6 +16,7 @@ from fedgen.experiments.trained import (
     local_iterations,
     protocol_of,
     runs_of,
+    spacing_of,
 )
 from tests.experiments.tiny_runs import settings_of, write_recipe
 
@@ -49,6 +50,15 @@ def test_checkpoints_are_kept_evenly_and_nothing_is_scored_while_training(plan):
     assert json.loads(given["--trainer.callbacks"]) == [
         {"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": 4}}
     ]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "asked", "every"),
+    # 800 and 200 divide evenly; of 799 rounds, one in 2 is 400, and all would be 799; of 500, all but 100 are asked for
+    [(800, 20, 40), (800, 10, 80), (200, 10, 20), (799, 400, 2), (500, 400, 1), (3125, 20, 157), (3, 20, 1)],
+)
+def test_about_as_many_checkpoints_are_kept_as_are_asked_for(rounds, asked, every):
+    assert spacing_of(rounds, asked) == every
 
 
 def test_runs_at_once_share_the_cores(plan):

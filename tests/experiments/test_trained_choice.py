@@ -8,8 +8,8 @@ from fedgen.experiments.trained import RUNS
 from fedgen.experiments.trained_choice import TrainedChoice
 
 OPTIONS = {
-    "data": "digits", "embedding": None, "by_network": False, "weights": None, "seeds": 3, "intervals": None,
-    "checkpoints": 20, "client_images": None, "components": 64, "dealings": 3, "runs": None, "output": None,
+    "data": "digits", "embedding": None, "by_network": False, "weights": None, "seeds": None, "intervals": None,
+    "checkpoints": None, "client_images": None, "components": 64, "dealings": 3, "runs": None, "output": None,
     "recipes": Path("recipes"), "parallel": 1, "device": "cpu", "seed": 5, "quick": False,
 }  # fmt: skip
 
@@ -24,6 +24,14 @@ def test_the_datas_own_settings_stand_unless_others_are_given():
     assert (other.protocol.embedding, other.protocol.series[0].intervals) == ("efficientnet-lite0-32", (3,))
     assert (own.settings()["client_images"], other.settings()["client_images"]) == (None, 10)
     assert choose(by_network=True).protocol.embedding == "efficientnet-lite0-32"
+
+
+def test_the_datas_own_numbers_of_seeds_and_checkpoints_are_plain_settings():
+    assert (choose().settings()["seeds"], choose().settings()["checkpoints"]) == (3, 20)
+    own = choose(data="fashion-mnist").settings()
+    assert (own["seeds"], own["checkpoints"]) == (1, 10)
+    assert own == choose(data="fashion-mnist", seeds=1, checkpoints=10).settings()
+    assert own != choose(data="fashion-mnist", seeds=2).settings()
 
 
 def test_seeds_follow_the_first_and_a_quick_run_has_few():
@@ -59,6 +67,8 @@ def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_setting
         ({"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
         ({"intervals": (0,)}, r"intervals=\[0\]"),
         ({"dealings": -1}, "dealings=-1"),
+        ({"seeds": 0}, "--seeds 1 or more"),
+        ({"checkpoints": 1}, "checkpoints=1"),
         ({"components": 0}, "components=0"),
         ({"client_images": 1}, "client_images=1"),
     ],
