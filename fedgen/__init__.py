@@ -17,6 +17,7 @@ _PUBLIC = {
     "FastFIDLoss": "losses",
     "MMD2Loss": "losses",
     "WGANGP": "models",
+    "DDPM": "models",
     "ByClass": "clients.partitions",
     "Dirichlet": "clients.partitions",
     "FederatedDataModule": "clients",

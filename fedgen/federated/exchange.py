@@ -81,6 +81,11 @@ class Exchange:
         """The model's own tensors that a turn may change."""
         return self.shared | self.kept | self.personal
 
+    @property
+    def num_bytes(self) -> int:
+        """What a client sends to the server in a round: the size of the shared tensors."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.shared.values())
+
     def snapshot(self) -> None:
         """Takes the model's present values as the server's."""
         live = self.live

@@ -1,0 +1,118 @@
+"""The forward process of diffusion models: what is left of an image at each timestep, and what is predicted of it."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedgen.losses.keeps_precision import KeepsPrecision
+
+Kind = Literal["linear", "cosine", "scaled_linear"]
+Prediction = Literal["epsilon", "v"]
+BETAS = {"linear": "linear", "cosine": "squaredcos_cap_v2", "scaled_linear": "scaled_linear"}
+PREDICTIONS = {"epsilon": "epsilon", "v": "v_prediction"}
+
+
+@dataclass(frozen=True)
+class NoiseSchedule:
+    """The variances beta_t of the noise that is added at t = 0..timesteps - 1, and of the noise added back by "ddpm".
+
+    Args:
+        kind: "linear" in t (Ho et al. 2020), "cosine" (Nichol & Dhariwal 2021, arXiv 2102.09672, Eq. 17) or
+            "scaled_linear" (linear in the root, as in latent diffusion).
+        timesteps: T.
+        beta_start: the first variance; the cosine schedule has its own.
+        beta_end: the last one.
+        variance: of an ancestral step: "fixed_large" is beta_t, "fixed_small" the posterior's (Ho et al., section 3.2).
+        clip: whether ancestral and DDIM steps clip the image that they predict to [-1, 1].
+
+    Raises:
+        ValueError: for an unknown kind or variance, or betas outside (0, 1).
+    """
+
+    kind: Kind = "linear"
+    timesteps: int = 1000
+    beta_start: float = 1e-4
+    beta_end: float = 0.02
+    variance: Literal["fixed_large", "fixed_small"] = "fixed_large"
+    clip: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in BETAS:
+            raise ValueError(f"schedule={self.kind!r}: choose {' or '.join(map(repr, BETAS))}")
+        if self.variance not in ("fixed_large", "fixed_small"):
+            raise ValueError(f"variance={self.variance!r}: choose 'fixed_large' or 'fixed_small'")
+        if self.timesteps < 1 or not 0 < self.beta_start <= self.beta_end < 1:
+            raise ValueError(
+                f"timesteps={self.timesteps}, beta_start={self.beta_start}, beta_end={self.beta_end}: there must be a"
+                " timestep and 0 < beta_start <= beta_end < 1"
+            )
+
+    def settings(self, prediction: Prediction) -> dict[str, Any]:
+        """The arguments that all of diffusers' schedulers share."""
+        return {
+            "num_train_timesteps": self.timesteps,
+            "beta_start": self.beta_start,
+            "beta_end": self.beta_end,
+            "beta_schedule": BETAS[self.kind],
+            "prediction_type": PREDICTIONS[prediction],
+        }
+
+    def remaining(self) -> Tensor:
+        """The share of the image's variance that is left: the products of 1 - beta, float32 [T]."""
+        from diffusers import DDPMScheduler
+
+        scheduler: Any = DDPMScheduler(**self.settings("epsilon"))
+        return scheduler.alphas_cumprod
+
+
+class Diffusion(KeepsPrecision):
+    """The forward process x_t = signal_t x_0 + noise_t e with e ~ N(0, 1), in float32 whatever the model's precision.
+
+    Saves nothing: it is a function of its arguments.
+
+    Args:
+        schedule: of the noise.
+        prediction: what a network predicts of (x_t, t): "epsilon", the noise e (Ho et al. 2020), or "v",
+            signal_t e - noise_t x_0 (Salimans & Ho 2022, arXiv 2202.00512, appendix D).
+    """
+
+    signal: Tensor
+    noise: Tensor
+
+    def __init__(self, schedule: NoiseSchedule, prediction: Prediction) -> None:
+        super().__init__()
+        if prediction not in PREDICTIONS:
+            raise ValueError(f"prediction={prediction!r}: choose {' or '.join(map(repr, PREDICTIONS))}")
+        self.schedule, self.prediction = schedule, prediction
+        remaining = schedule.remaining()
+        self.register_buffer("signal", remaining.sqrt(), persistent=False)
+        self.register_buffer("noise", (1 - remaining).sqrt(), persistent=False)
+
+    def add_noise(self, images: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
+        """Noisy images [N, ...] of images and noise [N, ...] at timesteps int64 [N] (Ho et al. 2020, Eq. 4)."""
+        return _at(self.signal, timesteps, images) * images + _at(self.noise, timesteps, images) * noise
+
+    def target(self, images: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
+        """What a network should predict of them."""
+        if self.prediction == "epsilon":
+            return noise
+        return _at(self.signal, timesteps, images) * noise - _at(self.noise, timesteps, images) * images
+
+    def epsilon(self, predicted: Tensor, noisy: Tensor, timesteps: Tensor) -> Tensor:
+        """The noise that a network's prediction says is in noisy images."""
+        if self.prediction == "epsilon":
+            return predicted
+        return _at(self.signal, timesteps, noisy) * predicted + _at(self.noise, timesteps, noisy) * noisy
+
+
+def _at(values: Tensor, timesteps: Tensor, like: Tensor) -> Tensor:
+    """The values at the timesteps, shaped to multiply [N, ...]."""
+    return values[timesteps].to(like.dtype).view(-1, *[1] * (like.ndim - 1))
+
+
+def draw_timesteps(count: int, schedule_length: int, generator: torch.Generator) -> Tensor:
+    """Timesteps int64 [count], one uniform in each of `count` equal parts of 0..schedule_length - 1."""
+    places = (torch.arange(count) + torch.rand(count, generator=generator, dtype=torch.float64)) / count
+    return (places * schedule_length).long().clamp(max=schedule_length - 1)

@@ -1,0 +1,117 @@
+"""Low-rank adapters (Hu et al. 2022, arXiv 2106.09685) on a network, by peft."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedgen.files import atomic_write
+
+NAME, WEIGHTS, PREFIX = "default", "adapter_model.safetensors", "base_model.model."
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Which layers get adapters: W x becomes W x + (alpha / rank) B A x, of which A and B alone train.
+
+    Args:
+        rank: of B A.
+        alpha: its scale; the rank by default, which is a scale of 1.
+        targets: ends of layers' names; by default the attentions' projections and the residual blocks' convolutions.
+
+    Raises:
+        ValueError: for a rank below 1, or no target.
+    """
+
+    rank: int = 4
+    alpha: float | None = None
+    targets: tuple[str, ...] = ("to_q", "to_k", "to_v", "to_out.0", "conv1", "conv2", "time_emb_proj")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", tuple(self.targets))
+        if self.rank < 1:
+            raise ValueError(f"rank={self.rank}: an adapter has at least rank 1")
+        if not self.targets:
+            raise ValueError("targets=(): name at least one layer to adapt")
+
+    def config(self) -> Any:
+        """The LoraConfig of peft."""
+        alpha = self.rank if self.alpha is None else self.alpha
+        return _peft().LoraConfig(r=self.rank, lora_alpha=alpha, target_modules=list(self.targets))
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ImportError("LoRA needs the package peft; install it with: pip install 'fedgen[lora]'") from error
+    return peft
+
+
+def add_adapters(network: nn.Module, lora: LoRA) -> None:
+    """Puts adapters into a network, which compute nothing yet, and freezes everything else.
+
+    Raises:
+        ImportError: if peft is missing.
+        ValueError: if the network has no layer of these names.
+    """
+    _peft().inject_adapter_in_model(lora.config(), network, NAME)
+
+
+def merge_adapters(network: nn.Module) -> nn.Module:
+    """A copy of the network whose layers hold their adapters' product, as if there had never been any."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    merged = copy.deepcopy(network)
+    adapted = [(name, layer) for name, layer in merged.named_modules() if isinstance(layer, BaseTunerLayer)]
+    for name, layer in adapted:
+        layer.merge(safe_merge=True)
+        merged.set_submodule(name, layer.get_base_layer())
+    if hasattr(merged, "peft_config"):
+        del merged.peft_config
+    return merged
+
+
+def adapter_state(network: nn.Module) -> dict[str, Tensor]:
+    """The adapters' tensors by the names that peft's files use."""
+    state = {name: value for name, value in network.state_dict().items() if f".lora_A.{NAME}." in name}
+    state |= {name: value for name, value in network.state_dict().items() if f".lora_B.{NAME}." in name}
+    return {PREFIX + name.replace(f".{NAME}.", "."): value for name, value in state.items()}
+
+
+def write_adapters(network: nn.Module, lora: LoRA, folder: str | Path) -> None:
+    """Writes a folder that `peft.PeftModel.from_pretrained(base, folder)` loads, adapters alone."""
+    from safetensors.torch import save
+
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    lora.config().save_pretrained(folder)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in adapter_state(network).items()}
+    with atomic_write(folder / WEIGHTS) as file:
+        file.write(save(tensors, metadata={"format": "pt"}))
+
+
+@torch.no_grad()
+def read_adapters(network: nn.Module, folder: str | Path) -> None:
+    """Puts the adapters of such a folder into a network that has adapters of the same rank and targets.
+
+    Raises:
+        FileNotFoundError: if the folder has none as safetensors.
+        ValueError: if they are for other layers or of another rank.
+    """
+    path = Path(folder) / WEIGHTS
+    if not path.is_file():
+        raise FileNotFoundError(f"no {WEIGHTS} in {folder}; give a folder of adapters (fedgen's or peft's)")
+    found, mine = load_file(path), adapter_state(network)
+    shapes = {name: tuple(value.shape) for name, value in mine.items()}
+    if shapes != {name: tuple(value.shape) for name, value in found.items()}:
+        raise ValueError(
+            f"{path} holds {len(found)} tensors that do not fit this network's {len(mine)} adapters; build it with the"
+            " rank and targets of the folder's adapter_config.json"
+        )
+    for name, value in mine.items():
+        value.copy_(found[name])

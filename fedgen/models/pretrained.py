@@ -1,0 +1,144 @@
+"""Diffusion models in the folders of diffusers: a UNet2DModel and a scheduler, as safetensors and JSON."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedgen.files import write_json
+from fedgen.models.diffusion_schedule import BETAS, PREDICTIONS, NoiseSchedule, Prediction
+from fedgen.models.networks.unet import UNet
+
+CONFIG, SCHEDULER, LABELS = "config.json", "scheduler_config.json", "fedgen.json"
+WEIGHTS = "diffusion_pytorch_model"
+
+
+def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Prediction | None]:
+    """The network, its noise schedule and what it predicts; the last two are None for a folder without a scheduler.
+
+    Weights are read from safetensors alone, and no code of the folder is run.
+
+    Args:
+        name: a folder, as DDPMPipeline.save_pretrained or UNet2DModel.save_pretrained leave it, or a name on the hub.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or it lacks the network's config.json or weights.
+        ValueError: if its weights are pickles, or it holds another kind of model.
+    """
+    folder = _find(name)
+    unet = folder / "unet" if (folder / "unet").is_dir() else folder
+    config = _read_json(unet / CONFIG, f"{name} is no diffusers folder of an image diffusion model")
+    if config.get("_class_name") != "UNet2DModel":
+        raise ValueError(f"{unet / CONFIG} is of a {config.get('_class_name')}, fedgen trains UNet2DModel")
+    _require_safetensors(unet)
+    from diffusers import UNet2DModel
+
+    body: Any = UNet2DModel.from_pretrained(unet, use_safetensors=True, low_cpu_mem_usage=False)
+    if body.config.in_channels != body.config.out_channels or body.config.sample_size is None:
+        raise ValueError(
+            f"{unet / CONFIG}: in_channels={body.config.in_channels}, out_channels={body.config.out_channels},"
+            f" sample_size={body.config.sample_size}; fedgen needs as many channels out as in, and a size"
+        )
+    labels = _read_json(folder / LABELS) if (folder / LABELS).is_file() else {}
+    network = UNet.around(body.config, labels.get("num_classes"))
+    network.body.load_state_dict(body.state_dict())
+    for path in (folder / "scheduler" / SCHEDULER, folder / SCHEDULER):
+        if path.is_file():
+            return network, *read_schedule(_read_json(path), path)
+    return network, None, None
+
+
+def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSchedule, prediction: Prediction) -> None:
+    """Writes a folder that `diffusers.DDPMPipeline.from_pretrained` loads.
+
+    Raises:
+        TypeError: if the network is not a UNet.
+    """
+    from diffusers import DDPMPipeline, DDPMScheduler
+
+    if not isinstance(network, UNet):
+        raise TypeError(f"diffusers can hold a UNet, not a {type(network).__name__}; save its state_dict instead")
+    settings = schedule.settings(prediction)
+    scheduler = DDPMScheduler(**settings, variance_type=schedule.variance, clip_sample=schedule.clip)
+    pipeline: Any = DDPMPipeline(unet=network.body, scheduler=scheduler)
+    pipeline.save_pretrained(folder, safe_serialization=True)
+    if network.num_classes is not None:
+        write_json(Path(folder) / LABELS, {"num_classes": network.num_classes})
+
+
+def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule, Prediction]:
+    """The noise schedule in a scheduler's config, and what the network predicts.
+
+    Raises:
+        ValueError: naming the setting that fedgen does not have.
+    """
+    kinds, predictions = {v: k for k, v in BETAS.items()}, {v: k for k, v in PREDICTIONS.items()}
+    variances = {"fixed_small": "fixed_small", "fixed_small_log": "fixed_small", "fixed_large": "fixed_large"}
+    known: dict[str, Any] = {
+        "beta_schedule": list(kinds),
+        "prediction_type": list(predictions),
+        "variance_type": [*variances, None],
+        "trained_betas": [None],
+        "rescale_betas_zero_snr": [False],
+        "thresholding": [False],
+        "clip_sample_range": [1.0],
+    }
+    default = {"beta_schedule": "linear", "prediction_type": "epsilon", "variance_type": "fixed_small"}
+    found = {key: config.get(key, default.get(key, values[0])) for key, values in known.items()}
+    for key, values in known.items():
+        if found[key] not in values:
+            raise ValueError(f"{path}: {key}={found[key]!r} is none that fedgen has: {', '.join(map(repr, values))}")
+    schedule = NoiseSchedule(
+        kind=kinds[found["beta_schedule"]],  # type: ignore[arg-type]
+        timesteps=config.get("num_train_timesteps", 1000),
+        beta_start=config.get("beta_start", 1e-4),
+        beta_end=config.get("beta_end", 0.02),
+        variance=variances[found["variance_type"] or "fixed_small"],  # type: ignore[arg-type]
+        clip=config.get("clip_sample", True),
+    )
+    return schedule, predictions[found["prediction_type"]]  # type: ignore[return-value]
+
+
+def _find(name: str | Path) -> Path:
+    """The folder itself, or where the hub's files are kept after fetching those that are read."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder
+    if folder.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(name)):
+        raise FileNotFoundError(f"pretrained={str(name)!r} is no folder, and no name on the hub (owner/model)")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors"]))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise FileNotFoundError(
+            f"pretrained={str(name)!r} is no folder here, and the hub did not give a model of that name: {reason}"
+        ) from error
+
+
+def _require_safetensors(folder: Path) -> None:
+    if any(folder.glob(f"{WEIGHTS}*.safetensors")):
+        return
+    if any(folder.glob("*.bin")):
+        raise ValueError(
+            f"{folder} holds its weights as .bin, which is a pickle: reading it can run anybody's code. If you trust"
+            f" its maker, convert it once: UNet2DModel.from_pretrained({str(folder)!r}, use_safetensors=False)"
+            ".save_pretrained(new_folder)"
+        )
+    raise FileNotFoundError(f"{folder} has no {WEIGHTS}.safetensors; copy the folder again, whole")
+
+
+def _read_json(path: Path, missing: str = "") -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{missing}: there is no {path}")
+    try:
+        content = json.loads(path.read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); copy the folder again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it holds no settings; copy the folder again")
+    return content
