@@ -157,13 +157,14 @@ def run_fit(cli: FedgenCLI, path: Any, last: Path, console: Console) -> None:
 
     Raises:
         OSError: for a full disk, naming the folder.
+        SystemExit: for a run that was interrupted, with the status that shells know: 130 for Ctrl-C, 143 for SIGTERM.
     """
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path)
-    except SystemExit:  # Lightning's answer to Ctrl-C
+    except SystemExit as end:  # Lightning's answer to both, with status 0 for SIGTERM: who waits would call it finished
         if last.exists():
             console.print(f"Interrupted; the same command goes on after round {progress_of(last)[0]}.")
-        raise
+        raise SystemExit(143 if cli.trainer.received_sigterm else 130) from end
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise

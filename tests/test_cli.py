@@ -409,15 +409,21 @@ def scores(folder):
 
 
 @pytest.mark.slow
-def test_ctrl_c_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, tmp_path):
-    """Interrupted after its first round, killed after its third, then left alone: same weights, same score table."""
+def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, tmp_path):
+    """Interrupted after its first round, terminated after its second, killed after its fourth, then left alone: same
+    weights, same score table; whoever waits for the command is told that it did not finish."""
     rounds = 8
     undisturbed = start(recipe, "whole", rounds)
     interrupted = start(recipe, "broken", rounds)
     wait_for(Path("broken/round=00000.ckpt"), interrupted)
     interrupted.send_signal(signal.SIGINT)
     out, _ = interrupted.communicate(timeout=120)
-    assert "the same command goes on after round" in out
+    assert "the same command goes on after round" in out and interrupted.returncode == 130
+    terminated = start(recipe, "broken", rounds)
+    wait_for(Path("broken/round=00001.ckpt"), terminated)
+    terminated.send_signal(signal.SIGTERM)
+    out, _ = terminated.communicate(timeout=120)
+    assert "the same command goes on after round" in out and terminated.returncode == 143
     killed = start(recipe, "broken", rounds)
     wait_for(Path("broken/round=00003.ckpt"), killed)
     killed.kill()
