@@ -1,6 +1,5 @@
 """The checkpoints of a run folder: their names, and reading one into a model without unpickling objects."""
 
-import pickle
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.federated.strategy import CHECKPOINT_KEY
+from fedgen.models.checkpoint_file import read_checkpoint
 
 LAST = "last.ckpt"
 
@@ -27,27 +27,6 @@ def list_checkpoints(folder: str | Path) -> dict[int, Path]:
         if match := re.fullmatch(r"round=(\d+)\.ckpt", path.name):
             found[int(match[1])] = path
     return dict(sorted(found.items()))
-
-
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A Lightning checkpoint, read with `weights_only=True`, on the CPU.
-
-    Raises:
-        FileNotFoundError: if there is no such file, naming the checkpoints beside it.
-        ValueError: if it is no checkpoint, damaged, or holds objects that would have to be unpickled.
-    """
-    path = Path(path)
-    if not path.is_file():
-        others = ", ".join(sorted(p.name for p in path.parent.glob("*.ckpt"))) or "none"
-        raise FileNotFoundError(f"no checkpoint {path}; checkpoints in that folder: {others}")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is damaged, or holds more than tensors and plain types ({reason})") from error
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        raise ValueError(f"{path} is not a Lightning checkpoint: it has no 'state_dict'")
-    return checkpoint
 
 
 def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:

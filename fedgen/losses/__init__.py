@@ -4,6 +4,7 @@ from fedgen.losses.embedded import EmbeddedLoss
 from fedgen.losses.fastfid import FastFIDLoss
 from fedgen.losses.feature_loss import FeatureLoss
 from fedgen.losses.gradient_cache import gradient_cache
+from fedgen.losses.image_losses import ImageLosses
 from fedgen.losses.mmd2 import MMD2Loss
 from fedgen.losses.moments import BatchMoments, EMAMoments, Moments, QueueMoments
 from fedgen.losses.scaling import AdaptiveWeight, FixedWeight, Weight
@@ -16,6 +17,7 @@ __all__ = [
     "FastFIDLoss",
     "FeatureLoss",
     "FixedWeight",
+    "ImageLosses",
     "MMD2Loss",
     "Moments",
     "QueueMoments",

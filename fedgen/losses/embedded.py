@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.losses.feature_loss import FeatureLoss
-from fedgen.losses.gradient_cache import gradient_cache
+from fedgen.losses.gradient_cache import cache_generator
 from fedgen.losses.keeps_precision import KeepsPrecision
 from fedgen.losses.scaling import FixedWeight, Weight, running_mean
 from fedgen.scores.aggregate import Weights
@@ -134,15 +134,9 @@ class EmbeddedLoss(nn.Module):
         if self.chunk is None:
             yield self(generator(latents), adversarial)
             return
-        before = [buffer.clone() for buffer in generator.buffers()]
-
-        def objective(features: Tensor) -> Tensor:
-            # between the two passes, of which only one may move running statistics
-            for buffer, value in zip(generator.buffers(), before):
-                buffer.copy_(value)
-            return self.objective(features, adversarial)
-
-        yield from gradient_cache(objective, lambda part: self.encode(generator(part)), latents, self.chunk)
+        yield from cache_generator(
+            lambda features: self.objective(features, adversarial), self.encode, generator, latents, self.chunk
+        )
 
     def encode(self, images: Tensor) -> Tensor:
         """Features of all embeddings side by side [m, sum of D]."""

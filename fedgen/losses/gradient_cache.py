@@ -8,7 +8,7 @@ graph that receives its share of that gradient. Exact, for one more forward pass
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def gradient_cache(
@@ -35,7 +35,8 @@ def gradient_cache(
         for part in parts:
             states.append(_random_states(inputs.device))
             features.append(encode(part))
-    leaves = torch.cat(features).requires_grad_()
+    # a mean's gradient in a single image underflows in half precision, and no scaler reaches it there
+    leaves = torch.cat(features).to(torch.promote_types(features[0].dtype, torch.float32)).requires_grad_()
     with torch.enable_grad():
         value = objective(leaves)
     (gradients,) = torch.autograd.grad(value, leaves)
@@ -44,6 +45,32 @@ def gradient_cache(
         _set_random_states(inputs.device, state)
         yield (encode(part) * gradient).sum()
     _set_random_states(inputs.device, after)
+
+
+def cache_generator(
+    objective: Callable[[Tensor], Tensor],
+    encode: Callable[[Tensor], Tensor],
+    generator: nn.Module,
+    latents: Tensor,
+    chunk: int,
+) -> Iterator[Tensor]:
+    """`gradient_cache` of what is seen of a generator's images; its running statistics move in one pass of the two.
+
+    Args:
+        objective: features [m, D] to a scalar.
+        encode: images [c, ...] to features [c, D].
+        generator: latents to images.
+        latents: [m, ...].
+        chunk: images made and encoded at once.
+    """
+    before = [buffer.clone() for buffer in generator.buffers()]
+
+    def evaluate(features: Tensor) -> Tensor:
+        for buffer, value in zip(generator.buffers(), before):
+            buffer.copy_(value)
+        return objective(features)
+
+    yield from gradient_cache(evaluate, lambda part: encode(generator(part)), latents, chunk)
 
 
 def _random_states(device: torch.device) -> tuple[Tensor, Tensor | None]:

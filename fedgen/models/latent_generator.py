@@ -1,0 +1,164 @@
+"""What modules that train a generator of images share: losses of its images, its moving average, and sampling."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.losses import EmbeddedLoss, FeatureLoss
+from fedgen.models.ema import EMA
+from fedgen.models.round_clock import RoundClock
+from fedgen.models.sampling import decode
+
+# Callable[[Tensor], Tensor] would say more, but makes jsonargparse look for class paths of tensors
+GeneratorLoss = Callable[..., Any]
+
+
+class LatentGenerator(RoundClock):
+    """A generator of images from latents, under manual optimisation, with losses of its images.
+
+    Embedded losses get the clients' training images when fitting starts, hear whose turn it is, and what they measured
+    is logged at a round's end ("fid_loss/<embedding>", "fid_loss/weight"; a second loss of that score is "fid_loss_2").
+
+    Args:
+        generator: images in [-1, 1] from latents [N, generator.latent_dim].
+        generator_losses: objects that turn images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
+        ema_decay: decay per iteration of a moving average of its weights, from which images are then sampled.
+        ema_warmup: whether that average forgets faster at first (see `EMA`).
+
+    Raises:
+        ValueError: for a generator without latent_dim, a decay out of range, or losses of features.
+    """
+
+    def __init__(
+        self,
+        generator: nn.Module,
+        generator_losses: Sequence[GeneratorLoss] | None,
+        ema_decay: float | None,
+        ema_warmup: bool,
+    ) -> None:
+        super().__init__()
+        require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay must be in [0, 1), got {ema_decay}")
+        require(
+            hasattr(generator, "latent_dim"),
+            f"the generator {type(generator).__name__} needs an attribute latent_dim: the length of a latent",
+        )
+        self.automatic_optimization = False
+        self.generator, self.ema_decay = generator, ema_decay
+        self.latent_dim = int(generator.latent_dim)  # type: ignore[arg-type]
+        self.generator_ema = EMA(generator, ema_warmup) if ema_decay is not None else None
+        self.generator_losses = list(generator_losses or ())
+        for extra in self.generator_losses:
+            name = type(extra).__name__
+            require(
+                not isinstance(extra, FeatureLoss),
+                f"the generator loss {name} is one of features, not images; give EmbeddedLoss({name}(...), embeddings)",
+            )
+        # registered, so that losses that are modules follow the device and keep their state in checkpoints
+        self.loss_modules = nn.ModuleList(loss for loss in self.generator_losses if isinstance(loss, nn.Module))
+        self._lent: set[EmbeddedLoss] = set()  # whose references are the data's, not their maker's
+
+    @property
+    def embedded_losses(self) -> list[EmbeddedLoss]:
+        """Those of the generator losses that are scores of its images."""
+        return [loss for loss in self.generator_losses if isinstance(loss, EmbeddedLoss)]
+
+    @property
+    def optimised_on(self) -> list[str]:
+        """Embeddings that a generator loss trains on; scores under them prove little."""
+        return list(dict.fromkeys(name for loss in self.embedded_losses for name in loss.names))
+
+    # ---- losses, from fit to fit and turn to turn ----
+
+    def start_losses(self) -> None:
+        """Gives losses without references the clients' images; to be called by `setup` for a fit.
+
+        Fitting again gives them the images of the data at hand; references that were set before the first are kept.
+
+        Raises:
+            ValueError: if a loss needs clients' images and the data module has no clients.
+        """
+        for loss in self.embedded_losses:
+            loss.take_totals()  # of a round that was cut short
+            if not loss.has_references or loss in self._lent:
+                clients = getattr(getattr(self.trainer, "datamodule", None), "clients", None)
+                require(
+                    bool(clients),
+                    f"the generator loss on {', '.join(loss.names)} has no references and the data no clients to take"
+                    " them from; train on a FederatedDataModule, or call loss.set_references([images, ...]) first",
+                )
+                images = [client.train_examples.inputs for client in clients or ()]
+                loss.set_references(images, self.trainer.strategy.root_device)
+                self._lent.add(loss)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Tells the losses whose turn it is: the client under `FedAvgStrategy`, nobody's elsewhere."""
+        for loss in self.embedded_losses:
+            loss.start_turn(getattr(batch, "client", None))
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Tells the losses that the turn is over."""
+        super().on_train_batch_end(outputs, batch, batch_idx)
+        for loss in self.embedded_losses:
+            loss.start_turn(None)
+
+    def log_losses(self) -> None:
+        """Logs what each embedded loss measured and weighed, as means over the round's steps."""
+        scores: Counter[str] = Counter()
+        for loss in self.embedded_losses:
+            scores[loss.score] += 1
+            number = f"_{scores[loss.score]}" if scores[loss.score] > 1 else ""
+            values, steps = loss.take_totals()
+            means = {name.replace("/", f"{number}/", 1): float(value) / steps for name, value in values.items()}
+            self.log_dict(means, sync_dist=True)
+
+    def on_round_end(self, iterations: int) -> None:
+        """Moves the average of the generator's weights by ema_decay ** iterations."""
+        if self.generator_ema is not None and self.ema_decay is not None:
+            self.generator_ema.update(self.generator, self.ema_decay**iterations)
+
+    # ---- after training ----
+
+    @property
+    def sampler(self) -> nn.Module:
+        """The generator that images are sampled from: the moving average if there is one."""
+        return self.generator if self.generator_ema is None else self.generator_ema.network
+
+    def sample(
+        self,
+        num_images: int,
+        generator: torch.Generator | None = None,
+        labels: Tensor | None = None,
+        batch_size: int = 250,
+    ) -> Tensor:
+        """Images float32 [num_images, C, H, W] in [-1, 1], on the module's device; the module is left as it was.
+
+        Args:
+            num_images: how many.
+            generator: a CPU generator for the latents, which are drawn on the CPU whatever the device and in one go
+                whatever the batch size; the global generator by default.
+            labels: must be None, this model is unconditional.
+            batch_size: images made at once, a bound on memory.
+
+        Raises:
+            ValueError: for labels, or for fewer than one image.
+        """
+        require(labels is None, f"{type(self).__name__} is unconditional and takes no labels")
+        require(num_images >= 1, f"num_images must be at least 1, got {num_images}")
+        latents = torch.randn(num_images, self.latent_dim, generator=generator)
+        return decode(self.sampler, latents, batch_size)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Leaves out the saved state of generator losses that this module was built without."""
+        if not self.generator_losses:
+            state = checkpoint["state_dict"]
+            for key in [key for key in state if key.startswith("loss_modules.")]:
+                del state[key]
+
+
+def require(condition: bool, message: str) -> None:
+    """Raises ValueError with the message unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
