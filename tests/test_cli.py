@@ -418,12 +418,14 @@ def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(reci
     wait_for(Path("broken/round=00000.ckpt"), interrupted)
     interrupted.send_signal(signal.SIGINT)
     out, _ = interrupted.communicate(timeout=120)
-    assert "the same command goes on after round" in out and interrupted.returncode == 130
+    assert "the same command goes on after round" in out
+    assert interrupted.returncode == 130
     terminated = start(recipe, "broken", rounds)
     wait_for(Path("broken/round=00001.ckpt"), terminated)
     terminated.send_signal(signal.SIGTERM)
     out, _ = terminated.communicate(timeout=120)
-    assert "the same command goes on after round" in out and terminated.returncode == 143
+    assert "the same command goes on after round" in out
+    assert terminated.returncode == 143
     killed = start(recipe, "broken", rounds)
     wait_for(Path("broken/round=00003.ckpt"), killed)
     killed.kill()
