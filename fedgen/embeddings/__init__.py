@@ -5,19 +5,26 @@ from fedgen.embeddings.cache import FeatureCache
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
 from fedgen.embeddings.embed import embed
 from fedgen.embeddings.fidelity import FidelityEmbedding
+from fedgen.embeddings.mnist_classifier import MNISTClassifier
 from fedgen.embeddings.module import ModuleEmbedding
 from fedgen.embeddings.pixels import Identity, Pixels
-from fedgen.embeddings.registry import embedding_names, load_embedding
+from fedgen.embeddings.registry import embedding_names, load_embedding, network_of
+from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, train_classifier
 
 __all__ = [
+    "ClassifierOptions",
     "EfficientNetLite0",
     "Embedding",
     "FeatureCache",
     "FidelityEmbedding",
     "Identity",
+    "MNISTClassifier",
     "ModuleEmbedding",
     "Pixels",
+    "SmallClassifier",
     "embed",
     "embedding_names",
     "load_embedding",
+    "network_of",
+    "train_classifier",
 ]

@@ -24,6 +24,8 @@ from fedgen.embeddings.fidelity import (
     load_inception,
     load_vgg16,
 )
+from fedgen.embeddings.mnist_classifier import NAME as MNIST_CLASSIFIER
+from fedgen.embeddings.mnist_classifier import MNISTClassifier, options_in
 from fedgen.embeddings.module import ModuleEmbedding
 from fedgen.embeddings.pixels import Identity, Pixels
 
@@ -31,6 +33,7 @@ WITHOUT_WEIGHTS: dict[str, Callable[[], Embedding]] = {"pixels": Pixels, "identi
 
 WITH_WEIGHTS: dict[str, Callable[..., Embedding]] = {
     "efficientnet-lite0": EfficientNetLite0,
+    MNIST_CLASSIFIER: MNISTClassifier,
     INCEPTION: load_inception,
     "vgg16": load_vgg16,
     **{name: partial(load_clip, name) for name in CLIP_NAMES},
@@ -52,6 +55,7 @@ def _clip_options(suffix: str) -> dict[str, Any]:
 # Names of stored scores load again: `efficientnet-lite0-224` is efficientnet-lite0 with size=224.
 SUFFIXES: dict[str, Callable[[str], dict[str, Any]]] = {
     "efficientnet-lite0": lambda suffix: {"size": int(suffix)} if suffix.isdigit() else {},
+    MNIST_CLASSIFIER: options_in,
     INCEPTION: _inception_options,
     "vgg16": lambda suffix: {"layer": suffix},
     **dict.fromkeys(CLIP_NAMES, _clip_options),
@@ -74,10 +78,12 @@ def load_embedding(
             (`efficientnet-lite0-224`, `inception-v3-compat-192`, `inception-v3-compat-clean-fid`); or a module, wrapped
             by `ModuleEmbedding`; an `Embedding` is returned as it is; or, as recipes give it, all arguments under their
             names, the name's being "name".
-        weights: a local file of weights; by default those installed with a package or downloaded.
-        options: arguments of the embedding: `size` (efficientnet-lite0), `layer` and `dtype` (inception-v3-compat,
-            vgg16), `resize` (inception-v3-compat, clip-*, dinov2-*), `unit_length` (clip-*), `dtype` (clip-*,
-            dinov2-*), `repo` (dinov2-*), those of `ModuleEmbedding` for a module.
+        weights: a local file of weights; by default those installed with a package, downloaded, or, for
+            classifier-mnist5k, trained on first use.
+        options: arguments of the embedding: `size` (efficientnet-lite0), `layer` (classifier-mnist5k,
+            inception-v3-compat, vgg16), `seed` (classifier-mnist5k), `resize` (inception-v3-compat, clip-*, dinov2-*),
+            `unit_length` (clip-*), `dtype` (inception-v3-compat, vgg16, clip-*, dinov2-*), `repo` (dinov2-*), those of
+            `ModuleEmbedding` for a module.
 
     Raises:
         ValueError: for an unknown name or option.
@@ -101,6 +107,12 @@ def load_embedding(
     if name not in WITH_WEIGHTS:
         raise ValueError(_unknown(name))
     return _made(name, WITH_WEIGHTS[name], weights=weights, **options)
+
+
+def network_of(name: str) -> str:
+    """The network that a stored name stands for, whatever its size, layer or seed: "inception-v3-compat" for
+    "inception-v3-compat-192"; a name that is nobody's here is its own."""
+    return _with_suffix(name, {})[0]
 
 
 def _made(title: str, factory: Callable[..., Embedding], /, *args: Any, **options: Any) -> Embedding:
