@@ -4,10 +4,20 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 T = TypeVar("T")
+_shown: list[Progress] = []  # the display on the terminal, if there is one; two would overwrite each other
 
 
 class RateColumn(ProgressColumn):
@@ -21,7 +31,7 @@ class RateColumn(ProgressColumn):
 def track(
     items: Iterable[T], description: str, total: float, unit: str, step: float | Callable[[T], float] = 1
 ) -> Iterator[T]:
-    """Yields the items while a transient bar counts them on standard error.
+    """Yields the items while a transient bar counts them on standard error; below the bars that are there already.
 
     Args:
         items: what to go through.
@@ -30,12 +40,29 @@ def track(
         unit: the name of a unit, e.g. "images".
         step: units an item stands for (the last item is cut to the total), or what gives them for an item.
     """
+    if _shown:
+        task = _shown[-1].add_task(description, total=total, unit=unit)
+        try:
+            yield from _count(_shown[-1], task, items, total, step)
+        finally:
+            _shown[-1].remove_task(task)
+        return
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(description, total=total, unit=unit)
-        done = 0.0
-        for item in items:
-            yield item
-            done = min(done + (step(item) if callable(step) else step), total)
-            bar.update(task, completed=done)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
+        _shown.append(display)
+        try:
+            yield from _count(display, display.add_task(description, total=total, unit=unit), items, total, step)
+        finally:
+            _shown.remove(display)
+
+
+def _count(
+    display: Progress, task: TaskID, items: Iterable[T], total: float, step: float | Callable[[T], float]
+) -> Iterator[T]:
+    """Yields the items while a line of the display counts them."""
+    done = 0.0
+    for item in items:
+        yield item
+        done = min(done + (step(item) if callable(step) else step), total)
+        display.update(task, completed=done)

@@ -69,3 +69,18 @@ def test_an_error_inside_the_loop_comes_through(monkeypatch):
 def test_items_may_say_how_many_units_they_are(updates):
     assert list(track(["ab", "c", "defg"], "reading", 6, "letters", step=len)) == ["ab", "c", "defg"]
     assert updates == [2, 3, 6]
+
+
+def test_a_bar_inside_another_joins_its_display_and_leaves_it(monkeypatch):
+    terminal(monkeypatch)
+    starts, tasks = [], []
+    real = Progress.start
+    monkeypatch.setattr(Progress, "start", lambda self: (starts.append(self), real(self)))
+    for _ in track("ab", "sampling", 2, "images"):
+        for _ in track(range(3), "denoising", 3, "steps"):
+            tasks.append([task.description for task in starts[0].tasks])
+    assert len(starts) == 1
+    assert tasks == [["sampling", "denoising"]] * 6
+    assert [task.description for task in starts[0].tasks] == ["sampling"]
+    list(track("a", "embedding", 1, "images"))
+    assert len(starts) == 2
