@@ -7,7 +7,6 @@ KID-avg is here the mean of the scores that each client would compute for itself
 it must be that of KID-all.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ OBJECTIVES = ("fid_all", "fid_avg", "kid_all", "kid_avg")
 OPTIMA = {"fid_all": 2.0, "fid_avg": 1.0, "kid_all": 2.0, "kid_avg": 2.0}  # variance along x: `scores.theory`
 START = (0.5, 0.5, 0.5, 0.5)  # mean x, mean y, sd x, sd y
 RATE = 0.02  # Adam's, at first
+SHOWN = 120  # points of a trajectory that are kept
 
 Objective = Callable[[Tensor], Tensor]
 
@@ -84,17 +84,18 @@ def objectives(settings: ToySettings, seed: int) -> tuple[dict[str, Objective], 
 
 
 def train_toy(settings: ToySettings, seed: int) -> dict[str, Any]:
-    """The variance along x after each step by objective, the end's parameters, and what was sent.
+    """The variance along x on the way by objective, the end's parameters, and what was sent.
 
-    Keys: "variance" (objective -> [steps + 1]), "end" (objective -> [mean x, mean y, variance x, variance y], means of
-    the last tenth), "kid gradients" (largest relative difference of KID-avg's to KID-all's at points of KID-all's
-    path), "bytes" (a client's message).
+    Keys: "steps" (those that "variance" shows), "variance" (objective -> values), "end" (objective -> [mean x, mean y,
+    variance x, variance y], means of the last tenth), "kid gradients" (largest relative difference of KID-avg's to
+    KID-all's, at points of KID-all's path), "bytes" (a client's message).
     """
     found, size = objectives(settings, seed)
     paths = {name: descend(objective, settings, seed) for name, objective in found.items()}
-    tail = max(1, settings.steps // 10)
+    tail, every = max(1, settings.steps // 10), max(1, settings.steps // SHOWN)
     return {
-        "variance": {name: path[:, 2].tolist() for name, path in paths.items()},
+        "steps": list(range(0, settings.steps + 1, every)),
+        "variance": {name: path[::every, 2].tolist() for name, path in paths.items()},
         "end": {name: path[-tail:].mean(0).tolist() for name, path in paths.items()},
         "kid gradients": gradient_difference(found["kid_all"], found["kid_avg"], paths["kid_all"], settings, seed),
         "bytes": size,
