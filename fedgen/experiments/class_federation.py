@@ -62,25 +62,30 @@ class ClassChoice:
         total_images: of all clients together, where client_images is None.
     """
 
-    data: str
-    root: Path
-    embedding: str
-    weights: Path | None
-    classes: tuple[str, ...] | None
-    generators: str | None
-    num_images: int | None
-    client_images: int | None
-    neighbours: str
-    components: int
-    seed: int
-    quick: bool
+    data: str = "fashion-mnist"
+    root: Path = Path("data")
+    embedding: str = "efficientnet-lite0"
+    weights: Path | None = None
+    classes: tuple[str | int, ...] | None = None
+    generators: str | None = None
+    num_images: int | None = None
+    client_images: int | None = None
+    neighbours: str = "pixels"
+    components: int = 64
+    seed: int = 0
+    quick: bool = False
     total_images: int = CLIENTS_IMAGES
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The classes asked for, as names: on the command line `[0, 1]` are numbers."""
+        return None if self.classes is None else tuple(map(str, self.classes))
 
     def settings(self) -> dict[str, Any]:
         """All that the numbers depend on, as plain types."""
         return {
             "data": self.data, "embedding": self.embedding, "weights": self.weights and str(self.weights),
-            "classes": self.classes and list(self.classes), "generators": self.generators,
+            "classes": self.class_names and list(self.class_names), "generators": self.generators,
             "num_images": self.num_images, "client_images": self.client_images, "neighbours": self.neighbours,
             "components": self.components, "seed": self.seed, "quick": self.quick,
         }  # fmt: skip
@@ -110,7 +115,7 @@ class ClassFederation:
         self._nearness = None if choice.neighbours == choice.embedding else load_embedding(choice.neighbours)
         known = with_images(self.clients.examples)
         half = known if other else known[: (len(known) + 1) // 2]
-        self.classes = pick_classes(choice.classes, known, half)
+        self.classes = pick_classes(choice.class_names, known, half)
         if len(self.classes) < 2:
             raise ValueError(f"classes={list(self.classes)}: avg and all of one client are the same; give at least 2")
         left = [name for name in with_images(self.makers.examples) if other or name not in self.classes]

@@ -4,11 +4,10 @@ The generators are classes that no client holds, mixtures of such classes, and n
 classes of other data, as in the papers: CIFAR-100's on clients with a class of CIFAR-10 each.
 """
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.table import Table
 from torch import Tensor
@@ -16,13 +15,13 @@ from torch import Tensor
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
 from fedgen.experiments.class_generators_figure import draw
-from fedgen.experiments.class_recipes import KINDS, spread_out
-from fedgen.experiments.comparison import Rows, compare, comparison_table, expectation, gap_of
+from fedgen.experiments.class_recipes import KINDS
+from fedgen.experiments.class_scores import CLIENTS, dealings_over, measure_all, rows_over
+from fedgen.experiments.comparison import agreement_table, compare, expectation, gap_of, inversion_lines
 from fedgen.experiments.federation import rows_of
 from fedgen.experiments.study import Study
 from fedgen.scores import FrechetReference, KernelReference
 
-CLIENTS = "clients"
 PROJECTED = "fid pca"  # FID on principal components of public images
 TITLES = {"fid": "FID", PROJECTED: "FID, PCA", "kid": "KID"}
 ROUNDING = 1e-9  # of the mean kernel: a gap that varies by less is constant
@@ -73,7 +72,7 @@ def class_generators(
     if components < 1:
         raise ValueError(f"components={components}: FID on few components needs at least 1")
     choice = ClassChoice(
-        data, root, embedding, weights, class_names(classes), generators, num_images, client_images, neighbours,
+        data, root, embedding, weights, classes, generators, num_images, client_images, neighbours,
         components, seed, quick,
     )  # fmt: skip
     controls = 1 if quick else controls
@@ -83,7 +82,7 @@ def class_generators(
     scores, kernel = study.numbers["scores"], study.numbers["kernel"]["mean"]
     found = study.step("found", lambda: summarise(scores, kinds, controls))
     tables: list[Table | str] = [
-        comparison_table({title(name, components): row for name, row in found["scores"].items()}, heading),
+        agreement_table({title(name, components): row for name, row in found["scores"].items()}, heading),
         floor_table(scores, list(kinds), components),
         *outcomes(found, kernel, components),
     ]
@@ -92,58 +91,6 @@ def class_generators(
     real = scores[REAL][CLIENTS]
     figure = draw(rows, dealings, found["scores"], kinds, titles, real, heading, study.path(FIGURE))
     study.report(tables, figure)
-
-
-class Measurement(Protocol):
-    """What scores generators, and what it measures once, before the first of them."""
-
-    def once(self) -> Any:
-        """Numbers that are no generator's."""
-
-    def __call__(self, name: str) -> dict[str, Any]:
-        """{clients or "IID 0", ...: {score: values}} of a generator, or of the real floor."""
-
-
-def measure_all(
-    study: Study,
-    choice: ClassChoice,
-    first: str,
-    make: Callable[[ClassFederation], Measurement],
-    count: int | None = None,
-) -> dict[str, Any]:
-    """Steps "generators", `first` and "scores"; what `ClassFederation.about` says of the generators.
-
-    Where all numbers are known no data is read.
-
-    Args:
-        study: keeps the numbers.
-        choice: of clients and generators.
-        first: the name of the step that is measured once.
-        make: gives what measures.
-        count: generators, evenly from all kinds; all if None.
-
-    Raises:
-        ValueError: for fewer than two generators, and as `ClassFederation`.
-    """
-    about: dict[str, Any] | None = study.numbers.get("generators")
-    if about is not None and len(study.numbers.get("scores", {})) == 1 + len(about["kinds"]):  # and real images
-        return about
-    places = ClassFederation(choice)
-    names = spread_out(list(places.recipes), count or len(places.recipes))
-    if len(names) < 2:
-        raise ValueError(f"{places.describe()}: a ranking needs two generators")
-    about = study.step("generators", lambda: places.about(names))
-    lines = {name: name for name in (REAL, *names)}
-    if len(study.numbers.get("scores", {})) < len(lines):
-        measure = make(places)
-        study.step(first, measure.once)
-        study.each("scores", lines, measure, "generators")
-    return about
-
-
-def class_names(classes: Sequence[str | int] | None) -> tuple[str, ...] | None:
-    """Names as given on the command line, where `[0, 1]` are numbers."""
-    return None if classes is None else tuple(map(str, classes))
 
 
 class Measure:
@@ -188,16 +135,6 @@ def dealt(control: FrechetReference, generated: Tensor, row: Mapping[str, Any]) 
     """FID over IID clients: avg is computed; all, and the errors of both, are those of the clients' pool."""
     avg, error = float(control.weights @ control.per_client(generated)), row["errors"]["all"]
     return {"avg": avg, "all": row["all"], "errors": {"avg": error, "all": error}}
-
-
-def rows_over(scores: Mapping[str, Any], where: str, names: Sequence[str]) -> Rows:
-    """Each generator's scores over the clients, or over an IID dealing."""
-    return {name: scores[name][where] for name in names}
-
-
-def dealings_over(scores: Mapping[str, Any], names: Sequence[str], controls: int) -> list[Rows]:
-    """The same over each IID dealing."""
-    return [rows_over(scores, f"IID {number}", names) for number in range(controls)]
 
 
 def summarise(scores: Mapping[str, Any], kinds: Mapping[str, str], controls: int) -> dict[str, Any]:
@@ -257,16 +194,3 @@ def outcomes(found: Mapping[str, Any], kernel: float, components: int) -> list[s
     text = f"KID: avg and all order {len(row['inverted'])} pairs differently"
     lines.append(expectation(text, not row["inverted"]))
     return lines
-
-
-def inversion_lines(own: str, row: Mapping[str, Any]) -> list[str]:
-    """Whether avg and all order more pairs differently than over IID clients: all such pairs, and those beyond error.
-
-    Args:
-        own: the score's title.
-        row: as `compare` gives it.
-    """
-    inverted, control = len(row["inverted"]), statistics.mean(row["control inverted"])
-    text = f"{own}: avg and all order {inverted} of {row['pairs']:,} pairs differently, {control:.3g} over IID clients"
-    clear = f"{own}: {row['excess beyond error']:.3g} of these beyond their own errors and beyond IID clients"
-    return [expectation(text, inverted > control), expectation(clear, row["excess beyond error"] > 0)]

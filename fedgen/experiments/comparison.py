@@ -92,7 +92,7 @@ def gap_of(rows: Rows, score: str) -> dict[str, float]:
     return {"mean": statistics.mean(gaps), "min": min(gaps), "max": max(gaps), "spread": max(gaps) - min(gaps)}
 
 
-def comparison_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Table:
+def agreement_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     """What `compare` found of several scores, a line each.
 
     Args:
@@ -126,6 +126,19 @@ def comparison_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Tabl
 def expectation(text: str, met: bool) -> str:
     """A line that says whether an expected outcome was seen: "as expected: ..." or "not seen: ..."."""
     return f"{'as expected' if met else 'not seen'}: {text}"
+
+
+def inversion_lines(own: str, row: Mapping[str, Any]) -> list[str]:
+    """Whether avg and all order more pairs differently than over IID clients: all such pairs, and those beyond error.
+
+    Args:
+        own: the score's title.
+        row: as `compare` gives it.
+    """
+    inverted, control = len(row["inverted"]), statistics.mean(row["control inverted"])
+    text = f"{own}: avg and all order {inverted} of {row['pairs']:,} pairs differently, {control:.3g} over IID clients"
+    clear = f"{own}: {row['excess beyond error']:.3g} of these beyond their own errors and beyond IID clients"
+    return [expectation(text, inverted > control), expectation(clear, row["excess beyond error"] > 0)]
 
 
 def _counted(pairs: list[Inversion], between: tuple[Collection[int], Collection[int]] | None) -> list[Inversion]:

@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.data import GaussianMixture
-from fedgen.experiments.comparison import Rows, column, compare, comparison_table, expectation
+from fedgen.experiments.comparison import Rows, agreement_table, column, compare, expectation
 from fedgen.experiments.federation import Federation, rows_of
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
@@ -64,7 +64,7 @@ def gaussian_toy(
     ranked = study.step("ranking", lambda: {score: compare(rows, controls, score) for score in SCORES})
     tables: list[Table | str] = [
         table_of(rows, found["0"], checked),
-        comparison_table({score.upper(): row for score, row in ranked.items()}, "21 generators, two clients"),
+        agreement_table({score.upper(): row for score, row in ranked.items()}, "21 generators, two clients"),
         *outcomes(checked, found, ranked),
     ]
     study.report(tables, draw(rows, found["0"], ranked, study.path(FIGURE)))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgen.experiments.checkpoints import PCA, Checkpoint, ScoredRows, Trained, checkpoints_of, title_of
-from fedgen.experiments.comparison import Rows, compare, comparison_table, expectation
+from fedgen.experiments.comparison import Rows, agreement_table, compare, expectation
 from fedgen.experiments.perfect_figure import GRIDS, draw, pair_table
 from fedgen.experiments.sources import chosen
 from fedgen.experiments.study import Study
@@ -82,7 +82,7 @@ def perfect_generator(
     about = (
         f"pairs of one of {len(study.numbers['checkpoints'])} checkpoints and one of {len(classes_of(rows))} classes"
     )
-    tables = [pair_table(rows, pair, REAL), comparison_table(named, about)]
+    tables = [pair_table(rows, pair, REAL), agreement_table(named, about)]
     study.report([*tables, *expected(rows, found, pair, components)], draw(rows, pair, study, REAL))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.experiments.comparison import comparison_table, expectation
+from fedgen.experiments.comparison import agreement_table, expectation
 from fedgen.experiments.neighbourhoods import Choice, Neighbourhoods
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
@@ -91,7 +91,7 @@ def variance_limited(
     found = study.step("found", lambda: summarise(scores, places.sizes, names))
     tables = [
         size_table(found, floor, places),
-        comparison_table(labelled(found["sizes"], places), "mean scores of each size"),
+        agreement_table(labelled(found["sizes"], places), "mean scores of each size"),
         generator_table(labelled(found["generators"], places)),
     ]
     figure = draw(scores, floor, found, places, names, study.path(FIGURE))

@@ -17,16 +17,9 @@ from torch import Tensor
 
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
-from fedgen.experiments.class_generators import (
-    CLIENTS,
-    class_names,
-    dealings_over,
-    inversion_lines,
-    measure_all,
-    rows_over,
-)
 from fedgen.experiments.class_generators_figure import draw_kinds
-from fedgen.experiments.comparison import Rows, compare, comparison_table, expectation
+from fedgen.experiments.class_scores import CLIENTS, dealings_over, measure_all, rows_over
+from fedgen.experiments.comparison import Rows, agreement_table, compare, expectation, inversion_lines
 from fedgen.experiments.critic_calibration import calibrate
 from fedgen.experiments.federation import rows_of
 from fedgen.experiments.results import save_figure
@@ -94,7 +87,7 @@ def wasserstein(
             "2 generators, its evidence 1 control, components are 0 (all features) or more, and projections 2 or more"
         )
     choice = ClassChoice(
-        data, root, embedding, weights, class_names(classes), generators, num_images, client_images, neighbours,
+        data, root, embedding, weights, classes, generators, num_images, client_images, neighbours,
         components, seed, quick, TOTAL_IMAGES,
     )  # fmt: skip
     if quick:
@@ -116,7 +109,7 @@ def wasserstein(
     heading = f"{about['heading']}; {space(components, embedding)}"
     tables: list[Table | str] = [
         calibration_table(shares),
-        comparison_table({TITLES[name]: row for name, row in found["scores"].items()}, heading),
+        agreement_table({TITLES[name]: row for name, row in found["scores"].items()}, heading),
         values_table(scores, names),
         *outcomes(found, shares),
     ]

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.experiments.checkpoints import PCA, Checkpoint, ScoredRows, Scorers, Trained, checkpoints_of, title_of
-from fedgen.experiments.comparison import Rows, column, compare, comparison_table, expectation, gaps_of
+from fedgen.experiments.comparison import Rows, agreement_table, column, compare, expectation, gaps_of
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.sources import chosen
 from fedgen.experiments.study import Study
@@ -80,7 +80,7 @@ def wgan_gp_checkpoints(
     named = {title_of(score, components): values for score, values in found.items()}
     tables = [
         run_table(rows, study.numbers["checkpoints"], real),
-        comparison_table(named, f"{len(rows.clients)} checkpoints"),
+        agreement_table(named, f"{len(rows.clients)} checkpoints"),
     ]
     lines = [*expected(found, components), *against_real(rows.clients, real)]
     study.report([*tables, *lines], draw(rows, found, study))

@@ -8,7 +8,7 @@ error.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,8 +18,8 @@ from fedgen.statistics.gaussian import CHUNK
 from fedgen.statistics.messages import Message, MessageError
 from fedgen.statistics.sketches import (
     Estimate,
+    Sketch,
     check_alike,
-    check_dim,
     check_message,
     check_sizes,
     estimate,
@@ -74,7 +74,7 @@ class FourierMoments:
 
 
 @dataclass(frozen=True)
-class FourierSketch:
+class FourierSketch(Sketch):
     """The sketch that all clients of a federation make, for the RBF kernel.
 
     Args:
@@ -87,6 +87,7 @@ class FourierSketch:
         ValueError: for no feature, fewer than two waves, or a sigma that is not positive and finite.
     """
 
+    kind: ClassVar[str] = "fourier"
     dim: int
     number: int = 4000
     seed: int = 0
@@ -97,17 +98,8 @@ class FourierSketch:
         if self.sigma is not None and not 0 < self.sigma < math.inf:
             raise ValueError(f"sigma must be positive and finite, got {self.sigma}")
 
-    def message(self, features: Tensor, **meta: str) -> Message:
-        """A client's part: the summable "fourier" message of features [n, D], cosines [q] and sines [q].
-
-        Args:
-            features: floating.
-            meta: remarks, such as the embedding's fingerprint; messages with differing ones do not add.
-
-        Raises:
-            ValueError: for unusable features, or another D.
-        """
-        features = check_dim(features, self.dim)
+    def _sums(self, features: Tensor) -> dict[str, Tensor]:
+        """Of cosines [q] and of sines [q]."""
         draws = generator(self.seed, "fourier sketch", self.dim)
         waves = torch.randn(self.number, self.dim, generator=draws, dtype=torch.float64) / self._sigma()
         sums = {name: torch.zeros(self.number, dtype=torch.float64) for name in ("cosines", "sines")}
@@ -115,8 +107,7 @@ class FourierSketch:
             angles = part.double() @ waves.T
             sums["cosines"] += angles.cos().sum(0)
             sums["sines"] += angles.sin().sum(0)
-        tensors = {"count": torch.tensor(len(features), dtype=torch.float64), **sums}
-        return Message("fourier", tensors, {**meta, **self.meta()})
+        return sums
 
     def read(self, total: Message) -> FourierMoments:
         """The server's part: the moments in a sum of messages.
@@ -124,7 +115,7 @@ class FourierSketch:
         Raises:
             MessageError: if the message was made by other settings, or counts no image.
         """
-        check_message(total, "fourier", self.meta(), self.number, "cosines")
+        check_message(total, self.kind, self.meta(), self.number, "cosines")
         count = float(total.tensors["count"])
         if count < 1:
             raise MessageError(f"a 'fourier' message must count at least one image, got {count:g}")
@@ -132,7 +123,6 @@ class FourierSketch:
         return FourierMoments(count, waves, self._sigma(), {**self.meta(), "number": str(self.number)})
 
     def meta(self) -> dict[str, str]:
-        """The remarks of its messages: those of other settings do not add."""
         return {"seed": str(self.seed), "sigma": repr(self._sigma()), "dim": str(self.dim)}
 
     def _sigma(self) -> float:

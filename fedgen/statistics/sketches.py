@@ -15,9 +15,10 @@ takes two rounds: first the sums, from which the server sends the pooled mean, t
 A server with the sketch of a generated set scores it against the pool itself, without asking the clients.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -105,8 +106,37 @@ class KernelMoments:
         return h3 + 3 * h2 * g + 3 * h * g2 + g3 + 3 * float(first + second)
 
 
+class Sketch(ABC):
+    """What all clients of a federation make of their images for one kernel: a message that adds."""
+
+    kind: ClassVar[str]  # of its messages
+    dim: int
+
+    def message(self, features: Tensor, **meta: str) -> Message:
+        """A client's part: the summable message of features [n, D], of the sketch's kind.
+
+        Args:
+            features: floating.
+            meta: remarks, such as the embedding's fingerprint; messages with differing ones do not add.
+
+        Raises:
+            ValueError: for unusable features, or another D.
+        """
+        features = check_dim(features, self.dim)
+        tensors = {"count": torch.tensor(len(features), dtype=torch.float64), **self._sums(features)}
+        return Message(self.kind, tensors, {**meta, **self.meta()})
+
+    @abstractmethod
+    def meta(self) -> dict[str, str]:
+        """The remarks of its messages: those of other settings do not add."""
+
+    @abstractmethod
+    def _sums(self, features: Tensor) -> dict[str, Tensor]:
+        """The message's tensors beside the count, float64: sums over the images."""
+
+
 @dataclass(frozen=True, eq=False)
-class CubicSketch:
+class CubicSketch(Sketch):
     """The sketch that all clients of a federation make, for KID's kernel.
 
     Args:
@@ -119,6 +149,7 @@ class CubicSketch:
         ValueError: for no feature, fewer than two sketches, or a centre that is not finite [D].
     """
 
+    kind: ClassVar[str] = "cubic"
     dim: int
     number: int = 1000
     seed: int = 0
@@ -129,17 +160,7 @@ class CubicSketch:
         if self.centre is not None and not (self.centre.shape == (self.dim,) and torch.isfinite(self.centre).all()):
             raise ValueError(f"centre must be {self.dim} finite numbers, got shape {tuple(self.centre.shape)}")
 
-    def message(self, features: Tensor, **meta: str) -> Message:
-        """A client's part: the summable "cubic" message of features [n, D].
-
-        Args:
-            features: floating.
-            meta: remarks, such as the embedding's fingerprint; messages with differing ones do not add.
-
-        Raises:
-            ValueError: for unusable features, or another D.
-        """
-        features = check_dim(features, self.dim)
+    def _sums(self, features: Tensor) -> dict[str, Tensor]:
         signs, centre = self._signs(), self._centre()
         sketch = torch.zeros(self.number, dtype=torch.float64)
         tilted = torch.zeros(self.dim, self.dim, dtype=torch.float64) if self.centre is not None else None
@@ -154,13 +175,11 @@ class CubicSketch:
                 block = signs[start : start + SKETCHES]
                 products = (images @ block.double().view(-1, self.dim).T).view(len(images), -1, 3)
                 sketch[start : start + SKETCHES] += products.prod(2).sum(0)
-        tensors = {
-            "count": torch.tensor(len(features), dtype=torch.float64),
+        return {
             "tilted": torch.zeros(0, dtype=torch.float64) if tilted is None else pack(tilted),
             "sketch": sketch,
             "diagonal": torch.tensor(diagonal, dtype=torch.float64),
         }
-        return Message("cubic", tensors, {**meta, **self.meta()})
 
     def read(self, total: Message, pooled: Gaussian) -> KernelMoments:
         """The server's part: the moments in a sum of messages.
@@ -172,7 +191,7 @@ class CubicSketch:
         Raises:
             MessageError: if the message was made by other settings, or the two are not of the same images.
         """
-        check_message(total, "cubic", self.meta(), self.number, "sketch")
+        check_message(total, self.kind, self.meta(), self.number, "sketch")
         count = float(total.tensors["count"])
         if pooled.dim != self.dim or abs(pooled.count - count) > 0.5 or count < 1:
             raise MessageError(
@@ -201,7 +220,6 @@ class CubicSketch:
         return KernelMoments(count, h, (roots[0], roots[1], roots[2]), matrices, sketch, diagonal, made)
 
     def meta(self) -> dict[str, str]:
-        """The remarks of its messages: those of other settings do not add."""
         centre = "0" if self.centre is None else hash_tensors([("centre", self.centre.double())])
         return {"seed": str(self.seed), "centre": centre, "dim": str(self.dim)}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.experiments import class_generators as experiment
+from fedgen.experiments import class_scores
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
 from fedgen.experiments.command import reproduce
@@ -45,7 +46,7 @@ def test_fid_ranks_in_two_ways_and_kid_in_one_and_nothing_is_measured_twice(caps
     assert "as expected: KID: avg and all order 0 pairs differently" in printed.replace("\n", " ")
     assert Path("out/class_generators.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(experiment, "Measure", None)
-    monkeypatch.setattr(experiment, "ClassFederation", None)
+    monkeypatch.setattr(class_scores, "ClassFederation", None)
     experiment.class_generators(**run)
     assert capsys.readouterr().out == printed
 
@@ -144,11 +145,3 @@ def test_classes_named_by_numbers_may_be_given_as_numbers():
     assert reproduce(["class-generators", *options, "--classes", "[3, 1]", "--num_images", "20"]) == 0
     heading = numbers_of()["generators"]["heading"]
     assert heading.startswith("clients: digits/train, 3, 1, 146 to 147 images each; generators: 24 of digits/train, 20")
-
-
-def test_inverted_pairs_are_set_beside_those_over_iid_clients():
-    row = {"inverted": [[0, 1], [1, 2]], "control inverted": [1, 2], "pairs": 3, "excess beyond error": 0.0}
-    assert experiment.inversion_lines("FID", row) == [
-        "as expected: FID: avg and all order 2 of 3 pairs differently, 1.5 over IID clients",
-        "not seen: FID: 0 of these beyond their own errors and beyond IID clients",
-    ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedgen.experiments.comparison import compare, comparison_table, expectation
+from fedgen.experiments.comparison import agreement_table, compare, expectation, inversion_lines
 
 
 def rows(avg, all, error=0.1):
@@ -50,7 +50,7 @@ def test_a_control_of_other_generators_is_refused():
 
 def test_the_table_has_a_line_a_score():
     found = compare(rows([1, 2], [5, 3]), [rows([1, 2], [1, 3])], "fid")
-    table = comparison_table({"FID": found, "FID, PCA-64": found}, "toy")
+    table = agreement_table({"FID": found, "FID, PCA-64": found}, "toy")
     assert table.row_count == 2
     assert next(iter(table.columns[5].cells)) == "+1"
 
@@ -58,3 +58,11 @@ def test_the_table_has_a_line_a_score():
 def test_an_expectation_says_whether_it_was_met():
     assert expectation("flat gap", True) == "as expected: flat gap"
     assert expectation("flat gap", False) == "not seen: flat gap"
+
+
+def test_inverted_pairs_are_set_beside_those_over_iid_clients():
+    row = {"inverted": [[0, 1], [1, 2]], "control inverted": [1, 2], "pairs": 3, "excess beyond error": 0.0}
+    assert inversion_lines("FID", row) == [
+        "as expected: FID: avg and all order 2 of 3 pairs differently, 1.5 over IID clients",
+        "not seen: FID: 0 of these beyond their own errors and beyond IID clients",
+    ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedgen.experiments import class_generators
+from fedgen.experiments import class_scores
 from fedgen.experiments import wasserstein as experiment
 from fedgen.experiments.class_deal import REAL
 from fedgen.experiments.class_federation import ClassChoice, ClassFederation
@@ -42,7 +42,7 @@ def test_it_calibrates_compares_and_does_not_measure_twice(capsys, monkeypatch):
     assert real < min(numbers["scores"][name]["clients"]["sw1"]["all"] for name in names)
     assert Path("out/wasserstein.png").read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(experiment, "Measure", None)
-    monkeypatch.setattr(class_generators, "ClassFederation", None)
+    monkeypatch.setattr(class_scores, "ClassFederation", None)
     experiment.wasserstein(**run)
     assert capsys.readouterr().out == printed
 
