@@ -62,6 +62,18 @@ EXPERIMENTS = {
         "fedgen.experiments.digits_fid_loss:digits_fid_loss",
         "federated WGAN-GP on digits with and without a FID loss, paired seeds, a second embedding, held-out images",
     ),
+    "fastfid-speed": (
+        "fedgen.experiments.fastfid_speed:fastfid_speed",
+        "time of FID as a loss, value and gradient, beside the FastFID paper's Algorithm 1, torchmetrics and scipy",
+    ),
+    "fastfid-error": (
+        "fedgen.experiments.fastfid_error:fastfid_error",
+        "error of a trace of a matrix root in float32 by scipy, Algorithm 1 and ours, beside the paper's table",
+    ),
+    "distributed-fid-loss": (
+        "fedgen.experiments.distributed_fid_loss:distributed_fid_loss",
+        "the optimum that FID and KID pull a generator to in both aggregates: a toy from messages, a GAN on digits",
+    ),
 }
 
 __all__ = ["EXPERIMENTS"]
