@@ -18,7 +18,7 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture, sampler_of
 from fedgen.evaluation.density import density_of
 from fedgen.evaluation.records import BALANCE, BALANCED
-from fedgen.evaluation.run import LOCAL_NOTE, refuse_density
+from fedgen.evaluation.run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.files import require_writable
@@ -35,10 +35,10 @@ class FederatedEvaluation(Callback):
     "report/..." on held-out images; the embedding's name in front from the second on, but for presets such as "cmmd",
     which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
     evaluated rounds only, and writes a grid `samples/round=00012.png`. Of "precision", "recall", "density", "coverage",
-    "is" and "ll" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and "memorisation",
-    which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put back. Under a
-    strategy without rounds, a round is an epoch. Where training is local only, the mixture of the clients' models is
-    scored.
+    "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
+    "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
+    back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the clients'
+    models is scored.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.
@@ -180,7 +180,7 @@ class FederatedEvaluation(Callback):
         sample, strategy = sampler_of(pl_module), trainer.strategy
         if not getattr(strategy, "local_only", False):
             return sample, ""
-        refuse_density(self.evaluator)
+        refuse_mixture(self.evaluator)
         weights = self.evaluator.client_weights()
         samplers = [inside(partial(strategy.client_model, k), sample) for k in range(len(weights))]
         return mixture(samplers, weights), LOCAL_NOTE

@@ -1,25 +1,26 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedgen.embeddings import Embedding, FeatureCache, embed
-from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggregates
+from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.density import density_of
+from fedgen.evaluation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
+from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.real_side import RealSide
 from fedgen.evaluation.records import FLOOR, MODEL, Columns, ScoreRecord
-from fedgen.evaluation.reference import Reference, check_clients_of, check_count, records_of, too_few
+from fedgen.evaluation.reference import Reference, records_of, too_few
 from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
-from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_distinct
-from fedgen.evaluation.splits import REPORT, Clients, Split, as_splits
-from fedgen.scores import Density, FederatedScore, resolve_weights
+from fedgen.evaluation.score_choice import ScoreLike
+from fedgen.evaluation.splits import Clients, Split, as_splits
+from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights
-from fedgen.seeds import generator, resolve
+from fedgen.seeds import resolve
 
 NO_FLOOR = ("points", "held out")  # real images have no density, and the floor's may be the held-out ones themselves
 
@@ -50,7 +51,9 @@ class Evaluator:
             strict), "sw1" and "sw2" (projections, seed), "w1" (those of `CriticOptions`; it trains a critic for each
             client and one for the pool at every evaluation, which takes minutes), "is" (generated images alone, so one
             value for all clients; on an embedding of logits), "ll" (models with `log_prob`, of points), "memorisation"
-            (in the first split, where there is a split "report" of the same clients' held-out images).
+            (in the first split, where there is a split "report" of the same clients' held-out images), "utility"
+            (epochs, seed, batch_size, learning_rate; class-conditional models: accuracy on the split "report" of a
+            small classifier trained on the generated images; it has no embedding).
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours
             know no weights: all of precision, recall, density and coverage counts every image once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
@@ -83,58 +86,13 @@ class Evaluator:
         aggregates: Sequence[str] = (),
         presets: Sequence[PresetLike] = (),
     ) -> None:
-        self.splits, self.aggregates = as_splits(splits), choose_aggregates(aggregates)
-        self.panels = make_panels(embeddings, scores, presets)
+        self.splits, self.panels = as_splits(splits), make_panels(embeddings, scores, presets)
+        self.plan = Plan(self.splits, self.panels, num_images, weights, aggregates)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
-        self.cache, self.batch_size, self.device, self.chunk = cache, batch_size, device, chunk
-        self._left_out: set[tuple[str, str]] = set()  # split and score
-        self._references: dict[tuple[str, str], Reference] = {}
-        self._floors: dict[tuple[str, str], Tensor] = {}
+        self.batch_size, self.device, self.chunk = batch_size, device, chunk
+        self._real = RealSide(self.plan, self.seed, cache, batch_size, device)
+        self._frequencies = frequencies_of(self.splits[0])
         self._floor: list[ScoreRecord] | None = None
-        self._check()
-
-    def _check(self) -> None:
-        check_distinct("split", [split.name for split in self.splits])
-        if self.num_images < 2:
-            raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
-        shape = self.splits[0].shape
-        for split in self.splits:
-            if split.shape != shape:
-                raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
-            for panel in self.panels:
-                panel.embedding.check((2, *split.shape))
-                self._check_scores(split, panel)
-        check_distinct("column", self.column_names())
-        choices = [choice for panel in self.panels for choice in panel.choices]
-        check_aggregates(self.aggregates, choices)
-        if any(choice.needs == "held out" for choice in choices):
-            self._check_held_out()
-
-    def _check_scores(self, split: Split, panel: Panel) -> None:
-        """Of splits beside the first, scores that need more images than a client holds are left out with a warning."""
-        names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
-        check_count(panel.choices, self.num_images, "the generated set (num_images)")
-        for choice in self._choices(split, panel):
-            problems = [too_few(choice, count, name) for count, name in zip(split.counts, names)]
-            first = next(filter(None, problems), "")
-            if first and split is not self.splits[0]:
-                self._left_out.add((split.name, choice.name))
-                warnings.warn(f"score {choice.name} is left out on split {split.name!r}: {first}", stacklevel=4)
-            else:
-                check_clients_of([choice], split.counts, names, self.weights)
-
-    def _check_held_out(self) -> None:
-        held_out, first = self._held_out, self.splits[0]
-        if held_out is None or held_out is first or held_out.client_names != first.client_names:
-            raise ValueError(
-                f"score memorisation compares the images that clients train on (split {first.name!r}) with held-out"
-                f" ones of the same clients, and there is no such split {REPORT!r}: let each client hold out at least"
-                " two images (held_out of the data module), or leave the score out"
-            )
-
-    @property
-    def _held_out(self) -> Split | None:
-        return next((split for split in self.splits if split.name == REPORT), None)
 
     @property
     def embeddings(self) -> list[Embedding]:
@@ -144,74 +102,28 @@ class Evaluator:
     @property
     def needs_density(self) -> bool:
         """Whether a score needs the model's density besides its images."""
-        return any(choice.needs == "points" for panel in self.panels for choice in panel.choices)
+        return bool(self.plan.asking("points"))
 
     @property
     def columns(self) -> Columns:
         """The names of this evaluation's columns."""
-        return Columns(self.splits[0].name, self.panels[0].embedding.name)
+        return self.plan.columns
 
     def column_names(self) -> list[str]:
         """All columns that `evaluate` fills, e.g. "fid_avg", "report/kid_all"."""
-        return [name for name, _ in self._columns()]
+        return self.plan.column_names()
 
     def directions(self) -> dict[str, bool]:
         """Of each column, whether higher is better."""
-        return {name: choice.higher_is_better for name, choice in self._columns()}
-
-    def _columns(self) -> Iterator[tuple[str, ScoreChoice]]:
-        for split in self.splits:
-            for panel in self.panels:
-                for choice in self._choices(split, panel):
-                    score = self.columns.score(split.name, panel.embedding.name, choice.name)
-                    yield from ((f"{score}_{name}", choice) for name in self.aggregates if applies(name, choice))
-
-    def _choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
-        """The scores of a panel that are measured on a split."""
-        first = split is self.splits[0]
-        return [
-            choice
-            for choice in panel.choices
-            if (first or choice.needs != "held out") and (split.name, choice.name) not in self._left_out
-        ]
+        return self.plan.directions()
 
     def client_weights(self) -> Tensor:
         """The clients' weights in the first split: float64 [K], summing to 1."""
-        return resolve_weights(self.weights, self.splits[0].counts)
+        return self.plan.client_weights()
 
     def prepare(self) -> None:
         """Embeds the clients' images of every split, and those of the floors, once."""
-        if self._references:
-            return
-        references: dict[tuple[str, str], Reference] = {}
-        floors: dict[tuple[str, str], Tensor] = {}
-        for panel in self.panels:
-            features: dict[int, Tensor] = {}  # the floor of one split is often the reference of another
-            for split in self.splits:
-                for images, what in ((split.images, split.reference), (split.floor, f"floor of {split.name}")):
-                    if images is not None and id(images) not in features:
-                        features[id(images)] = self._embed_real(panel.embedding, images, what)
-            for split in self.splits:
-                key = split.name, panel.embedding.name
-                if not self._choices(split, panel):
-                    continue
-                references[key] = self._reference(split, panel, features)
-                if split.floor is not None:
-                    draws = generator(self.seed, "floor", split.name)
-                    chosen = torch.randperm(len(split.floor), generator=draws)[: self.num_images].sort().values
-                    floors[key] = features[id(split.floor)][chosen]
-        self._references, self._floors = references, floors
-
-    def _reference(self, split: Split, panel: Panel, features: dict[int, Tensor]) -> Reference:
-        choices = self._choices(split, panel)
-        parts = features[id(split.images)].split(list(split.counts))
-        other = self._held_out if any(choice.needs == "held out" for choice in choices) else None
-        held_out = features[id(other.images)].split(list(other.counts)) if other else None
-        return Reference(parts, choices, self.weights, self.aggregates, held_out)
-
-    def _embed_real(self, embedding: Embedding, images: Tensor, what: str) -> Tensor:
-        description = f"embedding {what} with {embedding.name}"
-        return embed(embedding, images, self.batch_size, self.device, description, self.cache)
+        self._real.prepare()
 
     def try_out(self, sample: Sample, density: Density | None = None) -> None:
         """Draws and embeds two images, so that what would fail after a long training fails before it.
@@ -222,12 +134,14 @@ class Evaluator:
 
         Raises:
             ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
-                needed and there is none, or it has another shape.
+                needed and there is none, or it has another shape, or labels are needed and the model takes none.
         """
+        for score in self.plan.asking("labels"):
+            check_takes_labels(sample, self._frequencies, score)
         if self.needs_density:
             points = self.splits[0].images[:2]
             Reference([points], "ll").score(points, errors=False, density=density)
-        images = draw_images(sample, 2, self.seed, -1, "trial", chunk=2, description="trying out")
+        images, _ = self._draw(sample, 2, -1, stream="trial", chunk=2, description="trying out")
         shape = self.splits[0].shape
         if tuple(images.shape[1:]) != shape:
             raise ValueError(
@@ -235,7 +149,13 @@ class Evaluator:
                 " give the model the data's channels and size"
             )
         for panel in self.panels:
-            embed(panel.embedding, images, self.batch_size, self.device)
+            self._real.embed(panel, images)
+
+    def _draw(self, sample: Sample, count: int, round: int, **options: Any) -> tuple[Tensor, Tensor | None]:
+        """Images, and the labels that they were asked for if the data have labels and the model takes them."""
+        if self._frequencies is not None and takes_labels(sample, self._frequencies):
+            return draw_labelled(sample, count, self.seed, round, self._frequencies, **options)
+        return draw_images(sample, count, self.seed, round, **options), None
 
     def evaluate(
         self,
@@ -248,8 +168,11 @@ class Evaluator:
     ) -> Evaluation:
         """The scores of one model against every split and embedding.
 
+        A class-conditional model is asked for classes as often as they occur among the first split's images.
+
         Args:
-            sample: the model's sampler, (number, torch.Generator) to images; see `sampler_of`.
+            sample: the model's sampler, (number, torch.Generator) to images; see `sampler_of`. If it has attributes
+                `num_classes` and `sampling`, as a `Sampler`, it is asked for classes, and the settings are recorded.
             round: the round after which this is the model; part of the images' seed.
             checkpoint: file name of the model's checkpoint.
             optimised_on: scores or embeddings that a training loss used.
@@ -258,20 +181,22 @@ class Evaluator:
         """
         self.prepare()
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
+        sampling = dict(getattr(sample, "sampling", {}))
         records: list[ScoreRecord] = []
         first: Tensor | None = None
         for split in self.splits:
-            label = f"sampling for {split.name}"
-            images = draw_images(sample, self.num_images, self.seed, round, split.name, self.chunk, label)
+            scored = [panel for panel in self.panels if self._real.reference(split, panel)]  # not all are left out
+            if not scored:
+                continue
+            options = {"stream": split.name, "chunk": self.chunk, "description": f"sampling for {split.name}"}
+            images, labels = self._draw(sample, self.num_images, round, **options)
             first = images if first is None else first
-            for panel in self.panels:
-                if (split.name, panel.embedding.name) not in self._references:
-                    continue  # every score of this panel is left out
-                what = f"embedding with {panel.embedding.name}"
-                features = embed(panel.embedding, images, self.batch_size, self.device, what)
-                scores = self._references[split.name, panel.embedding.name].score(features, density=density)
-                records += self._records(split, panel, scores, len(features), generator=MODEL, **details)
-        assert first is not None  # there is at least one split
+            for panel in scored:
+                features = self._real.embed(panel, images)
+                scores = self._score(split, panel, features, density=density, labels=labels)
+                own = self._records(split, panel, scores, len(features), MODEL, sampling=sampling, **details)
+                records += own
+        assert first is not None  # there is at least one split with a score
         return Evaluation(records, first)
 
     def floor(self) -> list[ScoreRecord]:
@@ -285,19 +210,25 @@ class Evaluator:
             self._floor = []
             for split in self.splits:
                 for panel in self.panels:
-                    features = self._floors.get((split.name, panel.embedding.name))
-                    if features is not None:
-                        self._floor += self._floor_records(split, panel, features)
+                    found = self._real.floor(split, panel)
+                    if found is not None:
+                        self._floor += self._floor_records(split, panel, *found)
         return self._floor
 
-    def _floor_records(self, split: Split, panel: Panel, features: Tensor) -> list[ScoreRecord]:
-        possible = [choice for choice in self._choices(split, panel) if choice.needs not in NO_FLOOR]
+    def _floor_records(self, split: Split, panel: Panel, features: Tensor, labels: Tensor | None) -> list[ScoreRecord]:
+        possible = [choice for choice in self.plan.choices(split, panel) if choice.needs not in NO_FLOOR]
         names = [choice.name for choice in possible if not too_few(choice, len(features), "the floor")]
-        scores = self._references[split.name, panel.embedding.name].score(features, only=names)
-        return self._records(split, panel, scores, len(features), generator=FLOOR)
+        names = [name for name in names if labels is not None or not panel.on_images]
+        features = self._real.embed(panel, features) if panel.on_images else features  # to the device
+        scores = self._score(split, panel, features, only=names, labels=labels)
+        return self._records(split, panel, scores, len(features), FLOOR)
+
+    def _score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
+        reference = self._real.reference(split, panel)
+        return reference.score(features, **options) if reference else []
 
     def _records(
-        self, split: Split, panel: Panel, scores: Sequence[FederatedScore], count: int, **details: Any
+        self, split: Split, panel: Panel, scores: Sequence[FederatedScore], count: int, generator: str, **details: Any
     ) -> list[ScoreRecord]:
         common = {
             "split": split.name,
@@ -309,9 +240,10 @@ class Evaluator:
             "num_clients": len(split.counts),
             "seed": self.seed,
             "weights": self.weights if isinstance(self.weights, str) else "given",
+            "generator": generator,
             **details,
         }
-        return records_of(scores, split.client_names, common, self.aggregates, panel.choices)
+        return records_of(scores, split.client_names, common, self.plan.aggregates, panel.choices)
 
 
 def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Any) -> list[ScoreRecord]:

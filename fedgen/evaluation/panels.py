@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torch import Tensor
+
 from fedgen.embeddings import Embedding, load_embedding
 from fedgen.evaluation.presets import find_preset
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_distinct, choose_scores
@@ -27,6 +29,21 @@ class Panel:
     embedding: Embedding
     choices: tuple[ScoreChoice, ...]
 
+    @property
+    def on_images(self) -> bool:
+        """Whether its scores take images with labels in place of features."""
+        return isinstance(self.embedding, OwnClassifier)
+
+
+class OwnClassifier(Embedding):
+    """What stands in records where scores have no embedding: they train a small classifier on the images themselves."""
+
+    def __init__(self) -> None:
+        super().__init__("own-classifier", dim=None, settings={"network": "SmallClassifier", "version": 1})
+
+    def features(self, levels: Tensor) -> Tensor:
+        return levels.flatten(1)
+
 
 def make_panels(
     embeddings: Sequence[EmbeddingLike] | None,
@@ -34,6 +51,8 @@ def make_panels(
     presets: Sequence[PresetLike] = (),
 ) -> list[Panel]:
     """The panels of an evaluation, those of presets last; presets in one embedding share it.
+
+    Scores of images with labels have no embedding and a panel of their own.
 
     Args:
         embeddings: on which all scores are measured; None for efficientnet-lite0, or for none where presets are given.
@@ -44,18 +63,21 @@ def make_panels(
         ValueError: for unknown or repeated names and options, a score that an embedding cannot give, or other scores
             than fid and kid with presets alone.
     """
-    choices = choose_scores(scores)
+    asked = choose_scores(scores)
+    choices = tuple(choice for choice in asked if choice.needs != "labels")
+    labelled = tuple(choice for choice in asked if choice.needs == "labels")
     named = [presets] if isinstance(presets, (str, Mapping)) else list(presets)
-    if embeddings is None and named and choices != choose_scores(DEFAULT_SCORES):
+    if embeddings is None and named and choices and choices != choose_scores(DEFAULT_SCORES):
         scored = ", ".join(choice.name for choice in choices)
         raise ValueError(f"presets bring their own scores; name an embedding for {scored}, or leave them out")
     if embeddings is None:
         embeddings = () if named else DEFAULT_EMBEDDINGS
     elif isinstance(embeddings, (str, Mapping, Embedding)):
         embeddings = [embeddings]
-    panels = [Panel(load_embedding(embedding), choices) for embedding in embeddings]
+    panels = [Panel(load_embedding(embedding), choices) for embedding in embeddings] if choices else []
     for preset in named:
         panels = _with_preset(panels, preset)
+    panels += [Panel(OwnClassifier(), labelled)] if labelled else []
     check_distinct("embedding", [panel.embedding.name for panel in panels])
     for panel in panels:
         check_distinct("score", [choice.name for choice in panel.choices])

@@ -8,10 +8,10 @@ from typing import Any
 
 MODEL, FLOOR = "model", "floor"
 # scores by which more is better; by all others less is
-HIGHER_IS_BETTER = frozenset({"precision", "recall", "density", "coverage", "is", "ll"})
+HIGHER_IS_BETTER = frozenset({"precision", "recall", "density", "coverage", "is", "ll", "utility"})
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name
-OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is"})
+OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is", "utility"})
 # JSON has no words for these (a log-density of zero, a critic that diverged), so they are stored as text
 NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 NUMBERS = ("value", "standard_error", "error_over_clients", "error_parts", "terms", "per_client", "per_client_errors")
@@ -49,6 +49,7 @@ class ScoreRecord:
         score_settings: the score's options that are not its defaults, e.g. {"k": 3}.
         error_over_clients: standard error of avg and all where the clients stand for others that might have been there;
             None if it was not computed.
+        sampling: how the model sampled, beside its weights, e.g. {"solver": "dpm-solver++", "steps": 25}.
     """
 
     score: str
@@ -77,6 +78,7 @@ class ScoreRecord:
     higher_is_better: bool | None = None
     score_settings: dict[str, Any] = field(default_factory=dict)
     error_over_clients: float | None = None
+    sampling: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.higher_is_better is None:
@@ -120,7 +122,7 @@ class ScoreRecord:
     @property
     def conditions(self) -> tuple[Any, ...]:
         """What values of one column must share to be comparable: other conditions, other number."""
-        settings = json.dumps(self.score_settings, sort_keys=True)
+        settings = json.dumps([self.score_settings, self.sampling], sort_keys=True)
         return self.embedding_fingerprint, self.reference, self.num_generated, self.weights, settings
 
     @property

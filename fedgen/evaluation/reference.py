@@ -28,6 +28,8 @@ class Reference:
         weights: the clients' weights, shared by all scores and by avg and all.
         aggregates: power means beside avg, all and worst, e.g. "power-2".
         held_out: features of images that each client did not train on, for memorisation.
+        labels: of each client's images, for utility, of which the "features" are images uint8 [n_i, C, H, W].
+        num_classes: of those labels.
 
     Attributes:
         choices: the scores with their options.
@@ -43,13 +45,15 @@ class Reference:
         weights: Weights = "examples",
         aggregates: Sequence[str] = (),
         held_out: Sequence[Tensor] | None = None,
+        labels: Sequence[Tensor] | None = None,
+        num_classes: int = 0,
     ) -> None:
         self.choices = choose_scores(scores)
         self.aggregates = choose_aggregates(aggregates)
         counts = [len(part) if isinstance(part, Tensor) else part.count for part in clients]
         self._weights = resolve_weights(weights, counts)
         check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
-        side = ClientSide(shared(clients), weights, held_out)
+        side = ClientSide(shared(clients), weights, held_out, labels, num_classes)
         self._passes = [
             (group, FAMILIES[KINDS[group[0].kind].family](side, group[0].options)) for group in passes(self.choices)
         ]
@@ -60,20 +64,22 @@ class Reference:
         errors: bool = True,
         density: Density | None = None,
         only: Sequence[str] | None = None,
+        labels: Tensor | None = None,
     ) -> list[FederatedScore]:
         """Every score of generated features [m, D] against every client and their pool, in the order asked for.
 
         Args:
-            generated: one set for all clients; a summary will do for fid.
+            generated: one set for all clients; a summary will do for fid, and utility takes images.
             errors: whether to add standard errors.
             density: of the model, for ll.
             only: names of the scores that are wanted; all by default.
+            labels: int64 [m], what generated images were asked for, for utility.
 
         Raises:
             ValueError: for unusable features, another D, or too few images for a score.
         """
         wanted = [choice.name for choice in self.choices] if only is None else list(only)
-        made = Made(generated, density)
+        made = Made(generated, density, labels)
         found: dict[str, FederatedScore] = {}
         for group, score in self._passes:
             chosen = [choice for choice in group if choice.name in wanted]

@@ -12,6 +12,8 @@ from fedgen.evaluation.density import density_of
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.sampling import Sample, inside, mixture, sampler_of
+from fedgen.evaluation.sampling_settings import say_sampling
+from fedgen.evaluation.score_choice import Needs
 from fedgen.evaluation.scores_file import SCORES_FILE, append_records, read_records
 
 LOCAL_NOTE = "mixture of local models"
@@ -54,7 +56,8 @@ class Run:
         if mixed:
             warnings.warn(
                 f"{self.scores_path}: column {', '.join(mixed)} mixes values of other weights, reference, number of"
-                " images or score options, which do not compare; score all checkpoints again with the same settings",
+                " images, score options or sampling settings, which do not compare; score all checkpoints again with"
+                " the same settings",
                 stacklevel=2,
             )
         return records
@@ -77,23 +80,30 @@ def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator
     a client that never trained has the initial model.
 
     Raises:
-        ValueError: for such a mixture, where a score needs one model's density.
+        ValueError: for such a mixture, where a score needs one model's density or its images by class.
     """
     checkpoint = load_weights(module, path)
     sample = sampler_of(module)
     own = local_models(module, checkpoint)
     if not own:
         return sample, ""
-    refuse_density(evaluator)
+    refuse_mixture(evaluator)
     weights = evaluator.client_weights()
     samplers = [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))]
     return mixture(samplers, weights), LOCAL_NOTE
 
 
-def refuse_density(evaluator: Evaluator) -> None:
-    """Nothing, unless a score needs the density of one model where there are only the clients' own; then ValueError."""
-    if evaluator.needs_density:
-        raise ValueError("score ll needs one model's density, and without exchange there is none; leave ll out")
+def refuse_mixture(evaluator: Evaluator) -> None:
+    """Nothing, unless a score needs one model where there are only the clients' own; then ValueError.
+
+    A mixture of them has no density that they know, and it is not said which of them to ask for an image of a class.
+    """
+    whole: dict[Needs, str] = {"points": "density", "labels": "images by class"}
+    for needs, what in whole.items():
+        for score in evaluator.plan.asking(needs):
+            raise ValueError(
+                f"score {score} needs one model's {what}, and without exchange there is none; leave {score} out"
+            )
 
 
 def evaluate_run(
@@ -101,7 +111,8 @@ def evaluate_run(
 ) -> list[ScoreRecord]:
     """Scores a run's checkpoints (again), appends the records to its scores and returns them.
 
-    Records of the same round, split and embedding are replaced; others stay, so a second embedding adds columns.
+    Records of the same round, split and embedding are replaced, with a warning if they were sampled otherwise; others
+    stay, so a second embedding adds columns.
 
     Args:
         run: the run or its folder.
@@ -123,13 +134,26 @@ def evaluate_run(
         raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
     density = density_of(module) if evaluator.needs_density else None
     evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0], density)
-    known = {record.round: record.optimised_on for record in read_records(run.scores_path)}
+    before = read_records(run.scores_path)
+    known = {record.round: record.optimised_on for record in before}
     append_records(run.scores_path, evaluator.floor())
     records = []
     for round in chosen:
         sample, note = checkpoint_sampler(module, found[round], evaluator)
-        optimised_on = known.get(round, getattr(module, "optimised_on", ()))
+        optimised_on = list(dict.fromkeys([*known.get(round, ()), *getattr(module, "optimised_on", ())]))
         evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note, density)
         append_records(run.scores_path, evaluation.records)
         records += evaluation.records
+    _warn_of_sampling(before, records)
     return records
+
+
+def _warn_of_sampling(before: Sequence[ScoreRecord], now: Sequence[ScoreRecord]) -> None:
+    """Says so if records were replaced by others of other sampling settings."""
+    old = {record.identity: record for record in before}
+    pairs = [(old[record.identity], record) for record in now if record.identity in old]
+    changed = [(a, b) for a, b in pairs if a.sampling != b.sampling]
+    if changed:
+        rounds = ", ".join(str(round) for round in dict.fromkeys(record.round for record, _ in changed))
+        was, new = (say_sampling(record.sampling) or "sampled without settings" for record in changed[0])
+        warnings.warn(f"scores of rounds {rounds}, {was}, are replaced by those {new}", stacklevel=3)

@@ -1,13 +1,15 @@
 """Generated images for a score: the same ones for the same (seed, round), whatever else the process draws."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedgen.evaluation.sampling_settings import sampling_of
 from fedgen.images import to_uint8
 from fedgen.models.sampling import evaluating
 from fedgen.progress import track
@@ -15,6 +17,25 @@ from fedgen.seeds import generator, isolated, seed_all
 
 CHUNK = 500
 Sample = Callable[[int, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A sampler that says how it samples.
+
+    Args:
+        draw: (number, torch.Generator) to images, and for a conditional one also (number, torch.Generator, labels).
+        sampling: settings that its images depend on beside the weights, as records keep them.
+        num_classes: of labels 0 to num_classes - 1 that may be asked for; None where none may.
+    """
+
+    draw: Callable[..., Tensor]
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    num_classes: int | None = None
+
+    def __call__(self, num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
+        """As `draw`; image i is of class labels[i] where labels are given."""
+        return self.draw(num_images, draws) if labels is None else self.draw(num_images, draws, labels)
 
 
 @torch.no_grad()
@@ -74,8 +95,11 @@ def _stored(images: Tensor, count: int) -> Tensor:
     return images.float().cpu()
 
 
-def sampler_of(module: nn.Module) -> Sample:
+def sampler_of(module: nn.Module) -> Sampler:
     """The sampler of a model: its `sample` in eval mode, each submodule back in its own mode afterwards.
+
+    A model is class-conditional if its attribute `num_classes` is a number and `sample` takes `labels`, int64 [N]. What
+    its images depend on beside its weights it says in its attribute `sampling` (see `sampling_of`), read here.
 
     Raises:
         TypeError: if the model has no `sample(num_images, ...)`.
@@ -86,30 +110,37 @@ def sampler_of(module: nn.Module) -> Sample:
             f"{type(module).__name__} has no method sample(num_images, generator=None), which gives images float"
             " [N, C, H, W] in [-1, 1]; add one, so that it can be evaluated"
         )
-    takes_generator = "generator" in inspect.signature(method).parameters
+    taken = inspect.signature(method).parameters
+    classes = getattr(module, "num_classes", None)
 
-    def sample(num_images: int, draws: torch.Generator) -> Tensor:
+    def sample(num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
+        options: dict[str, Any] = {"generator": draws} if "generator" in taken else {}
+        options |= {} if labels is None else {"labels": labels}
         with evaluating(module):
-            return method(num_images, generator=draws) if takes_generator else method(num_images)
+            return method(num_images, **options)
 
-    return sample
+    return Sampler(sample, sampling_of(module), classes if "labels" in taken and isinstance(classes, int) else None)
 
 
-def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> Sample:
-    """The sampler that enters a context before it samples, e.g. the one that puts a client's model in place."""
+def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> Sampler:
+    """The sampler that enters a context before it samples, e.g. the one that puts a client's model in place.
+
+    It takes no labels.
+    """
 
     def sample_inside(num_images: int, draws: torch.Generator) -> Tensor:
         with context():
             return sample(num_images, draws).cpu()
 
-    return sample_inside
+    return Sampler(sample_inside, getattr(sample, "sampling", {}))
 
 
-def mixture(samplers: Sequence[Sample], weights: Tensor) -> Sample:
+def mixture(samplers: Sequence[Sample], weights: Tensor) -> Sampler:
     """The sampler of a mixture: sampler k makes a share w_k of the images.
 
     Within a chunk the shares are exact up to one image (systematic sampling with a random offset, so no small share is
-    always rounded away), and the images come in random order, so that any first n are a sample of the mixture too.
+    always rounded away), and the images come in random order, so that any first n are a sample of the mixture too. It
+    takes no labels.
 
     Args:
         samplers: K of them.
@@ -124,4 +155,4 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> Sample:
         parts = [sample(count, draws).cpu() for sample, count in zip(samplers, counts) if count]
         return torch.cat(parts)[torch.randperm(num_images, generator=draws)]
 
-    return mixed
+    return Sampler(mixed, getattr(samplers[0], "sampling", {}))

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from fedgen.embeddings import ClassifierOptions
 from fedgen.evaluation.records import HIGHER_IS_BETTER
 from fedgen.scores import CriticOptions, PolynomialKernel, RBFKernel, manifold
 from fedgen.scores.mmd import Estimator
 
-Needs = Literal["summaries", "features", "logits", "points", "held out"]
+Needs = Literal["summaries", "features", "logits", "points", "held out", "labels"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Kind:
         family: scores of one family and the same options are computed in one pass.
         defaults: its options.
         needs: "summaries" of features will do, "features", "logits" of generated images alone, real "points" and a
-            model's density, or the clients' "held out" features besides.
+            model's density, the clients' "held out" features besides, or images with "labels" in place of features.
         check: raises ValueError for options that it cannot take.
     """
 
@@ -100,6 +101,7 @@ KINDS: dict[str, Kind] = {
     "is": Kind("is", needs="logits"),
     "ll": Kind("ll", needs="points"),
     "memorisation": Kind("memorisation", needs="held out"),
+    "utility": Kind("utility", asdict(ClassifierOptions()), "labels", lambda options: ClassifierOptions(**options)),
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedgen.embeddings import ClassifierOptions
 from fedgen.evaluation.score_choice import polynomial, rbf
 from fedgen.scores import (
     CriticOptions,
@@ -18,6 +19,7 @@ from fedgen.scores import (
     LikelihoodReference,
     ManifoldReference,
     SlicedReference,
+    UtilityReference,
     WassersteinReference,
     inception_score,
     memorisation,
@@ -34,14 +36,19 @@ class ClientSide:
     """What is known of the clients in one embedding.
 
     Args:
-        parts: features [n_i, D] of each; a summary where only that is known. Rows of one tensor are not copied.
+        parts: features [n_i, D] of each; a summary where only that is known. Rows of one tensor are not copied. Images
+            uint8 [n_i, C, H, W] for a score that needs labels.
         weights: shared by all scores and by avg and all.
         held_out: features of images that each client did not train on, where a score needs them.
+        labels: int64 [n_i] of each client's images, where a score needs them.
+        num_classes: of those labels.
     """
 
     parts: Sequence[Tensor | Gaussian]
     weights: Weights
     held_out: Sequence[Tensor] | None = None
+    labels: Sequence[Tensor] | None = None
+    num_classes: int = 0
 
     @property
     def features(self) -> list[Tensor]:
@@ -58,10 +65,12 @@ class ClientSide:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """What is to be scored: features of generated images (or their summary), and the model's density if it has one."""
+    """What is to be scored: features of generated images, or their summary, or the images themselves; the model's
+    density if it has one; the labels that the images were asked for."""
 
     features: Tensor | Gaussian
     density: Density | None = None
+    labels: Tensor | None = None
 
     @property
     def rows(self) -> Tensor:
@@ -155,6 +164,21 @@ class OfHeldOut:
         return {"memorisation": memorisation(self._train, self._held_out, made.rows, self._weights)}
 
 
+class OfClassifier:
+    """Utility: the parts are images, not features."""
+
+    def __init__(self, side: ClientSide, options: Options) -> None:
+        if side.labels is None:
+            raise ValueError("score utility needs the labels of every client's images; none are given")
+        settings = ClassifierOptions(**options)
+        self._reference = UtilityReference(side.features, side.labels, side.num_classes, side.weights, settings)
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
+        if made.labels is None:
+            raise ValueError("score utility needs the labels that generated images were asked for; none are given")
+        return {"utility": self._reference.score(made.rows, made.labels, errors)}
+
+
 def _kernel(kind: str, side: ClientSide, kernel: Kernel, estimator: Estimator) -> OfFeatures:
     return OfFeatures(kind, KernelReference.from_features(side.features, kernel, estimator, side.weights))
 
@@ -183,4 +207,5 @@ FAMILIES: dict[str, Callable[[ClientSide, Options], Score]] = {
     "is": OfLogits,
     "ll": OfDensity,
     "memorisation": OfHeldOut,
+    "utility": OfClassifier,
 }

@@ -25,6 +25,9 @@ class Split:
         source: what the images are, e.g. "digits/train".
         client_names: one a client; numbered by default.
         floor: real images of others, scored as if they were generated: the best that a generator can do.
+        classes: the names of the images' classes; none where they have no labels.
+        labels: int64 [N], positions in `classes`.
+        floor_labels: of the floor's images.
 
     Raises:
         ValueError: for a client with fewer than two images, or parts that do not fit each other.
@@ -36,6 +39,9 @@ class Split:
     source: str
     client_names: tuple[str, ...] = ()
     floor: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    labels: Tensor | None = None
+    floor_labels: Tensor | None = None
 
     def __post_init__(self) -> None:
         names = self.client_names or tuple(f"client {k}" for k in range(len(self.counts)))
@@ -47,6 +53,9 @@ class Split:
                 f"split {self.name!r}: {len(self.images)} images, counts adding up to {sum(self.counts)}, {len(names)}"
                 f" names for {len(self.counts)} clients do not fit each other"
             )
+        for images, labels in ((self.images, self.labels), (self.floor, self.floor_labels)):
+            if labels is not None and (images is None or len(images) != len(labels)):
+                raise ValueError(f"split {self.name!r}: {len(labels)} labels fit none of its sets of images")
         for client, count in zip(names, self.counts):
             if count < LEAST:
                 raise ValueError(
@@ -60,6 +69,9 @@ class Split:
         if not clients:
             raise ValueError(f"split {name!r} has no client; a score needs at least one")
         images = torch.cat([examples.inputs for examples in clients])
+        classes = clients[0].classes
+        if classes and all(examples.classes == classes for examples in clients):
+            options = {"classes": classes, "labels": torch.cat([examples.labels for examples in clients]), **options}
         return cls(name, images, tuple(map(len, clients)), **{"source": clients[0].name, **options})
 
     @property
@@ -85,14 +97,18 @@ def splits_of(data: FederatedDataModule) -> list[Split]:
     Raises:
         ValueError: for a client with fewer than two training images.
     """
-    names = tuple(client.name for client in data.clients)
-    trained, held = (data.examples.inputs[data.pooled(part)] for part in ("train", "held_out"))
+    names, examples = tuple(client.name for client in data.clients), data.examples
+    parts = [data.pooled(part) for part in ("train", "held_out")]
+    trained, held = (examples.inputs[part] for part in parts)
+    labels, held_labels = (examples.labels[part] if examples.is_labelled else None for part in parts)
     counts = tuple(len(client.train) for client in data.clients)
     held_counts = tuple(len(client.held_out) for client in data.clients)
-    source = data.examples.name
-    splits = [Split(SELECT, trained, counts, source, names, held if len(held) >= LEAST else None)]
+    source, classes = examples.name, examples.classes
+    floor, floor_labels = (held, held_labels) if len(held) >= LEAST else (None, None)
+    splits = [Split(SELECT, trained, counts, source, names, floor, classes, labels, floor_labels)]
     if min(held_counts) >= LEAST:
-        splits.append(Split(REPORT, held, held_counts, f"{source} held out", names, trained))
+        report = f"{source} held out"
+        splits.append(Split(REPORT, held, held_counts, report, names, trained, classes, held_labels, labels))
     return splits
 
 

@@ -24,14 +24,17 @@ from fedgen.scores import resolve_weights
 from fedgen.scores.aggregate import Weights
 from fedgen.statistics import Gaussian
 
+# what scores need that is known of a run alone
+RUN_ONLY = {"points": "a model's density", "held out": "the images that clients held out", "labels": "images by class"}
+
 
 @dataclass(frozen=True)
 class StoredOptions:
     """How stored sets are scored.
 
     Args:
-        scores: names, or {"name": ..., options}, as for `Evaluator`, "ll" and "memorisation" apart; None for fid and
-            kid, without kid where a set is statistics, which have no features.
+        scores: names, or {"name": ..., options}, as for `Evaluator`, but "ll", "memorisation" and "utility"; None for
+            fid and kid, without kid where a set is statistics, which have no features.
         weights: "examples" (n_i / n), "uniform", or one number a client, as for `Evaluator`.
         reading: how image files become pixels.
         counts: number of images by name, for statistics that do not say.
@@ -171,8 +174,8 @@ class StoredEvaluation:
             return (find_preset(self.options.preset).choice,)
         chosen = None if self.options.scores is None else choose_scores(self.options.scores)
         for choice in chosen or ():
-            if choice.needs in ("points", "held out"):
-                what = "a model's density" if choice.needs == "points" else "the images that clients held out"
+            if choice.needs in RUN_ONLY:
+                what = RUN_ONLY[choice.needs]
                 raise ValueError(f"score {choice.name} needs {what}, which stored images do not have; score a run")
         return chosen
 

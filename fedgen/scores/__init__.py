@@ -13,6 +13,7 @@ from fedgen.scores.memorisation import memorisation
 from fedgen.scores.mmd import KernelReference, mmd2, mmd2_subsets
 from fedgen.scores.rankings import ExcessInversions, Inversion, excess_inversions, inversions, kendall_tau
 from fedgen.scores.sliced import SlicedReference, sliced_wasserstein
+from fedgen.scores.utility import UtilityReference
 from fedgen.scores.wasserstein import WassersteinReference, wasserstein_critic
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "RBFKernel",
     "SlicedReference",
     "SummedKID",
+    "UtilityReference",
     "WassersteinReference",
     "aggregate",
     "excess_inversions",

@@ -1,0 +1,145 @@
+"""What an evaluation measures: which scores on which split and embedding, checked before any long work."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggregates
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.records import Columns
+from fedgen.evaluation.reference import check_clients_of, check_count, too_few
+from fedgen.evaluation.score_choice import Needs, ScoreChoice, check_distinct
+from fedgen.evaluation.splits import REPORT, Split
+from fedgen.scores import resolve_weights
+from fedgen.scores.aggregate import Weights
+
+
+class Plan:
+    """The scores of an evaluation by split and embedding.
+
+    Args:
+        splits: the clients' images; the first is the one to select by.
+        panels: embeddings with their scores.
+        num_images: generated images a split.
+        weights: of the clients.
+        aggregates: power means beside avg, all and worst.
+
+    Raises:
+        ValueError: for images that an embedding or a score cannot take, clients with too few images, missing labels,
+            and repeated names.
+    """
+
+    def __init__(
+        self,
+        splits: Sequence[Split],
+        panels: Sequence[Panel],
+        num_images: int,
+        weights: Weights = "examples",
+        aggregates: Sequence[str] = (),
+    ) -> None:
+        self.splits, self.panels, self.num_images, self.weights = list(splits), list(panels), num_images, weights
+        self.aggregates = choose_aggregates(aggregates)
+        self._left_out: set[tuple[str, str]] = set()  # split and score
+        self._check()
+
+    def _check(self) -> None:
+        check_distinct("split", [split.name for split in self.splits])
+        if self.num_images < 2:
+            raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
+        shape = self.splits[0].shape
+        for split in self.splits:
+            if split.shape != shape:
+                raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
+            for panel in self.panels:
+                panel.embedding.check((2, *split.shape))
+                self._check_scores(split, panel)
+        if self.asking("held out"):
+            self._check_held_out()
+        for score in self.asking("labels"):
+            self._check_labels(score)
+        check_distinct("column", self.column_names())
+        check_aggregates(self.aggregates, [choice for panel in self.panels for choice in panel.choices])
+
+    def _check_scores(self, split: Split, panel: Panel) -> None:
+        """Of splits beside the first, scores that need more images than a client holds are left out with a warning."""
+        names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
+        check_count(panel.choices, self.num_images, "the generated set (num_images)")
+        for choice in self.choices(split, panel):
+            problems = [too_few(choice, count, name) for count, name in zip(split.counts, names)]
+            first = next(filter(None, problems), "")
+            if first and split is not self.splits[0]:
+                self._left_out.add((split.name, choice.name))
+                warnings.warn(f"score {choice.name} is left out on split {split.name!r}: {first}", stacklevel=5)
+            else:
+                check_clients_of([choice], split.counts, names, self.weights)
+
+    def _check_held_out(self) -> None:
+        held_out, first = self.held_out, self.splits[0]
+        if held_out is None or held_out is first or held_out.client_names != first.client_names:
+            raise ValueError(
+                f"score memorisation compares the images that clients train on (split {first.name!r}) with held-out"
+                f" ones of the same clients, and there is no such split {REPORT!r}: let each client hold out at least"
+                " two images (held_out of the data module), or leave the score out"
+            )
+
+    def _check_labels(self, score: str) -> None:
+        held_out = self.held_out
+        if held_out is None:
+            raise ValueError(
+                f"score {score} tests a classifier on the clients' held-out images, and there is no split {REPORT!r}:"
+                " let each client hold out at least two images (held_out of the data module), or leave the score out"
+            )
+        for split in (self.splits[0], held_out):
+            if split.labels is None or len(split.classes) < 2:
+                raise ValueError(
+                    f"score {score} needs images of two or more classes, and those of split {split.name!r}"
+                    f" ({split.source}) have {len(split.classes) or 'no labels'}; leave the score out"
+                )
+            if split.classes != held_out.classes:
+                raise ValueError(
+                    f"score {score} needs one list of classes, but split {split.name!r} has"
+                    f" {', '.join(split.classes)} and split {held_out.name!r} {', '.join(held_out.classes)}"
+                )
+
+    @property
+    def held_out(self) -> Split | None:
+        """The split of the clients' held-out images, if there is one."""
+        return next((split for split in self.splits if split.name == REPORT), None)
+
+    def asking(self, needs: Needs) -> list[str]:
+        """The names of the scores with a need."""
+        return [choice.name for panel in self.panels for choice in panel.choices if choice.needs == needs]
+
+    def choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
+        """The scores of a panel that are measured on a split."""
+        where = {"held out": split is self.splits[0], "labels": split.name == REPORT}
+        return [
+            choice
+            for choice in panel.choices
+            if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
+        ]
+
+    def client_weights(self) -> Tensor:
+        """The clients' weights in the first split: float64 [K], summing to 1."""
+        return resolve_weights(self.weights, self.splits[0].counts)
+
+    @property
+    def columns(self) -> Columns:
+        """The names of the evaluation's columns."""
+        return Columns(self.splits[0].name, self.panels[0].embedding.name)
+
+    def column_names(self) -> list[str]:
+        """All columns that the evaluation fills, e.g. "fid_avg", "report/kid_all"."""
+        return [name for name, _ in self._columns()]
+
+    def directions(self) -> dict[str, bool]:
+        """Of each column, whether higher is better."""
+        return {name: choice.higher_is_better for name, choice in self._columns()}
+
+    def _columns(self) -> Iterator[tuple[str, ScoreChoice]]:
+        for split in self.splits:
+            for panel in self.panels:
+                for choice in self.choices(split, panel):
+                    score = self.columns.score(split.name, panel.embedding.name, choice.name)
+                    yield from ((f"{score}_{name}", choice) for name in self.aggregates if applies(name, choice))

@@ -1,0 +1,93 @@
+"""The clients' real images in every embedding, with their floors: what is computed once for all models."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedgen.embeddings import Embedding, FeatureCache, embed
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.reference import Reference
+from fedgen.evaluation.splits import Split
+from fedgen.seeds import generator
+
+
+class RealSide:
+    """The references of a plan's scores; embedded by `prepare`.
+
+    Args:
+        plan: what is measured.
+        seed: of the floor's images, where there are more than are asked for.
+        cache: keeps features on disk.
+        batch_size: images embedded at once.
+        device: where to embed, and to train classifiers; where each embedding lies by default.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        seed: int,
+        cache: FeatureCache | None = None,
+        batch_size: int = 64,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
+        self._references: dict[tuple[str, str], Reference] = {}
+        self._floors: dict[tuple[str, str], tuple[Tensor, Tensor | None]] = {}
+
+    def prepare(self) -> None:
+        """Embeds the clients' images of every split, and those of the floors, once."""
+        if self._references:
+            return
+        references: dict[tuple[str, str], Reference] = {}
+        floors: dict[tuple[str, str], tuple[Tensor, Tensor | None]] = {}
+        for panel in self.plan.panels:
+            features = self._embed_real(panel)
+            for split in self.plan.splits:
+                key = split.name, panel.embedding.name
+                if not self.plan.choices(split, panel):
+                    continue
+                references[key] = self._reference(split, panel, features)
+                if split.floor is not None:
+                    draws = generator(self.seed, "floor", split.name)
+                    chosen = torch.randperm(len(split.floor), generator=draws)[: self.plan.num_images].sort().values
+                    labels = None if split.floor_labels is None else split.floor_labels[chosen]
+                    floors[key] = features[id(split.floor)][chosen], labels
+        self._references, self._floors = references, floors
+
+    def _embed_real(self, panel: Panel) -> dict[int, Tensor]:
+        """Features of all splits' images and floors by the images' identity: the floor of one is often another's."""
+        found: dict[int, Tensor] = {}
+        for split in self.plan.splits:
+            for images, what in ((split.images, split.reference), (split.floor, f"floor of {split.name}")):
+                if images is not None and panel.on_images:
+                    found[id(images)] = images
+                elif images is not None and id(images) not in found:
+                    found[id(images)] = self._embed(panel.embedding, images, f"embedding {what} with", self.cache)
+        return found
+
+    def _reference(self, split: Split, panel: Panel, features: Mapping[int, Tensor]) -> Reference:
+        plan, choices, counts = self.plan, self.plan.choices(split, panel), list(split.counts)
+        parts = features[id(split.images)].split(counts)
+        other = plan.held_out if any(choice.needs == "held out" for choice in choices) else None
+        held_out = features[id(other.images)].split(list(other.counts)) if other else None
+        labels = None if split.labels is None or not panel.on_images else split.labels.split(counts)
+        return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes))
+
+    def reference(self, split: Split, panel: Panel) -> Reference | None:
+        """The clients' side of a panel's scores on a split; None where none of them is measured there."""
+        return self._references.get((split.name, panel.embedding.name))
+
+    def floor(self, split: Split, panel: Panel) -> tuple[Tensor, Tensor | None] | None:
+        """Features of the floor's images, or those themselves, and their labels; None where there is no floor."""
+        return self._floors.get((split.name, panel.embedding.name))
+
+    def embed(self, panel: Panel, images: Tensor) -> Tensor:
+        """Features of generated images, or for a panel of image scores the images, on the device."""
+        if panel.on_images:
+            return images if self.device is None else images.to(self.device)
+        return self._embed(panel.embedding, images, "embedding with", None)
+
+    def _embed(self, embedding: Embedding, images: Tensor, what: str, cache: FeatureCache | None) -> Tensor:
+        return embed(embedding, images, self.batch_size, self.device, f"{what} {embedding.name}", cache)

@@ -1,0 +1,51 @@
+"""What a model's images depend on beside its weights: a solver, its steps, the guidance.
+
+The protocol: a model that can sample in several ways has an attribute `sampling`, a dictionary of plain types that its
+`sample()` honours, e.g. {"solver": "dpm-solver++", "steps": 25}; assigning another one changes it.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def sampling_of(model: Any) -> dict[str, Any]:
+    """A copy of a model's sampling settings; none for a model that samples in one way only.
+
+    Raises:
+        TypeError: if its attribute `sampling` is no dictionary of plain types.
+    """
+    settings = getattr(model, "sampling", None)
+    if settings is None:
+        return {}
+    try:
+        copied = json.loads(json.dumps(settings, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{type(model).__name__}.sampling must hold plain types alone: {error}") from error
+    if not isinstance(copied, dict):
+        raise TypeError(f"{type(model).__name__}.sampling must be a dictionary, got {settings!r}")
+    return copied
+
+
+def change_sampling(model: Any, settings: Mapping[str, Any]) -> None:
+    """Changes some of a model's sampling settings.
+
+    Raises:
+        ValueError: for a model without settings, or one that it does not have, naming those it has.
+    """
+    have = sampling_of(model)
+    unknown = [name for name in settings if name not in have]
+    if unknown:
+        known = ", ".join(f"{name} ({value})" for name, value in have.items())
+        raise ValueError(
+            f"{type(model).__name__} has no sampling setting {unknown[0]!r}; "
+            + (f"it has: {known}" if have else "it samples in one way only, so leave them out")
+        )
+    if settings:
+        model.sampling = {**have, **settings}
+
+
+def say_sampling(settings: Mapping[str, Any]) -> str:
+    """Settings in words: "sampled with solver dpm-solver++, steps 25"; "" for none."""
+    words = ", ".join(f"{name} {value}" for name, value in settings.items())
+    return f"sampled with {words}" if words else ""
