@@ -12,6 +12,22 @@ if TYPE_CHECKING:
     from fedgen.federated.strategy import FedAvgStrategy
 
 
+def check_settings(interval: int, cohort_size: int | None, client_weights: str, optimizer_state: str) -> None:
+    """Refuses settings of the strategy that are out of range.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    if interval < 1:
+        raise ValueError(f"communication_interval={interval}: a turn has at least one iteration")
+    if cohort_size is not None and cohort_size < 1:
+        raise ValueError(f"cohort_size={cohort_size}: a round has at least one client")
+    if client_weights not in ("examples", "uniform"):
+        raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
+    if optimizer_state not in ("reset", "keep", "average"):
+        raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
+
+
 def check_trainer(trainer: Trainer) -> None:
     """Refuses Trainer settings that would cut a round.
 
@@ -73,7 +89,8 @@ class RoundBoundary(Callback):
         trainer.callbacks = [cls(strategy), *others]
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        self._strategy.client_algorithm.before_step(optimizer)
+        if self._strategy.in_turns:  # the server may take steps of its own after them
+            self._strategy.client_algorithm.before_step(optimizer)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -20,7 +20,7 @@ from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
-from fedgen.federated.boundary import RoundBoundary, check_trainer
+from fedgen.federated.boundary import RoundBoundary, check_settings, check_trainer
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.exchange import Exchange, all_finite, describe_difference
 from fedgen.federated.local_state import LocalState, OptimizerState
@@ -40,7 +40,9 @@ class FedAvgStrategy(DDPStrategy):
     last turn the module holds the server's new model, and all that Lightning does at the end of an epoch sees it.
 
     The `batch_idx` that a `training_step` receives is the client's own count of iterations since training began.
-    Learning-rate schedules mean rounds. Torch, NumPy and Python are seeded at (seed, round, client) before each turn.
+    Learning-rate schedules mean rounds. Torch, NumPy and Python are seeded at (seed, round, client) before each turn,
+    and at (seed, "server", round) before the module's `on_round_end`, in which a server may train what does not travel:
+    an optimizer none of whose parameters are exchanged or personal is the server's, and keeps its state.
     A client whose step raises or whose weights are not finite is left out of the round with a warning, and recorded in
     `left_out`. Checkpoints hold whole rounds: a round cut short is dropped. Fitting the same module on goes on with
     its clients' personal tensors; optimizers start anew, as ever in Lightning.
@@ -86,14 +88,7 @@ class FedAvgStrategy(DDPStrategy):
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
-        if communication_interval < 1:
-            raise ValueError(f"communication_interval={communication_interval}: a turn has at least one iteration")
-        if cohort_size is not None and cohort_size < 1:
-            raise ValueError(f"cohort_size={cohort_size}: a round has at least one client")
-        if client_weights not in ("examples", "uniform"):
-            raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
-        if optimizer_state not in ("reset", "keep", "average"):
-            raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
+        check_settings(communication_interval, cohort_size, client_weights, optimizer_state)
         self.communication_interval = communication_interval
         self.cohort_size = cohort_size
         self.client_weights = client_weights
@@ -153,14 +148,16 @@ class FedAvgStrategy(DDPStrategy):
                 rank_zero_warn("a learning-rate schedule with interval='step' moves once a round under FedAvgStrategy")
                 config.interval, config.frequency = "epoch", 1
         self._hook_overridden = is_overridden("optimizer_step", self._module)
+        self._make_exchange()
+        live = {id(tensor) for tensor in self.exchange.live.values()}
         self._local = LocalState(
-            self.optimizers,
+            [each for each in self.optimizers if any(id(p) in live for g in each.param_groups for p in g["params"])],
             [config.scheduler for config in self.lr_scheduler_configs],
             getattr(self.precision_plugin, "scaler", None),
             self.optimizer_state_mode,
         )
-        self._make_exchange()
         RoundBoundary.attach(trainer, self)
+        rank_zero_info(f"each client sends {self.exchange.num_bytes / 1e6:.3g} MB a round")
 
     @property
     def _module(self) -> LightningModule:
@@ -346,7 +343,7 @@ class FedAvgStrategy(DDPStrategy):
         weight = float(turn.num_examples) if self.client_weights == "examples" else 1.0
         self.client_algorithm.end_turn(turn.client, exchange.shared, self.communication_interval)
         if self.local_only:
-            self._call_round_end()
+            self._call_round_end(turn.client)
         with torch.no_grad():
             self.aggregator.add(turn.client, list(exchange.shared.values()), weight)
         self._memory.keep_personal(turn.client, exchange)
@@ -373,8 +370,9 @@ class FedAvgStrategy(DDPStrategy):
         if not self.local_only:
             self._call_round_end()
 
-    def _call_round_end(self) -> None:
+    def _call_round_end(self, *client: int) -> None:
         if callable(hook := getattr(self._module, "on_round_end", None)):
+            seed_all(self.seed, "server", self._module.current_epoch, *client)
             hook(self.communication_interval)
 
     def drop_round(self) -> None:

@@ -2,10 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 CriticFunction = Callable[[Tensor], Tensor]
 
@@ -18,7 +19,14 @@ class CriticTerms(NamedTuple):
 
 
 class AdversarialLoss(ABC):
-    """The game that a generator and a critic play."""
+    """The game that a generator and a critic play; keeps its constructor's arguments in `settings`."""
+
+    penalises_slopes = False
+    """Whether the critic's gradients in single images enter the loss: they are differentiated twice, and the critic
+    must score each image by itself."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
 
     @abstractmethod
     def critic_loss(self, critic: CriticFunction, real: Tensor, fake: Tensor) -> CriticTerms:
@@ -29,13 +37,23 @@ class AdversarialLoss(ABC):
         """The generator's loss on images [N, C, H, W] it made: a scalar, differentiable in them."""
 
 
+def score_both(critic: CriticFunction, real: Tensor, fake: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores [N] of images that exist and [N] of images that were made, in one call of the critic."""
+    on_real, on_fake = critic(torch.cat([real, fake])).split([len(real), len(fake)])
+    return on_real, on_fake
+
+
 def gradient_penalty(critic: CriticFunction, real: Tensor, fake: Tensor) -> Tensor:
     """mean_i (|grad critic(x_i)|_2 - 1)^2 at points x_i on the segments from real_i to fake_i, one uniform draw an
-    image (Gulrajani et al. 2017, Eq. 3): the two-sided penalty, a scalar differentiable in the critic's weights."""
+    image (Gulrajani et al. 2017, Eq. 3): the two-sided penalty, a scalar differentiable in the critic's weights.
+
+    Autocast is switched off inside: slopes of half precision would be differentiated once more.
+    """
     position = torch.rand(len(real), *[1] * (real.ndim - 1), device=real.device, dtype=real.dtype)
     points = torch.lerp(real.detach(), fake.detach().to(real.dtype), position).requires_grad_()
-    (gradients,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
-    return (gradients.flatten(1).norm(dim=1) - 1).square().mean()
+    with torch.autocast(points.device.type, enabled=False):
+        (gradients,) = torch.autograd.grad(critic(points).sum(), points, create_graph=True)
+        return (gradients.flatten(1).norm(dim=1) - 1).square().mean()
 
 
 class WassersteinGP(AdversarialLoss):
@@ -45,16 +63,50 @@ class WassersteinGP(AdversarialLoss):
         penalty: the weight of the gradient penalty, the paper's lambda.
     """
 
+    penalises_slopes = True
+
     def __init__(self, penalty: float = 10.0) -> None:
+        super().__init__(penalty=penalty)
         if penalty < 0:
             raise ValueError(f"penalty must not be negative, got {penalty}")
         self.penalty = penalty
 
     def critic_loss(self, critic: CriticFunction, real: Tensor, fake: Tensor) -> CriticTerms:
-        # One pass over both: a critic under a gradient penalty scores each image by itself.
-        on_real, on_fake = critic(torch.cat([real, fake])).split([len(real), len(fake)])
+        on_real, on_fake = score_both(critic, real, fake)
         gap = on_real.mean() - on_fake.mean()
         return CriticTerms(self.penalty * gradient_penalty(critic, real, fake) - gap, gap.detach())
 
     def generator_loss(self, critic: CriticFunction, fake: Tensor) -> Tensor:
         return -critic(fake).mean()
+
+
+class Hinge(AdversarialLoss):
+    """The hinge game (Lim and Ye 2017, arXiv 1705.02894; Miyato et al. 2018, Eq. 16 and 17).
+
+    The critic minimises mean max(0, 1 - critic(real)) + mean max(0, 1 + critic(fake)), the generator
+    -mean critic(fake). Its critics are spectrally normalised.
+    """
+
+    def critic_loss(self, critic: CriticFunction, real: Tensor, fake: Tensor) -> CriticTerms:
+        on_real, on_fake = score_both(critic, real, fake)
+        loss = F.relu(1 - on_real).mean() + F.relu(1 + on_fake).mean()
+        return CriticTerms(loss, (on_real.mean() - on_fake.mean()).detach())
+
+    def generator_loss(self, critic: CriticFunction, fake: Tensor) -> Tensor:
+        return -critic(fake).mean()
+
+
+class NonSaturating(AdversarialLoss):
+    """The non-saturating game (Goodfellow et al. 2014, section 3), the critic's score being its logit for "real".
+
+    The critic minimises mean softplus(-critic(real)) + mean softplus(critic(fake)), which is its binary cross-entropy,
+    the generator mean softplus(-critic(fake)).
+    """
+
+    def critic_loss(self, critic: CriticFunction, real: Tensor, fake: Tensor) -> CriticTerms:
+        on_real, on_fake = score_both(critic, real, fake)
+        loss = F.softplus(-on_real).mean() + F.softplus(on_fake).mean()
+        return CriticTerms(loss, (on_real.mean() - on_fake.mean()).detach())
+
+    def generator_loss(self, critic: CriticFunction, fake: Tensor) -> Tensor:
+        return F.softplus(-critic(fake)).mean()

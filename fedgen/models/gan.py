@@ -1,36 +1,68 @@
-"""Generative adversarial networks as Lightning modules: one core, to which a member of the family adds its loss."""
+"""Generative adversarial networks as Lightning modules: one core, and a pair of networks and a game to choose."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from contextlib import nullcontext
+from fnmatch import fnmatchcase
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from fedgen.losses import EmbeddedLoss, FeatureLoss
-from fedgen.models.adversarial import AdversarialLoss, WassersteinGP
-from fedgen.models.ema import EMA
-from fedgen.models.networks.network import Critic, build, describe, require_shape
-from fedgen.models.round_clock import RoundClock
-from fedgen.models.sampling import decode, evaluating
+from fedgen.losses import EmbeddedLoss
+from fedgen.models.adversarial import AdversarialLoss
+from fedgen.models.conditioning import AtPositions, critic_function, generate
+from fedgen.models.game_checks import check_images, check_pair
+from fedgen.models.game_totals import GameTotals
+from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator, require
+from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.networks.spectral import refresh
+from fedgen.models.sampling import evaluating, keeping_buffers
 
-# Callable[[Tensor], Tensor] would say more, but makes jsonargparse look for class paths of tensors
-GeneratorLoss = Callable[..., Any]
+TrainedBy = Literal["clients", "server"]
 
 
-class GAN(RoundClock):
-    """A generator and a critic trained against each other under manual optimisation; see `WGANGP` for the arguments.
+class GAN(LatentGenerator):
+    """A generator and a critic that play a game against each other, trained under manual optimisation.
 
     One `training_step` is one iteration: a critic step, and every `n_critic`-th time a generator step. Nothing is
     logged per iteration; at a round's end `critic_loss`, `critic_gap` (mean critic(real) - mean critic(fake)),
     `generator_loss` and what each `EmbeddedLoss` measured and weighed ("fid_loss/<embedding>", "fid_loss/weight"; a
     second loss of that score is "fid_loss_2") are logged as means over its iterations, over all clients' turns.
 
-    A checkpoint holds the networks' class paths and arguments as plain types, so that
-    `load_from_checkpoint(path).sample(16)` needs nothing else and unpickles nothing. Only fedgen's own networks are
+    With networks that have `num_classes` the model is conditional: generated images have the real batch's labels, and
+    those of an `EmbeddedLoss`'s second pass, or of steps on the server, labels drawn as often as the clients have them.
+
+    Under `FedAvgStrategy` both networks are averaged. `personal: ["critic.*"]` keeps a critic with each client;
+    `generator_trained_by: server` trains critics alone in clients' turns, and at a round's end the generator, which
+    does not travel back, takes iterations // n_critic steps against the merged critic.
+
+    A checkpoint holds the networks' and the game's class paths and arguments as plain types, so that
+    `load_from_checkpoint(path).sample(16)` needs nothing else and unpickles nothing. Only fedgen's own classes are
     rebuilt that way; others are passed: `load_from_checkpoint(path, generator=..., critic=...)`. Generator losses are
     not rebuilt: pass them again to train on.
+
+    Args:
+        generator: images in [-1, 1] from latents [N, generator.latent_dim]; the pairs are in `fedgen.models.networks`.
+        critic: scores [N] of images.
+        loss: the game, e.g. `Hinge()`.
+        n_critic: critic steps for one generator step, counted over the client's own iterations.
+        lr: learning rate of both Adams.
+        critic_lr: the critic's, if it is another (two time scales, Heusel et al. 2017).
+        betas: decays of their moments.
+        lr_decay_rounds: rounds over which the rates fall linearly to 0; constant by default.
+        ema_decay: decay per iteration of a moving average of the generator's weights, from which images are then
+            sampled; it moves at round ends, by ema_decay ** iterations.
+        ema_warmup: whether that average forgets faster at first, for short runs (see `EMA`).
+        generator_losses: extra losses of the generator: `EmbeddedLoss` (FID or MMD^2 to the clients' images), or any
+            objects that turn its images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
+        generator_trained_by: "clients", in their turns; or "server", at the ends of rounds.
+        compile: whether training runs the networks through `torch.compile`: the generator, and the critic in games that
+            do not differentiate it twice, which compiled code cannot.
+
+    Raises:
+        ValueError: for a value out of range, or networks that do not fit each other or the game (some of it only when
+            `fit` starts).
     """
 
     def __init__(
@@ -38,58 +70,58 @@ class GAN(RoundClock):
         generator: nn.Module,
         critic: nn.Module,
         loss: AdversarialLoss,
-        n_critic: int,
-        lr: float,
-        betas: tuple[float, float],
+        n_critic: int = 1,
+        lr: float = 2e-4,
+        critic_lr: float | None = None,
+        betas: tuple[float, float] = (0.0, 0.9),
         lr_decay_rounds: int | None = None,
         ema_decay: float | None = None,
         ema_warmup: bool = False,
         generator_losses: Sequence[GeneratorLoss] | None = None,
+        generator_trained_by: TrainedBy = "clients",
+        compile: bool = False,
     ) -> None:
-        super().__init__()
-        _require(n_critic >= 1, f"n_critic must be at least 1, got {n_critic}")
-        _require(lr > 0, f"lr must be positive, got {lr}")
-        _require(lr_decay_rounds is None or lr_decay_rounds > 0, f"lr_decay_rounds must be above 0: {lr_decay_rounds}")
-        _require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay must be in [0, 1), got {ema_decay}")
-        self.automatic_optimization = False
-        self.generator, self.critic = build(generator, "generator"), build(critic, "critic")
-        _require(
-            hasattr(self.generator, "latent_dim"),
-            f"the generator {type(self.generator).__name__} needs an attribute latent_dim: the length of a latent",
+        require(n_critic >= 1, f"n_critic must be at least 1, got {n_critic}")
+        require(lr > 0, f"lr must be positive, got {lr}")
+        require(critic_lr is None or critic_lr > 0, f"critic_lr must be positive, got {critic_lr}")
+        require(lr_decay_rounds is None or lr_decay_rounds > 0, f"lr_decay_rounds must be above 0: {lr_decay_rounds}")
+        require(
+            generator_trained_by in ("clients", "server"),
+            f"generator_trained_by={generator_trained_by!r}: choose 'clients' or 'server'",
         )
-        self.latent_dim = int(self.generator.latent_dim)  # type: ignore[arg-type]
-        self.generator_ema = EMA(self.generator, ema_warmup) if ema_decay is not None else None
-        self.loss, self.n_critic = loss, n_critic
-        self.lr, self.betas, self.lr_decay_rounds, self.ema_decay = lr, betas, lr_decay_rounds, ema_decay
-        self.generator_losses = list(generator_losses or ())
-        for extra in self.generator_losses:
-            name = type(extra).__name__
-            _require(
-                not isinstance(extra, FeatureLoss),
-                f"the generator loss {name} is one of features, not images; give EmbeddedLoss({name}(...), embeddings)",
-            )
-        # registered, so that losses that are modules follow the device and keep their state in checkpoints
-        self.loss_modules = nn.ModuleList(loss for loss in self.generator_losses if isinstance(loss, nn.Module))
-        self._lent: set[EmbeddedLoss] = set()  # whose references are the data's, not their maker's
-        self._totals: Tensor | None = None
+        super().__init__(build(generator, "generator"), generator_losses, ema_decay, ema_warmup)
+        self.critic: nn.Module = build(critic, "critic")
+        self.loss: AdversarialLoss = build(loss, "loss", AdversarialLoss, "game")
+        check_pair(self.generator, self.critic, self.loss)
+        self.n_critic, self.lr, self.critic_lr = n_critic, lr, critic_lr
+        self.betas = (float(betas[0]), float(betas[1]))  # Adam refuses a mixture of int and float
+        self.lr_decay_rounds, self.ema_warmup = lr_decay_rounds, ema_warmup
+        self.generator_trained_by: TrainedBy = generator_trained_by
+        self.compiles = compile
+        if generator_trained_by == "server":  # FedAvg leaves alone what does not change in turns
+            vars(self.generator)["exchanged"] = vars(self.loss_modules)["exchanged"] = False
+        self._totals = GameTotals()
+        self._largest_batch = 0
+        # an explicit dictionary: Lightning's own capture would store module objects, or class paths of anybody's code
+        self.save_hyperparameters(self._settings())
 
-    @property
-    def embedded_losses(self) -> list[EmbeddedLoss]:
-        """Those of the generator losses that are scores of its images."""
-        return [loss for loss in self.generator_losses if isinstance(loss, EmbeddedLoss)]
-
-    @property
-    def optimised_on(self) -> list[str]:
-        """Embeddings that a generator loss trains on; scores under them prove little."""
-        return list(dict.fromkeys(name for loss in self.embedded_losses for name in loss.names))
+    def _settings(self) -> dict[str, Any]:
+        """The constructor's arguments as plain types, as checkpoints hold them."""
+        names = ("n_critic", "lr", "critic_lr", "betas", "lr_decay_rounds", "ema_decay", "ema_warmup")
+        return {
+            **{name: describe(getattr(self, name)) for name in ("generator", "critic", "loss")},
+            **{name: getattr(self, name) for name in names},
+            "generator_trained_by": self.generator_trained_by,
+            "compile": self.compiles,
+        }
 
     # ---- before training ----
 
     def configure_optimizers(self) -> Any:
         """Two Adams, generator's first; with `lr_decay_rounds` a linear decay to 0 each, in rounds."""
         optimizers = [
-            torch.optim.Adam(network.parameters(), lr=self.lr, betas=self.betas)
-            for network in (self.generator, self.critic)
+            torch.optim.Adam(network.parameters(), lr=lr, betas=self.betas)
+            for network, lr in ((self.generator, self.lr), (self.critic, self.critic_lr or self.lr))
         ]
         rounds = self.lr_decay_rounds
         if rounds is None:
@@ -108,72 +140,70 @@ class GAN(RoundClock):
         """
         if stage != "fit":
             return
-        self._check_networks()
-        self._totals = None  # of a round that was cut short
-        for loss in self.embedded_losses:
-            loss.take_totals()
-            if not loss.has_references or loss in self._lent:
-                clients = getattr(getattr(self.trainer, "datamodule", None), "clients", None)
-                _require(
-                    bool(clients),
-                    f"the generator loss on {', '.join(loss.names)} has no references and the data no clients to take"
-                    " them from; train on a FederatedDataModule, or call loss.set_references([images, ...]) first",
-                )
-                images = [client.train_examples.inputs for client in clients or ()]
-                loss.set_references(images, self.trainer.strategy.root_device)
-                self._lent.add(loss)
+        data = getattr(self.trainer, "datamodule", None)
+        with evaluating(self):
+            check_images(self.generator, self.critic, getattr(data, "image_shape", None))
+        self._check_roles()
+        self._totals = GameTotals()  # without those of a round that was cut short
+        self.start_losses()
+        if self.compiles:
+            for network in [self.generator] if self.loss.penalises_slopes else [self.generator, self.critic]:
+                network.compile()
 
-    def _check_networks(self) -> None:
-        with torch.no_grad(), evaluating(self):
-            parameter = next(self.generator.parameters())
-            images = self.generator(parameter.new_zeros(2, self.latent_dim))
-            data_shape = getattr(getattr(self.trainer, "datamodule", None), "image_shape", images.shape[1:])
-            require_shape(images.new_empty(1, *data_shape), images.shape[1:], "the generator")
-            made = list(images.shape[1:])
-            if isinstance(self.critic, Critic):
-                require_shape(images, self.critic.image_shape, "the critic")
-            try:
-                scores = self.critic(images)
-            except RuntimeError as error:
-                raise ValueError(f"the critic cannot score the generator's images {made}: {error}") from error
-        _require(scores.shape == (2,), f"the critic must return one score an image, [N], got {list(scores.shape)} of 2")
+    def _check_roles(self) -> None:
+        if self.generator_trained_by == "clients":
+            return
+        strategy = self.trainer.strategy
+        names, patterns = [f"critic.{name}" for name in self.critic.state_dict()], getattr(strategy, "personal", ())
+        own = [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
+        require(
+            not own,
+            f"generator_trained_by='server' needs one merged critic, but personal={own} keeps critics with the clients;"
+            " leave the pattern out, or let clients train the generator",
+        )
+        self._server_steps(getattr(strategy, "communication_interval", self.n_critic))
+
+    def _server_steps(self, iterations: int) -> int:
+        """Steps of the generator after a round of so many iterations, at least one."""
+        require(
+            iterations >= self.n_critic,
+            f"a round has {iterations} iterations and n_critic={self.n_critic}: the server's generator would never"
+            " take a step; make rounds longer or n_critic smaller",
+        )
+        return iterations // self.n_critic
 
     # ---- training ----
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Tells the losses whose turn it is: the client under `FedAvgStrategy`, nobody's elsewhere."""
-        for loss in self.embedded_losses:
-            loss.start_turn(getattr(batch, "client", None))
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Tells the losses that the turn is over."""
-        super().on_train_batch_end(outputs, batch, batch_idx)
-        for loss in self.embedded_losses:
-            loss.start_turn(None)
+        """Starts a round's count, and tells the losses whose turn it is."""
+        if batch_idx == 0:
+            self._largest_batch = 0
+        super().on_train_batch_start(batch, batch_idx)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
-        """One iteration on (images [N, C, H, W] in [-1, 1], labels); the labels are not used.
+        """One iteration on (images [N, C, H, W] in [-1, 1], labels int64 [N], which unconditional models do not use).
 
         The generator's step comes with every n_critic-th of the client's own iterations.
         """
-        real = batch[0]
+        real, labels = batch[0], None if self.label_frequencies is None else batch[1]
         optimizers: Any = self.optimizers()
         generator_optimizer, critic_optimizer = optimizers
-        with torch.no_grad():
-            fake = self.generator(self._latents(real))
+        by_server = self.generator_trained_by == "server"
+        with torch.no_grad(), keeping_buffers(self.generator) if by_server else nullcontext():
+            fake = generate(self.generator, self._latents(len(real)), labels)
         require_shape(real, fake.shape[1:], "the generator")
-        terms = self.loss.critic_loss(self.critic, real, fake)
-        self._step(critic_optimizer, terms.loss)
-        totals = self._running_totals(real.device)
-        totals[:3] += torch.stack([terms.loss.detach(), terms.gap, torch.ones_like(terms.gap)])
-        if (self.iteration(batch_idx) + 1) % self.n_critic == 0:
-            totals[3] += self._generator_step(generator_optimizer, real)
-            totals[4] += 1
+        terms = self.loss.critic_loss(critic_function(self.critic, len(real), labels), real, fake)
+        self.manual_backward(terms.loss, inputs=self._start_step(critic_optimizer))
+        self._finish_step(critic_optimizer)
+        self._totals.add_critic(terms)
+        self._largest_batch = max(self._largest_batch, len(real))
+        if not by_server and (self.iteration(batch_idx) + 1) % self.n_critic == 0:
+            self._generator_step(generator_optimizer, len(real), labels)
 
-    def _generator_step(self, optimizer: Any, real: Tensor) -> Tensor:
-        """One step of the generator; returns its loss, that of second passes left out."""
-        fake = self.generator(self._latents(real))
-        adversarial = self.loss.generator_loss(self.critic, fake)
+    def _generator_step(self, optimizer: Any, count: int, labels: Tensor | None) -> None:
+        """One step of the generator on so many images; its loss goes to the totals, that of second passes left out."""
+        fake = generate(self.generator, self._latents(count), labels)
+        adversarial = self.loss.generator_loss(critic_function(self.critic, count, labels), fake)
         loss, separate = adversarial, [extra for extra in self.embedded_losses if extra.separate]
         for extra in self.generator_losses:
             if isinstance(extra, EmbeddedLoss):
@@ -183,145 +213,59 @@ class GAN(RoundClock):
         own = self._start_step(optimizer)
         self.manual_backward(loss, inputs=own)
         for extra in separate:
-            latents = self._latents(real, extra.num_images)
-            for part in extra.backward_parts(self.generator, latents, adversarial.detach()):
+            generator, inputs = self._second_pass(extra.num_images or count)
+            for part in extra.backward_parts(generator, inputs, adversarial.detach()):
                 self.manual_backward(part, inputs=own)
-        optimizer.step()
-        return loss.detach()
+        self._finish_step(optimizer)
+        self._totals.add_generator(loss.detach())
 
-    def _latents(self, like: Tensor, count: int | None = None) -> Tensor:
-        return torch.randn(count or len(like), self.latent_dim, device=like.device, dtype=like.dtype)
+    def _second_pass(self, count: int) -> tuple[nn.Module, Tensor]:
+        """A generator for a score's own images, and its inputs, one an image."""
+        latents, labels = self._latents(count), self._draw_labels(count)
+        if labels is None:
+            return self.generator, latents
+        return AtPositions(self.generator, latents, labels), torch.arange(count, device=latents.device)
 
-    def _step(self, optimizer: Any, loss: Tensor) -> None:
-        """One step on the optimizer's own parameters."""
-        self.manual_backward(loss, inputs=self._start_step(optimizer))
-        optimizer.step()
+    def _latents(self, count: int) -> Tensor:
+        like = next(self.generator.parameters())
+        return torch.randn(count, self.latent_dim, device=like.device, dtype=like.dtype)
+
+    def _draw_labels(self, count: int) -> Tensor | None:
+        return None if self.label_frequencies is None else self.label_frequencies.draw(count).to(self.device)
 
     def _start_step(self, optimizer: Any) -> list[Tensor]:
         """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""
         optimizer.zero_grad()
         return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
+    def _finish_step(self, optimizer: Any) -> None:
+        optimizer.step()
+        # autocast keeps half-precision copies of weights, and would go on with those of before the step
+        torch.clear_autocast_cache()
+
     def on_round_end(self, iterations: int) -> None:
-        """Moves the average of the generator's weights by ema_decay ** iterations."""
-        if self.generator_ema is not None and self.ema_decay is not None:
-            self.generator_ema.update(self.generator, self.ema_decay**iterations)
+        """Lets the server train its generator, and moves the average of its weights by ema_decay ** iterations."""
+        for network in (self.critic, self.generator):
+            refresh(network)
+        if self.generator_trained_by == "server":
+            self._train_on_server(self._server_steps(iterations))
+        super().on_round_end(iterations)
+
+    def _train_on_server(self, steps: int) -> None:
+        """Steps of the generator against the merged critic, each on as many images as the round's largest batch."""
+        optimizers: Any = self.optimizers()
+        for loss in self.embedded_losses:
+            loss.start_turn(None)
+        with self.trainer.precision_plugin.train_step_context():
+            for _ in range(steps):
+                self._generator_step(optimizers[0], self._largest_batch, self._draw_labels(self._largest_batch))
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rates, which mean rounds."""
-        self._log_totals()
+        strategy = self.trainer.strategy
+        means = self._totals.take(lambda sums: strategy.reduce(sums, reduce_op="sum"), self.device)
+        self.log_dict(means, sync_dist=True)
+        self.log_losses()
         schedulers: Any = self.lr_schedulers()
         for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
             scheduler.step()
-
-    def _running_totals(self, device: torch.device) -> Tensor:
-        """Sums of critic loss, gap, critic steps, generator loss, generator steps; kept on the device, read once."""
-        if self._totals is None:
-            self._totals = torch.zeros(5, device=device)
-        return self._totals
-
-    def _log_totals(self) -> None:
-        totals, self._totals = self._running_totals(self.device), None
-        sums = self.trainer.strategy.reduce(totals, reduce_op="sum").tolist()
-        if sums[2]:
-            self.log_dict({"critic_loss": sums[0] / sums[2], "critic_gap": sums[1] / sums[2]}, sync_dist=True)
-        if sums[4]:
-            self.log("generator_loss", sums[3] / sums[4], sync_dist=True)
-        scores: Counter[str] = Counter()
-        for loss in self.embedded_losses:
-            scores[loss.score] += 1
-            number = f"_{scores[loss.score]}" if scores[loss.score] > 1 else ""
-            values, steps = loss.take_totals()
-            means = {name.replace("/", f"{number}/", 1): float(value) / steps for name, value in values.items()}
-            self.log_dict(means, sync_dist=True)
-
-    # ---- after training ----
-
-    @property
-    def sampler(self) -> nn.Module:
-        """The generator that images are sampled from: the moving average if there is one."""
-        return self.generator if self.generator_ema is None else self.generator_ema.network
-
-    def sample(
-        self,
-        num_images: int,
-        generator: torch.Generator | None = None,
-        labels: Tensor | None = None,
-        batch_size: int = 250,
-    ) -> Tensor:
-        """Images float32 [num_images, C, H, W] in [-1, 1], on the module's device; the module is left as it was.
-
-        Args:
-            num_images: how many.
-            generator: a CPU generator for the latents, which are drawn on the CPU whatever the device and in one go
-                whatever the batch size; the global generator by default.
-            labels: must be None, this model is unconditional.
-            batch_size: images made at once, a bound on memory.
-
-        Raises:
-            ValueError: for labels, or for fewer than one image.
-        """
-        _require(labels is None, f"{type(self).__name__} is unconditional and takes no labels")
-        _require(num_images >= 1, f"num_images must be at least 1, got {num_images}")
-        latents = torch.randn(num_images, self.latent_dim, generator=generator)
-        return decode(self.sampler, latents, batch_size)
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Leaves out the saved state of generator losses that this module was built without."""
-        if not self.generator_losses:
-            state = checkpoint["state_dict"]
-            for key in [key for key in state if key.startswith("loss_modules.")]:
-                del state[key]
-
-
-class WGANGP(GAN):
-    """The Wasserstein GAN with gradient penalty of Gulrajani et al. 2017 (arXiv 1704.00028), with the paper's values.
-
-    Args:
-        generator: images in [-1, 1] from latents [N, generator.latent_dim]; the pairs are in `fedgen.models.networks`.
-        critic: scores [N] of images; without BatchNorm, as the penalty is per image.
-        penalty: the weight of the gradient penalty.
-        n_critic: critic steps for one generator step, counted over the client's own iterations.
-        lr: learning rate of both Adams.
-        betas: their moments' decays.
-        lr_decay_rounds: rounds over which the rate falls linearly to 0; constant by default.
-        ema_decay: decay per iteration of a moving average of the generator's weights, from which images are then
-            sampled; it moves at round ends, by ema_decay ** iterations.
-        ema_warmup: whether that average forgets faster at first, for short runs (see `EMA`).
-        generator_losses: extra losses of the generator: `EmbeddedLoss` (FID or MMD^2 to the clients' images), or any
-            objects that turn its images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
-
-    Raises:
-        ValueError: for a value out of range, or networks that do not fit each other (when `fit` starts).
-    """
-
-    def __init__(
-        self,
-        generator: nn.Module,
-        critic: nn.Module,
-        penalty: float = 10.0,
-        n_critic: int = 5,
-        lr: float = 2e-4,
-        betas: tuple[float, float] = (0.0, 0.9),
-        lr_decay_rounds: int | None = None,
-        ema_decay: float | None = None,
-        ema_warmup: bool = False,
-        generator_losses: Sequence[GeneratorLoss] | None = None,
-    ) -> None:
-        optimisation: Mapping[str, Any] = {
-            "n_critic": n_critic,
-            "lr": lr,
-            "betas": (float(betas[0]), float(betas[1])),  # Adam refuses a mixture of int and float
-            "lr_decay_rounds": lr_decay_rounds,
-            "ema_decay": ema_decay,
-            "ema_warmup": ema_warmup,
-        }
-        super().__init__(generator, critic, WassersteinGP(penalty), **optimisation, generator_losses=generator_losses)
-        # an explicit dictionary: Lightning's own capture would store module objects, or class paths of anybody's code
-        networks = {"generator": describe(self.generator), "critic": describe(self.critic)}
-        self.save_hyperparameters({**networks, "penalty": penalty, **optimisation})
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)

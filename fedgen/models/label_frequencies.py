@@ -53,8 +53,9 @@ class LabelFrequencies(nn.Module):
                 f"{examples.name} has {len(examples.classes)} classes and the model {self.num_classes}; set its"
                 f" num_classes to {len(examples.classes)}"
             )
-        total = sum(torch.bincount(client.data.labels[client.train], minlength=self.num_classes) for client in clients)
-        self.counts.copy_(total)
+        self.counts.zero_()
+        for client in clients:
+            self.counts += torch.bincount(client.data.labels[client.train], minlength=self.num_classes).to(self.counts)
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Labels int64 [count], drawn independently by the frequencies, on the CPU from a CPU generator."""

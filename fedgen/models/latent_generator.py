@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from fedgen.losses import EmbeddedLoss, FeatureLoss
 from fedgen.models.ema import EMA
+from fedgen.models.label_frequencies import LabelFrequencies
+from fedgen.models.networks.spectral import refresh
 from fedgen.models.round_clock import RoundClock
 from fedgen.models.sampling import decode
 
@@ -48,6 +50,8 @@ class LatentGenerator(RoundClock):
         self.automatic_optimization = False
         self.generator, self.ema_decay = generator, ema_decay
         self.latent_dim = int(generator.latent_dim)  # type: ignore[arg-type]
+        num_classes = getattr(generator, "num_classes", None)
+        self.label_frequencies = None if num_classes is None else LabelFrequencies(num_classes)
         self.generator_ema = EMA(generator, ema_warmup) if ema_decay is not None else None
         self.generator_losses = list(generator_losses or ())
         for extra in self.generator_losses:
@@ -73,17 +77,22 @@ class LatentGenerator(RoundClock):
     # ---- losses, from fit to fit and turn to turn ----
 
     def start_losses(self) -> None:
-        """Gives losses without references the clients' images; to be called by `setup` for a fit.
+        """Gives losses without references the clients' images, and a conditional model the frequencies of their labels.
+
+        To be called by `setup` for a fit.
 
         Fitting again gives them the images of the data at hand; references that were set before the first are kept.
 
         Raises:
             ValueError: if a loss needs clients' images and the data module has no clients.
         """
+        data = getattr(self.trainer, "datamodule", None)
+        if self.label_frequencies is not None:
+            self.label_frequencies.fit(data)
         for loss in self.embedded_losses:
             loss.take_totals()  # of a round that was cut short
             if not loss.has_references or loss in self._lent:
-                clients = getattr(getattr(self.trainer, "datamodule", None), "clients", None)
+                clients = getattr(data, "clients", None)
                 require(
                     bool(clients),
                     f"the generator loss on {', '.join(loss.names)} has no references and the data no clients to take"
@@ -115,9 +124,14 @@ class LatentGenerator(RoundClock):
             self.log_dict(means, sync_dist=True)
 
     def on_round_end(self, iterations: int) -> None:
-        """Moves the average of the generator's weights by ema_decay ** iterations."""
+        """Moves the average of the generator's weights by ema_decay ** iterations.
+
+        Singular vectors of spectral normalisation follow the weights that they are of, merged or averaged.
+        """
+        refresh(self.generator)
         if self.generator_ema is not None and self.ema_decay is not None:
             self.generator_ema.update(self.generator, self.ema_decay**iterations)
+            refresh(self.generator_ema.network)
 
     # ---- after training ----
 
@@ -139,16 +153,23 @@ class LatentGenerator(RoundClock):
             num_images: how many.
             generator: a CPU generator for the latents, which are drawn on the CPU whatever the device and in one go
                 whatever the batch size; the global generator by default.
-            labels: must be None, this model is unconditional.
+            labels: of a conditional model's images, int64 [num_images]; drawn after the latents, as often as the
+                training data had them, by default. An unconditional model takes none.
             batch_size: images made at once, a bound on memory.
 
         Raises:
-            ValueError: for labels, or for fewer than one image.
+            ValueError: for labels that cannot be, or for fewer than one image.
         """
-        require(labels is None, f"{type(self).__name__} is unconditional and takes no labels")
+        require(
+            labels is None or self.label_frequencies is not None,
+            f"{type(self).__name__} is unconditional and takes no labels",
+        )
         require(num_images >= 1, f"num_images must be at least 1, got {num_images}")
         latents = torch.randn(num_images, self.latent_dim, generator=generator)
-        return decode(self.sampler, latents, batch_size)
+        if self.label_frequencies is not None:
+            drawn = self.label_frequencies.draw(num_images, generator) if labels is None else labels
+            labels = self.label_frequencies.check(drawn, num_images)
+        return decode(self.sampler, latents, batch_size, labels)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Leaves out the saved state of generator losses that this module was built without."""

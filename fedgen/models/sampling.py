@@ -19,9 +19,33 @@ def evaluating(network: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+@contextmanager
+def keeping_buffers(network: nn.Module) -> Iterator[None]:
+    """Puts the network's buffers back after the block: running statistics and singular vectors do not move."""
+    before = [buffer.clone() for buffer in network.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in zip(network.buffers(), before, strict=True):
+                buffer.copy_(value)
+
+
 @torch.no_grad()
-def decode(network: nn.Module, latents: Tensor, batch_size: int) -> Tensor:
-    """Images float32 [N, C, H, W] of latents [N, D], in batches, on the network's device and in eval mode."""
+def decode(network: nn.Module, latents: Tensor, batch_size: int, labels: Tensor | None = None) -> Tensor:
+    """Images float32 [N, C, H, W] of latents [N, D], in batches, on the network's device and in eval mode.
+
+    Args:
+        network: the generator.
+        latents: on any device.
+        batch_size: images made at once.
+        labels: int64 [N] for a conditional generator.
+    """
     parameter = next(network.parameters())
+    images = []
     with evaluating(network):
-        return torch.cat([network(part.to(parameter)).float() for part in latents.split(batch_size)])
+        for start in range(0, len(latents), batch_size):
+            batch = slice(start, start + batch_size)
+            given = () if labels is None else (labels[batch].to(parameter.device),)
+            images.append(network(latents[batch].to(parameter), *given).float())
+    return torch.cat(images)

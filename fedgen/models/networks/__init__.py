@@ -4,7 +4,9 @@ from fedgen.models.networks.dcgan import DCGANCritic, DCGANGenerator
 from fedgen.models.networks.glow import GlowNetwork
 from fedgen.models.networks.network import Critic, Generator, Network
 from fedgen.models.networks.resnet import ResNetCritic, ResNetGenerator
+from fedgen.models.networks.sagan import SAGANCritic, SAGANGenerator
 from fedgen.models.networks.small import SmallCritic, SmallGenerator
+from fedgen.models.networks.sngan import SNGANCritic, SNGANGenerator
 from fedgen.models.networks.unet import UNet
 
 __all__ = [
@@ -16,6 +18,10 @@ __all__ = [
     "Network",
     "ResNetCritic",
     "ResNetGenerator",
+    "SAGANCritic",
+    "SAGANGenerator",
+    "SNGANCritic",
+    "SNGANGenerator",
     "SmallCritic",
     "SmallGenerator",
     "UNet",

@@ -1,37 +1,44 @@
-"""The DCGAN pair (Radford et al. 2016, arXiv 1511.06434) for 16, 20, 24, 28, 32, 64, ... pixels, of any width."""
+"""The DCGAN pair (Radford et al. 2016, arXiv 1511.06434) for 8, 16, 20, 24, 28, 32, 64, ... pixels, of any width."""
 
 from torch import Tensor, nn
 
+from fedgen.models.networks.doublings import count_doublings
 from fedgen.models.networks.network import Critic, Generator
 
 
-def count_doublings(image_size: int) -> int:
-    """How often 4x4 or more must double to reach the size: 3 for 32 (from 4), 2 for 28 (from 7), 4 for 64 (from 4).
-
-    Raises:
-        ValueError: if the size is below 16 or not a multiple of 4.
-    """
-    if image_size < 16 or image_size % 4:
-        raise ValueError(f"image_size must be a multiple of 4 from 16 (16, 28, 32, 64, ...), got {image_size}")
-    doublings = 0
-    while image_size % 2 == 0 and image_size >= 8:
-        image_size //= 2
-        doublings += 1
-    return doublings
+def _initialise(network: nn.Module, std: float | None) -> None:
+    """Weights N(0, std) and BatchNorm gains N(1, std), as published with 0.02; None leaves PyTorch's own."""
+    if std is None:
+        return
+    for layer in network.modules():
+        if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
+            nn.init.normal_(layer.weight, 0.0, std)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.BatchNorm2d):
+            nn.init.normal_(layer.weight, 1.0, std)
 
 
 class DCGANGenerator(Generator):
     """Linear, then transposed 4x4 convolutions that double the side and halve the maps, BatchNorm and ReLU between.
 
     Args:
-        image_size: pixels a side, a multiple of 4 from 16.
+        image_size: pixels a side, a multiple of 4 from 8.
         channels: 1 grey, 3 colour.
         latent_dim: length of a latent.
         width: feature maps before the last layer (the paper's 64x64 model has 128); 16 or 32 trains on two CPU cores.
+        initial_std: of normal initial weights, published as 0.02; None for PyTorch's initialisation.
     """
 
-    def __init__(self, image_size: int = 32, channels: int = 3, latent_dim: int = 128, width: int = 64) -> None:
-        super().__init__(image_size, channels, latent_dim, width=width)
+    def __init__(
+        self,
+        image_size: int = 32,
+        channels: int = 3,
+        latent_dim: int = 128,
+        width: int = 64,
+        initial_std: float | None = None,
+    ) -> None:
+        super().__init__(image_size, channels, latent_dim, width=width, initial_std=initial_std)
         doublings = count_doublings(image_size)
         base, maps = image_size >> doublings, width << (doublings - 1)
         layers: list[nn.Module] = [
@@ -48,6 +55,7 @@ class DCGANGenerator(Generator):
             ]
             maps //= 2
         self.body = nn.Sequential(*layers, nn.ConvTranspose2d(maps, channels, 4, stride=2, padding=1), nn.Tanh())
+        _initialise(self, initial_std)
 
     def forward(self, latents: Tensor) -> Tensor:
         return self.body(latents)
@@ -56,25 +64,37 @@ class DCGANGenerator(Generator):
 class DCGANCritic(Critic):
     """4x4 convolutions that halve the side and double the maps, leaky ReLU between, a linear layer at the end.
 
-    No normalisation, unlike the paper's discriminator: a gradient penalty is taken per image, and BatchNorm makes an
-    image's score depend on the others (Gulrajani et al. 2017, section 4).
+    No normalisation by default, unlike the paper's discriminator: a gradient penalty is taken per image, and BatchNorm
+    makes an image's score depend on the others (Gulrajani et al. 2017, section 4). Games without a penalty may have it.
 
     Args:
-        image_size: pixels a side, a multiple of 4 from 16.
+        image_size: pixels a side, a multiple of 4 from 8.
         channels: 1 grey, 3 colour.
         width: feature maps after the first layer.
+        batch_norm: whether every convolution but the first is followed by BatchNorm, as published.
+        initial_std: of normal initial weights, published as 0.02; None for PyTorch's initialisation.
     """
 
-    def __init__(self, image_size: int = 32, channels: int = 3, width: int = 64) -> None:
-        super().__init__(image_size, channels, width=width)
+    def __init__(
+        self,
+        image_size: int = 32,
+        channels: int = 3,
+        width: int = 64,
+        batch_norm: bool = False,
+        initial_std: float | None = None,
+    ) -> None:
+        super().__init__(image_size, channels, width=width, batch_norm=batch_norm, initial_std=initial_std)
         doublings = count_doublings(image_size)
         layers: list[nn.Module] = [nn.Conv2d(channels, width, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
         maps = width
         for _ in range(doublings - 1):
-            layers += [nn.Conv2d(maps, 2 * maps, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
+            layers.append(nn.Conv2d(maps, 2 * maps, 4, stride=2, padding=1, bias=not batch_norm))
             maps *= 2
+            layers += [nn.BatchNorm2d(maps)] if batch_norm else []
+            layers.append(nn.LeakyReLU(0.2))
         base = image_size >> doublings
         self.body = nn.Sequential(*layers, nn.Flatten(), nn.Linear(maps * base * base, 1))
+        _initialise(self, initial_std)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.body(images).squeeze(1)

@@ -18,10 +18,13 @@ class Network(nn.Module):
 
 
 class Generator(Network):
-    """Images [N, C, H, W] in [-1, 1] from latents [N, latent_dim].
+    """Images [N, C, H, W] in [-1, 1] from latents [N, latent_dim]; a conditional one takes labels int64 [N] too.
 
-    Another nn.Module may stand in its place if it has an attribute `latent_dim`.
+    Another nn.Module may stand in its place if it has an attribute `latent_dim` (and `num_classes`, if conditional).
     """
+
+    num_classes: int | None = None
+    """Classes that labels are of; None for an unconditional network."""
 
     def __init__(self, image_size: int, channels: int, latent_dim: int, **settings: Any) -> None:
         super().__init__(image_size=image_size, channels=channels, latent_dim=latent_dim, **settings)
@@ -30,44 +33,54 @@ class Generator(Network):
 
 
 class Critic(Network):
-    """Scores [N] of images [N, C, H, W]: unbounded, one number an image."""
+    """Scores [N] of images [N, C, H, W]: unbounded, one number an image; a conditional one takes labels int64 [N]."""
+
+    num_classes: int | None = None
+    """Classes that labels are of; None for an unconditional network."""
 
     def __init__(self, image_size: int, channels: int, **settings: Any) -> None:
         super().__init__(image_size=image_size, channels=channels, **settings)
         self.image_shape = (channels, image_size, image_size)
 
 
-def describe(network: nn.Module) -> dict[str, Any]:
-    """A network as plain types, {"class_path", "init_args"}; without init_args if it keeps no `settings`."""
-    described: dict[str, Any] = {"class_path": f"{type(network).__module__}.{type(network).__qualname__}"}
-    if isinstance(network, Network):
-        described["init_args"] = dict(network.settings)
+def describe(part: object) -> dict[str, Any]:
+    """A network, or another part of a model, as plain types: {"class_path", "init_args"}.
+
+    Args:
+        part: without init_args if it keeps no `settings`, its constructor's arguments as plain types.
+    """
+    described: dict[str, Any] = {"class_path": f"{type(part).__module__}.{type(part).__qualname__}"}
+    settings = getattr(part, "settings", None)
+    if isinstance(settings, dict):
+        described["init_args"] = dict(settings)
     return described
 
 
-def build(network: nn.Module | Mapping[str, Any], argument: str) -> nn.Module:
-    """The network itself, or the one that `describe` described.
+def build(part: Any, argument: str, kind: type = Network, called: str = "network") -> Any:
+    """The network (or other part) itself, or the one that `describe` described.
 
     Args:
-        network: a module, or {"class_path", "init_args"} as a checkpoint holds it.
+        part: the part, or {"class_path", "init_args"} as a checkpoint holds it.
         argument: the constructor argument it was given as, for the message.
+        kind: the class that a described part must be one of.
+        called: what such a part is called in messages.
 
     Raises:
         ValueError: if the class is not one of fedgen's, or its settings are not known.
     """
-    if isinstance(network, nn.Module):
-        return network
-    class_path, init_args = network["class_path"], network.get("init_args")
+    if not isinstance(part, Mapping):
+        return part
+    class_path, init_args = part["class_path"], part.get("init_args")
     if not class_path.startswith(TRUSTED) or init_args is None:
         raise ValueError(
-            f"the checkpoint's {argument} is a {class_path}, which fedgen cannot rebuild; make that network yourself "
+            f"the checkpoint's {argument} is a {class_path}, which fedgen cannot rebuild; make that {called} yourself "
             f"and pass it: load_from_checkpoint(path, {argument}=...)"
         )
     module, _, name = class_path.rpartition(".")
-    network_class = getattr(importlib.import_module(module), name, None)
-    if not (isinstance(network_class, type) and issubclass(network_class, Network)):
-        raise ValueError(f"the checkpoint's {argument} names {class_path}, which is not a network of this fedgen")
-    return network_class(**init_args)
+    found = getattr(importlib.import_module(module), name, None)
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise ValueError(f"the checkpoint's {argument} names {class_path}, which is not a {called} of this fedgen")
+    return found(**init_args)
 
 
 def require_shape(images: Tensor, image_shape: tuple[int, ...], owner: str) -> None:
