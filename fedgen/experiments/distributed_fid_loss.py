@@ -35,6 +35,7 @@ from fedgen.experiments.distributed_toy import OBJECTIVES, OPTIMA, ToySettings, 
 from fedgen.experiments.runs import Training, train_all
 from fedgen.experiments.study import Study
 
+EMBEDDINGS = (UNRELATED, OPTIMISED)
 TOLERANCE = 0.1  # of the toy's variances, whose clients are drawn
 SAME = 1e-6  # relative difference of parameters that rounding may make
 QUICK_TOY = ToySettings(points=2000, kernel_points=500, batch=256, queue=1024, steps=200)
@@ -81,7 +82,7 @@ def distributed_fid_loss(
     toy = study.each(
         "toy", {f"seed {s}": s for s in range(seeds)}, lambda s: train_toy(QUICK_TOY if quick else ToySettings(), s)
     )
-    embeddings = (OPTIMISED,) if quick else (UNRELATED, OPTIMISED)
+    embeddings = (OPTIMISED,) if quick else EMBEDDINGS
     runs = trainings(DigitsSettings(recipe, seeds, rounds, fid_weight, kid_weight, embeddings), study.folder)
     if study.missing("digits"):
         train_all([run for arm in runs.values() for run in arm], parallel)
