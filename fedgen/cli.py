@@ -23,11 +23,11 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import save_partition
 from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.checkpoints import LAST, read_checkpoint
-from fedgen.evaluation.rebuild import RECIPE
+from fedgen.evaluation.rebuild import PARTITION, RECIPE
 from fedgen.figures import draw_curves
 from fedgen.files import atomic_write, require_writable
 
-PARTITION, CURVES = "partition.npz", "curves.png"
+CURVES = "curves.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
 # what may change between a run and its continuation
 _FREE = {

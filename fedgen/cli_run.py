@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jsonargparse import ArgumentParser, auto_cli
 from rich.console import Console
@@ -15,6 +15,7 @@ from fedgen.evaluation import (
     Evaluator,
     Ranked,
     Run,
+    ScoreRecord,
     by_column,
     compare,
     comparison_table,
@@ -24,9 +25,14 @@ from fedgen.evaluation import (
     score_tables,
 )
 from fedgen.evaluation import select as select_checkpoints
+from fedgen.evaluation.device import require_device
 from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.marks import explained, strongest
 from fedgen.evaluation.panels import DEFAULT_SCORES
 from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation.sampling_settings import change_sampling, say_sampling
+from fedgen.evaluation.score_choice import choose_scores
+from fedgen.evaluation.selection import unmarked
 from fedgen.evaluation.table import format_value
 
 
@@ -42,6 +48,7 @@ def evaluate_checkpoints(
     weights: str | None = None,
     cache: Path | None = None,
     device: str = "cpu",
+    sampling: dict[str, Any] | None = None,
 ) -> None:
     """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
 
@@ -49,7 +56,7 @@ def evaluate_checkpoints(
         run: the run folder.
         embeddings: one name, or several with commas between: inception-v3-compat,pixels.
         scores: names with commas between (fid,kid by default; also kid-rbf, precision, recall, density, coverage, sw1,
-            sw2, w1, is, ll, memorisation), or with options as '[fid, {name: precision, k: 3}]'.
+            sw2, w1, is, ll, memorisation, utility), or with options as '[fid, {name: precision, k: 3}]'.
         preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
         aggregates: power means beside avg, all and worst, e.g. power-2.
         client_weights: of clients in avg and all: by their number of images, or equal.
@@ -58,10 +65,14 @@ def evaluate_checkpoints(
         weights: a local file with the weights of the one embedding.
         cache: folder that keeps the real images' features.
         device: where to sample and embed, e.g. cuda.
+        sampling: other settings of a model that has some, e.g. '{"solver": "ddpm", "steps": 1000}'; the scores replace
+            those of its usual ones.
     """
     named, presets = names_in(embeddings), names_in(preset)
     _check_networks(named, presets, scores, weights)
+    require_device(device)
     model, data = rebuild(run)
+    change_sampling(model, sampling or {})
     model.to(device)
     evaluator = Evaluator(
         data,
@@ -76,17 +87,20 @@ def evaluate_checkpoints(
         presets=[{"name": name, "weights": weights} for name in presets],
     )
     evaluate_run(run, model, evaluator, rounds)
-    console = Console()
+    console, records = Console(), Run(run).records
     for embedding in evaluator.embeddings:
-        for table in score_tables(Run(run).records, embedding=embedding.name, width=console.width):
+        split = next(record.split for record in records if record.embedding == embedding.name)
+        for table in score_tables(records, split, embedding.name, console.width):
             console.print(table)
-    console.print(inversion_table(Run(run).records))
+    console.print(inversion_table(records))
 
 
 def _check_networks(named: Sequence[str], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
-    if not named and not presets:
+    asked = None if scores is None else choose_scores(scores_in(scores))
+    unembedded = asked is not None and all(choice.needs == "labels" for choice in asked)
+    if not named and not presets and not unembedded:
         raise ValueError("give an embedding's name, or --preset, whose embedding is its own")
-    if scores is not None and not named:
+    if scores is not None and not named and not unembedded:
         own = ", ".join(presets)
         raise ValueError(f"preset {own} brings its own score; leave --scores out, or name an embedding for them")
     networks = [*named, *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
@@ -109,8 +123,23 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
     direction = say_directions(by_column(records)[by])
     console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
     console.print(compared)
+    for remark in remarks_on(records, by):
+        console.print(remark, soft_wrap=True, markup=False)
     best = next((entry.checkpoint for entry in ranking if entry.checkpoint), None)
     console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)
+
+
+def remarks_on(records: Sequence[ScoreRecord], by: str) -> list[str]:
+    """What must be known of a column that checkpoints are chosen by: how models sampled, and whether a loss used it."""
+    group = by_column(records)[by]
+    remarks = [f"{by}: {words}" for words in sorted({say_sampling(record.sampling) for record in group} - {""})]
+    if strongest(group):
+        others = unmarked(records, by)
+        instead = f"Choose by {' or '.join(others)}" if others else "Score the checkpoints in another embedding"
+        used = ", ".join(dict.fromkeys(name for record in group for name in record.optimised_on))
+        remarks.append(f"{by} is in embedding {group[0].embedding}, and a training loss used {used}.")
+        remarks += [*explained(group), f"{instead}: this choice follows what the model was optimised on."]
+    return remarks
 
 
 def ranking_table(ranking: Sequence[Ranked], by: str, title: str) -> Table:
@@ -120,7 +149,7 @@ def ranking_table(ranking: Sequence[Ranked], by: str, title: str) -> Table:
     for heading in ("rank", "round", by, *(["± over clients"] if spread else []), "checkpoint"):
         table.add_column(escape(heading))
     for rank, entry in enumerate(ranking, 1):
-        value = format_value(entry.value, entry.standard_error) + (" (optimised on)" if entry.optimised else "")
+        value = f"{format_value(entry.value, entry.standard_error)} {entry.mark}".rstrip()
         error = "" if entry.error_over_clients is None else f"{entry.error_over_clients:.2g}"
         name = entry.checkpoint.name if entry.checkpoint else "not kept"
         table.add_row(str(rank), str(entry.round), value, *([error] if spread else []), name)

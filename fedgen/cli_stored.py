@@ -24,6 +24,7 @@ from fedgen.evaluation import (
     save_features,
     save_statistics,
 )
+from fedgen.evaluation.device import require_device
 from fedgen.evaluation.peers import SUBSET_SIZE, Preset
 from fedgen.evaluation.stored_files import FEATURES_OF, STATISTICS_OF, files_in
 from fedgen.evaluation.stored_images import LISTED
@@ -106,6 +107,12 @@ def _add_embedding(parser: ArgumentParser) -> None:
     )
     add("--weights", default=None, metavar="FILE", help="a local file of the embedding's weights")
     add("--device", default="cpu", help="where to embed, e.g. cuda")
+    add(
+        "--optimised_on",
+        default="",
+        metavar="NAMES",
+        help="embeddings that a loss of the generator's training used, with commas between: their scores are marked",
+    )
     add("--batch_size", type=PositiveInt, default=64, help="images read and embedded at once")
     add("--cache", default=None, metavar="DIR", help="keeps features of images, found by the files' bytes")
 
@@ -215,10 +222,11 @@ def _evaluation(settings: Any) -> StoredEvaluation:
         reading=reading,
         counts=_counts(settings.counts),
         batch_size=settings.batch_size,
-        device=settings.device,
+        device=require_device(settings.device),
         cache=FeatureCache(settings.cache) if settings.cache else None,
         aggregates=names_in(settings.aggregates),
         preset=settings.preset if settings.clients else None,
+        optimised_on=names_in(settings.optimised_on),
     )
     if settings.clients:
         return StoredEvaluation(settings.generated, settings.clients, settings.embedding, settings.weights, options)

@@ -242,6 +242,7 @@ def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, capsys, 
         (["--preset", "cmmd", "--scores", "fid"], "preset cmmd brings its own score"),
         (["pixels", "--preset", "cmmd", "--weights", "x"], "is for one embedding, got 2: pixels, clip-vit-l-14-336px"),
         (["--preset", "cmd"], "unknown preset 'cmd'"),
+        (["pixels", "--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
     ],
 )
 def test_mistakes_in_scoring_a_run_are_one_message(recipe, capsys, arguments, message):

@@ -177,6 +177,7 @@ def test_counts_are_given_by_name(root, capsys):
         (["--clients", "data/alpha", "--scores", "[fid"], "--scores takes fid,kid or '[fid, {name: precision, k: 3}]'"),
         (["--clients", "data/alpha", "--scores", "{name: recall, k: 25}"], "data/alpha has 20 image(s), and recall"),
         (["--clients", "data/alpha", "--scores", "ll"], "ll needs a model's density"),
+        (["--clients", "data/alpha", "--device", "cuda:99", "--output", "x/y.json"], "choose --device cpu"),
         (["--clients", "data/alpha", "--weights", "none.pth"], "no file of weights at none.pth"),
     ],
 )

@@ -1,39 +1,36 @@
 """The model and the clients of a run, made again from the recipe that its folder keeps."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import SavedPartition
 from fedgen.seeds import isolated
 
-RECIPE = "recipe.yaml"
+RECIPE, PARTITION = "recipe.yaml", "partition.npz"
 
 
 def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     """The model, with the weights it is born with, and the clients of a run.
 
     Nothing of its trainer is made and no global generator is touched: a run of another machine's devices can be scored
-    here. A data module without a seed of its own gets the run's, so the clients are those of the training.
+    here. The clients are those of the training: of the folder's partition file where there is one, else dealt again; a
+    data module without a seed of its own gets the run's.
 
     Args:
         run: the run folder.
 
     Raises:
         FileNotFoundError: if the folder holds no run.
-        ValueError: if its recipe cannot be read, or its data is not a federation's.
+        ValueError: if its recipe cannot be read, or its data is not a federation's. A partition file that is damaged or
+            of other data is refused when the clients are first asked for.
     """
     path = Path(run) / RECIPE
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give the folder of a run made by `fedgen fit`")
-    try:
-        recipe = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is damaged ({' '.join(str(error).split())}); copy it again, or train again"
-        ) from error
+    recipe = _read_recipe(path)
     parser = ArgumentParser(exit_on_error=False)
     for key, kind in (("model", LightningModule), ("data", LightningDataModule)):
         parser.add_subclass_arguments(kind, key, required=True, fail_untyped=False)
@@ -50,4 +47,17 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
         made = parser.instantiate(settings)
     if not isinstance(made.data, FederatedDataModule):
         raise ValueError(f"{run} trained on a {type(made.data).__name__}, which has no clients to score against")
+    if (saved := Path(run) / PARTITION).exists():
+        made.data.partition = SavedPartition(saved)
     return made.model, made.data
+
+
+def _read_recipe(path: Path) -> Any:
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give the folder of a run made by `fedgen fit`")
+    try:
+        return yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"{path} is damaged ({' '.join(str(error).split())}); copy it again, or train again"
+        ) from error

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from fedgen.embeddings import Embedding, Pixels, load_embedding
+from fedgen.evaluation.device import require_device
 from fedgen.evaluation.stored import UNKNOWN, StoredSet, say_sizes
 
 DEFAULT = "efficientnet-lite0"  # its weights install with the kit
@@ -44,10 +45,7 @@ class Network:
             loaded = load_embedding(self.default if self.embedding is None else self.embedding, self.weights)
         except RuntimeError as error:  # of a download
             raise ConnectionError(str(error)) from error
-        try:
-            return loaded.to(self.device)
-        except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
-            raise ValueError(f"device {self.device!r} cannot be used: {error}") from error
+        return loaded.to(require_device(self.device))
 
 
 @dataclass(frozen=True)

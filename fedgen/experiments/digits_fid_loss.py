@@ -16,7 +16,7 @@ from fedgen.evaluation import Run, ScoreRecord, by_column
 from fedgen.evaluation.splits import REPORT, SELECT
 from fedgen.experiments.results import save_figure, save_results
 from fedgen.experiments.runs import Training, train_all
-from fedgen.files import require_writable
+from fedgen.experiments.study import require_place
 
 ARMS = {"without": ("--model.init_args.generator_losses", "null"), "with": ()}
 IMAGES = {SELECT: "training images", REPORT: "held-out images"}
@@ -43,7 +43,7 @@ def digits_fid_loss(
     """
     if seeds < 2:
         raise ValueError(f"seeds={seeds}: a comparison needs at least 2 pairs")
-    require_writable(output)
+    require_place(output)
     more = () if rounds is None else ("--trainer.max_epochs", str(rounds))
     jobs = [
         Training(recipe, folder_of(output, arm, seed), seed, (*ARMS[arm], *more))

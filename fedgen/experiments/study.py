@@ -22,7 +22,7 @@ class Study:
     """What an experiment has measured, in a folder; a step that is done is not run again.
 
     `results.json` appears with the first number and holds settings, versions and every number, so an experiment that
-    was stopped goes on where it was, and a finished one prints again at once.
+    was stopped goes on where it was, and a finished one prints again at once. The folder is made with that file.
 
     Args:
         name: of the experiment.
@@ -37,7 +37,7 @@ class Study:
 
     def __init__(self, name: str, output: Path | None, settings: Mapping[str, Any]) -> None:
         self.name, self.settings = name, dict(settings)
-        self.folder = require_writable(output or FOLDER / folder_name(name, settings))
+        self.folder = require_place(output or FOLDER / folder_name(name, settings))
         self.numbers: dict[str, Any] = read_results(self.folder, self.settings) or {}
         self.console = Console()
         self._partly: set[str] = set()
@@ -100,6 +100,16 @@ class Study:
 
     def _save(self) -> None:
         save_results(self.folder, self.name, self.settings, self.numbers)
+
+
+def require_place(folder: Path) -> Path:
+    """The folder, which need not be there yet; nothing is left behind.
+
+    Raises:
+        PermissionError: if it cannot be made or written, before any long work starts.
+    """
+    require_writable(next(path for path in (folder, *folder.parents) if path.exists()))
+    return folder
 
 
 def folder_name(name: str, settings: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.embeddings import load_embedding
+from fedgen.evaluation.device import require_device
 from fedgen.experiments.checkpoints import Scorers, Trained
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.trained import RUNS, Plan, Protocol, TrainedRun, all_runs, protocol_of
@@ -37,7 +38,7 @@ class TrainedChoice:
         quick: a twentieth of the rounds, few checkpoints.
 
     Raises:
-        ValueError: for unknown data, or numbers out of range.
+        ValueError: for unknown data, numbers out of range, or a device that is not there.
     """
 
     data: str
@@ -68,6 +69,7 @@ class TrainedChoice:
         first = self.protocol.series[0].intervals
         if not first or min(first) < 1 or len(set(first)) < len(first):
             raise ValueError(f"intervals={list(first)}: give one or more, each once and at least 1")
+        require_device(self.device)
         _ = self.plan  # refuses its own numbers
 
     @cached_property

@@ -40,9 +40,10 @@ def test_the_table_counts_the_seeds_that_improved(tmp_path):
 
 def test_too_few_seeds_or_no_recipe_are_refused_before_any_run(tmp_path):
     with pytest.raises(ValueError, match="seeds=1: a comparison needs at least 2"):
-        digits_fid_loss(tmp_path, RECIPE, seeds=1)
+        digits_fid_loss(tmp_path / "out", RECIPE, seeds=1)
     with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist.*--recipe"):
-        digits_fid_loss(tmp_path, tmp_path / "nowhere.yaml")
+        digits_fid_loss(tmp_path / "out", tmp_path / "nowhere.yaml")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

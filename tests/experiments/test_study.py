@@ -50,6 +50,31 @@ def test_the_usual_variants_have_folders_of_their_own(tmp_path, monkeypatch):
     assert Study("toy", None, {"seed": 0}).folder == Path("checkpoints/toy")
 
 
+def test_a_study_without_numbers_leaves_no_folder(tmp_path):
+    study = Study("toy", tmp_path / "a" / "b", {})
+    assert list(tmp_path.iterdir()) == []
+    study.step("one", lambda: 1)
+    assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_is_refused_before_any_work(tmp_path, place):
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(PermissionError, match=r"cannot write in .*file: .*; choose another folder"):
+        Study("toy", tmp_path / place, {})
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_folder_that_may_not_be_written_is_refused_before_any_work(tmp_path, monkeypatch):
+    def refuse(*, dir):
+        assert dir == tmp_path  # which is there; tmp_path / "new" is not
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("fedgen.files.tempfile.TemporaryFile", refuse)
+    with pytest.raises(PermissionError, match=r"cannot write in .*Permission denied"):
+        Study("toy", tmp_path / "new", {})
+
+
 def test_it_says_where_numbers_and_figure_are(tmp_path, capsys):
     study = Study("toy", tmp_path, {})
     study.report(["a line"], study.path("toy.png"))

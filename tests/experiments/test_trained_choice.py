@@ -48,7 +48,7 @@ def test_runs_are_shared_unless_the_experiment_has_a_folder_of_its_own():
 
 
 def test_paths_and_speed_are_no_settings_of_the_numbers():
-    assert choose().settings() == choose(parallel=2, device="cuda", runs=Path("there")).settings()
+    assert choose().settings() == choose(parallel=2, device="cpu:0", runs=Path("there")).settings()
 
 
 def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_settings(monkeypatch):
@@ -67,6 +67,7 @@ def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_setting
         ({"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
         ({"intervals": (0,)}, r"intervals=\[0\]"),
         ({"dealings": -1}, "dealings=-1"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
         ({"seeds": 0}, "--seeds 1 or more"),
         ({"checkpoints": 1}, "checkpoints=1"),
         ({"components": 0}, "components=0"),
