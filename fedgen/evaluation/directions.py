@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedgen.evaluation.marks import marked
 from fedgen.evaluation.records import BALANCED, ScoreRecord
 
 ABOUT_BALANCE = "nearest 0.5, the value of a generator without memory, is best for memorisation (1: one that copies)"
@@ -20,8 +21,8 @@ def direction_of(record: ScoreRecord) -> str:
 
 
 def axis_of(record: ScoreRecord) -> str:
-    """The label of a score's axis: "FID (lower is better)"."""
-    return f"{title_of(record.score)} ({direction_of(record)})"
+    """The label of a score's axis: "FID (lower is better)", with the mark of an embedding that a loss used."""
+    return f"{marked(title_of(record.score), [record])} ({direction_of(record)})"
 
 
 def say_directions(records: Sequence[ScoreRecord]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
+from fedgen.embeddings import network_of
+
 MODEL, FLOOR = "model", "floor"
 # scores by which more is better; by all others less is
 HIGHER_IS_BETTER = frozenset({"precision", "recall", "density", "coverage", "is", "ll", "utility"})
@@ -126,9 +128,15 @@ class ScoreRecord:
         return self.embedding_fingerprint, self.reference, self.num_generated, self.weights, settings
 
     @property
-    def is_optimised(self) -> bool:
-        """Whether a training loss used this score's embedding (or this very score), so that it proves little."""
+    def is_in_losses_embedding(self) -> bool:
+        """Whether a training loss used this score's embedding, or this very score."""
         return bool({self.embedding, self.name, f"{self.embedding}/{self.score}"} & set(self.optimised_on))
+
+    @property
+    def is_optimised(self) -> bool:
+        """Whether a training loss used this score's network, at whatever size or layer, so that it proves little."""
+        used = {network_of(name) for name in self.optimised_on}
+        return self.is_in_losses_embedding or network_of(self.embedding) in used
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain types; empty lists, dictionaries and notes are left out where `from_json` knows them.

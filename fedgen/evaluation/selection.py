@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedgen.evaluation.marks import mark_of, strongest
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.run import Run
 from fedgen.evaluation.splits import REPORT
@@ -21,7 +22,8 @@ class Ranked:
         checkpoint: its path, or its file name where no run folder was given; None if it was not kept.
         value: its score in the column.
         standard_error: of that value.
-        optimised: whether a training loss used the score's embedding, so that the value proves little.
+        mark: "*" or "(*)" where a training loss used the score's embedding, so that the value proves little; see
+            `evaluation.marks`.
         error_over_clients: standard error where the clients stand for others that might have been there.
     """
 
@@ -29,8 +31,13 @@ class Ranked:
     checkpoint: Path | None
     value: float
     standard_error: float | None
-    optimised: bool = False
+    mark: str = ""
     error_over_clients: float | None = None
+
+    @property
+    def optimised(self) -> bool:
+        """Whether a training loss used the score's embedding."""
+        return bool(self.mark)
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class Comparison:
         tau: Kendall's tau-b of the two rankings, best first in each: 1 if they agree on every pair; None where fewer
             than two checkpoints have both, or a column has one value for all.
         pairs: those that the columns order differently.
+        marks: of the two columns, where a training loss used their embedding.
     """
 
     first_column: str
@@ -71,6 +79,7 @@ class Comparison:
     checkpoints: int
     tau: float | None
     pairs: list[InvertedPair]
+    marks: tuple[str, str] = ("", "")
 
 
 def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLUMN) -> list[Ranked]:
@@ -119,12 +128,13 @@ def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparis
         ValueError: for a column that the run does not have, listing those it has.
     """
     columns = by_column(records)
+    marks = strongest(_column(columns, first)), strongest(_column(columns, second))
     by_round = {record.round: record for record in _trained(_column(columns, second))}
     pairs = [
         (record, by_round[record.round]) for record in _trained(_column(columns, first)) if record.round in by_round
     ]
     if len(pairs) < 2:
-        return Comparison(first, second, len(pairs), None, [])
+        return Comparison(first, second, len(pairs), None, [], marks)
     sides = list(zip(*pairs))
     values = [[record.badness for record in side] for side in sides]
     errors = [[record.generated_error for record in side] for side in sides]
@@ -135,7 +145,14 @@ def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparis
     ]
     ranks = all(len(set(side)) > 1 for side in values)
     tau = rankings.kendall_tau(values[0], values[1]) if ranks else None
-    return Comparison(first, second, len(pairs), tau, found)
+    return Comparison(first, second, len(pairs), tau, found, marks)
+
+
+def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
+    """The columns of a column's score and aggregate that no training loss has a part in."""
+    columns = by_column(records)
+    name = _column(columns, column)[0].name
+    return [other for other, group in columns.items() if group[0].name == name and not strongest(group)]
 
 
 def _column(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRecord]:
@@ -154,7 +171,7 @@ def _ranked(record: ScoreRecord, folder: Path | None) -> Ranked:
     if path is not None and folder is not None:
         path = folder / path if (folder / path).exists() else None
     error, over_clients = record.standard_error, record.error_over_clients
-    return Ranked(record.round or 0, path, record.value, error, record.is_optimised, over_clients)
+    return Ranked(record.round or 0, path, record.value, error, mark_of(record), over_clients)
 
 
 def reported(records: Sequence[ScoreRecord], column: str, round: int, split: str = REPORT) -> ScoreRecord | None:

@@ -44,6 +44,7 @@ class StoredOptions:
         split: what the records call the clients.
         aggregates: power means beside avg, all and worst, e.g. ("power-2",).
         preset: the one score to measure, in its own embedding: "fid", "kid", "fd-dinov2", "cmmd" or "is".
+        optimised_on: embeddings that the generator's training used, if it is known: scores in them are marked.
     """
 
     scores: Sequence[ScoreLike] | None = None
@@ -56,6 +57,7 @@ class StoredOptions:
     split: str = "clients"
     aggregates: Sequence[str] = ()
     preset: str | None = None
+    optimised_on: Sequence[str] = ()
 
 
 class StoredEvaluation:
@@ -155,6 +157,7 @@ class StoredEvaluation:
             "num_clients": len(clients),
             "seed": 0,
             "weights": self.options.weights if isinstance(self.options.weights, str) else "given",
+            "optimised_on": list(self.options.optimised_on),
             "note": "; ".join([f"generated: {self.sets[0].path}", *self.remarks()]),
         }
         self._check_sizes(counts)  # again, as unreadable files may have been left out

@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.marks import explained, marked
 from fedgen.evaluation.peers import KID_SUBSETS, SUBSETS, PeerEvaluation
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored_evaluation import StoredEvaluation
@@ -40,9 +41,9 @@ def client_table(
     _, *counts = evaluation.counts()
     shares = resolve_weights(evaluation.options.weights, [count or 1 for count in counts]).tolist()
     averages = [record for record in records if record.aggregate == "avg"]
-    caption = "; ".join([f"{say_directions(averages)}, ± standard error", *evaluation.remarks()])
+    caption = "; ".join([f"{say_directions(averages)}, ± standard error", *evaluation.remarks(), *explained(averages)])
     table = Table(title=_title(records[0]), caption=escape(caption), caption_justify="left")
-    for heading in ("client", "images", "weight", *(record.score for record in averages)):
+    for heading in ("client", "images", "weight", *(marked(record.score, [record]) for record in averages)):
         table.add_column(heading, justify="left" if heading == "client" else "right")
     order = best_first(averages[0]) if order is None else order
     hidden = len(order) - SHOWN
@@ -90,8 +91,8 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
             what = f"{SUBSETS} subsets of {size} images, as torch-fidelity draws them; deviation over them"
         elif record.score == "fid" and evaluation.is_the_peers:
             what = what.replace("all images", f"as {evaluation.preset} prints it")
-        table.add_row(record.score, f"{record.value:.7g}", spread, what)
-    remarks = [say_directions(records), *evaluation.remarks()]
+        table.add_row(marked(record.score, [record]), f"{record.value:.7g}", spread, what)
+    remarks = [say_directions(records), *evaluation.remarks(), *explained(records)]
     if "kid" in evaluation.scores and evaluation.preset == "torch-fidelity" and not evaluation.has_subsets:
         remarks.append(
             f"torch-fidelity's kid needs {size} images on both sides and the smaller has {evaluation.smaller}: only the"

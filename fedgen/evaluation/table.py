@@ -8,8 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.marks import explained, mark_of, marked, say_marks
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.run import Run
+from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.evaluation.selection import Comparison, aggregates_compared, reported, select
 from fedgen.evaluation.splits import REPORT
 
@@ -34,8 +36,8 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     table = Table(title=_title(models or shown), caption=_caption(shown), caption_justify="left")
     table.add_column("round", justify="right")
     for name in names:
-        mark = " *" if any(record.is_optimised for record in shown if record.name == name) else ""
-        table.add_column(name + mark, justify="right")
+        own = [record for record in shown if record.name == name]
+        table.add_column(marked(name, own), justify="right")
     rounds = sorted({-1 if record.round is None else record.round for record in models})
     best = {name: min((r.badness for r in models if r.name == name), default=None) for name in names}
     for round in rounds:
@@ -104,22 +106,25 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
     for heading in ("column", "round", "checkpoint", "value", "on held-out images"):
         left = heading in ("column", "checkpoint")
         table.add_column(heading, justify="left" if left else "right", overflow="fold")  # names are there to be copied
+    marks: set[str] = set()
     for column, group in by_column(records).items():
         if group[0].split == REPORT or group[0].aggregate == HIDDEN or group[0].score == BALANCED:
             continue
         ranking = select(records, column)
         if ranking:
             best = ranking[0]
-            name = column + (" *" if best.optimised else "")
             value = format_value(best.value, best.standard_error)
             equals = sum(entry.value == best.value for entry in ranking)
+            held_out = reported(records, column, best.round)
+            marks |= {best.mark, mark_of(held_out) if held_out else ""}
             table.add_row(
-                escape(name),
+                escape(f"{column} {best.mark}".rstrip()),
                 str(best.round) if equals == 1 else f"{best.round} (of {equals} equal)",
                 str(best.checkpoint or "not kept"),
                 value,
-                _cell(reported(records, column, best.round)),
+                marked(_cell(held_out), [held_out]) if held_out else "",
             )
+    table.caption, table.caption_justify = escape("; ".join(say_marks(marks))) or None, "left"
     return table
 
 
@@ -140,12 +145,14 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def _comparisons(title: str, comparisons: Sequence[Comparison], preferences: tuple[str, str]) -> Table:
-    caption = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
-    table = Table(title=escape(title), caption=caption, caption_justify="left")
+    legend = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
+    meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
+    table = Table(title=escape(title), caption=escape("; ".join([legend, *meanings])), caption_justify="left")
     for heading in ("columns", "tau", *preferences, "beyond error"):
         table.add_column(escape(heading), justify="right" if heading == "tau" else "left")
     for comparison in comparisons:
-        label = escape(f"{comparison.first_column} / {comparison.second_column}")
+        names = zip((comparison.first_column, comparison.second_column), comparison.marks)
+        label = escape(" / ".join(f"{name} {mark}".rstrip() for name, mark in names))
         if not comparison.pairs:
             table.add_row(label, _tau(comparison), "no pair inverted" if comparison.checkpoints > 1 else "", "", "")
         for place, pair in enumerate(comparison.pairs):
@@ -170,8 +177,6 @@ def print_report(run: Run, console: Console | None = None) -> None:
             console.print(table)
     console.print(selection_table(records))
     console.print(inversion_table(records))
-    if any(record.is_optimised for record in records):
-        console.print("* a training loss used this embedding: its value proves little, look at another embedding")
 
 
 def format_value(value: float, error: float | None) -> str:
@@ -207,4 +212,6 @@ def _caption(records: Sequence[ScoreRecord]) -> str:
     parts += [f"{name}: {count} generated images" for name, count in others.items()]
     counts = sorted({record.num_generated for record in records if record.is_floor})
     parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
-    return escape("; ".join([*parts, *sorted({record.note for record in records if record.note})]))
+    parts += sorted({say_sampling(record.sampling) for record in models} - {""})
+    parts += sorted({record.note for record in records if record.note})
+    return escape("; ".join([*parts, *explained(records)]))

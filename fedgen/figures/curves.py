@@ -7,6 +7,7 @@ from typing import Any
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of, title_of
+from fedgen.evaluation.marks import explained, marked
 from fedgen.files import atomic_write
 
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
@@ -39,7 +40,8 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
         _draw_rounds(left, own, score)
         _draw_scatter(right, own, score)
     axes[-1][0].set_xlabel("round")
-    figure.suptitle(f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}")
+    title = f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}"
+    figure.suptitle("\n".join([title, *explained(shown)]), fontsize=11)
     with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=130)
     return Path(path)
@@ -57,7 +59,7 @@ def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
         for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
             label = f"{aggregate} of {floor.num_generated} real images"
             axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
-    axes.set_ylabel(axis_of(records[0]))
+    axes.set_ylabel(axis_of(max(records, key=lambda record: record.is_optimised)))
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -78,8 +80,8 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
             name = "untrained" if record.round == -1 else f"round {record.round}"
             axes.annotate(name, at, textcoords="offset points", xytext=(5, 4), fontsize=8)
         axes.margins(x=0.25, y=0.1)  # room for the names
-    axes.set_xlabel(f"{title_of(score)} avg")
-    axes.set_ylabel(f"{title_of(score)} all")
+    for label, aggregate in ((axes.set_xlabel, "avg"), (axes.set_ylabel, "all")):
+        label(marked(f"{title_of(score)} {aggregate}", records))
     axes.grid(alpha=0.25)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgen.embeddings import ClassifierOptions, train_classifier
 from fedgen.embeddings.small_classifier import check_labelled
-from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, Weights, aggregate, combine, resolve_weights
 from fedgen.scores.over_clients import errors_over_clients
 from fedgen.scores.uncertainty import mean_variance
 
@@ -80,8 +80,7 @@ def of_hits(hits: Sequence[Tensor], weights: Tensor, errors: bool = True) -> Fed
         errors: whether to add standard errors.
     """
     per_client = torch.stack([part.mean() for part in hits])
-    of_images = torch.cat([(weight / len(part)).expand(len(part)) for part, weight in zip(hits, weights)])
-    pooled = float(of_images @ torch.cat(list(hits)))
+    pooled = aggregate(per_client, weights)  # the same to the last digit, so that no rounding ranks in two ways
     if not errors:
         return combine("utility", per_client, pooled, weights, higher_is_better=True)
     spread = torch.stack([mean_variance(part) for part in hits])

@@ -1,0 +1,46 @@
+"""Marks on scores whose embedding a training loss used: they prove little, and every table and figure says so."""
+
+from collections.abc import Iterable
+
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.splits import REPORT
+
+SAME, RELATED = "*", "(*)"
+MEANINGS = {
+    SAME: "a training loss used this embedding: the value proves little, look at another embedding",
+    RELATED: "a training loss used this embedding on other images than these held-out ones, or its network at another"
+    " size or layer: weak evidence, look at another embedding",
+}
+
+
+def mark_of(record: ScoreRecord) -> str:
+    """ "*" for a score in the embedding of a training loss, "(*)" for a weaker tie to it, "" for none.
+
+    Weaker is a score on held-out images, which the loss did not see, and one of the same network at another size, layer
+    or seed.
+    """
+    if not record.is_optimised:
+        return ""
+    return SAME if record.is_in_losses_embedding and record.split != REPORT else RELATED
+
+
+def strongest(records: Iterable[ScoreRecord]) -> str:
+    """The mark of several records of one column: the strongest of theirs."""
+    marks = {mark_of(record) for record in records}
+    return next((mark for mark in (SAME, RELATED) if mark in marks), "")
+
+
+def marked(name: str, records: Iterable[ScoreRecord]) -> str:
+    """A name with the mark of its records behind it: "fid_all *"."""
+    return f"{name} {strongest(records)}".rstrip()
+
+
+def say_marks(marks: Iterable[str]) -> list[str]:
+    """What the marks among these mean, each once."""
+    present = set(marks)
+    return [f"{mark}: {meaning}" for mark, meaning in MEANINGS.items() if mark in present]
+
+
+def explained(records: Iterable[ScoreRecord]) -> list[str]:
+    """What the marks of records mean, each once."""
+    return say_marks(mark_of(record) for record in records)
