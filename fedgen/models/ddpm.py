@@ -219,10 +219,19 @@ class DDPM(RoundClock):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """How `sample` draws images unless told otherwise, as plain types; stored with every score."""
+        """How `sample` draws images unless told otherwise, as plain types; stored with every score.
+
+        Assigning a dictionary changes the settings that it names; another solver brings its own number of steps.
+        """
         steps = self.sampler.num_steps(self.diffusion.schedule.timesteps)
         found: dict[str, Any] = {"solver": self.sampler.solver, "steps": steps}
         return found if self.num_classes is None else found | {"guidance": self.sampler.guidance}
+
+    @sampling.setter
+    def sampling(self, settings: Mapping[str, Any]) -> None:
+        sampler = self.sampler.changed(settings.get("solver"), settings.get("steps"), settings.get("guidance"))
+        self._check_sampler(sampler)
+        self.sampler = sampler
 
     def sample(
         self,
