@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from fedgen.models.networks.network import Network
 from fedgen.statistics import Gaussian, pool, summarize
 
+POINTS = 2000  # at least, that actnorms start from
+
 
 class GlowNetwork(Network):
     """Images [N, C, H, W] in [-1, 1] from latents [N, latent_dim] (standard normal), and their likelihood.
@@ -119,13 +121,14 @@ class GlowNetwork(Network):
 
         Couplings start as the identity times a constant. A new flow therefore is affine in each piece of 2^levels x
         2^levels pixels, and means and deviations of its channels follow from the pieces' mean and covariance. They are
-        taken from 2 D points that have both: mean +- each axis of the covariance, sqrt(D) deviations long.
+        taken from 2 D points that have both: mean +- each axis of the covariance, sqrt(D) deviations long; again and
+        again, as actnorms divide by n - 1.
         """
         noise = 1 / (12 * 4**self.bits)  # variance of a place in a bin
         size = patches.dim
         values, axes = torch.linalg.eigh(patches.covariance(0) + noise * torch.eye(size, dtype=torch.float64))
         steps = (axes * (values * size).sqrt()).T
-        points = patches.mean + torch.cat([steps, -steps])
+        points = (patches.mean + torch.cat([steps, -steps])).repeat(-(-POINTS // (2 * size)), 1)
         own = next(self.parameters())
         self.initialise(points.to(own).view(-1, self.image_shape[0], self.patch, self.patch))
 
@@ -159,7 +162,7 @@ def _block(flows: Any, channels: int, width: int) -> nn.Module:
     with warnings.catch_warnings():
         # normflows factorises its random rotation by a call that torch has renamed; the result is the same
         warnings.filterwarnings("ignore", r"torch\.lu is deprecated", UserWarning)
-        return flows.flows.GlowBlock(channels, width)
+        return flows.flows.GlowBlock(channels, width, scale_map="sigmoid_inv")
 
 
 def _fix_constants(flow: nn.Module) -> list[Any]:
