@@ -41,11 +41,12 @@ def track(
         step: units an item stands for (the last item is cut to the total), or what gives them for an item.
     """
     if _shown:
-        task = _shown[-1].add_task(description, total=total, unit=unit)
+        outer = _shown[-1]
+        task = outer.add_task(description, total=total, unit=unit)
         try:
-            yield from _count(_shown[-1], task, items, total, step)
+            yield from _count(outer, task, items, total, step)
         finally:
-            _shown[-1].remove_task(task)
+            outer.remove_task(task)
         return
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()

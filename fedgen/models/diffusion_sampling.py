@@ -54,12 +54,15 @@ class Sampler:
         """Steps for a model of so many timesteps.
 
         Raises:
-            ValueError: if there are more steps than timesteps.
+            ValueError: if there are more steps than timesteps, or DDIM's would not be of one length.
         """
         if self.steps is None:
-            return min(STEPS[self.solver] or timesteps, timesteps)
+            steps = min(STEPS[self.solver] or timesteps, timesteps)
+            return steps if self.solver != "ddim" else max(n for n in range(1, steps + 1) if timesteps % n == 0)
         if self.steps > timesteps:
             raise ValueError(f"steps={self.steps}: the model has {timesteps} timesteps, take no more steps than these")
+        if self.solver == "ddim" and timesteps % self.steps:
+            raise ValueError(f"steps={self.steps}: with 'ddim' a number that divides the model's {timesteps} timesteps")
         return self.steps
 
 
@@ -76,7 +79,11 @@ def make_scheduler(sampler: Sampler, schedule: NoiseSchedule, prediction: Predic
     else:
         # without the bound the cosine schedule's last timesteps, nearly pure noise, throw the solver off
         bound = -5.1 if schedule.kind == "cosine" else -float("inf")
-        scheduler = DPMSolverMultistepScheduler(**shared, lambda_min_clipped=bound, timestep_spacing="trailing")
+        # thresholds that cannot exceed 1 clip the predicted image to [-1, 1]
+        clip = {"thresholding": schedule.clip, "sample_max_value": 1.0}
+        scheduler = DPMSolverMultistepScheduler(
+            **shared, **clip, lambda_min_clipped=bound, timestep_spacing="trailing"
+        )
     scheduler.set_timesteps(sampler.num_steps(schedule.timesteps))
     return scheduler
 

@@ -25,7 +25,7 @@ class NoiseSchedule:
         beta_start: the first variance; the cosine schedule has its own.
         beta_end: the last one.
         variance: of an ancestral step: "fixed_large" is beta_t, "fixed_small" the posterior's (Ho et al., section 3.2).
-        clip: whether ancestral and DDIM steps clip the image that they predict to [-1, 1].
+        clip: whether every step clips the image that it predicts to [-1, 1].
 
     Raises:
         ValueError: for an unknown kind or variance, or betas outside (0, 1).

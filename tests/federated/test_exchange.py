@@ -213,3 +213,11 @@ def test_what_a_module_declares_personal_never_travels():
         "norm.num_batches_tracked",
     ]
     assert list(exchange.shared) == ["body.weight", "head.weight"]
+
+
+def test_what_a_round_sends_is_counted_in_bytes():
+    """body 4, norm 2 + 2 + 2 + 2, head 2 floats; integers, frozen and unexchanged tensors stay."""
+    net = Net()
+    assert exchange_of(net, optimized=trained(net)).num_bytes == 4 * 14
+    assert exchange_of(net, ["head.*"], trained(net)).num_bytes == 4 * 12
+    assert exchange_of(net.half(), optimized=trained(net)).num_bytes == 2 * 14

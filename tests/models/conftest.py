@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedgen.models import WGANGP
-from fedgen.models.networks import SmallCritic, SmallGenerator
+from fedgen.models import DDPM, WGANGP
+from fedgen.models.diffusion_schedule import NoiseSchedule
+from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 
 
 @pytest.fixture
@@ -17,6 +18,20 @@ def make_gan():
         torch.manual_seed(0)
         networks = {"generator": SmallGenerator(latent_dim=3, width=2), "critic": SmallCritic(width=2)}
         return WGANGP(**(networks | arguments))
+
+    return make
+
+
+@pytest.fixture
+def make_ddpm():
+    """A DDPM of a tiny UNet and ten timesteps, the same weights each time, with any arguments."""
+
+    def make(num_classes=None, **arguments):
+        torch.manual_seed(0)
+        network = UNet(8, 1, (8,), 1, (), num_classes=num_classes)
+        # as it is born, a UNet's last layer hides what the others do
+        torch.nn.init.normal_(network.body.conv_out.weight, std=0.1)
+        return DDPM(**({"network": network, "schedule": NoiseSchedule(timesteps=10)} | arguments))
 
     return make
 

@@ -61,7 +61,9 @@ class UNet(Network):
         )
         config = {**PAPER, **_blocks(image_size, widths, attention), "layers_per_block": layers, "dropout": dropout}
         config |= {"sample_size": image_size, "in_channels": channels, "out_channels": channels}
-        config |= {"norm_num_groups": math.gcd(32, *widths), "attention_head_dim": None} | (options or {})
+        # at least four maps a group: normalising each map on its own would erase the timestep, which shifts whole maps
+        config |= {"norm_num_groups": math.gcd(32, *(max(1, width // 4) for width in widths))}
+        config |= {"attention_head_dim": None} | (options or {})
         if num_classes is not None:
             config["num_class_embeds"] = num_classes + null_label
         self.body: Any = UNet2DModel(**config)
