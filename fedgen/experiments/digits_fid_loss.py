@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from scipy import stats
 
 from fedgen.evaluation import Run, ScoreRecord, by_column
 from fedgen.evaluation.splits import REPORT, SELECT
+from fedgen.experiments.paired import paired_difference
 from fedgen.experiments.results import save_figure, save_results
 from fedgen.experiments.runs import Training, train_all
 from fedgen.experiments.study import require_place
@@ -87,15 +87,11 @@ def compare(scores: dict[str, list[dict[str, ScoreRecord]]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for column in scores["with"][0]:
         values = {arm: [run[column].value for run in runs] for arm, runs in scores.items()}
-        differences = [b - a for a, b in zip(values["without"], values["with"])]
-        mean, spread = statistics.mean(differences), statistics.stdev(differences)
-        half = float(stats.t.ppf(0.975, len(differences) - 1)) * spread / len(differences) ** 0.5
         record = scores["with"][0][column]
         found[column] = {
             **values,
             "title": f"{record.score.upper()}-{record.aggregate}\n{record.embedding}, {IMAGES[record.split]}",
-            "difference": mean,
-            "interval": [mean - half, mean + half],
+            **paired_difference(values["without"], values["with"]),
             "optimised": record.is_optimised,
         }
     return found
