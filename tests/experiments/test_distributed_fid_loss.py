@@ -24,7 +24,7 @@ from fedgen.experiments.distributed_digits import (
     traces,
     trainings,
 )
-from fedgen.experiments.distributed_fid_loss import digits_outcomes, distributed_fid_loss, mean_and_spread
+from fedgen.experiments.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.distributed_toy import ToySettings
 from fedgen.experiments.runs import Training
 from tests.experiments.tiny_runs import TINY, settings_of, untrained, write_recipe
@@ -134,27 +134,6 @@ def test_the_experiment_trains_compares_and_draws_once(tmp_path, capsys, monkeyp
     monkeypatch.setattr(module, "measure", None)
     run()
     assert capsys.readouterr().out == first
-
-
-def test_kids_runs_that_differ_are_told():
-    digits = {
-        "parameters": {"fid": [0.5, 0.4], "kid": [0.0, 0.3]},
-        "trained on": ["pixels/fid_all"],
-        "scores": {f"pixels/fid_{how}": {arm: [1.0, 2.0] for arm in ARMS} for how in ("all", "avg")},
-        "real traces": {"pixels": {"pool": 4.0, "within": 2.0}},
-        "traces": {"pixels": {arm: [3.0 if arm == "fid_all" else 2.0] * 2 for arm in ARMS}},
-        "messages": {"value": {"all": 0.0}, "gradient": {"all": 1e-15}, "bytes": {"64": 17416}},
-    }
-    lines = digits_outcomes(digits)
-    assert lines[0] == "not seen: KID-all and KID-avg train the same model: parameters within 3.0e-01 of the largest"
-    assert lines[1] == "as expected: FID's two do not: 0.4 apart or more"
-    assert lines[2].startswith("not seen: FID-all")
-    assert "0.75 by FID-all, 0.50 by FID-avg (within a client: 0.50)" in lines[4]
-
-
-def test_mean_and_spread_by_hand():
-    assert mean_and_spread([1.0, 3.0]) == "2 ± 1"
-    assert mean_and_spread([0.125]) == "0.125"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""Tables and outcomes of the distributed losses, from numbers by hand."""
+
+from fedgen.experiments.distributed_digits import ARMS
+from fedgen.experiments.distributed_report import (
+    difference_table,
+    digits_outcomes,
+    digits_table,
+    mean_and_spread,
+    toy_outcomes,
+    toy_table,
+)
+from fedgen.experiments.distributed_toy import OBJECTIVES
+
+
+def cells(table, column):
+    return list(table.columns[column].cells)
+
+
+def test_the_toys_table_and_outcomes_are_means_over_seeds():
+    ends = {"fid_all": 2.05, "fid_avg": 1.0, "kid_all": 2.0, "kid_avg": 2.5}
+    toy = {
+        f"seed {seed}": {
+            "end": {name: [0, 0, end + shift, 1] for name, end in ends.items()},
+            "kid gradients": 1e-15,
+            "bytes": 288,
+        }
+        for seed, shift in enumerate((-0.1, 0.1))
+    }
+    assert cells(toy_table(toy), 2) == ["2.05 ± 0.1", "1 ± 0.1", "2 ± 0.1", "2.5 ± 0.1"]
+    assert "288 bytes" in toy_table(toy).caption
+    lines = toy_outcomes(toy)
+    assert lines[0] == "as expected: FID-all leads to the variance 2.050, its optimum is 2"
+    assert [line.split(":")[0] for line in lines[: len(OBJECTIVES)]] == ["as expected"] * 3 + ["not seen"]
+
+
+def test_kids_runs_that_differ_are_told():
+    digits = {
+        "parameters": {"fid": [0.5, 0.4], "kid": [0.0, 0.3]},
+        "trained on": ["pixels/fid_all"],
+        "scores": {f"pixels/fid_{how}": {arm: [1.0, 2.0] for arm in ARMS} for how in ("all", "avg")},
+        "real traces": {"pixels": {"pool": 4.0, "within": 2.0}},
+        "traces": {"pixels": {arm: [3.0 if arm == "fid_all" else 2.0] * 2 for arm in ARMS}},
+        "messages": {"value": {"all": 0.0}, "gradient": {"all": 1e-15}, "bytes": {"64": 17416}},
+    }
+    lines = digits_outcomes(digits)
+    assert lines[0] == "not seen: KID-all and KID-avg train the same model: parameters within 3.0e-01 of the largest"
+    assert lines[1] == "as expected: FID's two do not: 0.4 apart or more"
+    assert lines[2].startswith("not seen: FID-all")
+    assert "0.75 by FID-all, 0.50 by FID-avg (within a client: 0.50)" in lines[4]
+
+
+def test_mean_and_spread_by_hand():
+    assert mean_and_spread([1.0, 3.0]) == "2 ± 1"
+    assert mean_and_spread([0.125]) == "0.125"
+
+
+def test_the_table_marks_what_was_trained_on_and_shows_traces_as_shares_of_the_pools():
+    digits = {
+        "parameters": {"kid": [0.0, 0.0]},
+        "scores": {name: {arm: [1.0, 3.0] for arm in ARMS} for name in ("fid_all", "pixels/fid_all")},
+        "trained on": ["pixels/fid_all"],
+        "floor": {"fid_all": 0.25},
+        "traces": {"pixels": {arm: [2.0, 2.0] for arm in ARMS}},
+        "real traces": {"pixels": {"pool": 4.0, "within": 1.0}},
+    }
+    table = digits_table(digits)
+    assert cells(table, 0) == ["fid_all", "pixels/fid_all *", "trace, pixels"]
+    assert cells(table, 1) == ["2 ± 1", "2 ± 1", "0.5 ± 0"]
+    assert cells(table, 6) == ["0.25", "-", "1 (a client: 0.25)"]
+
+
+def test_differences_are_shown_for_held_out_images_in_embeddings_not_trained_on():
+    row = {"difference": -0.5, "interval": [-1.0, 0.25]}
+    columns = ("fid_all", "report/fid_all", "report/pixels/fid_all", "report/fid_worst")
+    digits = {
+        "against no loss": {arm: dict.fromkeys(columns, row) for arm in ARMS[1:]},
+        "scores": {name: {} for name in columns[:3]},
+        "trained on": ["report/pixels/fid_all"],
+    }
+    table = difference_table(digits)
+    assert [column.header for column in table.columns] == ["trained on", "fid_all"]
+    assert cells(table, 1) == ["-0.5 (-1 to +0.25)"] * 4
