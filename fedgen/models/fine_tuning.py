@@ -11,8 +11,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedgen.losses import AdaptiveWeight, ImageLosses
 from fedgen.models.checkpoint_file import read_generator
+from fedgen.models.conditioning import AtPositions
+from fedgen.models.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator, require
-from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.networks.network import build, describe
 from fedgen.models.sampling import evaluating
 from fedgen.seeds import generator as seeded
 from fedgen.seeds import resolve
@@ -29,8 +31,9 @@ class FineTuning(LatentGenerator):
     nothing else; losses are not rebuilt: pass them again to train on.
 
     Args:
-        generator: the pretrained network, with an attribute `latent_dim`; or the path of a run's checkpoint, from which
-            it is rebuilt with `weights_only=True`: its moving average if there is one.
+        generator: the pretrained network, with an attribute `latent_dim` (and `num_classes`, if conditional); or the
+            path of a run's checkpoint, from which it is rebuilt with `weights_only=True`: its moving average if there
+            is one. Labels are drawn as often as the clients have them.
         generator_losses: `EmbeddedLoss` (FID or MMD^2 to the clients' images, under one or several embeddings), or any
             objects that turn images [N, C, H, W] in [-1, 1] into a scalar, their weight included. They see the same
             images, except for an `EmbeddedLoss(separate=True)`, which makes its own, with its own `num_images` (`batch`
@@ -59,6 +62,7 @@ class FineTuning(LatentGenerator):
     """
 
     latents: Tensor | None
+    labels: Tensor | None
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class FineTuning(LatentGenerator):
         if fixed_latents is not None:
             latents = torch.randn(fixed_latents, self.latent_dim, generator=seeded(self.seed, "fixed latents"))
         self.register_buffer("latents", latents, persistent=False)
+        self.register_buffer("labels", None, persistent=False)  # of fixed latents: the data tell how often each occurs
         self._total: Tensor | None = None
         self._steps = 0
         self.save_hyperparameters(
@@ -131,12 +136,13 @@ class FineTuning(LatentGenerator):
         if stage != "fit":
             return
         require(bool(self.generator_losses), "FineTuning has no generator_losses, and nothing else to train on")
-        with torch.no_grad(), evaluating(self):
-            images = self.generator(self._trained[0].new_zeros(2, self.latent_dim))
-        shape = getattr(getattr(self.trainer, "datamodule", None), "image_shape", images.shape[1:])
-        require_shape(images.new_empty(1, *shape), images.shape[1:], "the generator")
+        with evaluating(self):
+            check_images(self.generator, None, getattr(getattr(self.trainer, "datamodule", None), "image_shape", None))
         self._total, self._steps = None, 0
         self.start_losses()
+        if self.latents is not None and self.label_frequencies is not None:
+            draws = seeded(self.seed, "labels of fixed latents")
+            self.labels = self.label_frequencies.draw(len(self.latents), draws).to(self.latents.device)
 
     def train(self, mode: bool = True) -> "FineTuning":
         """Itself in training mode, but for what keeps its running statistics."""
@@ -153,22 +159,24 @@ class FineTuning(LatentGenerator):
         shared = [loss for loss in self.generator_losses if not getattr(loss, "separate", False)]
         if shared:
             losses = ImageLosses(shared)
-            for part in losses.backward_parts(self.generator, self._draw(self.batch), self.chunk, self._note):
+            for part in losses.backward_parts(*self._draw(self.batch), self.chunk, self._note):
                 self.manual_backward(part)
         for loss in self.embedded_losses:
             if loss.separate:
-                for part in loss.backward_parts(self.generator, self._draw(loss.num_images or self.batch), None):
+                for part in loss.backward_parts(*self._draw(loss.num_images or self.batch), None):
                     self.manual_backward(part)
         optimizer.step()
 
-    def _draw(self, count: int) -> Tensor:
-        """Latents [count, latent_dim] of a step."""
+    def _draw(self, count: int) -> tuple[nn.Module, Tensor]:
+        """The generator as a function of one input an image, and a step's inputs: some of the fixed ones, or new."""
         if self.latents is None:
-            like = self._trained[0]
-            return torch.randn(count, self.latent_dim, device=like.device, dtype=like.dtype)
-        if count == len(self.latents):
-            return self.latents
-        return self.latents[torch.randperm(len(self.latents))[:count].to(self.latents.device)]
+            return super()._draw(count)
+        fixed = len(self.latents)
+        positions = torch.randperm(fixed)[:count] if count < fixed else torch.arange(fixed)
+        positions = positions.to(self.latents.device)
+        if self.labels is None:
+            return self.generator, self.latents[positions]
+        return AtPositions(self.generator, self.latents, self.labels), positions
 
     def _note(self, total: Tensor) -> None:
         self._total = total if self._total is None else self._total + total

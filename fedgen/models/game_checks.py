@@ -24,12 +24,12 @@ def check_pair(generator: nn.Module, critic: nn.Module, loss: AdversarialLoss) -
 
 
 @torch.no_grad()
-def check_images(generator: nn.Module, critic: nn.Module, data_shape: tuple[int, ...] | None) -> None:
+def check_images(generator: nn.Module, critic: nn.Module | None, data_shape: tuple[int, ...] | None) -> None:
     """Tries networks in eval mode on two images.
 
     Args:
         generator: with `latent_dim`.
-        critic: scores its images.
+        critic: scores its images; None where there is none.
         data_shape: (C, H, W) of the data, if it is known.
 
     Raises:
@@ -41,6 +41,8 @@ def check_images(generator: nn.Module, critic: nn.Module, data_shape: tuple[int,
     images = generate(generator, parameter.new_zeros(2, int(generator.latent_dim)), labels)  # type: ignore[arg-type]
     made = list(images.shape[1:])
     require_shape(images.new_empty(1, *(data_shape or made)), images.shape[1:], "the generator")
+    if critic is None:
+        return
     if isinstance(critic, Critic):
         require_shape(images, critic.image_shape, "the critic")
     try:

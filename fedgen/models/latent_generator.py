@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.losses import EmbeddedLoss, FeatureLoss
+from fedgen.models.conditioning import AtPositions
 from fedgen.models.ema import EMA
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.spectral import refresh
@@ -132,6 +133,20 @@ class LatentGenerator(RoundClock):
         if self.generator_ema is not None and self.ema_decay is not None:
             self.generator_ema.update(self.generator, self.ema_decay**iterations)
             refresh(self.generator_ema.network)
+
+    def _draw(self, count: int) -> tuple[nn.Module, Tensor]:
+        """The generator as a function of one input an image, and so many inputs: latents, with labels drawn to them."""
+        latents, labels = self._draw_latents(count), self._draw_labels(count)
+        if labels is None:
+            return self.generator, latents
+        return AtPositions(self.generator, latents, labels), torch.arange(count, device=latents.device)
+
+    def _draw_latents(self, count: int) -> Tensor:
+        like = next(self.generator.parameters())
+        return torch.randn(count, self.latent_dim, device=like.device, dtype=like.dtype)
+
+    def _draw_labels(self, count: int) -> Tensor | None:
+        return None if self.label_frequencies is None else self.label_frequencies.draw(count).to(self.device)
 
     # ---- after training ----
 

@@ -317,3 +317,34 @@ def test_training_needs_losses_their_references_and_images_of_the_datas_shape(tm
     )
     with pytest.raises(ValueError, match=r"two-numbers has no references.*set_references"):
         trainer.fit(make(), loader)
+
+
+# ---- conditional generators ----
+
+
+class ByLabel(nn.Module):
+    """A picture for each class, whatever the latent."""
+
+    latent_dim, num_classes = 2, 10
+
+    def __init__(self):
+        super().__init__()
+        self.pictures = nn.Parameter(torch.linspace(-0.9, 0.9, 10).reshape(10, 1, 1, 1).expand(10, 1, 8, 8).clone())
+
+    def forward(self, latents, labels):
+        return self.pictures[labels]
+
+
+def test_a_conditional_generator_gets_labels_as_often_as_the_clients_have_them(tmp_path):
+    for fixed in (None, 2000):
+        seen = Recording()
+        module = make(generator=ByLabel(), generator_losses=[seen], batch=2000, chunk=300, fixed_latents=fixed, lr=1e-9)
+        train(module, tmp_path, strategy="auto")
+        counts = [torch.bincount(_labels_of(images), minlength=10) for images in seen.calls]
+        expected = 2000 * module.label_frequencies.counts / module.label_frequencies.counts.sum()
+        assert all((count - expected).abs().max() < 60 for count in counts)
+        assert torch.equal(counts[0], counts[1]) is (fixed is not None)
+
+
+def _labels_of(images):
+    return ((images[:, 0, 0, 0] + 0.9) / 0.2).round().long()
