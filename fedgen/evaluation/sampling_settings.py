@@ -1,7 +1,8 @@
 """What a model's images depend on beside its weights: a solver, its steps, the guidance.
 
 The protocol: a model that can sample in several ways has an attribute `sampling`, a dictionary of plain types that its
-`sample()` honours, e.g. {"solver": "dpm-solver++", "steps": 25}; assigning another one changes it.
+`sample()` honours, e.g. {"solver": "dpm-solver++", "steps": 25}; assigning a dictionary changes the settings that it
+names, and what hangs on them.
 """
 
 import json
@@ -31,7 +32,8 @@ def change_sampling(model: Any, settings: Mapping[str, Any]) -> None:
     """Changes some of a model's sampling settings.
 
     Raises:
-        ValueError: for a model without settings, or one that it does not have, naming those it has.
+        ValueError: for a model without settings, one that it does not have, naming those it has, or a value that it
+            refuses.
     """
     have = sampling_of(model)
     unknown = [name for name in settings if name not in have]
@@ -42,7 +44,10 @@ def change_sampling(model: Any, settings: Mapping[str, Any]) -> None:
             + (f"it has: {known}" if have else "it samples in one way only, so leave them out")
         )
     if settings:
-        model.sampling = {**have, **settings}
+        try:
+            model.sampling = dict(settings)
+        except (AttributeError, TypeError) as error:
+            raise ValueError(f"{type(model).__name__} refuses sampling={dict(settings)}: {error}") from error
 
 
 def say_sampling(settings: Mapping[str, Any]) -> str:

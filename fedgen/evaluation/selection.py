@@ -149,10 +149,11 @@ def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparis
 
 
 def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
-    """The columns of a column's score and aggregate that no training loss has a part in."""
+    """The columns of a column's score, aggregate and split in embeddings that no training loss has a part in."""
     columns = by_column(records)
-    name = _column(columns, column)[0].name
-    return [other for other, group in columns.items() if group[0].name == name and not strongest(group)]
+    wanted = _column(columns, column)[0]
+    same = {name: group for name, group in columns.items() if group[0].name == wanted.name and not strongest(group)}
+    return [name for name, group in same.items() if group[0].split == wanted.split]
 
 
 def _column(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRecord]:

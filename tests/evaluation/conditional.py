@@ -38,7 +38,16 @@ class Conditional(nn.Module):
         super().__init__()
         self.num_classes, self.wrong = num_classes, wrong
         self.asked: list[Tensor | None] = []
-        self.sampling: dict[str, Any] = {"solver": "fast", "steps": 25}
+        self._sampling: dict[str, Any] = {"solver": "fast", "steps": 25}
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """How it samples; assigning a dictionary changes the settings that it names."""
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, settings: dict[str, Any]) -> None:
+        self._sampling = {**self._sampling, **settings}
 
     def sample(self, num_images: int, generator: torch.Generator | None = None, labels: Tensor | None = None) -> Tensor:
         draws = generator or torch.Generator()

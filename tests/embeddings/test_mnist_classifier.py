@@ -1,0 +1,123 @@
+"""The embedding that the kit trains itself: kept, found again, and good at digits."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedgen.data import MNIST5k
+from fedgen.data.digits import Digits
+from fedgen.embeddings import SmallClassifier, embed, load_embedding, mnist_classifier, network_of
+from fedgen.embeddings.mnist_classifier import accuracy_of, distorted, make_weights, split_digits, weights_path
+from fedgen.evaluation.panels import make_panels
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """A training of seconds: one pass over 300 digits."""
+    monkeypatch.setattr(mnist_classifier, "EPOCHS", 1)
+    monkeypatch.setattr(mnist_classifier, "HELD_OUT", 4700)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A file of weights as they are before training."""
+    path = tmp_path_factory.mktemp("weights") / "untrained.safetensors"
+    torch.manual_seed(0)
+    save_file(SmallClassifier(1, 28, 10).state_dict(), path)
+    return path
+
+
+def test_weights_of_a_file_give_128_features_of_grey_images_of_any_size(weights):
+    embedding = load_embedding("classifier-mnist5k", weights=weights)
+    assert (embedding.name, embedding.dim) == ("classifier-mnist5k", 128)
+    for side in (8, 28, 40):
+        assert embed(embedding, torch.randint(256, (3, 1, side, side), dtype=torch.uint8)).shape == (3, 128)
+    with pytest.raises(ValueError, match="takes images with 1 channels, got 3"):
+        embedding.check((2, 3, 8, 8))
+
+
+def test_it_passes_gradients_to_images(weights):
+    images = torch.zeros(2, 1, 8, 8, requires_grad=True)
+    load_embedding("classifier-mnist5k", weights=weights)(images).sum().backward()
+    assert images.grad.abs().sum() > 0
+
+
+def test_logits_serve_the_inception_score(weights):
+    logits = load_embedding("classifier-mnist5k-logits", weights=weights)
+    features = load_embedding("classifier-mnist5k", weights=weights)
+    assert (logits.name, logits.dim) == ("classifier-mnist5k-logits", 10)
+    assert logits.fingerprint() != features.fingerprint()
+    images = torch.randint(256, (4, 1, 28, 28), dtype=torch.uint8)
+    assert torch.allclose(features.network.head(embed(features, images)), embed(logits, images))
+    assert make_panels([logits], ["is"])[0].choices[0].name == "is"
+
+
+def test_stored_names_load_again_and_stand_for_one_network(weights):
+    embedding = load_embedding("classifier-mnist5k", weights=weights, seed=3, layer="logits")
+    assert embedding.name == "classifier-mnist5k-seed3-logits"
+    again = load_embedding(embedding.name, weights=weights)
+    assert again.fingerprint() == embedding.fingerprint()
+    assert network_of(embedding.name) == "classifier-mnist5k"
+    assert network_of("pixels") == "pixels"
+    with pytest.raises(ValueError, match="unknown embedding 'classifier-mnist5k-seedx'"):
+        load_embedding("classifier-mnist5k-seedx")
+
+
+@pytest.mark.parametrize(("options", "message"), [({"seed": -1}, "seed must be"), ({"layer": "x"}, "layer must be")])
+def test_options_are_checked_before_training(options, message):
+    with pytest.raises(ValueError, match=message):
+        load_embedding("classifier-mnist5k", **options)
+
+
+def test_it_is_trained_on_first_use_and_found_again(tmp_path, monkeypatch, brief):
+    monkeypatch.setenv("FEDGEN_CACHE", str(tmp_path / "cache"))
+    first = load_embedding("classifier-mnist5k")
+    assert weights_path().parent == tmp_path / "cache"
+    assert 0.1 < accuracy_of(weights_path()) < 1
+    monkeypatch.setattr(mnist_classifier, "make_weights", None)  # would fail if it were called
+    assert load_embedding("classifier-mnist5k").fingerprint() == first.fingerprint()
+
+
+def test_the_same_seed_gives_the_same_fingerprint_and_another_another(tmp_path, brief):
+    paths = [tmp_path / f"{number}.safetensors" for number in range(3)]
+    for path, seed in zip(paths, (0, 0, 1)):
+        make_weights(seed, path)
+    first, second, other = (load_embedding("classifier-mnist5k", weights=path).fingerprint() for path in paths)
+    assert first == second != other
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, brief):
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match="set FEDGEN_CACHE to a folder"):
+        state = make_weights(0, tmp_path / "file" / "weights.safetensors")
+    assert state["head.weight"].shape == (10, 128)
+
+
+def test_held_out_digits_are_apart_from_the_others():
+    held_out, chosen = split_digits(5000)
+    assert (len(held_out), len(chosen)) == (1000, 4000)
+    assert torch.equal(torch.cat([held_out, chosen]).sort().values, torch.arange(5000))
+
+
+def test_distorted_digits_stay_digits_on_black():
+    levels = torch.zeros(50, 1, 28, 28)
+    levels[:, :, 8:20, 8:20] = 255.0
+    shown = distorted(levels, torch.Generator().manual_seed(0))
+    assert shown.shape == levels.shape
+    assert float(shown.min()) >= 0
+    assert float(shown.max()) <= 255.001
+    assert len({round(float(image.sum())) for image in shown}) > 40
+    assert torch.equal(shown, distorted(levels, torch.Generator().manual_seed(0)))
+
+
+@pytest.mark.slow
+def test_it_knows_the_digits_that_were_held_out_and_those_of_another_collection(tmp_path):
+    path = tmp_path / "weights.safetensors"
+    make_weights(0, path)
+    examples = MNIST5k().load("train").subset(split_digits(5000)[0])
+    network = load_embedding("classifier-mnist5k", weights=path).network
+    accuracy = float((network.classify(examples.inputs) == examples.labels).double().mean())
+    assert accuracy == pytest.approx(accuracy_of(path))
+    assert accuracy >= 0.97
+    digits = Digits().load("train")
+    assert (network.classify(digits.inputs) == digits.labels).double().mean() > 0.6

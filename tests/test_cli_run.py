@@ -1,0 +1,113 @@
+"""`fedgen evaluate RUN` and `fedgen select RUN` on a conditional model with sampling settings."""
+
+import sys
+
+import pytest
+import yaml
+
+from fedgen.__main__ import main
+from fedgen.evaluation import Run
+
+UTILITY = "{name: utility, epochs: 4}"
+
+
+def recipe_of(folder, **options):
+    recipe = {
+        "trainer": {
+            "max_epochs": 2,
+            "accelerator": "cpu",
+            "logger": False,
+            "strategy": {"class_path": "fedgen.federated.FedAvgStrategy", "init_args": {"communication_interval": 1}},
+            "callbacks": [
+                {
+                    "class_path": "fedgen.callbacks.FederatedEvaluation",
+                    "init_args": {"every_n_rounds": 1, "num_images": 50, "embeddings": ["pixels"], "grid": 4},
+                }
+            ],
+        },
+        "model": {"class_path": "tests.class_digits.ClassDigits", "init_args": options},
+        "data": {
+            "class_path": "fedgen.clients.FederatedDataModule",
+            "init_args": {
+                "data": {"class_path": "fedgen.data.Digits"},
+                "partition": {"class_path": "fedgen.clients.partitions.IID", "init_args": {"num_clients": 2}},
+            },
+        },
+    }
+    path = folder / "tiny.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return str(path)
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def words(capsys):
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_utility_needs_no_embedding_and_real_digits_teach_a_classifier(work, capsys):
+    assert main(["fit", "--config", recipe_of(work)]) == 0
+    capsys.readouterr()
+    scored = ["evaluate", "checkpoints/tiny", "--scores", f"[{UTILITY}]", "--num_images", "1400", "--rounds", "[1]"]
+    assert main(scored) == 0
+    assert "utility_all" in words(capsys)
+    found = {(r.name, r.generator): r.value for r in Run("checkpoints/tiny").records if r.score == "utility"}
+    assert found["utility_all", "model"] > 0.85
+    assert found["utility_all", "floor"] > 0.85
+    assert main(["select", "checkpoints/tiny", "--by", "report/utility_all"]) == 0
+    shown = words(capsys)
+    assert "by report/utility_all, higher is better" in shown
+    assert "report/utility_all: sampled with steps 10" in shown
+
+
+@pytest.mark.parametrize("form", [["--sampling", '{"steps": 2}'], ["--sampling.steps", "2"]])
+def test_a_model_is_scored_with_other_sampling_settings(work, capsys, form):
+    assert main(["fit", "--config", recipe_of(work)]) == 0
+    before = {(r.name, r.split, r.round): r.value for r in Run("checkpoints/tiny").records if not r.is_floor}
+    with pytest.warns(UserWarning, match="scores of rounds 0, 1, sampled with steps 10, are replaced by"):
+        assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "50", *form]) == 0
+    assert "sampled with steps 2" in words(capsys)
+    models = [r for r in Run("checkpoints/tiny").records if not r.is_floor]
+    assert {r.sampling["steps"] for r in models} == {2}
+    assert all(r.value != before[r.name, r.split, r.round] for r in models)
+
+
+def test_settings_that_a_model_does_not_have_are_an_error(work, capsys):
+    assert main(["fit", "--config", recipe_of(work)]) == 0
+    assert main(["evaluate", "checkpoints/tiny", "pixels", "--sampling", '{"step": 2}']) == 2
+    assert "ClassDigits has no sampling setting 'step'; it has: steps (10)" in capsys.readouterr().err
+
+
+def test_an_unconditional_model_is_refused_before_training(work, capsys):
+    path = recipe_of(work, num_classes=None)
+    settings = yaml.safe_load((work / "tiny.yaml").read_text())
+    settings["trainer"]["callbacks"][0]["init_args"]["scores"] = ["fid", "utility"]
+    (work / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    assert main(["fit", "--config", path]) == 2
+    assert "this model is unconditional" in capsys.readouterr().err
+    assert not list((work / "checkpoints").rglob("*.ckpt"))
+
+
+def test_scores_that_a_loss_used_are_marked_from_training_to_selection(work, capsys):
+    assert main(["fit", "--config", recipe_of(work, optimised_on=["pixels"])]) == 0
+    shown = words(capsys)
+    assert "fid_all *" in shown
+    assert "fid_all (*)" in shown
+    assert main(["evaluate", "checkpoints/tiny", "pixels,efficientnet-lite0-32", "--num_images", "50"]) == 0
+    shown = words(capsys)
+    assert "fid_all * /" not in shown  # avg comes first
+    assert "fid_avg * / fid_all *" in shown
+    assert main(["select", "checkpoints/tiny", "--by", "fid_all"]) == 0
+    shown = words(capsys)
+    assert "fid_all is in embedding pixels, and a training loss used pixels." in shown
+    assert "Choose by efficientnet-lite0-32/fid_all" in shown
+    assert main(["select", "checkpoints/tiny", "--by", "efficientnet-lite0-32/fid_all", "--against", "fid_all"]) == 0
+    shown = words(capsys)
+    assert "a training loss used pixels" not in shown
+    assert "efficientnet-lite0-32/fid_all / fid_all *" in shown
