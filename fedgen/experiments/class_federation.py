@@ -44,21 +44,25 @@ QUICK_GENERATORS = 24
 
 @dataclass(frozen=True)
 class ClassChoice:
-    """What an experiment on class generators is asked for.
+    """What experiments on class generators are asked for in common; its fields are options of their commands.
 
     Args:
-        data: a name, or a folder of class folders.
+        data: a name (fashion-mnist, cifar10, imagenet32, mnist5k, digits, ...), or a folder of class folders.
         root: folder of data sets.
         embedding: in whose features scores are measured.
         weights: a local file of its weights.
-        classes: whose images clients hold; if None, half of them, or all where generators are other data.
-        generators: data whose classes are the generators; the classes of `data` that no client holds if None.
-        num_images: images that each generator draws.
-        client_images: images of each client; all of its class, up to total_images / clients, if None.
-        neighbours: embedding in whose features near is near.
-        components: principal components of public images.
+        classes: whose images the clients hold, one each; the first half by default, all with --generators.
+        generators: data each class of which is a generator; by default the classes that no client holds, their mixtures
+            and neighbourhoods among them.
+        num_images: that each generator draws, none twice; 1,000, or as many as the smallest class and the public
+            images, of which as many are the real floor, allow.
+        client_images: of each client; by default all of its class, up to a number over all clients (50,000, of
+            wasserstein 10,000).
+        neighbours: embedding in whose features near is near; another one than the scores'.
+        components: principal components of public images, which are not the real floor's: for a second FID, or for all
+            that wasserstein measures, where 0 is all features, as in the papers.
         seed: of all draws.
-        quick: whether fewer generators and images do.
+        quick: fewer generators and images, to see that it runs.
         total_images: of all clients together, where client_images is None.
     """
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.class_deal import REAL
-from fedgen.experiments.class_federation import ClassChoice, ClassFederation
+from fedgen.experiments.class_federation import CLIENTS_IMAGES, ClassChoice, ClassFederation
 from fedgen.experiments.class_generators_figure import draw
 from fedgen.experiments.class_recipes import KINDS
 from fedgen.experiments.class_scores import CLIENTS, dealings_over, measure_all, rows_over
@@ -28,22 +28,7 @@ ROUNDING = 1e-9  # of the mean kernel: a gap that varies by less is constant
 FIGURE = "class_generators.png"
 
 
-def class_generators(
-    output: Path | None = None,
-    data: str = "fashion-mnist",
-    root: Path = Path("data"),
-    embedding: str = "efficientnet-lite0",
-    weights: Path | None = None,
-    classes: tuple[str | int, ...] | None = None,
-    generators: str | None = None,
-    num_images: int | None = None,
-    client_images: int | None = None,
-    neighbours: str = "pixels",
-    components: int = 64,
-    controls: int = 3,
-    seed: int = 0,
-    quick: bool = False,
-) -> None:
+def class_generators(output: Path | None = None, controls: int = 3, **options: Any) -> None:
     """Scores the generators by FID, FID on few components and KID, avg and all; prints and draws how they are ranked.
 
     The papers' settings are `--data cifar10 --generators cifar100` and `--data imagenet32 --generators cifar100`, with
@@ -51,36 +36,21 @@ def class_generators(
 
     Args:
         output: folder of results.json and class_generators.png.
-        data: a name (fashion-mnist, cifar10, imagenet32, mnist5k, digits, ...), or a folder of class folders.
-        root: folder of data sets.
-        embedding: in whose features scores are measured.
-        weights: a local file of its weights.
-        classes: whose images the clients hold, one each; the first half by default, all with --generators.
-        generators: data each class of which is a generator; by default the classes that no client holds, their mixtures
-            and neighbourhoods among them.
-        num_images: that each generator draws, none twice; 1,000, or as many as the smallest class and the public
-            images, of which as many are the real floor, allow.
-        client_images: of each client; all of its class, but at most 50,000 over all clients.
-        neighbours: embedding in whose features near is near; another one than the scores'.
-        components: principal components of the second FID, of test images that are not the real floor's.
         controls: IID dealings of the clients' images.
-        seed: of all draws.
-        quick: 24 of the generators and fewer images.
+        options: the fields of `ClassChoice`.
     """
     if controls < 1:
         raise ValueError(f"controls={controls}: without an IID control nothing tells heterogeneity from bias")
-    if components < 1:
-        raise ValueError(f"components={components}: FID on few components needs at least 1")
-    choice = ClassChoice(
-        data, root, embedding, weights, classes, generators, num_images, client_images, neighbours,
-        components, seed, quick,
-    )  # fmt: skip
-    controls = 1 if quick else controls
+    choice = ClassChoice(total_images=CLIENTS_IMAGES, **options)
+    if choice.components < 1:
+        raise ValueError(f"components={choice.components}: FID on few components needs at least 1")
+    controls = 1 if choice.quick else controls
     study = Study("class-generators", output, {**choice.settings(), "controls": controls})
     about = measure_all(study, choice, "kernel", lambda places: Measure(places, controls))
     heading, kinds = about["heading"], about["kinds"]
     scores, kernel = study.numbers["scores"], study.numbers["kernel"]["mean"]
     found = study.step("found", lambda: summarise(scores, kinds, controls))
+    components = choice.components
     tables: list[Table | str] = [
         agreement_table({title(name, components): row for name, row in found["scores"].items()}, heading),
         floor_table(scores, list(kinds), components),

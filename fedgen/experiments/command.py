@@ -1,12 +1,11 @@
 """`fedgen reproduce NAME`."""
 
 import difflib
-import inspect
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from jsonargparse import auto_cli
+from jsonargparse import ArgumentParser, auto_cli
 
 from fedgen.experiments import EXPERIMENTS
 
@@ -54,8 +53,13 @@ def reproduce(arguments: Sequence[str]) -> int:
 
 
 def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:
-    """The arguments with "true" behind each yes-or-no option that stands alone: `--quick` is `--quick true`."""
-    flags = {f"--{name}" for name, one in inspect.signature(function).parameters.items() if one.annotation is bool}
+    """The arguments with "true" behind each yes-or-no option that stands alone: `--quick` is `--quick true`.
+
+    Options are those of the function, and of what it passes its own `**options` on to.
+    """
+    parser = ArgumentParser()
+    parser.add_function_arguments(function, as_positional=False)
+    flags = {f"--{name}" for name, default in parser.get_defaults().items() if isinstance(default, bool)}
     found = []
     for place, argument in enumerate(arguments):
         answer = "".join(arguments[place + 1 : place + 2]).lower()

@@ -33,19 +33,10 @@ SCORES = ("fid", PROJECTED, "kid")
 
 def intra_client_variance(
     output: Path | None = None,
-    data: str = "fashion-mnist",
-    root: Path = Path("data"),
-    embedding: str = "efficientnet-lite0",
-    weights: Path | None = None,
-    neighbours: str = "pixels",
-    overlap: bool = False,
     clients: tuple[int, ...] = (5, 10, 20, 50),
-    anchors: int = 20,
-    sizes: tuple[int, ...] | None = None,
     components: int = 64,
     controls: int = 1,
-    seed: int = 0,
-    quick: bool = False,
+    **options: Any,
 ) -> None:
     """Scores the same generators against clients of several numbers of neighbours; prints and draws each.
 
@@ -53,21 +44,12 @@ def intra_client_variance(
 
     Args:
         output: folder of results.json and intra_client_variance.png.
-        data: a name (fashion-mnist, cifar10, cifar100, imagenet32, mnist5k, digits, ...), or a folder of class folders.
-        root: folder of data sets.
-        embedding: in whose features scores are measured.
-        weights: a local file of its weights.
-        neighbours: embedding in whose features near is near; another one than the scores', unless the paper's is asked.
-        overlap: whether clients are of the train split too, as the generators, and may share images with them.
         clients: neighbours K of a client; those of more hold those of fewer.
-        anchors: generators of each size, each around an image of its own.
-        sizes: neighbours M of the generators; 100 to the whole data, as the papers, if not given.
         components: principal components of the second FID.
         controls: IID dealings of the clients' images, for each K.
-        seed: of all draws.
-        quick: four anchors and fewer sizes.
+        options: the fields of `Choice`.
     """
-    choice = Choice(data, root, embedding, weights, neighbours, overlap, anchors, sizes, seed, quick)
+    choice = Choice(**options)
     settings = {**choice.settings(), "clients": list(clients), "components": components, "controls": controls}
     study = Study("intra-client-variance", output, settings)
     if not clients or len(set(clients)) < len(clients):

@@ -44,20 +44,11 @@ class Manifold:
 
 def manifold_metrics(
     output: Path | None = None,
-    data: str = "fashion-mnist",
-    root: Path = Path("data"),
-    embedding: str = "efficientnet-lite0",
-    weights: Path | None = None,
-    neighbours: str = "pixels",
-    overlap: bool = False,
     clients: int = 20,
-    anchors: int = 20,
-    sizes: tuple[int, ...] | None = None,
     k: int = 5,
     images: int = 1000,
     controls: int = 2,
-    seed: int = 0,
-    quick: bool = False,
+    **options: Any,
 ) -> None:
     """Measures both aggregates of the four scores on the variance-limited federation; prints and draws their ranks.
 
@@ -65,22 +56,13 @@ def manifold_metrics(
 
     Args:
         output: folder of results.json and manifold_metrics.png.
-        data: a name (fashion-mnist, cifar10, cifar100, imagenet32, mnist5k, digits, ...), or a folder of class folders.
-        root: folder of data sets.
-        embedding: in whose features scores are measured.
-        weights: a local file of its weights.
-        neighbours: embedding in whose features near is near; another one than the scores', unless the paper's is asked.
-        overlap: whether clients are of the train split too, as the generators, and may share images with them.
         clients: neighbours K of a client, which holds K + 1 images.
-        anchors: generators of each size, each around an image of its own.
-        sizes: neighbours M of the generators; 100 to the whole data, as the papers, if not given.
         k: balls reach to the k-th nearest other image.
         images: drawn from a generator that has more; radii shrink with their number.
         controls: IID dealings of the clients' images.
-        seed: of all draws.
-        quick: four anchors and fewer sizes.
+        options: the fields of `Choice`.
     """
-    choice = Choice(data, root, embedding, weights, neighbours, overlap, anchors, sizes, seed, quick)
+    choice = Choice(**options)
     settings = {**choice.settings(), "clients": clients, "k": k, "images": images, "controls": controls}
     study = Study("manifold-metrics", output, settings)
     places = Neighbourhoods(choice)

@@ -30,31 +30,31 @@ QUICK_ANCHORS = 4
 
 @dataclass(frozen=True)
 class Choice:
-    """What an experiment about neighbourhoods is asked for.
+    """What experiments about neighbourhoods are asked for in common; its fields are options of their commands.
 
     Args:
-        data: a name, or a folder of class folders.
+        data: a name (fashion-mnist, cifar10, cifar100, imagenet32, mnist5k, digits, ...), or a folder of class folders.
         root: folder of data sets.
         embedding: in whose features scores are measured.
         weights: a local file of its weights.
-        neighbours: in whose features near is near; with the embedding's own name both are one, as in the papers.
-        overlap: whether clients and generators have the same images to choose from, as in the papers.
+        neighbours: embedding in whose features near is near; another one than the scores', unless the paper's is asked.
+        overlap: whether clients are of the train split too, as the generators, and may share images with them.
         anchors: generators of each size, each around an image of its own.
-        sizes: neighbours M of the generators; the papers', as far as there are images, if None.
+        sizes: neighbours M of the generators; 100 to the whole data, as the papers, if not given.
         seed: of all draws.
-        quick: whether fewer anchors and sizes do.
+        quick: four anchors and fewer sizes.
     """
 
-    data: str
-    root: Path
-    embedding: str
-    weights: Path | None
-    neighbours: str
-    overlap: bool
-    anchors: int
-    sizes: tuple[int, ...] | None
-    seed: int
-    quick: bool
+    data: str = "fashion-mnist"
+    root: Path = Path("data")
+    embedding: str = "efficientnet-lite0"
+    weights: Path | None = None
+    neighbours: str = "pixels"
+    overlap: bool = False
+    anchors: int = 20
+    sizes: tuple[int, ...] | None = None
+    seed: int = 0
+    quick: bool = False
 
     def settings(self) -> dict[str, Any]:
         """All that the numbers depend on, as plain types."""

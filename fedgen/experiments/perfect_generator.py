@@ -26,25 +26,7 @@ BOTH = ("avg", "all")
 SIDE = 6  # images along a grid
 
 
-def perfect_generator(
-    output: Path | None = None,
-    data: str = "digits",
-    embedding: str | None = None,
-    weights: Path | None = None,
-    overlap: bool = False,
-    seeds: int | None = None,
-    intervals: tuple[int, ...] | None = None,
-    checkpoints: int | None = None,
-    client_images: int | None = None,
-    components: int = 64,
-    dealings: int = 3,
-    runs: Path | None = None,
-    recipes: Path = Path("recipes"),
-    parallel: int = 1,
-    device: str = "cpu",
-    seed: int = 0,
-    quick: bool = False,
-) -> None:
+def perfect_generator(output: Path | None = None, overlap: bool = False, **options: Any) -> None:
     """Scores checkpoints of federated generators, and as many real images of one class, over clients of a class each.
 
     Trains the runs of wgan-gp-checkpoints, if they are not there. All generators give the same number of images, that
@@ -52,32 +34,15 @@ def perfect_generator(
 
     Args:
         output: folder of results.json, perfect_generator.png and two grids of images.
-        data: digits, mnist5k, fashion-mnist or cifar10; each has its recipe.
-        embedding: in whose features to score; the data's own network by default (efficientnet-lite0-32 for digits).
-        weights: a local file of its weights.
         overlap: takes the classes' images from those that clients train on, as the paper did.
-        seeds: runs with each interval; the data's own number by default: 3, of fashion-mnist 1.
-        intervals: communication intervals, at equal local iterations; the data's own by default.
-        checkpoints: about how many of each run are kept and scored; the data's own number by default: 20, of
-            fashion-mnist 10. Another number is another training.
-        client_images: of each client's training images at most, to score against; the data's own number by default.
-        components: principal components of the data's test split, where it has one, for a second FID.
-        dealings: IID controls.
-        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
-        recipes: folder of the recipes.
-        parallel: runs at once.
-        device: where to sample and embed, e.g. cuda.
-        seed: of the first training, the clients' held-out images, generated images and dealings.
-        quick: two seeds at most, a twentieth of the rounds, five checkpoints.
+        options: the fields of `TrainedChoice`.
     """
-    choice = TrainedChoice(
-        data, embedding, True, weights, seeds, intervals, checkpoints, client_images, components, dealings,
-        runs, output, recipes, parallel, device, seed, quick,
-    )  # fmt: skip
+    choice = TrainedChoice(by_network=True, output=output, **options)
     study = Study("perfect-generator", output, {**choice.settings(), "overlap": overlap})
     if study.missing("pair") or not all(study.path(file).exists() for file in GRIDS.values()):
         measure(study, choice, overlap)
     rows, found, pair = ScoredRows(study.numbers["scores"]).clients, study.numbers["found"], study.numbers["pair"]
+    components = choice.components
     named = {title_of(score, components): values for score, values in found.items()}
     about = (
         f"pairs of one of {len(study.numbers['checkpoints'])} checkpoints and one of {len(classes_of(rows))} classes"

@@ -28,9 +28,7 @@ def measure(study: Study, seed: int, quick: bool) -> dict[str, dict[str, list[fl
         seed: of clients and generators.
         quick: fewer generators.
     """
-    choice = ClassChoice(
-        "digits", Path("data"), "pixels", None, None, None, None, None, "pixels", components=8, seed=seed, quick=quick
-    )
+    choice = ClassChoice("digits", embedding="pixels", components=8, seed=seed, quick=quick)
     places = ClassFederation(choice)
     names = {name: name for name in places.recipes}
     if len(study.numbers.get("subsets", {})) < len(names):

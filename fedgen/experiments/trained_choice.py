@@ -16,48 +16,50 @@ QUICK_SEEDS, QUICK_CHECKPOINTS = 2, 5
 
 @dataclass(frozen=True)
 class TrainedChoice:
-    """Options that make the runs and how they are scored.
+    """What experiments on trained checkpoints are asked for in common; its fields are options of their commands.
 
     Args:
-        data: digits, mnist5k, fashion-mnist or cifar10.
-        embedding: in whose features to score; the data's own if None.
-        by_network: whether the data's own is that of one-class generators.
+        data: digits, mnist5k, fashion-mnist or cifar10; each has its recipe.
+        embedding: in whose features to score; the data's own by default: pixels for digits, or its network
+            (efficientnet-lite0-32) where images of one class are scored too.
         weights: a local file of its weights.
-        seeds: runs with each interval; the data's own number if None; at most two of a quick one.
-        intervals: communication intervals of the first series; the data's own if None.
-        checkpoints: about how many of each run are kept; the data's own number if None; at most five of a quick one.
-        client_images: of each client's training images at most; the data's own number if None.
-        components: principal components of the data's test split, for a second FID.
+        seeds: runs with each interval; the data's own number by default: 3, of fashion-mnist 1.
+        intervals: communication intervals, at equal local iterations; the data's own by default.
+        checkpoints: about how many of each run are kept and scored; the data's own number by default: 20, of
+            fashion-mnist 10. Another number is another training.
+        client_images: of each client's training images at most, to score against; the data's own number by default.
+        components: principal components of the data's test split, where it has one, for a second FID.
         dealings: IID controls.
-        runs: folder of the run folders; checkpoints/runs, or below `output` if that is given.
-        output: of the experiment, or None.
+        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
         recipes: folder of the recipes.
         parallel: runs at once.
-        device: where to sample and embed.
+        device: where to sample and embed, e.g. cuda.
         seed: of the first training, the clients' held-out images, generated images and dealings.
-        quick: a twentieth of the rounds, few checkpoints.
+        quick: two seeds at most, a twentieth of the rounds, five checkpoints, few images.
+        by_network: whether the data's own embedding is its network.
+        output: of the experiment, or None.
 
     Raises:
         ValueError: for unknown data, numbers out of range, or a device that is not there.
     """
 
-    data: str
-    embedding: str | None
-    by_network: bool
-    weights: Path | None
-    seeds: int | None
-    intervals: tuple[int, ...] | None
-    checkpoints: int | None
-    client_images: int | None
-    components: int
-    dealings: int
-    runs: Path | None
-    output: Path | None
-    recipes: Path
-    parallel: int
-    device: str
-    seed: int
-    quick: bool
+    data: str = "digits"
+    embedding: str | None = None
+    weights: Path | None = None
+    seeds: int | None = None
+    intervals: tuple[int, ...] | None = None
+    checkpoints: int | None = None
+    client_images: int | None = None
+    components: int = 64
+    dealings: int = 3
+    runs: Path | None = None
+    recipes: Path = Path("recipes")
+    parallel: int = 1
+    device: str = "cpu"
+    seed: int = 0
+    quick: bool = False
+    by_network: bool = False
+    output: Path | None = None
 
     def __post_init__(self) -> None:
         if self.dealings < 0:

@@ -41,20 +41,7 @@ SIZE = "neighbours M of the generator"
 
 
 def variance_limited(
-    output: Path | None = None,
-    data: str = "fashion-mnist",
-    root: Path = Path("data"),
-    embedding: str = "efficientnet-lite0",
-    weights: Path | None = None,
-    neighbours: str = "pixels",
-    overlap: bool = False,
-    clients: int = 20,
-    anchors: int = 20,
-    sizes: tuple[int, ...] | None = None,
-    components: int = 64,
-    controls: int = 3,
-    seed: int = 0,
-    quick: bool = False,
+    output: Path | None = None, clients: int = 20, components: int = 64, controls: int = 3, **options: Any
 ) -> None:
     """Scores generators of rising variance against clients of little; prints and draws avg, all and their gap.
 
@@ -62,21 +49,12 @@ def variance_limited(
 
     Args:
         output: folder of results.json and variance_limited.png.
-        data: a name (fashion-mnist, cifar10, cifar100, imagenet32, mnist5k, digits, ...), or a folder of class folders.
-        root: folder of data sets.
-        embedding: in whose features scores are measured.
-        weights: a local file of its weights.
-        neighbours: embedding in whose features near is near; another one than the scores', unless the paper's is asked.
-        overlap: whether clients are of the train split too, as the generators, and may share images with them.
         clients: neighbours K of a client, which holds K + 1 images; 19 is the papers' other reading.
-        anchors: generators of each size, each around an image of its own.
-        sizes: neighbours M of the generators; 100 to the whole data, as the papers, if not given.
         components: principal components of the second FID.
         controls: IID dealings of the clients' images.
-        seed: of all draws.
-        quick: four anchors and fewer sizes.
+        options: the fields of `Choice`.
     """
-    choice = Choice(data, root, embedding, weights, neighbours, overlap, anchors, sizes, seed, quick)
+    choice = Choice(**options)
     settings = {**choice.settings(), "clients": clients, "components": components, "controls": controls}
     study = Study("variance-limited", output, settings)
     places = Neighbourhoods(choice)

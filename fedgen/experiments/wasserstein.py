@@ -38,23 +38,12 @@ FIGURE = "wasserstein.png"
 
 def wasserstein(
     output: Path | None = None,
-    data: str = "fashion-mnist",
-    root: Path = Path("data"),
-    embedding: str = "efficientnet-lite0",
-    weights: Path | None = None,
-    classes: tuple[str | int, ...] | None = None,
-    generators: str | None = None,
-    num_images: int | None = None,
-    client_images: int | None = None,
-    neighbours: str = "pixels",
-    components: int = 64,
     count: int = 16,
     last_activation: bool = True,
     tolerance: float = 0.01,
     projections: int = 500,
     controls: int = 2,
-    seed: int = 0,
-    quick: bool = False,
+    **options: Any,
 ) -> None:
     """Trains a critic of each network for every client and the pool against each generator; prints and draws the rest.
 
@@ -62,51 +51,31 @@ def wasserstein(
 
     Args:
         output: folder of results.json and wasserstein.png.
-        data: a name (fashion-mnist, cifar10, imagenet32, mnist5k, digits, ...), or a folder of class folders.
-        root: folder of data sets.
-        embedding: in whose features distances are measured.
-        weights: a local file of its weights.
-        classes: whose images the clients hold, one each; the first half by default, all with --generators.
-        generators: data each class of which is a generator; by default those of class-generators.
-        num_images: that each generator draws; 1,000, or as many as the smallest class and the public images allow.
-        client_images: of each client; all of its class, but at most 10,000 over all clients.
-        neighbours: embedding in whose features near is near.
-        components: principal components of public images on which distances are measured, at which critics find more
-            than in all features; 0 for all features, as in the papers.
-        count: of the generators, evenly from all kinds.
+        count: of the generators, evenly from all kinds; at most six with --quick.
         last_activation: whether the papers' network also ends in a ReLU.
         tolerance: of the critics' stop rule.
-        projections: of the sliced distance.
+        projections: of the sliced distance; at most 50 with --quick.
         controls: IID dealings of the clients' images.
-        seed: of all draws.
-        quick: six generators, and narrow critics of 60 steps.
+        options: the fields of `ClassChoice`.
     """
-    if count < 2 or controls < 1 or components < 0 or projections < 2:
+    choice = ClassChoice(total_images=TOTAL_IMAGES, **options)
+    if count < 2 or controls < 1 or choice.components < 0 or projections < 2:
         raise ValueError(
-            f"count={count}, controls={controls}, components={components}, projections={projections}: a ranking needs "
-            "2 generators, its evidence 1 control, components are 0 (all features) or more, and projections 2 or more"
+            f"count={count}, controls={controls}, components={choice.components}, projections={projections}: a ranking "
+            "needs 2 generators, its evidence 1 control, components are 0 (all features) or more, projections 2 or more"
         )
-    choice = ClassChoice(
-        data, root, embedding, weights, classes, generators, num_images, client_images, neighbours,
-        components, seed, quick, TOTAL_IMAGES,
-    )  # fmt: skip
-    if quick:
+    if choice.quick:
         count, controls, projections = min(count, 6), 1, min(projections, 50)
     own = {"count": count, "last_activation": last_activation, "tolerance": tolerance, "projections": projections}
     study = Study("wasserstein", output, {**choice.settings(), **own, "controls": controls})
-    critics = {
-        RELU: CriticOptions("relu", last_activation=last_activation, tolerance=tolerance, patience=PATIENCE, seed=seed),
-        SORTED: CriticOptions("groupsort", tolerance=tolerance, patience=PATIENCE, seed=seed),
-    }
-    if quick:
-        critics = {name: replace(options, max_steps=QUICK_STEPS, hidden=32) for name, options in critics.items()}
+    critics = critics_of(last_activation, tolerance, choice)
     about = measure_all(
         study, choice, "calibration", lambda places: Measure(places, critics, projections, controls), count
     )
     scores, shares = study.numbers["scores"], study.numbers["calibration"]
     kinds, names = about["kinds"], list(about["kinds"])
     found = study.step("found", lambda: summarise(scores, names, controls))
-    heading = f"{about['heading']}; {space(components, embedding)}"
+    heading = f"{about['heading']}; {space(choice)}"
     tables: list[Table | str] = [
         calibration_table(shares),
         agreement_table({TITLES[name]: row for name, row in found["scores"].items()}, heading),
@@ -187,8 +156,20 @@ def summarise(scores: Mapping[str, Any], names: list[str], controls: int) -> dic
     return {"scores": {score: compare(rows, dealings, score) for score in TITLES}, "of means": shares}
 
 
-def space(components: int, embedding: str) -> str:
+def critics_of(last_activation: bool, tolerance: float, choice: ClassChoice) -> dict[str, CriticOptions]:
+    """Both networks' options by score; narrow and 60 steps of a quick run."""
+    shared: dict[str, Any] = {"tolerance": tolerance, "patience": PATIENCE, "seed": choice.seed}
+    if choice.quick:
+        shared |= {"max_steps": QUICK_STEPS, "hidden": 32}
+    return {
+        RELU: CriticOptions("relu", last_activation=last_activation, **shared),
+        SORTED: CriticOptions("groupsort", **shared),
+    }
+
+
+def space(choice: ClassChoice) -> str:
     """In what distances are measured, for titles."""
+    components, embedding = choice.components, choice.embedding
     return f"{components} public components of {embedding}" if components else f"all features of {embedding}"
 
 

@@ -96,8 +96,8 @@ def test_inception_takes_local_weights(tmp_path):
     write_cifar100(Path("data"), classes=(0, 50), train=4)
     weights = save_inception(tmp_path)
     experiment.class_generators(
-        Path("out"), "cifar10", embedding="inception-v3-compat", weights=weights, generators="cifar100", components=3,
-        controls=1, num_images=4, classes=("cat", "dog"),
+        Path("out"), data="cifar10", embedding="inception-v3-compat", weights=weights, generators="cifar100",
+        components=3, controls=1, num_images=4, classes=("cat", "dog"),
     )  # fmt: skip
     found = numbers_of()["found"]["scores"]
     assert found["kid"]["gap"]["spread"] < 1e-9 * numbers_of()["kernel"]["mean"]
@@ -134,7 +134,9 @@ def test_what_ranks_nothing_is_refused():
     write_cifar10(Path("data"))
     write_cifar100(Path("data"), classes=(0,))
     with pytest.raises(ValueError, match=r"generators: 1 of cifar100/train.*a ranking needs two generators"):
-        experiment.class_generators(Path("out"), "cifar10", embedding="pixels", components=4, generators="cifar100")
+        experiment.class_generators(
+            Path("out"), data="cifar10", embedding="pixels", components=4, generators="cifar100"
+        )
     for wrong, message in ((400, "400 components"), (0, "components=0: FID on few")):
         with pytest.raises(ValueError, match=message):
             experiment.class_generators(**{**DIGITS, "components": wrong}, output=Path("out"))

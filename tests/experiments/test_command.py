@@ -1,10 +1,18 @@
 """`fedgen reproduce`."""
 
+import re
+from dataclasses import fields
+
 import pytest
 
 from fedgen.__main__ import main
 from fedgen.experiments import EXPERIMENTS
+from fedgen.experiments.class_federation import ClassChoice
 from fedgen.experiments.command import reproduce, with_flags
+from fedgen.experiments.neighbourhoods import Choice
+from fedgen.experiments.trained_choice import TrainedChoice
+from fedgen.experiments.variance_limited import variance_limited
+from fedgen.experiments.wasserstein import wasserstein
 
 
 def test_help_lists_every_experiment_with_a_line(capsys):
@@ -23,6 +31,39 @@ def test_every_experiment_explains_its_options(name, capsys):
     with pytest.raises(SystemExit):
         reproduce([name, "--help"])
     assert "--output" in capsys.readouterr().out
+
+
+SHARED = {
+    "class-generators": ClassChoice, "wasserstein": ClassChoice, "variance-limited": Choice,
+    "intra-client-variance": Choice, "manifold-metrics": Choice, "wgan-gp-checkpoints": TrainedChoice,
+    "perfect-generator": TrainedChoice,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_options_that_experiments_share_are_explained_with_their_defaults(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "500")
+    with pytest.raises(SystemExit):
+        reproduce([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    options = [one for one in fields(SHARED[name]) if one.name not in ("total_images", "by_network", "output")]
+    for one in options:
+        default = "null" if one.default is None else re.escape(str(one.default))
+        explained = rf" --{one.name} \S+ [^-(]{{5}}.*?\(type: [^()]*, default: {default}\)"
+        assert re.search(explained, shown), one.name
+    assert all(f"--{hidden}" not in shown for hidden in ("total_images", "by_network", "options"))
+
+
+def test_an_option_that_no_experiment_has_is_refused_by_name(capsys):
+    for name in SHARED:
+        with pytest.raises(SystemExit):
+            reproduce([name, "--neighbors", "pixels"])
+        assert "--neighbors" in capsys.readouterr().err
+
+
+def test_shared_yes_or_no_options_may_stand_alone_too():
+    assert with_flags(variance_limited, ["--overlap", "--quick"]) == ["--overlap", "true", "--quick", "true"]
+    assert with_flags(wasserstein, ["--last_activation", "--data"]) == ["--last_activation", "true", "--data"]
 
 
 def test_a_yes_or_no_option_may_stand_alone():
