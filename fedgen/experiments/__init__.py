@@ -74,6 +74,14 @@ EXPERIMENTS = {
         "fedgen.experiments.distributed_fid_loss:distributed_fid_loss",
         "the optimum that FID and KID pull a generator to in both aggregates: a toy from messages, a GAN on digits",
     ),
+    "fid-finetune": (
+        "fedgen.experiments.fid_finetune:fid_finetune",
+        "trained generators fine-tuned on FID alone: all layers, the first, two embeddings; tracked images over steps",
+    ),
+    "fid-loss-artifacts": (
+        "fedgen.experiments.fid_loss_artifacts:fid_loss_artifacts",
+        "a GAN whose critic is removed and a Glow, with FID as a loss: what samples show and the score does not",
+    ),
 }
 
 __all__ = ["EXPERIMENTS"]

@@ -1,0 +1,73 @@
+"""What images score under several embeddings, against the images that were trained on and against held-out ones."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from fedgen.embeddings import Embedding, embed
+from fedgen.scores import frechet_distance
+from fedgen.scores.manifold import ManifoldReference
+from fedgen.statistics import Gaussian, summarize
+
+SCORES = ("fid", "fid, held out", "recall", "coverage", "trace")
+TITLES = {
+    "fid": "FID, training images",
+    "fid, held out": "FID, held-out images",
+    "recall": "recall, held-out images",
+    "coverage": "coverage, held-out images",
+    "trace": "trace of covariance / the data's",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """The real images in one embedding."""
+
+    embedding: Embedding
+    training: Gaussian
+    held_out: Gaussian
+    neighbours: ManifoldReference
+
+
+class ImageScores:
+    """The real images' side of `score`, in several embeddings.
+
+    Args:
+        training: uint8 images [n, C, H, W] of all clients, that models trained on.
+        held_out: theirs that no model saw; best as many.
+        embeddings: in which to score.
+        k: radii of recall and coverage reach to the k-th nearest other image.
+    """
+
+    def __init__(self, training: Tensor, held_out: Tensor, embeddings: Sequence[Embedding], k: int = 5) -> None:
+        self._sides, self.floor = [], {}
+        for embedding in embeddings:
+            own, other = (_features(embedding, images, "real images") for images in (training, held_out))
+            side = _Side(embedding, summarize(own), summarize(other), ManifoldReference.from_features([other], k))
+            self._sides.append(side)
+            # what a perfect generator would score: real images that were not those scored against
+            floor = _score(side, own)
+            floor["fid"] = frechet_distance(side.held_out, side.training)[0]
+            self.floor[embedding.name] = floor
+
+    def score(self, images: Tensor) -> dict[str, dict[str, float]]:
+        """SCORES of generated images uint8 [m, C, H, W], by embedding."""
+        return {side.embedding.name: _score(side, _features(side.embedding, images, "samples")) for side in self._sides}
+
+
+def _features(embedding: Embedding, images: Tensor, what: str) -> Tensor:
+    return embed(embedding, images, description=f"embedding {what} with {embedding.name}")
+
+
+def _score(side: _Side, features: Tensor) -> dict[str, Any]:
+    made = summarize(features)
+    found = side.neighbours.score(features, errors=False)
+    return {
+        "fid": frechet_distance(made, side.training)[0],
+        "fid, held out": frechet_distance(made, side.held_out)[0],
+        "recall": found["recall"].values["all"],
+        "coverage": found["coverage"].values["all"],
+        "trace": float(made.trace() / side.training.trace()),
+    }
