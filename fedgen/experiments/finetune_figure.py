@@ -1,0 +1,93 @@
+"""Figures of `fid_finetune`: scores along the steps of fine-tuning, and the same images as they change."""
+
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedgen.experiments.finetune_arms import ALL, ARMS, BOTH, FIRST
+from fedgen.experiments.results import save_figure
+
+CURVES, GRID = "fid_finetune.png", "tracked_images.png"
+COLOURS = {ALL: "#1f5fa8", FIRST: "#3a8a3a", BOTH: "#c4560b"}
+MARKERS = {ALL: "o", FIRST: "s", BOTH: "^"}
+PANELS = {"fid, held out": "FID to held-out images", "coverage": "coverage of held-out images"}
+
+
+def draw_curves(rows: Mapping[str, Any], floor: Mapping[str, Mapping[str, float]], path: Path) -> Path:
+    """For each embedding FID and coverage against the part of the steps taken: each seed, and their mean.
+
+    Args:
+        rows: as `fid_finetune.rows_of` gives them.
+        floor: embedding -> score -> what real images score.
+        path: of the PNG.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    embeddings = list(floor)
+    figure = Figure(figsize=(3.4 * len(embeddings), 5.6), layout="constrained")
+    panels = figure.subplots(len(PANELS), len(embeddings), sharex=True)
+    for line, score in zip(panels, PANELS):
+        for axes, embedding in zip(line, embeddings):
+            for arm in ARMS:
+                _draw_arm(axes, rows[arm], arm, embedding, score)
+            axes.axhline(floor[embedding][score], color="black", linestyle=":", linewidth=1.2)
+            axes.set_ylim(bottom=0)
+            axes.grid(alpha=0.25)
+            axes.tick_params(labelsize=9)
+    for axes, embedding in zip(panels[0], embeddings):
+        used = [arm for arm in ARMS if embedding in ARMS[arm]]
+        note = "nothing trained on it" if not used else "all trained on it" if len(used) == len(ARMS) else ""
+        axes.set_title(f"{embedding}\n{note or 'trained on: ' + ', '.join(used)}", fontsize=10)
+    for axes in panels[-1]:
+        axes.set_xlabel("part of the steps", fontsize=10)
+    for line, title in zip(panels, PANELS.values()):
+        line[0].set_ylabel(title, fontsize=10)
+    handles = [
+        Line2D([], [], color=COLOURS[arm], marker=MARKERS[arm], markersize=4, label=f"{arm} ({max(rows[arm])} steps)")
+        for arm in ARMS
+    ]
+    handles.append(Line2D([], [], color="black", linestyle=":", label="real images"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=10, frameon=False)
+    figure.suptitle("Generators fine-tuned on FID alone", fontsize=12)
+    return save_figure(figure, path)
+
+
+def _draw_arm(axes: Any, states: Mapping[int, Any], arm: str, embedding: str, score: str) -> None:
+    last = max(states)
+    part = [steps / last for steps in states]
+    seeds = list(zip(*([one[embedding][score] for one in states[steps]] for steps in states)))
+    for values in seeds:
+        axes.plot(part, values, color=COLOURS[arm], alpha=0.3, linewidth=0.8)
+    means = [statistics.mean(values) for values in zip(*seeds)]
+    dashed = "-" if embedding in ARMS[arm] else "--"
+    axes.plot(part, means, dashed, color=COLOURS[arm], marker=MARKERS[arm], markersize=4, linewidth=1.8)
+
+
+def draw_grid(pictures: Mapping[str, Mapping[int, Tensor]], path: Path) -> Path:
+    """Images of the same latents along the steps: a block for each arm, a row for each step, a column for each latent.
+
+    Args:
+        pictures: arm -> steps -> uint8 images [columns, C, H, W].
+        path: of the PNG.
+    """
+    from matplotlib.figure import Figure
+
+    rows = max(len(states) for states in pictures.values())
+    columns = len(next(iter(next(iter(pictures.values())).values())))
+    figure = Figure(figsize=(0.62 * columns * len(pictures) + 1, 0.62 * rows + 1), layout="constrained")
+    blocks: Any = figure.subfigures(1, len(pictures), wspace=0.04)
+    for block, (arm, states) in zip(blocks, pictures.items()):
+        block.suptitle(f"{arm}\nFID in {' and '.join(ARMS[arm])}", fontsize=10)
+        panels = block.subplots(rows, columns, squeeze=False, gridspec_kw={"wspace": 0.05, "hspace": 0.05})
+        for line, (steps, images) in zip(panels, states.items()):
+            for axes, image in zip(line, images):
+                axes.imshow(image.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=255)
+                axes.set_xticks([])
+                axes.set_yticks([])
+            line[0].set_ylabel(f"{steps}", rotation=0, ha="right", va="center", fontsize=9)
+    figure.supxlabel("one latent a column; at the left, steps of fine-tuning", fontsize=9)
+    return save_figure(figure, path)
