@@ -221,3 +221,17 @@ def test_help_explains_both_forms(root, capsys):
     with pytest.raises(SystemExit):
         main(["evaluate", "--clients", "a", "--help"])
     assert "run [embeddings]" not in capsys.readouterr().out
+
+
+def test_scores_that_a_generator_was_trained_on_are_marked_where_its_maker_says_so(root, capsys):
+    assert against_clients("--optimised_on", "pixels", "--output", "marked.json") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fid *" in out
+    assert "look at another embedding" in out
+    records = json.loads(Path("marked.json").read_text())["records"]
+    assert all(record["optimised_on"] == ["pixels"] for record in records)
+    assert against_clients("--optimised_on", "vgg16", "--output", "other.json") == 0
+    assert "*" not in capsys.readouterr().out
+    reference = client_paths(Path())[0]
+    assert evaluate("--reference", reference, "--embedding", "pixels", "--optimised_on", "pixels", "--overwrite") == 0
+    assert "fid *" in " ".join(capsys.readouterr().out.split())

@@ -8,10 +8,9 @@ from typing import Any
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of
-from fedgen.evaluation.marks import explained
 from fedgen.evaluation.stored_table import best_first
 from fedgen.evaluation.table import format_value
-from fedgen.figures.curves import COLOURS, finite
+from fedgen.figures.curves import COLOURS, finite, remarks
 from fedgen.files import atomic_write
 
 NAMED = 40  # clients; more are drawn without their names
@@ -55,7 +54,7 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     bars = "; bars and bands: two standard errors" if first.per_client_errors else ""
     clients = "1 client" if len(order) == 1 else f"{len(order)} clients"
     title = f"{made} {clients}\nembedding: {first.embedding}{bars}"
-    figure.suptitle("\n".join([title, *explained(averages)]), fontsize=11)
+    figure.suptitle("\n".join([title, *remarks(averages, figure)]), fontsize=11)
     with atomic_write(path) as file, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # names in scripts that the font lacks show as boxes
         figure.savefig(file, format="png", dpi=130)

@@ -1,6 +1,7 @@
 """Scores over rounds, and avg against all, in one figure."""
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of, title_of
 from fedgen.evaluation.marks import explained, marked
+from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.files import atomic_write
 
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
@@ -41,7 +43,7 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
         _draw_scatter(right, own, score)
     axes[-1][0].set_xlabel("round")
     title = f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}"
-    figure.suptitle("\n".join([title, *explained(shown)]), fontsize=11)
+    figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
     with atomic_write(path) as file:
         figure.savefig(file, format="png", dpi=130)
     return Path(path)
@@ -83,6 +85,13 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
     for label, aggregate in ((axes.set_xlabel, "avg"), (axes.set_ylabel, "all")):
         label(marked(f"{title_of(score)} {aggregate}", records))
     axes.grid(alpha=0.25)
+
+
+def remarks(records: Sequence[ScoreRecord], figure: Any) -> list[str]:
+    """Lines for a figure's title, as long as it is wide: how models sampled, and what marks of scores mean."""
+    said = sorted({say_sampling(record.sampling) for record in records if not record.is_floor} - {""})
+    width = int(11 * figure.get_figwidth())  # characters of the titles' size
+    return [line for text in [*said, *explained(records)] for line in textwrap.wrap(text, width)]
 
 
 def finite(error: float | None) -> float:

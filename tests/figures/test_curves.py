@@ -65,3 +65,27 @@ def test_each_axis_says_which_way_is_better(tmp_path, monkeypatch):
         "Precision (higher is better)",
         "Memorisation (0.5: no memory)",
     ]
+
+
+def test_marks_and_sampling_settings_are_explained_above_the_panels(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    titles = []
+    real = Figure.suptitle
+    monkeypatch.setattr(Figure, "suptitle", lambda self, text, **o: titles.append(text) or real(self, text, **o))
+    used = {"optimised_on": ["pixels"], "sampling": {"solver": "ddim", "steps": 50}}
+    draw_curves([record(**used), record(generator="floor")], tmp_path / "a.png")
+    draw_curves([record()], tmp_path / "b.png")
+    assert "sampled with solver ddim, steps 50\n*: a training loss used this embedding" in titles[0]
+    assert "*" not in titles[1]
+
+
+def test_the_axes_of_marked_scores_are_marked(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    labels = []
+    for name in ("set_xlabel", "set_ylabel"):
+        real = getattr(Axes, name)
+        monkeypatch.setattr(Axes, name, lambda self, text, real=real, **o: labels.append(text) or real(self, text, **o))
+    draw_curves([record(optimised_on=["pixels"]), record(generator="floor", round=None)], tmp_path / "a.png")
+    assert {"FID * (lower is better)", "FID avg *", "FID all *"} <= set(labels)
