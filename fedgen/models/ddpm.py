@@ -74,15 +74,11 @@ class DDPM(RoundClock):
         gradient_checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        _require(lr > 0, f"lr={lr}: the learning rate is positive")
-        _require(warmup >= 0, f"warmup={warmup}: count iterations from 0")
-        _require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay={ema_decay}: the decay lies in [0, 1)")
-        _require(0 <= label_dropout <= 1, f"label_dropout={label_dropout}: a probability lies in [0, 1]")
+        _check_ranges(lr, warmup, ema_decay, label_dropout)
         if pretrained is not None:
-            found = _take_pretrained(pretrained, network, schedule, prediction)
-            network, schedule, prediction = found
-        _require(network is not None, "DDPM needs a network, or the name of a pretrained one")
-        assert network is not None  # checked above
+            network, schedule, prediction = _take_pretrained(pretrained, network, schedule, prediction)
+        if network is None:
+            raise ValueError("DDPM needs a network, or the name of a pretrained one")
         self.network = build(network, "network")
         self.image_shape, self.num_classes, self.null_label = _shape_and_labels(self.network)
         self.diffusion = Diffusion(_made(schedule, NoiseSchedule, "kind"), prediction or "epsilon")
@@ -146,11 +142,11 @@ class DDPM(RoundClock):
         self._predict = torch.compile(self.network.forward) if self.compile_steps else None
 
     def on_fit_start(self) -> None:
-        """Says what a round sends, under a strategy that exchanges."""
-        if (exchange := getattr(self.trainer.strategy, "exchange", None)) is not None:
-            whole = sum(p.numel() * p.element_size() for p in self.network.parameters())
-            sent = exchange.num_bytes
-            rank_zero_info(f"each round sends {sent / 1e6:.2f} MB per client, of {whole / 1e6:.2f} MB in all")
+        """Says how little of the network its adapters are."""
+        if self.lora is not None:
+            sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in self.network.parameters()]
+            trained, whole = sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
+            rank_zero_info(f"adapters alone train: {trained / 1e6:.3g} MB of the network's {whole / 1e6:.3g} MB")
 
     def teardown(self, stage: str) -> None:
         """Lets go of the compiled network."""
@@ -360,6 +356,13 @@ class DDPM(RoundClock):
         read_adapters(_adapted(self.network), folder)
         if self.network_ema is not None:
             read_adapters(_adapted(self.network_ema.network), folder)
+
+
+def _check_ranges(lr: float, warmup: int, ema_decay: float | None, label_dropout: float) -> None:
+    _require(lr > 0, f"lr={lr}: the learning rate is positive")
+    _require(warmup >= 0, f"warmup={warmup}: count iterations from 0")
+    _require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay={ema_decay}: the decay lies in [0, 1)")
+    _require(0 <= label_dropout <= 1, f"label_dropout={label_dropout}: a probability lies in [0, 1]")
 
 
 def _take_pretrained(name: str, network: Any, schedule: Any, prediction: Any) -> tuple[Any, Any, Any]:

@@ -194,6 +194,26 @@ def test_computing_activations_twice_trains_to_the_same_weights(make_ddpm, fit):
     assert torch.allclose(weights(one.network), weights(two.network), atol=1e-6)
 
 
+@pytest.mark.slow
+def test_compiled_steps_train_to_the_same_weights_under_the_same_names(make_ddpm, fit, monkeypatch):
+    """By the compiler's own tracing of forward and backward pass, without the C++ at its end."""
+    real, made = torch.compile, []
+
+    def trace(function):
+        made.append(real(function, backend="aot_eager"))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "compile", trace)
+    plain, compiled = make_ddpm(), make_ddpm(compile=True)
+    for module in (plain, compiled):
+        torch.manual_seed(1)
+        fit(module, batches=2)
+    assert len(made) == 1
+    assert compiled.state_dict().keys() == plain.state_dict().keys()
+    assert torch.allclose(weights(compiled.network), weights(plain.network), atol=1e-5)
+    assert torch.allclose(compiled.sample(2, seeded()), plain.sample(2, seeded()), atol=1e-3)
+
+
 # ---- sampling ----
 
 

@@ -116,4 +116,6 @@ def test_of_an_adapted_network_adapters_alone_travel_and_the_bytes_are_told(make
     assert exchange.num_bytes == 4 * sum(p.numel() for p in adapters.values())
     assert all(torch.equal(p, frozen[name]) for name, p in module.network.named_parameters() if name in frozen)
     whole = 4 * sum(p.numel() for p in module.network.parameters())
-    assert f"sends {exchange.num_bytes / 1e6:.2f} MB per client, of {whole / 1e6:.2f} MB in all" in caplog.text
+    sent = f"{exchange.num_bytes / 1e6:.3g} MB"
+    assert f"each client sends {sent} a round" in caplog.text
+    assert f"adapters alone train: {sent} of the network's {whole / 1e6:.3g} MB" in caplog.text
