@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from fedgen.losses import EmbeddedLoss
 from fedgen.models.adversarial import AdversarialLoss
-from fedgen.models.conditioning import critic_function, generate
+from fedgen.models.conditioning import AtPositions, critic_function, generate
 from fedgen.models.game_checks import check_images, check_pair
 from fedgen.models.game_totals import GameTotals
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator, require
@@ -190,11 +190,11 @@ class GAN(LatentGenerator):
         generator_optimizer, critic_optimizer = optimizers
         by_server = self.generator_trained_by == "server"
         with torch.no_grad(), keeping_buffers(self.generator) if by_server else nullcontext():
-            fake = generate(self.generator, self._draw_latents(len(real)), labels)
+            fake = generate(self.generator, self._latents(len(real)), labels)
         require_shape(real, fake.shape[1:], "the generator")
         terms = self.loss.critic_loss(critic_function(self.critic, len(real), labels), real, fake)
         self.manual_backward(terms.loss, inputs=self._start_step(critic_optimizer))
-        self._finish_step(critic_optimizer)
+        critic_optimizer.step()
         self._totals.add_critic(terms)
         self._largest_batch = max(self._largest_batch, len(real))
         if not by_server and (self.iteration(batch_idx) + 1) % self.n_critic == 0:
@@ -202,7 +202,7 @@ class GAN(LatentGenerator):
 
     def _generator_step(self, optimizer: Any, count: int, labels: Tensor | None) -> None:
         """One step of the generator on so many images; its loss goes to the totals, that of second passes left out."""
-        fake = generate(self.generator, self._draw_latents(count), labels)
+        fake = generate(self.generator, self._latents(count), labels)
         adversarial = self.loss.generator_loss(critic_function(self.critic, count, labels), fake)
         loss, separate = adversarial, [extra for extra in self.embedded_losses if extra.separate]
         for extra in self.generator_losses:
@@ -213,21 +213,30 @@ class GAN(LatentGenerator):
         own = self._start_step(optimizer)
         self.manual_backward(loss, inputs=own)
         for extra in separate:
-            generator, inputs = self._draw(extra.num_images or count)
+            generator, inputs = self._second_pass(extra.num_images or count)
             for part in extra.backward_parts(generator, inputs, adversarial.detach()):
                 self.manual_backward(part, inputs=own)
-        self._finish_step(optimizer)
+        optimizer.step()
         self._totals.add_generator(loss.detach())
+
+    def _second_pass(self, count: int) -> tuple[nn.Module, Tensor]:
+        """A generator for a score's own images, and its inputs, one an image."""
+        latents, labels = self._latents(count), self._draw_labels(count)
+        if labels is None:
+            return self.generator, latents
+        return AtPositions(self.generator, latents, labels), torch.arange(count, device=latents.device)
+
+    def _latents(self, count: int) -> Tensor:
+        like = next(self.generator.parameters())
+        return torch.randn(count, self.latent_dim, device=like.device, dtype=like.dtype)
+
+    def _draw_labels(self, count: int) -> Tensor | None:
+        return None if self.label_frequencies is None else self.label_frequencies.draw(count).to(self.device)
 
     def _start_step(self, optimizer: Any) -> list[Tensor]:
         """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""
         optimizer.zero_grad()
         return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-
-    def _finish_step(self, optimizer: Any) -> None:
-        optimizer.step()
-        # autocast keeps half-precision copies of weights, and would go on with those of before the step
-        torch.clear_autocast_cache()
 
     def on_round_end(self, iterations: int) -> None:
         """Lets the server train its generator, and moves the average of its weights by ema_decay ** iterations."""

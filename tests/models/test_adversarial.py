@@ -1,7 +1,12 @@
+import math
+
 import pytest
 import torch
+from torch import nn
 
-from fedgen.models.adversarial import WassersteinGP, gradient_penalty
+from fedgen.models import Hinge, NonSaturating, WassersteinGP
+from fedgen.models.adversarial import gradient_penalty
+from fedgen.models.networks import SmallCritic
 
 
 def linear_critic(weights):
@@ -74,3 +79,75 @@ def test_a_generator_under_mixed_precision_makes_images_of_another_type():
     real, fake = torch.zeros(2, 1, 1, 2), torch.ones(2, 1, 1, 2, dtype=torch.bfloat16)
     terms = WassersteinGP(1.0).critic_loss(linear_critic(weights), real, fake)
     assert terms.loss.item() == pytest.approx(16.0 + 7.0)  # (5 - 1)^2 - (0 - 7)
+
+
+def scores(images):
+    return images.flatten(1).sum(1)
+
+
+def images_of(*values):
+    return torch.tensor(values, dtype=torch.float32).view(-1, 1, 1, 1).requires_grad_()
+
+
+def test_hinge_losses_by_hand_and_only_scores_inside_the_margin_pull():
+    real, fake = images_of(0.5, 3.0), images_of(-2.0, 0.25)
+    terms = Hinge().critic_loss(scores, real, fake)
+    # real: max(0, 0.5), max(0, -2); fake: max(0, -1), max(0, 1.25)
+    assert terms.loss.item() == pytest.approx(0.5 / 2 + 1.25 / 2)
+    assert terms.gap.item() == pytest.approx(1.75 + 0.875)
+    gradients = torch.autograd.grad(terms.loss, [real, fake])
+    assert [gradient.flatten().tolist() for gradient in gradients] == [[-0.5, 0.0], [0.0, 0.5]]
+    loss = Hinge().generator_loss(scores, fake)
+    assert loss.item() == pytest.approx(0.875)
+    assert torch.autograd.grad(loss, fake)[0].flatten().tolist() == [-0.5, -0.5]
+
+
+def test_non_saturating_losses_are_cross_entropies_of_the_score_as_logit():
+    real, fake = images_of(1.0, -2.0), images_of(0.5, 4.0)
+
+    def probability(score):
+        return 1 / (1 + math.exp(-score))
+
+    terms = NonSaturating().critic_loss(scores, real, fake)
+    expected = -sum(math.log(probability(score)) for score in (1.0, -2.0)) / 2
+    expected -= sum(math.log(1 - probability(score)) for score in (0.5, 4.0)) / 2
+    assert terms.loss.item() == pytest.approx(expected)
+    assert terms.gap.item() == pytest.approx(-0.5 - 2.25)
+    assert not terms.gap.requires_grad
+    loss = NonSaturating().generator_loss(scores, fake)
+    assert loss.item() == pytest.approx(-sum(math.log(probability(score)) for score in (0.5, 4.0)) / 2)
+    slopes = torch.autograd.grad(loss, fake)[0].flatten().tolist()
+    assert slopes == pytest.approx([-(1 - probability(score)) / 2 for score in (0.5, 4.0)])
+
+
+def test_non_saturating_losses_are_finite_for_any_score():
+    terms = NonSaturating().critic_loss(scores, images_of(-1e4), images_of(1e4))
+    assert terms.loss.item() == pytest.approx(2e4)
+    assert NonSaturating().generator_loss(scores, images_of(-1e4)).item() == pytest.approx(1e4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_penalty_under_autocast_is_that_of_full_precision(dtype):
+    torch.manual_seed(0)
+    critic = SmallCritic(width=32)
+    real, fake = torch.rand(8, 1, 8, 8), torch.rand(8, 1, 8, 8)
+
+    def gradients(**autocast):
+        critic.zero_grad()
+        torch.manual_seed(1)
+        with torch.autocast("cpu", **autocast):
+            critic(real)  # casts that autocast keeps must not be taken for the weights
+            penalty = gradient_penalty(critic, real, fake)
+        penalty.backward()
+        return penalty.detach(), torch.cat([p.grad.flatten() for p in critic.parameters() if p.grad is not None])
+
+    expected, found = gradients(enabled=False), gradients(dtype=dtype)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("game", [WassersteinGP(3.0), Hinge(), NonSaturating()])
+def test_a_game_keeps_its_settings_as_plain_types(game):
+    assert type(game)(**game.settings).settings == game.settings
+    assert isinstance(game.penalises_slopes, bool)
+    assert not isinstance(game, nn.Module)

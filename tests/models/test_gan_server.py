@@ -1,0 +1,136 @@
+"""Discriminators trained by the clients and the generator by the server."""
+
+import pytest
+import torch
+
+from fedgen.federated import FedAvgStrategy
+from fedgen.losses import EmbeddedLoss
+from fedgen.models import GAN, Hinge, WassersteinGP
+from fedgen.models.networks import SmallCritic, SmallGenerator
+from fedgen.seeds import seed_all
+from tests.losses.simple import MeanLoss, two_numbers
+from tests.models.test_gan_games import make_conditional, train
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
+
+
+def make(**arguments):
+    torch.manual_seed(0)
+    networks = {"generator": SmallGenerator(latent_dim=3, width=4), "critic": SmallCritic(width=4)}
+    options = {"loss": Hinge(), "n_critic": 2, "lr": 0.01, "generator_trained_by": "server", **arguments}
+    return GAN(**networks, **options)
+
+
+def federate(module, tmp_path, epochs, interval=4, ckpt_path=None, **options):
+    strategy = FedAvgStrategy(interval, seed=0, **options)
+    return train(module, tmp_path, epochs, strategy=strategy, ckpt_path=ckpt_path)
+
+
+def copied(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+def test_clients_train_the_critic_and_the_server_its_generator_against_the_merged_one(tmp_path, mode):
+    """A round of each turn is followed, after merging, by the plain steps of one Adam, whatever clients' Adams do."""
+    module = make()
+    rounds = []
+
+    class Watched(FedAvgStrategy):
+        def _end_turn(self, turn):
+            rounds.append(copied(module))
+            super()._end_turn(turn)
+
+        def _call_round_end(self):
+            rounds.append(copied(module))
+            super()._call_round_end()
+            rounds.append(copied(module))
+
+    before = copied(module)
+    train(module, tmp_path, epochs=2, strategy=Watched(4, seed=0, optimizer_state=mode))
+    first = rounds[:10]
+    for state in first:
+        for name, value in state.items():  # weights, statistics and counters
+            if name.startswith("generator."):
+                assert torch.equal(value, before[name])
+    assert len({tuple(state["critic.body.1.bias"].tolist()) for state in first}) == 10
+
+    twin = make()
+    stepping = torch.optim.Adam(twin.generator.parameters(), lr=0.01, betas=(0.0, 0.9))
+    for round, (merged, done) in enumerate([(rounds[10], rounds[11]), (rounds[22], rounds[23])]):
+        twin.critic.load_state_dict(
+            {n.removeprefix("critic."): v for n, v in merged.items() if n.startswith("critic.")}
+        )
+        seed_all(0, "server", round)
+        for _ in range(2):  # 4 iterations of a client, n_critic 2
+            stepping.zero_grad()
+            loss = -twin.critic(twin.generator(torch.randn(8, 3))).mean()
+            loss.backward(inputs=list(twin.generator.parameters()))
+            stepping.step()
+        for name, value in twin.generator.state_dict().items():
+            assert torch.equal(value, done[f"generator.{name}"]), name
+
+
+def test_the_generator_does_not_travel(tmp_path):
+    trainer = federate(make(), tmp_path, 1)
+    assert trainer.strategy.exchange.shared.keys() == trainer.strategy.exchange.live.keys()
+    assert all(name.startswith("critic.") for name in trainer.strategy.exchange.live)
+
+
+@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+def test_a_resumed_run_ends_with_the_same_weights_and_the_same_adam(tmp_path, mode):
+    def build():
+        loss = EmbeddedLoss(MeanLoss(), [two_numbers()])
+        return make(ema_decay=0.9, generator_losses=[loss])
+
+    whole, first, second = build(), build(), build()
+    trainer = federate(whole, tmp_path, 4, optimizer_state=mode)
+    path = tmp_path / "half.ckpt"
+    federate(first, tmp_path, 2, optimizer_state=mode).save_checkpoint(path)
+    again = federate(second, tmp_path, 4, ckpt_path=path, optimizer_state=mode)
+    for name, value in whole.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+    for ours, theirs in zip(trainer.optimizers[0].state.values(), again.optimizers[0].state.values()):
+        assert int(ours["step"]) == 4 * 2
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_what_the_servers_losses_remember_is_the_servers(tmp_path):
+    """Scores of the server's steps, on as many images as the clients' batches: 3 rounds of 2 steps of 8."""
+    module = make(generator_losses=[EmbeddedLoss(MeanLoss("own"), [two_numbers()])])
+    trainer = federate(module, tmp_path, 3)
+    assert not trainer.strategy.exchange.personal
+    assert float(module.embedded_losses[0].losses[0].seen) == 3 * 2 * 8
+    assert module.embedded_losses[0].losses[0].client is None
+    assert "mean_loss/two-numbers" in trainer.callback_metrics
+
+
+def test_without_a_federation_an_epoch_is_the_round(tmp_path):
+    module, before = make(loss=WassersteinGP(), ema_decay=0.5), copied(make(ema_decay=0.5))
+    trainer = train(module, tmp_path, iterations=5)
+    assert {"critic_loss", "critic_gap", "generator_loss"} <= trainer.callback_metrics.keys()
+    state = trainer.optimizers[0].state[module.generator.body[0].weight]
+    assert int(state["step"]) == 5 // 2
+    assert not torch.equal(module.generator.body[0].weight, before["generator.body.0.weight"])
+    average = module.generator_ema.network.body[0].weight
+    expected = 0.5**5 * before["generator.body.0.weight"] + (1 - 0.5**5) * module.generator.body[0].weight
+    assert torch.allclose(average, expected, atol=1e-6)
+
+
+def test_a_conditional_generator_is_trained_on_the_datas_labels(tmp_path):
+    module = make_conditional(n_critic=2, generator_trained_by="server")
+    before = copied(module)
+    train(module, tmp_path, strategy=FedAvgStrategy(4, seed=0))
+    assert not torch.equal(module.generator.start[0].bias, before["generator.start.0.bias"])
+
+
+def test_private_critics_have_no_merged_one(tmp_path):
+    with pytest.raises(ValueError, match=r"needs one merged critic, but personal=\['critic\.\*'\] keeps critics"):
+        federate(make(), tmp_path, 1, personal=["critic.*"])
+
+
+def test_rounds_too_short_for_a_step_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"a round has 4 iterations and n_critic=5.* never"):
+        federate(make(n_critic=5), tmp_path, 1)
+    with pytest.raises(ValueError, match="a round has 1 iterations and n_critic=2"):
+        train(make(), tmp_path, iterations=1)
