@@ -132,6 +132,7 @@ class Family:
         count = min(len(training), arms.lengths.images or len(training))
         self.num_images, self.held_out = count, held_out
         self.scores = ImageScores(training, held_out, [load_embedding(OPTIMISED), unrelated])
+        self.floor = {"samples": count, "real": len(training), "scores": self.scores.floor}
 
     def images(self, arm: str, path: Path, count: int | None = None) -> Tensor:
         """Samples uint8 [count, C, H, W] of a checkpoint, the same latents at every one; `num_images` by default."""

@@ -98,7 +98,7 @@ def _arms() -> list[str]:
 
 def _measure(study: Study, arms: Arms, family: Family, name: str, seeds: list[int]) -> None:
     """Scores of every kept checkpoint, the real floor, the flows' bits, and a grid of the first seed's last samples."""
-    study.step(f"floor of {name}", lambda: {"images": family.num_images, "scores": family.scores.floor})
+    study.step(f"floor of {name}", lambda: family.floor)
     found = {
         key_of(arm, seed, steps): (arm, path)
         for arm in FAMILIES[name]
@@ -149,7 +149,7 @@ def _table(name: str, compared: Mapping[str, Any], numbers: Mapping[str, Any], e
     count = len(compared[OPTIMISED]["fid"]["values"][control])
     table = Table(
         title=f"{name}: {treated} beside {control}, mean of {count} seed{'s' * (count > 1)}",
-        caption=f"{floor['images']} samples each; real: as many real images, scored against others",
+        caption=f"{floor['samples']} samples each; real: {floor['real']} real images, scored against as many others",
         caption_justify="left",
     )
     for heading in ("embedding", "score", control, treated, "difference (95 %)", "real"):

@@ -120,7 +120,8 @@ def test_actnorms_start_from_pooled_moments_as_they_would_from_the_images(digits
     by_moments.initialise_from(pooled_patches(by_moments, digits.split([100, 300])))
     for (name, one), other in zip(by_images.named_parameters(), by_moments.parameters()):
         torch.testing.assert_close(one, other, atol=0.05, rtol=0, msg=name)
-    assert by_images.initialised and by_moments.initialised
+    assert by_images.initialised
+    assert by_moments.initialised
     before = network(levels=3).bits_per_dim(digits_points).mean()
     assert by_moments.bits_per_dim(digits_points).mean() < before - 1
 

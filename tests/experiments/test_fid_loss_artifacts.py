@@ -1,0 +1,132 @@
+"""The GAN without its critic and the flow with FID, beside their controls: runs, scores, table and figure."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedgen.evaluation.checkpoints import checkpoint_name
+from fedgen.evaluation.rebuild import RECIPE, rebuild
+from fedgen.experiments import artifact_arms, fid_loss_artifacts
+from fedgen.experiments.artifact_arms import FAMILIES, FLOW, FLOW_FID, GAN, REMOVED, Arms, Lengths
+from fedgen.experiments.artifact_figure import curve_of
+from fedgen.experiments.fid_loss_artifacts import key_of, last_of
+from tests.experiments.tiny_runs import settings_of
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TINY = Lengths(before=4, after=4, gan_every=4, removed_every=2, flow=4, flow_every=2, images=30)
+
+
+@pytest.fixture
+def arms(tmp_path):
+    return Arms(tmp_path / "runs", RECIPES, TINY, split_seed=5)
+
+
+def pretend(training):
+    """A run folder as the training would leave it, with random weights in place of trained ones."""
+    given = settings_of(training)
+    recipe = yaml.safe_load(training.recipe.read_text()) | {"seed_everything": training.seed}
+    for key, value in given.items():
+        *path, last = key.removeprefix("--").split(".")
+        place = recipe
+        for name in path:
+            place = place.setdefault(name, {})
+        place[last] = yaml.safe_load(value)
+    training.folder.mkdir(parents=True)
+    (training.folder / RECIPE).write_text(yaml.safe_dump(recipe))
+    rounds = recipe["trainer"]["max_epochs"]
+    every = recipe["trainer"]["callbacks"][0]["init_args"]["every_n_rounds"]
+    for done in range(every, rounds + 1, every):
+        torch.manual_seed(100 * training.seed + done)
+        model, _ = rebuild(training.folder)
+        state = {
+            name: value + 0.01 * torch.randn_like(value) if value.is_floating_point() else value
+            for name, value in model.state_dict().items()
+        }
+        checkpoint = {"state_dict": state, "hyper_parameters": dict(model.hparams), "epoch": done - 1}
+        torch.save(checkpoint, training.folder / checkpoint_name(done - 1))
+    return training.folder
+
+
+def test_every_recipe_is_there_and_the_arms_of_a_family_differ_by_what_is_studied(arms):
+    gan, removed = (arms.training(arm, 0) for arm in (GAN, REMOVED))
+    plain, fid = (arms.training(arm, 0) for arm in (FLOW, FLOW_FID))
+    assert all(training.recipe.exists() for training in (gan, removed, plain, fid))
+    assert settings_of(removed)["--model.init_args.generator"] == str(gan.folder / "round=00003.ckpt")
+    assert settings_of(plain).items() - settings_of(fid).items() == {("--model.init_args.generator_losses", "null")}
+    assert {settings_of(one)["--data.init_args.seed"] for one in (gan, removed, plain, fid)} == {"5"}
+    recipes = [yaml.safe_load(one.recipe.read_text()) for one in (gan, removed)]
+    assert recipes[0]["data"] == recipes[1]["data"]
+    losses = [recipe["model"]["init_args"]["generator_losses"][0]["init_args"] for recipe in recipes]
+    assert losses[0]["loss"] == losses[1]["loss"]
+    assert losses[0]["embeddings"] == losses[1]["embeddings"]
+    settings = [recipe["model"]["init_args"] for recipe in recipes]
+    assert settings[0]["lr"] == settings[1]["lr"]
+    assert settings[0]["betas"] == settings[1]["betas"]
+
+
+def test_a_round_is_one_step_of_the_generator_with_and_without_its_critic(arms):
+    gan, removed = (yaml.safe_load(arms.training(arm, 0).recipe.read_text()) for arm in (GAN, REMOVED))
+    interval = gan["trainer"]["strategy"]["init_args"]["communication_interval"]
+    assert interval / gan["model"]["init_args"]["n_critic"] == 1
+    assert removed["trainer"]["strategy"]["init_args"]["communication_interval"] == 1
+    assert (arms.steps(GAN, 7), arms.steps(REMOVED, 3)) == (8, 8)
+
+
+def test_the_last_checkpoint_and_the_curve_are_found_by_arm_and_seed():
+    rows = {key_of(GAN, 1, 4): "a", key_of(GAN, 1, 8): "b", key_of(GAN, 10, 8): "c", key_of(REMOVED, 1, 8): "d"}
+    assert [last_of(rows, *which) for which in ((GAN, 1), (GAN, 10), (REMOVED, 1))] == ["b", "c", "d"]
+    curves = {key_of(GAN, 1, steps): {"pixels": {"fid, held out": steps / 10}} for steps in (12, 4)}
+    assert curve_of(curves, GAN, 1, "pixels") == [(4, 0.4), (12, 1.2)]
+
+
+def test_scores_table_and_figure_of_runs_that_were_never_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fid_loss_artifacts, "Lengths", lambda: TINY)
+    calls = []
+
+    def train(trainings, parallel):
+        calls.append([training.folder.name for training in trainings])
+        return [pretend(training) for training in trainings]
+
+    monkeypatch.setattr(fid_loss_artifacts, "train_all", train)
+    out = tmp_path / "out"
+    fid_loss_artifacts.fid_loss_artifacts(out, seeds=2, recipes=RECIPES)
+    assert [len(call) for call in calls] == [6, 2]
+    assert calls[1] == ["critic-removed-0", "critic-removed-1"]
+    numbers = json.loads((out / "results.json").read_text())["numbers"]
+    assert len(numbers["WGAN-GP + FID"]) == 2 * (2 + 2)
+    assert len(numbers["Glow"]) == 2 * (2 + 2)
+    assert set(numbers["bits per dimension"]) == {f"{arm}, seed {seed}" for arm in (FLOW, FLOW_FID) for seed in (0, 1)}
+    assert numbers["floor of Glow"]["samples"] == 30
+    row = numbers["compared"]["Glow"]["pixels"]["fid"]
+    assert row["difference"] == pytest.approx(
+        sum(b - a for a, b in zip(row["values"][FLOW], row["values"][FLOW_FID])) / 2
+    )
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("as expected") + printed.count("not seen") == 9
+    assert "proves little" in printed
+    assert (out / "fid_loss_artifacts.png").read_bytes().startswith(b"\x89PNG")
+    grids = [out / fid_loss_artifacts.grid_of(arm) for pair in FAMILIES.values() for arm in pair]
+    assert all(grid.exists() for grid in grids)
+    fid_loss_artifacts.fid_loss_artifacts(out, seeds=2, recipes=RECIPES)  # prints again, trains nothing
+    assert len(calls) == 2
+
+
+def test_no_seeds_and_the_optimised_embedding_are_refused_before_any_run(tmp_path):
+    with pytest.raises(ValueError, match="seeds=0"):
+        fid_loss_artifacts.fid_loss_artifacts(tmp_path, seeds=0)
+    with pytest.raises(ValueError, match="embedding='pixels' is the one that FID is optimised in"):
+        fid_loss_artifacts.fid_loss_artifacts(tmp_path, embedding="pixels")
+
+
+@pytest.mark.slow
+def test_the_recipes_run_whole(tmp_path, monkeypatch, capsys):
+    short = Lengths(before=2, after=1, gan_every=2, removed_every=1, flow=1, flow_every=1, images=30)
+    monkeypatch.setattr(fid_loss_artifacts, "QUICK", short)
+    fid_loss_artifacts.fid_loss_artifacts(tmp_path / "out", recipes=RECIPES, parallel=2, quick=True)
+    numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
+    assert set(numbers["WGAN-GP + FID"]) == {key_of(GAN, 0, 2), key_of(GAN, 0, 3), key_of(REMOVED, 0, 3)}
+    assert "mean of 1 seed " in " ".join(capsys.readouterr().out.split())
+    assert artifact_arms.OPTIMISED in numbers["floor of Glow"]["scores"]
