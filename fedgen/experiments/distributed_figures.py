@@ -55,7 +55,7 @@ def draw_toy(toy: Mapping[str, Mapping[str, Any]], path: Path) -> Path:
             f"optimum of {text}",
             (steps[-1], optimum),
             textcoords="offset points",
-            xytext=(0, 5),
+            xytext=(0, 8),
             ha="right",
             fontsize=9,
         )
