@@ -1,6 +1,7 @@
 """`fedgen fit` (LightningCLI) and the run folder it keeps."""
 
 import errno
+import inspect
 import logging
 import sys
 import warnings
@@ -215,7 +216,10 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def canonical(settings: Any) -> Any:
-    """The settings with each class under the name of its own module: one class may be listed in several."""
+    """The settings with each class under the name of its own module, as one class may be listed in several.
+
+    Arguments that a class has got since a recipe was kept have the values that it gives them.
+    """
     if isinstance(settings, list):
         return [canonical(item) for item in settings]
     if not isinstance(settings, dict):
@@ -223,7 +227,19 @@ def canonical(settings: Any) -> Any:
     found = {key: canonical(value) for key, value in settings.items()}
     if isinstance(path := found.get("class_path"), str) and isinstance(named := locate(path), type):
         found["class_path"] = f"{named.__module__}.{named.__qualname__}"
+        found["init_args"] = defaults_of(named) | (found.get("init_args") or {})
     return found
+
+
+def defaults_of(named: type) -> dict[str, Any]:
+    """A class's arguments that need not be given, those that it hands on to its parents too, as a recipe has them."""
+    found: dict[str, Any] = {}
+    for owner in named.__mro__:
+        parameters = inspect.signature(owner.__init__).parameters.values()  # type: ignore[misc]
+        found = {one.name: one.default for one in parameters if one.default is not one.empty} | found
+        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+            break
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def check_recipe(folder: Path, settings: dict[str, Any]) -> None:

@@ -121,6 +121,19 @@ def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
     assert "is finished: 2 rounds" in capsys.readouterr().out
 
 
+def test_an_argument_that_a_class_has_got_since_makes_no_other_recipe_unless_it_is_used(recipe, capsys):
+    fit(recipe)
+    kept = Path("checkpoints/tiny/recipe.yaml")
+    settings = yaml.safe_load(kept.read_text())
+    for name in ("betas", "ema_warmup"):
+        del settings["model"]["init_args"][name]
+    kept.write_text(yaml.safe_dump(settings))
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+    assert fit(recipe, "--model.init_args.ema_warmup", "true") == 2
+    assert "model.init_args.ema_warmup: False there, True now" in capsys.readouterr().err
+
+
 def test_going_on_from_a_last_checkpoint_that_is_not_there_is_an_error(recipe, capsys):
     assert fit(recipe, "--ckpt_path", "last") == 2
     assert "nothing to go on from" in capsys.readouterr().err
@@ -387,7 +400,8 @@ def test_every_recipe_parses(path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as caught:
         main(["fit", "--config", str(path), "--print_config"])
     assert caught.value.code == 0
-    assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == "fedgen.models.WGANGP"
+    given = yaml.safe_load(path.read_text())["model"]["class_path"]
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == given
 
 
 def start(recipe, folder, rounds):
