@@ -25,7 +25,7 @@ from fedgen.experiments.study import Study
 from fedgen.experiments.trained import RUNS, Plan, TrainedRun, protocol_of
 
 START = "start"
-ROWS, COLUMNS = 5, 8  # of an arm's grid of tracked images
+ROWS, COLUMNS = 5, 12  # of an arm's grid of tracked images
 CHANGES = ("fid", "fid, held out", "recall", "coverage", "trace")
 
 

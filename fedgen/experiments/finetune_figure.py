@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedgen.experiments.finetune_arms import ALL, ARMS, BOTH, FIRST
 from fedgen.experiments.results import save_figure
+from fedgen.images import tile
 
 CURVES, GRID = "fid_finetune.png", "tracked_images.png"
 COLOURS = {ALL: "#1f5fa8", FIRST: "#3a8a3a", BOTH: "#c4560b"}
 MARKERS = {ALL: "o", FIRST: "s", BOTH: "^"}
+SIDE = 32  # pixels that a small image is enlarged to
 PANELS = {"fid, held out": "FID to held-out images", "coverage": "coverage of held-out images"}
 
 
@@ -71,23 +74,23 @@ def draw_grid(pictures: Mapping[str, Mapping[int, Tensor]], path: Path) -> Path:
     """Images of the same latents along the steps: a block for each arm, a row for each step, a column for each latent.
 
     Args:
-        pictures: arm -> steps -> uint8 images [columns, C, H, W].
+        pictures: arm -> steps -> uint8 images [columns, C, H, W], of as many steps in each arm.
         path: of the PNG.
     """
     from matplotlib.figure import Figure
 
-    rows = max(len(states) for states in pictures.values())
-    columns = len(next(iter(next(iter(pictures.values())).values())))
-    figure = Figure(figsize=(0.62 * columns * len(pictures) + 1, 0.62 * rows + 1), layout="constrained")
-    blocks: Any = figure.subfigures(1, len(pictures), wspace=0.04)
-    for block, (arm, states) in zip(blocks, pictures.items()):
-        block.suptitle(f"{arm}\nFID in {' and '.join(ARMS[arm])}", fontsize=10)
-        panels = block.subplots(rows, columns, squeeze=False, gridspec_kw={"wspace": 0.05, "hspace": 0.05})
-        for line, (steps, images) in zip(panels, states.items()):
-            for axes, image in zip(line, images):
-                axes.imshow(image.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=255)
-                axes.set_xticks([])
-                axes.set_yticks([])
-            line[0].set_ylabel(f"{steps}", rotation=0, ha="right", va="center", fontsize=9)
-    figure.supxlabel("one latent a column; at the left, steps of fine-tuning", fontsize=9)
+    states = next(iter(pictures.values()))
+    rows, columns = len(states), len(next(iter(states.values())))
+    figure = Figure(figsize=(0.5 * columns + 1.2, len(pictures) * (0.5 * rows + 0.6)), layout="constrained")
+    panels = figure.subplots(len(pictures), 1, squeeze=False)[:, 0]
+    for axes, (arm, states) in zip(panels, pictures.items()):
+        sheet = tile(torch.cat(list(states.values())), columns, min_side=SIDE).permute(1, 2, 0).squeeze(-1)
+        axes.imshow(sheet.numpy(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        height = len(sheet) / rows
+        axes.set_yticks([(row + 0.5) * height for row in range(rows)], [str(steps) for steps in states], fontsize=10)
+        axes.set_xticks([])
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        axes.set_ylabel("steps", fontsize=10)
+        axes.set_title(f"{arm}: FID in {' and '.join(ARMS[arm])}", fontsize=11, color=COLOURS[arm], weight="bold")
     return save_figure(figure, path)

@@ -1,0 +1,230 @@
+"""Fine-tuning on FID alone: which runs are asked for, what is compared, and the whole from untrained weights."""
+
+import json
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from fedgen.embeddings import load_embedding
+from fedgen.evaluation.checkpoints import checkpoint_name
+from fedgen.experiments import fid_finetune as experiment
+from fedgen.experiments.fid_finetune import change, fid_finetune, outcomes, table_of
+from fedgen.experiments.finetune_arms import ALL, ARMS, BOTH, FIRST, NETWORK, PIXELS, Arms, images_of, tracked
+from fedgen.experiments.trained import Plan
+from fedgen.models import FineTuning
+from fedgen.models.networks import SmallGenerator
+from fedgen.models.networks.network import describe
+from tests.experiments.tiny_runs import settings_of, untrained, write_recipe
+
+JUDGE = "judge"
+
+
+def arms_of(folder, **options):
+    write_recipe(folder / "recipes")
+    (folder / "recipes" / "finetune_digits.yaml").write_text("model: {}")
+    plan = Plan((0, 1), runs=folder / "runs", recipes=folder / "recipes")
+    return Arms("digits", plan, **options)
+
+
+def save_generator(path, seed, width=4):
+    """A checkpoint as a fine-tuning leaves it, of random weights."""
+    torch.manual_seed(seed)
+    network = SmallGenerator(width=width)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {f"generator.{name}": value for name, value in network.state_dict().items()}
+    torch.save({"state_dict": state, "hyper_parameters": {"generator": describe(network)}}, path)
+    return network
+
+
+# ---- runs ----
+
+
+def test_an_arm_starts_from_the_last_checkpoint_of_its_gan_and_trains_its_layers_on_its_embeddings(tmp_path):
+    arms = arms_of(tmp_path)
+    base = arms.bases()[1]
+    asked = {arm: settings_of(arms.training(arm, base)) for arm in ARMS}
+    for given in asked.values():
+        assert given["--model.init_args.generator"] == str(base.folder / "last.ckpt")
+        assert (given["--data.init_args.held_out"], given["--data.init_args.seed"]) == ("0.5", "0")
+    assert {arm: json.loads(given["--model.init_args.layers"]) for arm, given in asked.items()} == {
+        ALL: ["*"], FIRST: ["body.0.*", "body.1.*"], BOTH: ["*"],
+    }  # fmt: skip
+    losses = {arm: json.loads(given["--model.init_args.generator_losses"]) for arm, given in asked.items()}
+    assert {arm: own[0]["init_args"]["embeddings"] for arm, own in losses.items()} == {
+        ALL: [PIXELS], FIRST: [PIXELS], BOTH: [PIXELS, NETWORK],
+    }  # fmt: skip
+    assert len({arms.training(arm, one).folder for arm in ARMS for one in arms.bases()}) == 6
+    assert {arms.training(arm, base).seed for arm in ARMS} == {1}
+
+
+def test_steps_are_spread_over_eight_checkpoints_and_the_start_is_the_gans(tmp_path):
+    arms = arms_of(tmp_path, steps=81)
+    base = arms.bases()[0]
+    given = settings_of(arms.training(ALL, base))
+    assert (given["--trainer.max_epochs"], given["--data.init_args.iterations"]) == ("8", "10")
+    states = arms.states(ALL, base)
+    assert list(states) == [0, 10, 20, 30, 40, 50, 60, 70, 80]
+    assert states[0] == base.folder / "last.ckpt"
+    assert states[20].name == checkpoint_name(1)
+
+
+def test_the_first_layers_patterns_match_the_generators_that_are_tuned():
+    from fedgen.experiments.finetune_arms import TUNINGS
+    from fedgen.models.networks import DCGANGenerator
+
+    for data, network in (("digits", SmallGenerator()), ("mnist5k", DCGANGenerator(channels=1, width=2))):
+        module = FineTuning(network, layers=TUNINGS[data].first)
+        trained = [name for name, parameter in module.generator.named_parameters() if parameter.requires_grad]
+        assert trained == [name for name, _ in network.named_parameters()][:3]  # weight, gain, bias
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": "celeba"}, "no recipe for data 'celeba'; choose one of"),
+        ({"data": "cifar10"}, "no fine-tuning for data 'cifar10'; choose one of digits, mnist5k"),
+        ({"embedding": PIXELS}, "embedding='pixels' is trained on; choose another"),
+        ({"steps": 7}, "all layers: 0 step.* at least 8"),
+        ({"seeds": 0}, "no seeds"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        fid_finetune(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+# ---- images ----
+
+
+def test_images_are_of_the_same_latents_whatever_the_checkpoint(tmp_path):
+    networks = [save_generator(tmp_path / f"{seed}.ckpt", seed) for seed in (1, 2)]
+    few, many = (images_of(tmp_path / "1.ckpt", count, seed=5) for count in (3, 10))
+    assert few.dtype == torch.uint8
+    assert torch.equal(few, many[:3])
+    assert not torch.equal(few, images_of(tmp_path / "2.ckpt", 3, seed=5))
+    assert not torch.equal(few, images_of(tmp_path / "1.ckpt", 3, seed=6))
+    assert networks[0].latent_dim == 32
+
+
+def test_tracked_states_are_the_first_the_last_and_evenly_between(tmp_path):
+    states = {}
+    for k in range(9):
+        save_generator(tmp_path / f"{k}.ckpt", k)
+        states[10 * k] = tmp_path / f"{k}.ckpt"
+    assert list(tracked(states, rows=5, columns=2, seed=0)) == [0, 20, 40, 60, 80]
+    assert list(tracked(dict(list(states.items())[:3]), rows=5, columns=2, seed=0)) == [0, 10, 20]
+
+
+# ---- what comes out ----
+
+
+def row(fid, held_out, trace=0.9):
+    return {"fid": fid, "fid, held out": held_out, "recall": 0.5, "coverage": 0.4, "trace": trace}
+
+
+def rows_with(own, unrelated):
+    """Every arm with the same two seeds, from lists of FID by state: where it was trained on, and elsewhere."""
+    states = {
+        10 * k: [{PIXELS: row(a + s, a + s), NETWORK: row(1, 1), JUDGE: row(b, b + s, 0.8 + s / 10)} for s in (0, 1)]
+        for k, (a, b) in enumerate(zip(own, unrelated))
+    }
+    return dict.fromkeys(ARMS, states)
+
+
+FLOOR = {PIXELS: row(1.5, 1.5), NETWORK: row(1, 1), JUDGE: row(1, 1)}
+
+
+def test_an_arm_that_games_its_embedding_is_told_from_one_that_does_not():
+    games = outcomes(rows_with((9, 5, 0.5), (9, 4, 6)), FLOOR, JUDGE)
+    assert [line.split(":")[0] for line in games[:4]] == ["as expected"] * 4
+    assert "better in pixels only: 5.5 to 1, but on held-out images in judge 4.5 to 6.5 (start: 9.5)" in games[2]
+    honest = outcomes(rows_with((9, 5, 2), (9, 4, 3)), FLOOR, JUDGE)
+    assert [line.split(":")[0] for line in honest[:4]] == ["as expected", "not seen", "not seen", "as expected"]
+
+
+def test_changes_are_paired_and_tables_mark_what_was_trained_on():
+    rows = rows_with((9, 5, 0.5), (9, 4, 6))
+    found = change(rows, ALL, JUDGE, "fid, held out")
+    assert found["difference"] == -3
+    assert found["interval"] == [-3, -3]
+    columns = {name: [str(cell) for cell in table_of(rows, FLOOR, name).columns[0].cells] for name in FLOOR}
+    assert columns[NETWORK][1:] == ["start", f"{ALL}, 20 steps", f"{FIRST}, 20 steps", f"{BOTH}, 20 steps *"]
+    assert [cell.endswith("*") for cell in columns[PIXELS]] == [False, False, True, True, True]
+    assert not any(cell.endswith("*") for cell in columns[JUDGE])
+
+
+# ---- all of it ----
+
+
+def test_it_scores_every_state_draws_both_figures_and_prints_again_from_its_file(tmp_path, monkeypatch, capsys):
+    """Trainings are replaced by generators of random weights; everything else is as it is run."""
+    write_recipe(tmp_path / "recipes")
+    trained = []
+
+    def train_all(trainings, parallel):
+        for training in trainings:
+            trained.append(training.folder.name)
+            if training.recipe.stem == "quickstart":
+                untrained(training)
+                save_generator(training.folder / "last.ckpt", training.seed)
+            else:
+                for k in range(2):
+                    save_generator(training.folder / checkpoint_name(k), 10 * len(trained) + k)
+
+    def pick(name, **options):
+        names = {NETWORK: 2, "mean": 1}
+        return load_embedding(name) if name == PIXELS else load_embedding(Means(names[name]), name=name)
+
+    monkeypatch.setattr(experiment, "train_all", train_all)
+    monkeypatch.setattr(experiment, "load_embedding", pick)
+    options = {"embedding": "mean", "recipes": tmp_path / "recipes", "quick": True}
+    fid_finetune(tmp_path / "out", **options)
+    first = capsys.readouterr().out
+    assert len(trained) == 1 + 3
+    stored = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert len(stored["numbers"]["scores"]) == 1 + 3 * 2
+    assert stored["settings"]["steps"] == {ALL: 40, FIRST: 40, BOTH: 4}
+    assert set(stored["numbers"]["floor"]) == {PIXELS, NETWORK, "mean"}
+    for name in ("fid_finetune.png", "tracked_images.png"):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+    trained.clear()
+    fid_finetune(tmp_path / "out", **options)
+    assert capsys.readouterr().out == first
+    assert trained == []
+
+
+class Means(nn.Module):
+    """Means of an image's columns, every `stride`-th."""
+
+    def __init__(self, stride):
+        super().__init__()
+        self.stride = stride
+
+    def forward(self, images):
+        return images.mean((1, 2))[:, :: self.stride]
+
+
+@pytest.mark.slow
+def test_the_recipe_fine_tunes_a_generator_from_the_command_line(tmp_path, monkeypatch):
+    from pathlib import Path
+
+    from fedgen.__main__ import main
+    from fedgen.evaluation import Run
+
+    recipe = Path("recipes/finetune_digits.yaml").absolute()
+    save_generator(tmp_path / "checkpoints" / "quickstart" / "last.ckpt", 0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["fedgen"])
+    evaluation = yaml.safe_load(recipe.read_text())["trainer"]["callbacks"]
+    evaluation[0]["init_args"] |= {"embeddings": ["pixels"], "num_images": 100, "every_n_rounds": 1}
+    Path("smaller.yaml").write_text(yaml.safe_dump({"trainer": {"callbacks": evaluation, "max_epochs": 2}}))
+    arguments = ["fit", "--config", str(recipe), "--config", "smaller.yaml", "--data.init_args.iterations", "10"]
+    assert main(arguments) == 0
+    records = [one for one in Run("checkpoints/finetune_digits").records if not one.is_floor]
+    assert {one.round for one in records} == {0, 1}
+    assert all(one.is_optimised for one in records)
+    first, last = (one.value for one in records if one.name == "fid_all" and one.split == "train")
+    assert last < first
