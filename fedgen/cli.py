@@ -23,10 +23,11 @@ from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgress
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import save_partition
 from fedgen.evaluation import Run, print_report
-from fedgen.evaluation.checkpoints import LAST, read_checkpoint
+from fedgen.evaluation.checkpoints import LAST
 from fedgen.evaluation.rebuild import PARTITION, RECIPE
 from fedgen.figures import draw_curves
 from fedgen.files import atomic_write, require_writable
+from fedgen.models.checkpoint_file import read_checkpoint
 
 CURVES = "curves.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}

@@ -291,19 +291,10 @@ def test_arguments_that_cannot_be_are_refused(arguments, message):
         make(**arguments)
 
 
-def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):
+def test_a_missing_checkpoint_is_named(tmp_path):
     (tmp_path / "other.ckpt").touch()
     with pytest.raises(FileNotFoundError, match=r"no checkpoint .*gan\.ckpt; checkpoints in that folder: other\.ckpt"):
         make(generator=str(tmp_path / "gan.ckpt"))
-    with pytest.raises(ValueError, match=r"other\.ckpt is damaged"):
-        make(generator=str(tmp_path / "other.ckpt"))
-    torch.save({"state_dict": {}, "hyper_parameters": {"lr": 1.0}}, tmp_path / "classifier.ckpt")
-    with pytest.raises(ValueError, match=r"classifier\.ckpt does not describe a generator"):
-        make(generator=str(tmp_path / "classifier.ckpt"))
-    description = {"class_path": "fedgen.models.networks.SmallGenerator", "init_args": {"width": 4}}
-    torch.save({"state_dict": {}, "hyper_parameters": {"generator": description}}, tmp_path / "empty.ckpt")
-    with pytest.raises(ValueError, match=r"empty\.ckpt: its weights do not fit"):
-        make(generator=str(tmp_path / "empty.ckpt"))
 
 
 def test_training_needs_losses_their_references_and_images_of_the_datas_shape(tmp_path):
