@@ -16,6 +16,7 @@ from fedgen.models.networks import SmallCritic, SmallGenerator
 from tests.losses.simple import MeanLoss, two_numbers
 
 FIRST = "body.0.*"
+ACCELERATORS = ["cpu", *(["gpu"] if torch.cuda.is_available() else [])]
 
 
 def network():
@@ -34,7 +35,7 @@ def make(**arguments):
     )
 
 
-def train(module, tmp_path, rounds=1, strategy=None, ckpt_path=None, **options):
+def train(module, tmp_path, rounds=1, strategy=None, ckpt_path=None, accelerator="cpu", **options):
     """Fits over digits with two classes a client: by FedAvg, or on the pooled data for strategy "auto"."""
     strategy = strategy or FedAvgStrategy(communication_interval=2, seed=0)
     more = {"iterations": 2} if strategy == "auto" else {}
@@ -42,7 +43,7 @@ def train(module, tmp_path, rounds=1, strategy=None, ckpt_path=None, **options):
     trainer = L.Trainer(
         strategy=strategy,
         max_epochs=rounds,
-        accelerator="cpu",
+        accelerator=accelerator,
         devices=1,
         logger=False,
         enable_checkpointing=False,
@@ -230,16 +231,18 @@ def test_a_loss_of_its_own_pass_makes_its_own_images_beside_the_shared_ones(tmp_
     assert own.losses[0].seen == 2 * 20
 
 
+@pytest.mark.parametrize("accelerator", ACCELERATORS)
 @pytest.mark.parametrize("chunk", [None, 8])
-def test_half_precision_trains_and_every_client_keeps_its_scaler_in_step(tmp_path, chunk):
+def test_half_precision_trains_and_every_client_keeps_its_scaler_in_step(tmp_path, chunk, accelerator):
     ends = []
     for precision in ("32", "bf16", "fp16"):
         module = make(generator_losses=[fid()], batch=20, chunk=chunk, layers=["body.6.*"])
         options = {"precision": "bf16-mixed"} if precision == "bf16" else {}
         if precision == "fp16":
-            scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-            options = {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)]}
-        metrics = train(module, tmp_path, rounds=10, **options).callback_metrics
+            device = "cuda" if accelerator == "gpu" else "cpu"
+            scaler = torch.amp.GradScaler(device, init_scale=2.0**12)
+            options = {"plugins": [MixedPrecision("16-mixed", device, scaler)]}
+        metrics = train(module, tmp_path, rounds=10, accelerator=accelerator, **options).callback_metrics
         assert torch.isfinite(weights(module.generator)).all()
         ends.append(float(metrics["fid_loss/pixels"]))
         if precision == "fp16":
