@@ -147,8 +147,12 @@ class GAN(LatentGenerator):
         self._totals = GameTotals()  # without those of a round that was cut short
         self.start_losses()
         if self.compiles:
-            for network in [self.generator] if self.loss.penalises_slopes else [self.generator, self.critic]:
-                network.compile()
+            self.compile_networks()
+
+    def compile_networks(self) -> None:
+        """Lets calls of the generator, and of the critic unless it is differentiated twice, run compiled."""
+        for network in [self.generator] if self.loss.penalises_slopes else [self.generator, self.critic]:
+            network.compile()
 
     def _check_roles(self) -> None:
         if self.generator_trained_by == "clients":
@@ -187,21 +191,31 @@ class GAN(LatentGenerator):
         """
         real, labels = batch[0], None if self.label_frequencies is None else batch[1]
         optimizers: Any = self.optimizers()
-        generator_optimizer, critic_optimizer = optimizers
+        self.critic_step(optimizers[1], real, labels)
+        self._largest_batch = max(self._largest_batch, len(real))
+        if self.generator_trained_by == "clients" and (self.iteration(batch_idx) + 1) % self.n_critic == 0:
+            self.generator_step(optimizers[0], len(real), labels)
+
+    def critic_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
+        """One step of the critic on real images, with labels int64 [N] if the model is conditional, and as many made.
+
+        Raises:
+            ValueError: if the images have another shape than the generator's.
+        """
         by_server = self.generator_trained_by == "server"
         with torch.no_grad(), keeping_buffers(self.generator) if by_server else nullcontext():
             fake = generate(self.generator, self._latents(len(real)), labels)
         require_shape(real, fake.shape[1:], "the generator")
         terms = self.loss.critic_loss(critic_function(self.critic, len(real), labels), real, fake)
-        self.manual_backward(terms.loss, inputs=self._start_step(critic_optimizer))
-        critic_optimizer.step()
+        self.manual_backward(terms.loss, inputs=self._start_step(optimizer))
+        optimizer.step()
         self._totals.add_critic(terms)
-        self._largest_batch = max(self._largest_batch, len(real))
-        if not by_server and (self.iteration(batch_idx) + 1) % self.n_critic == 0:
-            self._generator_step(generator_optimizer, len(real), labels)
 
-    def _generator_step(self, optimizer: Any, count: int, labels: Tensor | None) -> None:
-        """One step of the generator on so many images; its loss goes to the totals, that of second passes left out."""
+    def generator_step(self, optimizer: Any, count: int, labels: Tensor | None) -> None:
+        """One step of the generator on so many images, of labels int64 [count] if the model is conditional.
+
+        What is logged as its loss leaves out the losses of second passes.
+        """
         fake = generate(self.generator, self._latents(count), labels)
         adversarial = self.loss.generator_loss(critic_function(self.critic, count, labels), fake)
         loss, separate = adversarial, [extra for extra in self.embedded_losses if extra.separate]
@@ -253,7 +267,7 @@ class GAN(LatentGenerator):
             loss.start_turn(None)
         with self.trainer.precision_plugin.train_step_context():
             for _ in range(steps):
-                self._generator_step(optimizers[0], self._largest_batch, self._draw_labels(self._largest_batch))
+                self.generator_step(optimizers[0], self._largest_batch, self._draw_labels(self._largest_batch))
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rates, which mean rounds."""
