@@ -23,12 +23,11 @@ from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary, check_settings, check_trainer
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.exchange import Exchange, all_finite, describe_difference
+from fedgen.federated.federation_state import CHECKPOINT_KEY, pack_state, unpack_state
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.seeds import resolve, seed_all
-
-CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
 
 
 class FedAvgStrategy(DDPStrategy):
@@ -409,18 +408,13 @@ class FedAvgStrategy(DDPStrategy):
             rank_zero_warn(f"{filepath} is not written: checkpoints hold whole rounds, and this one is not finished")
             return
         if self._exchange is not None and "optimizer_states" in checkpoint:  # not save_weights_only
-            checkpoint[CHECKPOINT_KEY] = self._federation_state()
+            checkpoint[CHECKPOINT_KEY] = pack_state(self._memory, self._stateful)
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
-    def _federation_state(self) -> dict[str, Any]:
-        assert self._server_update is not None
-        return {
-            "version": CHECKPOINT_VERSION,
-            **self._memory.state_dict(),
-            "local": self._local.state_dict(),
-            "server_optimizer": self._server_update.state_dict(),
-            "algorithm": self.client_algorithm.state_dict(),
-        }
+    @property
+    def _stateful(self) -> dict[str, Any]:
+        """What a checkpoint holds of the federation beside the clients' memory."""
+        return {"local": self._local, "server_optimizer": self._server_update, "algorithm": self.client_algorithm}
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         try:
@@ -433,16 +427,5 @@ class FedAvgStrategy(DDPStrategy):
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         super().load_optimizer_state_dict(checkpoint)
-        state = checkpoint.get(CHECKPOINT_KEY)
-        if state is None:
-            return  # a checkpoint of ordinary training: the federation starts from its weights
-        if state["version"] != CHECKPOINT_VERSION:
-            raise MisconfigurationException(
-                f"the checkpoint's federation state has version {state['version']}, this release reads"
-                f" {CHECKPOINT_VERSION}; resume it with the release that wrote it"
-            )
-        assert self._server_update is not None
-        self._memory.load_state_dict(state, self.exchange)
-        self._local.load_state_dict(state["local"])
-        self._server_update.load_state_dict(state["server_optimizer"])
-        self.client_algorithm.load_state_dict(state["algorithm"])
+        if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
+            unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
