@@ -16,45 +16,54 @@ from fedgen.evaluation.splits import REPORT, SELECT
 from fedgen.experiments.paired import paired_difference
 from fedgen.experiments.results import save_figure, save_results
 from fedgen.experiments.runs import Training, train_all
-from fedgen.experiments.study import require_place
+from fedgen.experiments.study import FOLDER, folder_name, require_place
 
 ARMS = {"without": ("--model.init_args.generator_losses", "null"), "with": ()}
 IMAGES = {SELECT: "training images", REPORT: "held-out images"}
-FIGURE = "pairs.png"
+FIGURE, NAME = "pairs.png", "digits-fid-loss"
+QUICK_ROUNDS = 20
+QUICK = tuple(
+    text
+    for key, value in (("num_images", "100"), ("embeddings", "[pixels]"))
+    for text in (f"--trainer.callbacks.init_args.{key}", value)
+)
 
 
 def digits_fid_loss(
-    output: Path = Path("checkpoints/digits-fid-loss"),
+    output: Path | None = None,
     recipe: Path = Path("recipes/wgan_gp_digits_fid.yaml"),
     seeds: int = 5,
     rounds: int | None = None,
     parallel: int = 1,
+    seed: int = 0,
+    quick: bool = False,
 ) -> None:
     """Trains the recipe with and without its generator losses for each seed and compares the last checkpoints.
 
     Finished runs are kept and not run again; stopped ones go on.
 
     Args:
-        output: folder of the runs, results.json and pairs.png.
+        output: folder of the runs, results.json and pairs.png; checkpoints/digits-fid-loss by default.
         recipe: a recipe with `generator_losses`.
-        seeds: pairs of runs, with seeds 0, 1, ...; at least 2.
+        seeds: pairs of runs, at least 2.
         rounds: rounds of each run; the recipe's by default.
         parallel: runs at once.
+        seed: of the first pair; the others' follow it.
+        quick: two pairs of 20 rounds at most, scored by 100 images' pixels, to see that it runs.
     """
     if seeds < 2:
         raise ValueError(f"seeds={seeds}: a comparison needs at least 2 pairs")
-    require_place(output)
-    more = () if rounds is None else ("--trainer.max_epochs", str(rounds))
-    jobs = [
-        Training(recipe, folder_of(output, arm, seed), seed, (*ARMS[arm], *more))
-        for seed in range(seeds)
-        for arm in ARMS
-    ]
+    if quick:
+        seeds, rounds = 2, min(rounds or QUICK_ROUNDS, QUICK_ROUNDS)
+    settings: dict[str, Any] = {"recipe": str(recipe), "seeds": seeds, "rounds": rounds, "seed": seed, "quick": quick}
+    output = require_place(output or FOLDER / folder_name(NAME, settings))
+    more: tuple[str, ...] = () if rounds is None else ("--trainer.max_epochs", str(rounds))
+    more += QUICK if quick else ()
+    pairs = range(seed, seed + seeds)
+    jobs = [Training(recipe, folder_of(output, arm, one), one, (*ARMS[arm], *more)) for one in pairs for arm in ARMS]
     train_all(jobs, parallel)
-    numbers = compare(
-        {arm: [last_scores(folder_of(output, arm, seed), rounds) for seed in range(seeds)] for arm in ARMS}
-    )
-    save_results(output, "digits-fid-loss", {"recipe": str(recipe), "seeds": seeds, "rounds": rounds}, numbers)
+    numbers = compare({arm: [last_scores(folder_of(output, arm, one), rounds) for one in pairs] for arm in ARMS})
+    save_results(output, NAME, settings, numbers)
     console = Console()
     console.print(table_of(numbers))
     console.print("* trained on: its value proves little")

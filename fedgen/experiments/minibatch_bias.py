@@ -37,6 +37,7 @@ def minibatch_bias(
     queue: int = 2000,
     decay: float = 0.98,
     seed: int = 0,
+    quick: bool = False,
 ) -> None:
     """Trains the scale by each form of the loss and batch size; prints where it ends and what theory says of the first.
 
@@ -48,11 +49,14 @@ def minibatch_bias(
         queue: images of the queue.
         decay: of the EMA, a step.
         seed: of all draws.
+        quick: three batch sizes and 200 steps at most, to see that it runs.
     """
+    if quick:
+        batch_sizes, steps = batch_sizes[:3], min(steps, 200)
     settings: dict[str, Any] = {
         "dim": dim, "batch_sizes": list(batch_sizes), "steps": steps, "queue": queue, "decay": decay, "seed": seed,
     }  # fmt: skip
-    study = Study("minibatch-bias", output, settings)
+    study = Study("minibatch-bias", output, settings | ({"quick": True} if quick else {}))
     numbers = study.step("scales", lambda: measure(dim, batch_sizes, steps, queue, decay, seed))
     study.report([table_of(numbers)], draw(numbers, study.path(FIGURE)))
 

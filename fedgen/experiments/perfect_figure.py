@@ -17,12 +17,22 @@ GRIDS = {"checkpoint": "checkpoint.png", "class": "class.png"}
 CLASS_COLOUR, PAIR_COLOUR = "#c4560b", "#c0203a"
 
 
-def pair_table(rows: Rows, pair: Mapping[str, Any], real: str) -> Table:
-    """The pair's scores and the real floor's, avg and all, with the one of the pair that each prefers."""
+def pair_table(rows: Rows, pair: Mapping[str, Any], real: str, overlap: bool = False) -> Table:
+    """The pair's scores and the real floor's, avg and all, with the one of the pair that each prefers.
+
+    Args:
+        rows: scores of every generator.
+        pair: "checkpoint" and "class".
+        real: the real floor's name.
+        overlap: whether real images, the floor's too, are among those that clients are scored by.
+    """
     made, stored = rows[pair["checkpoint"]], rows[pair["class"]]
+    floor = (
+        "some of those that clients train on, below what new images score" if overlap else "a perfect generator's score"
+    )
     table = Table(
         title=f"A: {pair['checkpoint']}; B: {pair['class']}",
-        caption=f"± standard error over generated images; real: {real}, as many: a perfect generator's score",
+        caption=f"± standard error over generated images; real: {real}, as many: {floor}",
         caption_justify="left",
     )
     for heading in ("score", "A", "B", "prefers", "real"):

@@ -34,7 +34,8 @@ def perfect_generator(output: Path | None = None, overlap: bool = False, **optio
 
     Args:
         output: folder of results.json, perfect_generator.png and two grids of images.
-        overlap: takes the classes' images from those that clients train on, as the paper did.
+        overlap: takes the classes' images, and the real ones beside them, from those that clients train on, as the
+            paper did.
         options: the fields of `TrainedChoice`.
     """
     choice = TrainedChoice(by_network=True, output=output, **options)
@@ -47,7 +48,7 @@ def perfect_generator(output: Path | None = None, overlap: bool = False, **optio
     about = (
         f"pairs of one of {len(study.numbers['checkpoints'])} checkpoints and one of {len(classes_of(rows))} classes"
     )
-    tables = [pair_table(rows, pair, REAL), agreement_table(named, about)]
+    tables = [pair_table(rows, pair, REAL, overlap), agreement_table(named, about)]
     study.report([*tables, *expected(rows, found, pair, components)], draw(rows, pair, study, REAL))
 
 

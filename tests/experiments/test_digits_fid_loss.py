@@ -61,6 +61,19 @@ def test_the_recipe_runs_whole_in_both_arms(tmp_path, capsys):
     assert (tmp_path / "out" / "pairs.png").exists()
 
 
+@pytest.mark.slow
+def test_a_quick_run_has_two_short_pairs_in_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    digits_fid_loss(recipe=RECIPE, rounds=1, seed=5, quick=True, parallel=2)
+    folder = tmp_path / "checkpoints" / "digits-fid-loss-seed5-quick"
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {
+        "with-5", "with-6", "without-5", "without-6"
+    }  # fmt: skip
+    numbers = json.loads((folder / "results.json").read_text())["numbers"]
+    assert set(numbers) >= {"fid_all", "report/fid_all"}
+    assert all("pixels" in row["title"] for row in numbers.values())
+
+
 def test_a_run_of_another_length_is_not_taken_for_the_one_asked_for(tmp_path):
     append_records(tmp_path / SCORES_FILE, [record(1.0)])
     assert last_scores(tmp_path, rounds=2)["fid_all"].value == 1.0

@@ -34,3 +34,10 @@ def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(tmp_path, cap
     monkeypatch.setattr("fedgen.experiments.minibatch_bias.measure", None)
     run()
     assert capsys.readouterr().out == first
+
+
+def test_a_quick_run_takes_few_steps_in_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    minibatch_bias(dim=4, batch_sizes=(4, 6, 8, 10), steps=1000, queue=20, quick=True)
+    settings = json.loads((tmp_path / "checkpoints" / "minibatch-bias-quick" / "results.json").read_text())["settings"]
+    assert (settings["batch_sizes"], settings["steps"], settings["quick"]) == ([4, 6, 8], 200, True)

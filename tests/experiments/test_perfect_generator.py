@@ -90,6 +90,13 @@ def test_the_table_says_which_of_the_pair_each_score_prefers():
     table = pair_table(rows, pair, REAL)
     assert list(table.columns[0].cells)[:2] == ["FID all", "FID avg"]
     assert list(table.columns[3].cells)[:4] == ["A", "B", "A", "A"]
+    assert table.caption.endswith("as many: a perfect generator's score")
+
+
+def test_real_images_that_clients_train_on_are_no_perfect_generators_score():
+    rows, _, pair = found_in({"DDPM": (126.05, 63.99), CLASS: (119.06, 72.13)}, 1)
+    caption = pair_table(rows, pair, REAL, overlap=True).caption
+    assert caption.endswith("as many: some of those that clients train on, below what new images score")
 
 
 @pytest.fixture(scope="module")
