@@ -13,12 +13,11 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.embeddings import Embedding, load_embedding
-from fedgen.evaluation.rebuild import rebuild
+from fedgen.embeddings import load_embedding
 from fedgen.experiments.comparison import expectation
 from fedgen.experiments.finetune_arms import ARMS, NETWORK, PIXELS, Arms, images_of, tracked
 from fedgen.experiments.finetune_figure import CURVES, GRID, draw_curves, draw_grid
-from fedgen.experiments.image_scores import SCORES, TITLES, ImageScores
+from fedgen.experiments.image_scores import SCORES, TITLES, real_side
 from fedgen.experiments.paired import paired_difference
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
@@ -87,7 +86,8 @@ def fid_finetune(
         judge = load_embedding(embedding, weights=weights)
         train_all([base.training for base in bases], parallel)
         train_all([arms.training(arm, base) for base in bases for arm in ARMS], parallel)
-        scores, count = real_side(bases[0], [load_embedding(PIXELS), load_embedding(NETWORK), judge])
+        scores, held_out = real_side(bases[0].folder, [load_embedding(PIXELS), load_embedding(NETWORK), judge])
+        count = len(held_out)
         study.step("images", lambda: count)
         study.step("floor", lambda: scores.floor)
         study.each("scores", states, lambda path: scores.score(images_of(path, count, seed)), "generators")
@@ -100,14 +100,6 @@ def fid_finetune(
         tables.append(change_table(rows, embedding))
     tables += [*outcomes(rows, study.numbers["floor"], embedding), f"tracked images: {study.path(GRID)}"]
     study.report(tables, draw_curves(rows, study.numbers["floor"], study.path(CURVES)))
-
-
-def real_side(base: TrainedRun, embeddings: Sequence[Embedding]) -> tuple[ImageScores, int]:
-    """The clients' images that a run trained on and those they held out, as many of each; and how many."""
-    _, data = rebuild(base.folder)
-    training, held_out = (data.examples.inputs[data.pooled(part)] for part in ("train", "held_out"))
-    count = min(len(training), len(held_out))
-    return ImageScores(training[:count], held_out[:count], embeddings), count
 
 
 def states_of(arms: Arms, bases: Sequence[TrainedRun]) -> dict[str, Path]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, embed
+from fedgen.evaluation.rebuild import rebuild
 from fedgen.scores import frechet_distance
 from fedgen.scores.manifold import ManifoldReference
 from fedgen.statistics import Gaussian, summarize
@@ -55,6 +57,19 @@ class ImageScores:
     def score(self, images: Tensor) -> dict[str, dict[str, float]]:
         """SCORES of generated images uint8 [m, C, H, W], by embedding."""
         return {side.embedding.name: _score(side, _features(side.embedding, images, "samples")) for side in self._sides}
+
+
+def real_side(run: Path, embeddings: Sequence[Embedding]) -> tuple[ImageScores, Tensor]:
+    """Scores against a run's clients, and their held-out images uint8 [n, C, H, W]: as many as of those trained on.
+
+    Args:
+        run: its folder.
+        embeddings: in which to score.
+    """
+    _, data = rebuild(run)
+    training, held_out = (data.examples.inputs[data.pooled(part)] for part in ("train", "held_out"))
+    count = min(len(training), len(held_out))
+    return ImageScores(training[:count], held_out[:count], embeddings), held_out[:count]
 
 
 def _features(embedding: Embedding, images: Tensor, what: str) -> Tensor:

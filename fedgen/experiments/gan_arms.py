@@ -1,0 +1,138 @@
+"""The GANs of `fid_loss_gans`: three networks without and with FID as a second loss, in three forms, on two data sets.
+
+The forms differ by whose moments FID is taken of: the batch's, as in the FastFID paper, a queue's, or an exponential
+average's. Queue and average remember about as many images. All weigh as much as the adversarial loss.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedgen.experiments.runs import Training
+from fedgen.experiments.sources import CACHE
+
+WITHOUT, MINIBATCH, QUEUE, EMA = "without", "minibatch", "queue", "ema"
+FORMS = (MINIBATCH, QUEUE, EMA)
+HELD_OUT = 0.5  # of every class, so that there are as many images to score against as were trained on
+QUICK = 2  # rounds
+
+
+@dataclass(frozen=True)
+class Network:
+    """A pair of networks with their game; its recipes are named after it: "sngan_digits.yaml", "sngan_mnist5k.yaml".
+
+    Args:
+        title: what it is called.
+        picture_rounds: of 20 iterations each, on MNIST-5k, where its recipe trains up to twice as long.
+    """
+
+    title: str
+    picture_rounds: int
+
+
+NETWORKS = {"sngan": Network("SNGAN", 200), "dcgan": Network("DCGAN", 300), "sagan": Network("SAGAN", 150)}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A data set that they are trained on, and FID's settings there.
+
+    Args:
+        data: as recipes are named.
+        title: what it is called.
+        optimised: the embedding that FID is a loss in.
+        decay: of the exponential average, a batch of 32: at 0.9 about 600 images count, at 0.98 about 3,200.
+        queue: images in the queue, as many.
+        refresh_every: see `FastFIDLoss`.
+    """
+
+    data: str
+    title: str
+    optimised: str
+    decay: float
+    queue: int
+    refresh_every: int = 1
+
+
+DIGITS = Bench("digits", "digits", "pixels", 0.9, 608)
+# 1,280 features: more images must count than that, and roots are dear
+PICTURES = Bench("mnist5k", "MNIST 5k", "efficientnet-lite0-32", 0.98, 3168, refresh_every=16)
+
+
+def losses_of(arm: str, bench: Bench) -> list[dict[str, Any]] | None:
+    """`generator_losses` of an arm, as recipes have it."""
+    if arm == WITHOUT:
+        return None
+    moments: dict[str, Any] | None = {
+        MINIBATCH: None,
+        QUEUE: {"class_path": "fedgen.losses.QueueMoments", "init_args": {"size": bench.queue}},
+        EMA: {"class_path": "fedgen.losses.EMAMoments", "init_args": {"decay": bench.decay}},
+    }[arm]
+    options = {} if moments is None else {"moments": moments, "refresh_every": bench.refresh_every}
+    embedded = {
+        "loss": {"class_path": "fedgen.losses.FastFIDLoss", "init_args": options},
+        "embeddings": [bench.optimised],
+        "weight": {"class_path": "fedgen.losses.AdaptiveWeight"},
+        "cache": str(CACHE),
+    }
+    return [{"class_path": "fedgen.losses.EmbeddedLoss", "init_args": embedded}]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs on one data set.
+
+    Args:
+        bench: the data set.
+        folder: of the run folders.
+        recipes: folder of the recipes.
+        split_seed: of the held-out images, which all runs share.
+        rounds: of each run; the recipe's on digits, the network's own on MNIST-5k if None.
+    """
+
+    bench: Bench
+    folder: Path
+    recipes: Path
+    split_seed: int = 0
+    rounds: int | None = None
+
+    def training(self, network: str, arm: str, seed: int) -> Training:
+        """An arm's run: the recipe, with other losses. Nothing is scored while it trains; the last round is kept.
+
+        Raises:
+            FileNotFoundError: if there is no such recipe.
+            ValueError: if it does not say for how many rounds it trains.
+        """
+        recipe = self.recipes / f"{network}_{self.bench.data}.yaml"
+        usual = recipe_rounds(recipe)
+        rounds = self.rounds or (usual if self.bench is DIGITS else NETWORKS[network].picture_rounds)
+        kept = [{"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": rounds}}]
+        given: dict[str, Any] = {
+            "--model.init_args.generator_losses": json.dumps(losses_of(arm, self.bench)),
+            "--trainer.max_epochs": rounds,
+            "--trainer.callbacks": json.dumps(kept),
+            "--trainer.logger": "false",
+            "--data.init_args.held_out": HELD_OUT,
+            "--data.init_args.seed": self.split_seed,
+        }
+        name = f"{recipe.stem}-{arm}-split{self.split_seed}-rounds{rounds}-seed{seed}"
+        settings = tuple(str(text) for pair in given.items() for text in pair)
+        return Training(recipe, self.folder / name, seed, settings)
+
+
+def recipe_rounds(recipe: Path) -> int:
+    """For how many rounds a recipe trains.
+
+    Raises:
+        FileNotFoundError: if there is no such recipe.
+        ValueError: if it does not say.
+    """
+    if not recipe.exists():
+        raise FileNotFoundError(f"{recipe} does not exist; run from the folder that holds recipes/, or give --recipes")
+    try:
+        return int(yaml.safe_load(recipe.read_text())["trainer"]["max_epochs"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{recipe} must say max_epochs, the rounds that it trains for ({error!r})") from error
