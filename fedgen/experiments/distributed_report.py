@@ -110,6 +110,10 @@ def digits_outcomes(digits: Mapping[str, Any]) -> list[str]:
         better = sum(a < b for a, b in zip(row[f"fid_{how}"], row[f"fid_{other}"]))
         text = f"FID-{how} in {OPTIMISED} is lower for the model trained on it than for FID-{other}'s"
         lines.append(expectation(f"{text}: {better} of {len(row[CONTROL])} seeds", better == len(row[CONTROL])))
+    column = f"{prefix}fid_avg"
+    reached, floor = statistics.mean(digits["scores"][column]["fid_avg"]), digits["floor"][column]
+    text = f"trained on FID-avg, images have a lower one than real images: {reached:.3g}, held-out ones {floor:.3g}"
+    lines.append(expectation(text, reached < floor))
     real, row = digits["real traces"][OPTIMISED], digits["traces"][OPTIMISED]
     shares = {arm: statistics.mean(row[arm]) / real["pool"] for arm in ("fid_all", "fid_avg")}
     text = "the trace of the generated covariance, over the pool's: {:.2f} by FID-all, {:.2f} by FID-avg".format(

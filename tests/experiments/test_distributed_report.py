@@ -38,6 +38,7 @@ def test_kids_runs_that_differ_are_told():
         "parameters": {"fid": [0.5, 0.4], "kid": [0.0, 0.3]},
         "trained on": ["pixels/fid_all"],
         "scores": {f"pixels/fid_{how}": {arm: [1.0, 2.0] for arm in ARMS} for how in ("all", "avg")},
+        "floor": {"pixels/fid_avg": 1.75},
         "real traces": {"pixels": {"pool": 4.0, "within": 2.0}},
         "traces": {"pixels": {arm: [3.0 if arm == "fid_all" else 2.0] * 2 for arm in ARMS}},
         "messages": {"value": {"all": 0.0}, "gradient": {"all": 1e-15}, "bytes": {"64": 17416}},
@@ -46,7 +47,9 @@ def test_kids_runs_that_differ_are_told():
     assert lines[0] == "not seen: KID-all and KID-avg train the same model: parameters within 3.0e-01 of the largest"
     assert lines[1] == "as expected: FID's two do not: 0.4 apart or more"
     assert lines[2].startswith("not seen: FID-all")
-    assert "0.75 by FID-all, 0.50 by FID-avg (within a client: 0.50)" in lines[4]
+    assert lines[4].startswith("as expected: trained on FID-avg")
+    assert lines[4].endswith("1.5, held-out ones 1.75")
+    assert "0.75 by FID-all, 0.50 by FID-avg (within a client: 0.50)" in lines[5]
 
 
 def test_mean_and_spread_by_hand():
