@@ -123,9 +123,9 @@ def _draw_traces(axes: Any, digits: Mapping[str, Any]) -> None:
         axes.scatter([place] * len(values), values, color=COLOURS[arm], marker=MARKERS[arm], s=22, zorder=3)
     for share, text in ((1.0, "real pool"), (real["within"] / real["pool"], "a client's own")):
         axes.axhline(share, color="black", linestyle="--", linewidth=1)
-        place = (len(ARMS) - 0.5, share)
+        end = (len(ARMS) - 0.5, share)
         box = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}  # it may lie over a bar
-        axes.annotate(text, place, textcoords="offset points", xytext=(0, 4), ha="right", fontsize=8, bbox=box)
+        axes.annotate(text, end, textcoords="offset points", xytext=(0, 4), ha="right", fontsize=8, bbox=box)
     axes.set_xticks(range(len(ARMS)), [name_of(arm) for arm in ARMS], rotation=30, fontsize=9)
     axes.set_ylim(0, 1.25)
     axes.set_ylabel("trace of the covariance / real pool's")
