@@ -11,7 +11,7 @@ from fedgen.experiments.checkpoints import Scorers, Trained
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.trained import RUNS, Plan, Protocol, TrainedRun, all_runs, protocol_of
 
-QUICK_SEEDS, QUICK_CHECKPOINTS = 2, 5
+QUICK_SEEDS, QUICK_CHECKPOINTS = 1, 5
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TrainedChoice:
         parallel: runs at once.
         device: where to sample and embed, e.g. cuda.
         seed: of the first training, the clients' held-out images, generated images and dealings.
-        quick: two seeds at most, a twentieth of the rounds, five checkpoints, few images.
+        quick: one seed, a twentieth of the rounds, five checkpoints, one IID control, few images.
         by_network: whether the data's own embedding is its network.
         output: of the experiment, or None.
 
@@ -88,6 +88,11 @@ class TrainedChoice:
             checkpoints=own.checkpoints if self.checkpoints is None else self.checkpoints,
         )
 
+    @property
+    def controls(self) -> int:
+        """IID controls: at most one of a quick run."""
+        return min(self.dealings, 1) if self.quick else self.dealings
+
     @cached_property
     def plan(self) -> Plan:
         """How the series are trained."""
@@ -115,7 +120,7 @@ class TrainedChoice:
             "held_out": protocol.held_out,
             "client_images": protocol.client_images,
             "components": self.components,
-            "dealings": self.dealings,
+            "dealings": self.controls,
             "seed": self.seed,
             "quick": self.quick,
         }
@@ -145,4 +150,4 @@ class TrainedChoice:
     def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",)) -> Scorers:
         """The clients' side of the scores."""
         projection = trained.projection(self.components)
-        return Scorers(trained.federation(), self.dealings, self.seed, kernels, projection)
+        return Scorers(trained.federation(), self.controls, self.seed, kernels, projection)

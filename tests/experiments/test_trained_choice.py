@@ -37,8 +37,9 @@ def test_the_datas_own_numbers_of_seeds_and_checkpoints_are_plain_settings():
 def test_seeds_follow_the_first_and_a_quick_run_has_few():
     assert choose().plan.seeds == (5, 6, 7)
     assert choose().plan.split_seed == 5
+    assert (choose().settings()["dealings"], choose(quick=True).settings()["dealings"]) == (3, 1)
     quick = choose(quick=True).plan
-    assert (quick.seeds, quick.checkpoints) == ((5, 6), 5)
+    assert (quick.seeds, quick.checkpoints) == ((5,), 5)
 
 
 def test_runs_are_shared_unless_the_experiment_has_a_folder_of_its_own():
