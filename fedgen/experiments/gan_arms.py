@@ -17,7 +17,7 @@ from fedgen.experiments.sources import CACHE
 WITHOUT, MINIBATCH, QUEUE, EMA = "without", "minibatch", "queue", "ema"
 FORMS = (MINIBATCH, QUEUE, EMA)
 HELD_OUT = 0.5  # of every class, so that there are as many images to score against as were trained on
-QUICK = 2  # rounds
+QUICK, QUICK_IMAGES = 1, 300  # rounds, and images of each kind
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Runs:
         recipes: folder of the recipes.
         split_seed: of the held-out images, which all runs share.
         rounds: of each run; the recipe's on digits, the network's own on MNIST-5k if None.
+        num_images: to score, and to score against, at most.
     """
 
     bench: Bench
@@ -98,6 +99,7 @@ class Runs:
     recipes: Path
     split_seed: int = 0
     rounds: int | None = None
+    num_images: int | None = None
 
     def training(self, network: str, arm: str, seed: int) -> Training:
         """An arm's run: the recipe, with other losses. Nothing is scored while it trains; the last round is kept.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, embed
@@ -59,17 +60,23 @@ class ImageScores:
         return {side.embedding.name: _score(side, _features(side.embedding, images, "samples")) for side in self._sides}
 
 
-def real_side(run: Path, embeddings: Sequence[Embedding]) -> tuple[ImageScores, Tensor]:
+def real_side(run: Path, embeddings: Sequence[Embedding], num_images: int | None = None) -> tuple[ImageScores, Tensor]:
     """Scores against a run's clients, and their held-out images uint8 [n, C, H, W]: as many as of those trained on.
 
     Args:
         run: its folder.
         embeddings: in which to score.
+        num_images: n at most, evenly spaced, as they lie client by client; as many as there are of both if None.
     """
     _, data = rebuild(run)
     training, held_out = (data.examples.inputs[data.pooled(part)] for part in ("train", "held_out"))
-    count = min(len(training), len(held_out))
-    return ImageScores(training[:count], held_out[:count], embeddings), held_out[:count]
+    count = min(len(training), len(held_out), num_images or len(training))
+    training, held_out = (_spaced(images, count) for images in (training, held_out))
+    return ImageScores(training, held_out, embeddings), held_out
+
+
+def _spaced(images: Tensor, count: int) -> Tensor:
+    return images[torch.linspace(0, len(images) - 1, count).round().long()]
 
 
 def _features(embedding: Embedding, images: Tensor, what: str) -> Tensor:
