@@ -78,6 +78,10 @@ EXPERIMENTS = {
         "fedgen.experiments.fid_finetune:fid_finetune",
         "trained generators fine-tuned on FID alone: all layers, the first, two embeddings; tracked images over steps",
     ),
+    "fid-loss-gans": (
+        "fedgen.experiments.fid_loss_gans:fid_loss_gans",
+        "SNGAN, DCGAN and SAGAN with and without FID as a loss in three forms: paired seeds, a second embedding",
+    ),
     "fid-loss-artifacts": (
         "fedgen.experiments.fid_loss_artifacts:fid_loss_artifacts",
         "a GAN whose critic is removed and a Glow, with FID as a loss: what samples show and the score does not",
