@@ -1,17 +1,17 @@
 """A run folder: its scores, its checkpoints, and scoring the checkpoints again."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models, tensors_in_place
 from fedgen.evaluation.density import density_of
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
-from fedgen.evaluation.sampling import Sample, inside, mixture, sampler_of
+from fedgen.evaluation.sampling import Sample, Sampler, inside, mixture, sampler_of
 from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.evaluation.score_choice import Needs
 from fedgen.evaluation.scores_file import SCORES_FILE, append_records, read_records
@@ -82,15 +82,25 @@ def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator
     Raises:
         ValueError: for such a mixture, where a score needs one model's density or its images by class.
     """
-    checkpoint = load_weights(module, path)
-    sample = sampler_of(module)
-    own = local_models(module, checkpoint)
+    own = local_models(module, load_weights(module, path))
     if not own:
-        return sample, ""
+        return sampler_of(module), ""
     refuse_mixture(evaluator)
-    weights = evaluator.client_weights()
-    samplers = [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))]
-    return mixture(samplers, weights), LOCAL_NOTE
+    return mixture_of_local(module, own, evaluator.client_weights()), LOCAL_NOTE
+
+
+def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]], weights: Tensor) -> Sampler:
+    """The sampler of the mixture of the clients' own models; a client without one has the module as it is.
+
+    Args:
+        module: the model, which is a client's own while it samples that client's share.
+        own: tensors of clients that have trained, by client.
+        weights: [K] of all clients, summing to 1.
+    """
+    sample = sampler_of(module)
+    return mixture(
+        [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))], weights
+    )
 
 
 def refuse_mixture(evaluator: Evaluator) -> None:

@@ -22,6 +22,10 @@ EXPERIMENTS = {
         "fedgen.experiments.wgan_gp_checkpoints:wgan_gp_checkpoints",
         "every checkpoint of several federated WGAN-GPs: KID's gap is flat, FID's is not",
     ),
+    "communication-interval": (
+        "fedgen.experiments.communication_interval:communication_interval",
+        "quality of a WGAN-GP and a DDPM by communication interval, beside local-only and centralised training",
+    ),
     "class-generators": (
         "fedgen.experiments.class_generators:class_generators",
         "classes, mixtures and neighbourhoods as 100 generators over a federation of other classes",

@@ -1,10 +1,11 @@
 """Checkpoints of federated runs over the clients they were trained with, and what they score beside IID controls."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,10 +13,12 @@ from torch import Tensor
 from fedgen.clients import FederatedDataModule
 from fedgen.data import DataSet
 from fedgen.embeddings import Embedding, embed
-from fedgen.evaluation.checkpoints import list_checkpoints, load_weights
+from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models
 from fedgen.evaluation.rebuild import rebuild
 from fedgen.evaluation.reference import Reference
+from fedgen.evaluation.run import mixture_of_local
 from fedgen.evaluation.sampling import draw_images, sampler_of
+from fedgen.evaluation.sampling_settings import sampling_of
 from fedgen.experiments.comparison import Rows
 from fedgen.experiments.federation import Federation, rows_of
 from fedgen.experiments.sources import Source, chosen
@@ -44,10 +47,10 @@ class Checkpoint:
         return (self.round + 1) * self.run.interval
 
     def described(self) -> dict[str, Any]:
-        """Run, seed, interval, round and iterations, as numbers for `results.json`."""
+        """Run, seed, interval, round, iterations and control, as plain types for `results.json`."""
         run = self.run
         numbers = {"seed": run.seed, "interval": run.interval, "round": self.round + 1, "iterations": self.iterations}
-        return {"series": run.series, "run": run.name, **numbers}
+        return {"series": run.series, "run": run.name, **numbers, "control": run.training.control}
 
 
 def checkpoints_of(runs: Sequence[TrainedRun]) -> dict[str, Checkpoint]:
@@ -109,9 +112,15 @@ class Trained:
         """Of the clients."""
         return tuple(client.name for client in self.data.clients)
 
-    def federation(self) -> Federation:
-        """The clients' training images, or as many of each as were asked for."""
-        own = [client.train for client in self.data.clients]
+    def with_embedding(self, embedding: Embedding) -> "Trained":
+        """The same runs and clients in another embedding."""
+        other = copy.copy(self)
+        other.embedding, other.source = embedding, self.source.with_embedding(embedding)
+        return other
+
+    def federation(self, part: Literal["train", "held_out"] = "train") -> Federation:
+        """The clients' training images, or as many of each as were asked for; or those that they held out."""
+        own = [client.train if part == "train" else client.held_out for client in self.data.clients]
         if self.client_images is not None:
             own = [
                 chosen(part, min(self.client_images, len(part)), self.seed, "client", k) for k, part in enumerate(own)
@@ -130,11 +139,19 @@ class Trained:
         return Projection.fit(public.features, components, self.embedding.name, public.examples.name)
 
     def images(self, checkpoint: Checkpoint, count: int) -> Tensor:
-        """Generated images uint8 [count, C, H, W], drawn as evaluations do: the first n are the same for any count."""
+        """Generated images uint8 [count, C, H, W], drawn as evaluations do: the first n are the same for any count.
+
+        Of training without exchange they come from the mixture of the clients' own models, by their training images.
+        """
         model = self._models[checkpoint.run.name]
-        load_weights(model, checkpoint.path)
-        text = f"sampling {checkpoint.name}"
-        return draw_images(sampler_of(model), count, self.seed, checkpoint.round, description=text)
+        own = local_models(model, load_weights(model, checkpoint.path))
+        counts = torch.tensor([len(client.train) for client in self.data.clients], dtype=torch.float64)
+        sample = mixture_of_local(model, own, counts / counts.sum()) if own else sampler_of(model)
+        return draw_images(sample, count, self.seed, checkpoint.round, description=f"sampling {checkpoint.name}")
+
+    def sampling(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """What the checkpoint's images depend on beside its weights, e.g. a diffusion model's solver and steps."""
+        return sampling_of(self._models[checkpoint.run.name])
 
     def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
         """Features [count, D] of generated images."""

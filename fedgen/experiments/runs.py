@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from fedgen.progress import track
+
+Control = Literal["local_only", "centralised"]
 
 
 @dataclass(frozen=True)
@@ -16,25 +19,33 @@ class Training:
 
     Args:
         recipe: the recipe's file.
-        folder: the run folder; its output goes to `FOLDER.log` beside it.
+        folder: the run folder, see `place`; its output goes to `FOLDER.log` beside it.
         seed: of everything.
         settings: more arguments of `fedgen fit`, e.g. ("--trainer.max_epochs", "400").
+        control: the flag of `fedgen fit` that turns a federated recipe into one of its controls.
     """
 
     recipe: Path
     folder: Path
     seed: int
     settings: tuple[str, ...] = ()
+    control: Control | None = None
+
+    @property
+    def place(self) -> Path:
+        """The folder that the run is found in: `folder`, for a control with the control's name behind it."""
+        return self.folder.with_name(f"{self.folder.name}-{self.control}") if self.control else self.folder
 
     def run(self) -> Path:
-        """Trains unless the folder holds the finished run; a stopped one goes on. Returns the folder.
+        """Trains unless the folder holds the finished run; a stopped one goes on. Returns `place`.
 
         Raises:
             ChildProcessError: if it fails, with the end of its output.
         """
         given = ["--config", str(self.recipe), "--seed_everything", str(self.seed)]
         given += ["--trainer.default_root_dir", str(self.folder), *self.settings]
-        log = self.folder.parent / f"{self.folder.name}.log"
+        given += [f"--{self.control}"] if self.control else []
+        log = self.place.with_name(f"{self.place.name}.log")
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "w") as file:
             command = [sys.executable, "-m", "fedgen", "fit", *given]
@@ -42,7 +53,7 @@ class Training:
         if status:
             tail = "\n".join(log.read_text().splitlines()[-5:])
             raise ChildProcessError(f"{' '.join(command)} failed with status {status}; the end of {log}:\n{tail}")
-        return self.folder
+        return self.place
 
 
 def train_all(trainings: Sequence[Training], parallel: int = 1) -> list[Path]:

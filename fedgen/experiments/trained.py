@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fedgen.experiments.runs import Training
+from fedgen.experiments.runs import Control, Training, train_all
 from fedgen.experiments.study import FOLDER
 
 RUNS = FOLDER / "runs"  # shared by the experiments: what one has trained the other need not
@@ -26,15 +26,21 @@ class Series:
     Args:
         name: what it is called in tables and figures, e.g. "WGAN-GP".
         recipe: file name, of a federation whose clients hold one class each.
-        intervals: communication intervals, each with the recipe's local iterations in all: the longer the interval, the
+        intervals: communication intervals, each with as many local iterations in all: the longer the interval, the
             fewer the rounds.
         settings: more arguments of `fedgen fit`.
+        variant: tells the runs of other settings from those of the recipe as it is, in their folders' names.
+        iterations: of each client in all; the recipe's if None.
+        control: to train without exchange, or on the clients' pooled images.
     """
 
     name: str
     recipe: str
     intervals: tuple[int, ...]
     settings: tuple[str, ...] = ()
+    variant: str = ""
+    iterations: int | None = None
+    control: Control | None = None
 
 
 @dataclass(frozen=True)
@@ -158,13 +164,15 @@ class TrainedRun:
 
     @property
     def name(self) -> str:
-        """E.g. "WGAN-GP, interval 2, seed 0"."""
-        return f"{self.series}, interval {self.interval}, seed {self.seed}"
+        """E.g. "WGAN-GP, interval 2, seed 0", "WGAN-GP, local only, seed 0"."""
+        control = self.training.control
+        way = control.replace("_", " ") if control else f"interval {self.interval}"
+        return f"{self.series}, {way}, seed {self.seed}"
 
     @property
     def folder(self) -> Path:
         """The run folder."""
-        return self.training.folder
+        return self.training.place
 
 
 def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedRun]:
@@ -175,18 +183,18 @@ def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedR
         ValueError: for a recipe without rounds and interval, or too long an interval.
     """
     recipe, found = plan.recipes / series.recipe, []
-    whole = local_iterations(recipe)
+    own = local_iterations(recipe)
+    whole, whose = (own, f"{recipe}'s {own}") if series.iterations is None else (series.iterations, series.iterations)
     iterations = whole // (QUICK if plan.quick else 1)
+    stem = f"{recipe.stem}-{series.variant}" if series.variant else recipe.stem
     for interval in series.intervals:
         if 2 * interval > whole:
-            raise ValueError(
-                f"interval {interval} is too long: two rounds need more than {recipe}'s {whole} iterations"
-            )
+            raise ValueError(f"interval {interval} is too long: two rounds need more than {whose} iterations")
         rounds = max(2, iterations // interval)
         settings = (*_settings(interval, rounds, held_out, plan), *series.settings)
         for seed in plan.seeds:
-            name = f"{recipe.stem}-split{plan.split_seed}-interval{interval}-rounds{rounds}-seed{seed}"
-            training = Training(recipe, plan.runs / name, seed, settings)
+            name = f"{stem}-split{plan.split_seed}-interval{interval}-rounds{rounds}-seed{seed}"
+            training = Training(recipe, plan.runs / name, seed, settings, series.control)
             found.append(TrainedRun(series.name, seed, interval, rounds, training))
     return found
 
@@ -218,3 +226,17 @@ def spacing_of(rounds: int, checkpoints: int) -> int:
 def all_runs(protocol: Protocol, plan: Plan, series: Sequence[Series] | None = None) -> list[TrainedRun]:
     """The runs of all series of a protocol, or of some."""
     return [run for one in series or protocol.series for run in runs_of(one, protocol.held_out, plan)]
+
+
+def train_runs(runs: Sequence[TrainedRun], plan: Plan) -> None:
+    """Trains what is missing of a plan's runs.
+
+    Raises:
+        FileNotFoundError: if a recipe is not there.
+        ChildProcessError: if a training fails.
+    """
+    try:
+        train_all([run.training for run in runs], plan.parallel)
+    except ChildProcessError as error:
+        remedy = f"a run that {plan.runs} holds with other settings, e.g. --checkpoints, wants another --runs"
+        raise ChildProcessError(f"{error}\n{remedy}") from error

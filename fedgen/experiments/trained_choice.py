@@ -8,8 +8,7 @@ from typing import Any
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.device import require_device
 from fedgen.experiments.checkpoints import Scorers, Trained
-from fedgen.experiments.runs import train_all
-from fedgen.experiments.trained import RUNS, Plan, Protocol, TrainedRun, all_runs, protocol_of
+from fedgen.experiments.trained import RUNS, Plan, Protocol, TrainedRun, all_runs, protocol_of, train_runs
 
 QUICK_SEEDS, QUICK_CHECKPOINTS = 1, 5
 
@@ -140,11 +139,7 @@ class TrainedChoice:
             ChildProcessError: if a training fails.
         """
         network = load_embedding(self.protocol.embedding, weights=self.weights).to(self.device)
-        try:
-            train_all([run.training for run in runs], self.parallel)
-        except ChildProcessError as error:
-            remedy = f"a run that {self.plan.runs} holds with other settings, e.g. --checkpoints, wants another --runs"
-            raise ChildProcessError(f"{error}\n{remedy}") from error
+        train_runs(runs, self.plan)
         return Trained(runs, network, self.seed, self.protocol.client_images, self.device)
 
     def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",)) -> Scorers:

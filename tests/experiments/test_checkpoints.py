@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from fedgen.embeddings import load_embedding
+from fedgen.embeddings.module import ModuleEmbedding
 from fedgen.evaluation.rebuild import rebuild
 from fedgen.evaluation.sampling import draw_images, sampler_of
 from fedgen.experiments.checkpoints import PCA, ScoredRows, Scorers, Trained, checkpoints_of, title_of
 from fedgen.experiments.federation import Federation
 from fedgen.experiments.trained import Plan, Series, runs_of
+from fedgen.federated.federation_state import CHECKPOINT_KEY
+from fedgen.images import to_uint8
 from fedgen.scores import FrechetReference, mmd2
 from fedgen.statistics import Projection
 from tests.experiments.tiny_runs import untrained, write_recipe
@@ -72,6 +76,45 @@ def test_images_are_those_that_an_evaluation_draws_from_the_checkpoint(trained, 
     assert torch.equal(images, draw_images(sampler_of(model), 7, 0, first.round))
     assert not torch.equal(images, trained.images(second, 7))
     assert torch.equal(trained.images(first, 9)[:7], images)
+
+
+def test_of_training_without_exchange_the_clients_own_models_are_mixed(trained, runs):
+    first = next(iter(checkpoints_of(runs).values()))
+    saved = torch.load(first.path, weights_only=True)
+    names = dict(rebuild(first.run.folder)[0].named_parameters())
+    own = {}  # client k's images are grey of one level, tanh(k / 10)
+    for client in range(10):
+        own[client] = {name: torch.zeros_like(saved["state_dict"][name]) for name in names}
+        own[client]["generator.body.6.bias"] += client / 10
+    path = first.path.parent / "mixture" / first.path.name
+    path.parent.mkdir()
+    torch.save({**saved, CHECKPOINT_KEY: {"personal": own}}, path)
+    drawn = trained.images(replace(first, path=path), 500).flatten(1)
+    levels, counts = drawn[:, 0].unique(return_counts=True)
+    assert levels.tolist() == to_uint8((torch.arange(10) / 10).tanh().view(10, 1, 1, 1)).flatten().tolist()
+    assert (drawn == drawn[:, :1]).all()
+    sizes = torch.tensor([len(client.train) for client in trained.data.clients])
+    assert (counts - 500 * sizes / sizes.sum()).abs().max() <= 1
+    plain = trained.images(first, 500)
+    assert len(plain[:, 0, 0, 0].unique()) > 10  # the client's own are gone from the model
+
+
+def test_the_same_runs_are_scored_in_another_embedding_and_over_held_out_images(trained):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).requires_grad_(False)
+    other = trained.with_embedding(ModuleEmbedding(network))
+    assert other.source.features.shape == (1797, 3)
+    assert trained.source.features.shape == (1797, 64)
+    held_out = other.federation("held_out")
+    for client, positions in zip(trained.data.clients, held_out.positions):
+        assert torch.equal(positions, client.held_out)
+
+
+def test_settings_of_sampling_are_told_of_models_that_have_some(trained, runs):
+    first = next(iter(checkpoints_of(runs).values()))
+    assert trained.sampling(first) == {}
+    trained._models[first.run.name].sampling = {"solver": "ddim", "steps": 5}
+    assert trained.sampling(first) == {"solver": "ddim", "steps": 5}
+    del trained._models[first.run.name].sampling
 
 
 def test_runs_of_other_clients_are_refused(runs, tmp_path):

@@ -56,7 +56,7 @@ def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_setting
     def fail(*args):
         raise ChildProcessError("holds a run of another recipe")
 
-    monkeypatch.setattr("fedgen.experiments.trained_choice.train_all", fail)
+    monkeypatch.setattr("fedgen.experiments.trained.train_all", fail)
     with pytest.raises(ChildProcessError, match=r"another recipe\n.*there holds with other .* wants another --runs"):
         choose(runs=Path("there")).train([])
 

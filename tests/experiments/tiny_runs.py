@@ -50,14 +50,14 @@ def untrained(training: Training, rounds: tuple[int, ...] = (1, 3)) -> Path:
     recipe = yaml.safe_load(training.recipe.read_text())
     own = {key: float(given[f"--data.init_args.{key}"]) for key in ("held_out",) if f"--data.init_args.{key}" in given}
     recipe["data"]["init_args"] |= {"seed": int(given["--data.init_args.seed"]), **own}
-    training.folder.mkdir(parents=True)
-    (training.folder / RECIPE).write_text(yaml.safe_dump({**recipe, "seed_everything": training.seed}))
+    training.place.mkdir(parents=True)
+    (training.place / RECIPE).write_text(yaml.safe_dump({**recipe, "seed_everything": training.seed}))
     for round in rounds:
-        model, _ = rebuild(training.folder)
+        model, _ = rebuild(training.place)
         draws = torch.Generator().manual_seed(1000 * training.seed + round)
         state = {
             name: value + 0.05 * torch.randn(value.shape, generator=draws) if value.is_floating_point() else value
             for name, value in model.state_dict().items()
         }
-        torch.save({"state_dict": state, "epoch": round}, training.folder / checkpoint_name(round))
-    return training.folder
+        torch.save({"state_dict": state, "epoch": round}, training.place / checkpoint_name(round))
+    return training.place
