@@ -37,8 +37,8 @@ class FederatedEvaluation(Callback):
     evaluated rounds only, and writes a grid `samples/round=00012.png`. Of "precision", "recall", "density", "coverage",
     "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
     "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
-    back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the clients'
-    models is scored.
+    back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
+    clients' models is scored.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.
