@@ -85,7 +85,6 @@ def fid_loss_gans(
         networks, seeds, parallel = networks[:1], 1, 2
         rounds, picture_rounds = (min(number or QUICK, QUICK) for number in (rounds, picture_rounds))
     _check(networks, arms, embedding, seeds=seeds, rounds=rounds, picture_rounds=picture_rounds, parallel=parallel)
-    judge = load_embedding(embedding, weights=weights)
     settings = {
         "embedding": embedding, "weights": None if weights is None else str(weights), "rounds": rounds,
         "picture_rounds": picture_rounds, "seed": seed, "quick": quick,
@@ -98,6 +97,7 @@ def fid_loss_gans(
     for network in networks:  # refuses recipes that are not there before any training
         for one in (digits, pairs) if pictures else (digits,):
             one.training(network, WITHOUT, seed)
+    judge = load_embedding(embedding, weights=weights)
     study = Study("fid-loss-gans", output, settings)
     arms, numbers = (WITHOUT, *(arm for arm in FORMS if arm in arms)), tuple(range(seed, seed + seeds))
     for number in numbers:  # a stopped experiment has all arms of the first seeds

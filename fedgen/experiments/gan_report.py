@@ -92,7 +92,9 @@ def table_of(
         " the covariance, over that of the images trained on; real images: those trained on, as if generated",
     ]
     if count > 1:
-        lines.append("below means: the difference from without, its 95 % interval over seeds, how many seeds improved")
+        lines.append(
+            "below means: the difference from without, how many seeds improved, the 95 % interval of the difference"
+        )
     table = Table(
         title=f"{bench.title}, {embedding}, {'in which FID was a loss' if own else 'which no loss used'}: mean of"
         f" {count} seed{'s' * (count > 1)}",
@@ -117,7 +119,8 @@ def _cell(row: Mapping[str, Any], mark: str) -> str:
     mean = f"{statistics.mean(row['values']):.3g} {mark}".rstrip()
     if "interval" not in row:
         return mean
-    return f"{mean}\n{_change(row)}\n{row['improved']} of {len(row['values'])}"
+    low, high = row["interval"]
+    return f"{mean}\n{row['difference']:+.2g}, {row['improved']}/{len(row['values'])}\n{low:+.2g} to {high:+.2g}"
 
 
 def _change(row: Mapping[str, Any]) -> str:
