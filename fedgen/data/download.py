@@ -7,13 +7,22 @@ from pathlib import Path
 def fetch(url: str, folder: Path, md5: str) -> Path:
     """The path of a file downloaded into the folder; its checksum is verified, and a complete one is not fetched again.
 
+    A download that fails leaves no empty folder behind.
+
     Raises:
         OSError: if the network or the server does not deliver it.
         RuntimeError: if the checksum differs.
     """
     from torchvision.datasets.utils import download_url
 
-    download_url(url, str(folder), md5=md5)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        download_url(url, str(folder), md5=md5)
+    except (OSError, RuntimeError):
+        for path in made:
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+        raise
     return folder / url.rpartition("/")[2]
 
 

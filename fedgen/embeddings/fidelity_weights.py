@@ -91,7 +91,7 @@ def download_state(name: str, url: str) -> dict[str, Tensor]:
     """The state dict behind a link, from torch.hub's cache where it lies there; hash checked, tensors only.
 
     Raises:
-        RuntimeError: if it cannot be downloaded, naming the link and where to put the file.
+        ConnectionError: if it cannot be downloaded, naming the link and where to put the file.
     """
     with _download_explained(name, url, url.rsplit("/", 1)[-1]):
         return torch.hub.load_state_dict_from_url(
@@ -105,7 +105,7 @@ def _download_explained(name: str, url: str, file_name: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError) as error:
         target = Path(torch.hub.get_dir()) / "checkpoints" / file_name
-        raise RuntimeError(
+        raise ConnectionError(
             f"cannot download the weights of {name} ({error}); fetch {url} elsewhere and put the file at {target}, "
             "or pass its path as weights="
         ) from error
@@ -117,7 +117,7 @@ def _dinov2_download_explained(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        raise RuntimeError(
+        raise ConnectionError(
             f"cannot download {name} ({error}); elsewhere, clone https://github.com/facebookresearch/dinov2 and fetch "
             "the weights that its README links, then pass repo=FOLDER and weights=PATH"
         ) from error

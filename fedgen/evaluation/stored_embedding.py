@@ -41,10 +41,7 @@ class Network:
 
     def load(self) -> Embedding:
         """The embedding itself; ConnectionError if its weights cannot be downloaded, ValueError for no such device."""
-        try:
-            loaded = load_embedding(self.default if self.embedding is None else self.embedding, self.weights)
-        except RuntimeError as error:  # of a download
-            raise ConnectionError(str(error)) from error
+        loaded = load_embedding(self.default if self.embedding is None else self.embedding, self.weights)
         return loaded.to(require_device(self.device))
 
 

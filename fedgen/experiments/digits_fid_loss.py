@@ -14,9 +14,10 @@ from rich.table import Table
 from fedgen.evaluation import Run, ScoreRecord, by_column
 from fedgen.evaluation.splits import REPORT, SELECT
 from fedgen.experiments.paired import paired_difference
-from fedgen.experiments.results import save_figure, save_results
+from fedgen.experiments.results import read_results, save_figure, save_results
 from fedgen.experiments.runs import Training, train_all
-from fedgen.experiments.study import FOLDER, folder_name, require_place
+from fedgen.experiments.study import FOLDER, folder_name, require_place, require_seed
+from fedgen.experiments.trained import local_iterations
 
 ARMS = {"without": ("--model.init_args.generator_losses", "null"), "with": ()}
 IMAGES = {SELECT: "training images", REPORT: "held-out images"}
@@ -53,10 +54,18 @@ def digits_fid_loss(
     """
     if seeds < 2:
         raise ValueError(f"seeds={seeds}: a comparison needs at least 2 pairs")
+    if parallel < 1 or (rounds is not None and rounds < 1):
+        raise ValueError(f"rounds={rounds}, parallel={parallel}: at least one round, and one run at a time")
+    require_seed(seed)
+    if not recipe.is_file():
+        raise FileNotFoundError(f"{recipe} does not exist; run from the folder that holds recipes/, or give --recipe")
+    local_iterations(recipe)  # refuses what is no recipe of a federation
     if quick:
         seeds, rounds = 2, min(rounds or QUICK_ROUNDS, QUICK_ROUNDS)
-    settings: dict[str, Any] = {"recipe": str(recipe), "seeds": seeds, "rounds": rounds, "seed": seed, "quick": quick}
+    more_settings = ({"seed": seed} if seed else {}) | ({"quick": True} if quick else {})
+    settings: dict[str, Any] = {"recipe": str(recipe), "seeds": seeds, "rounds": rounds, **more_settings}
     output = require_place(output or FOLDER / folder_name(NAME, settings))
+    read_results(output, settings)  # refuses others' place
     more: tuple[str, ...] = () if rounds is None else ("--trainer.max_epochs", str(rounds))
     more += QUICK if quick else ()
     pairs = range(seed, seed + seeds)

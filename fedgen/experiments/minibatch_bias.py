@@ -51,6 +51,11 @@ def minibatch_bias(
         seed: of all draws.
         quick: three batch sizes and 200 steps at most, to see that it runs.
     """
+    if dim < 1 or steps < 1 or not batch_sizes or min(batch_sizes) < 2:
+        raise ValueError(
+            f"dim={dim}, steps={steps}, batch_sizes={list(batch_sizes)}: give at least 1 feature, 1 step, and one or"
+            " more batch sizes of at least 2 images"
+        )
     if quick:
         batch_sizes, steps = batch_sizes[:3], min(steps, 200)
     settings: dict[str, Any] = {

@@ -15,6 +15,7 @@ from fedgen.progress import track
 
 T = TypeVar("T")
 FOLDER = Path("checkpoints")  # where experiments go that are not told otherwise
+SEEDS = 2**32  # NumPy takes no others
 EVERY = 5.0  # seconds between writes of a step's items
 
 
@@ -32,10 +33,11 @@ class Study:
 
     Raises:
         PermissionError: if the folder cannot be written.
-        ValueError: if it holds the results of other settings, naming them, or a damaged file.
+        ValueError: if it holds the results of other settings, naming them, or a damaged file; for a seed out of range.
     """
 
     def __init__(self, name: str, output: Path | None, settings: Mapping[str, Any]) -> None:
+        require_seed(settings.get("seed", 0))
         self.name, self.settings = name, dict(settings)
         self.folder = require_place(output or FOLDER / folder_name(name, settings))
         self.numbers: dict[str, Any] = read_results(self.folder, self.settings) or {}
@@ -110,6 +112,12 @@ def require_place(folder: Path) -> Path:
     """
     require_writable(next(path for path in (folder, *folder.parents) if path.exists()))
     return folder
+
+
+def require_seed(seed: int) -> None:
+    """Raises ValueError, before any work, for a seed that some generator of a training would not take."""
+    if not 0 <= seed < SEEDS:
+        raise ValueError(f"seed={seed}: give one from 0 to {SEEDS - 1}")
 
 
 def folder_name(name: str, settings: Mapping[str, Any]) -> str:

@@ -14,6 +14,14 @@ def test_without_a_network_every_download_ends_in_a_clear_error(tmp_path, offlin
             data.load()
 
 
+def test_a_failed_download_leaves_no_empty_folder(tmp_path, offline):
+    (tmp_path / "kept").mkdir()
+    for folder in (tmp_path / "data" / "raw", tmp_path / "kept" / "raw"):
+        with pytest.raises(OSError, match="Name or service not known"):
+            fetch("https://example.org/x/a.gz", folder, "0" * 32)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["kept"]
+
+
 def test_a_complete_file_is_not_fetched_again(tmp_path, offline):
     (tmp_path / "a.gz").write_bytes(b"content")
     md5 = hashlib.md5(b"content").hexdigest()

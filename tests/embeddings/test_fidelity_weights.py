@@ -60,7 +60,7 @@ def test_a_failed_download_says_which_file_to_put_where(name, file, monkeypatch,
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr("torch.hub.download_url_to_file", offline)
-    with pytest.raises(RuntimeError, match="cannot download the weights") as raised:
+    with pytest.raises(ConnectionError, match="cannot download the weights") as raised:
         load_embedding(name)
     assert str(tmp_path / "hub" / "checkpoints" / file) in str(raised.value)
     assert "weights=" in str(raised.value)
@@ -80,7 +80,7 @@ def test_a_failed_download_of_dinov2_says_what_to_fetch(monkeypatch, tmp_path):
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     monkeypatch.setattr("torch.hub.load", offline)
-    with pytest.raises(RuntimeError, match=r"no network.* clone .* pass repo=FOLDER and weights=PATH"):
+    with pytest.raises(ConnectionError, match=r"no network.* clone .* pass repo=FOLDER and weights=PATH"):
         load_embedding("dinov2-vit-s-14")
 
 

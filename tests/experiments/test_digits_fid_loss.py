@@ -9,6 +9,7 @@ import yaml
 from fedgen.evaluation import ScoreRecord, append_records
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.experiments.digits_fid_loss import compare, digits_fid_loss, draw_pairs, last_scores, table_of
+from fedgen.experiments.results import save_results
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "wgan_gp_digits_fid.yaml"
 
@@ -43,7 +44,19 @@ def test_too_few_seeds_or_no_recipe_are_refused_before_any_run(tmp_path):
         digits_fid_loss(tmp_path / "out", RECIPE, seeds=1)
     with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist.*--recipe"):
         digits_fid_loss(tmp_path / "out", tmp_path / "nowhere.yaml")
+    with pytest.raises(ValueError, match="LICENSE must say max_epochs"):
+        digits_fid_loss(tmp_path / "out", RECIPE.parents[1] / "LICENSE")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_options_out_of_range_and_a_folder_of_other_results_are_refused_before_any_run(tmp_path):
+    for options, message in (({"rounds": 0}, "rounds=0"), ({"parallel": 0}, "parallel=0"), ({"seed": -1}, "seed=-1")):
+        with pytest.raises(ValueError, match=message):
+            digits_fid_loss(tmp_path / "out", RECIPE, **options)
+    before = save_results(tmp_path, "digits-fid-loss", {"recipe": str(RECIPE), "seeds": 3, "rounds": None}, {"a": 1})
+    with pytest.raises(ValueError, match=r"results of other settings(.*\n)*  seeds: 3 there, 5 now"):
+        digits_fid_loss(tmp_path, RECIPE)
+    assert list(tmp_path.iterdir()) == [before]
 
 
 @pytest.mark.slow

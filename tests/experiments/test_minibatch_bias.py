@@ -36,6 +36,13 @@ def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(tmp_path, cap
     assert capsys.readouterr().out == first
 
 
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"steps": 0}, {"batch_sizes": ()}, {"batch_sizes": (8, 1)}])
+def test_options_out_of_range_are_refused_before_any_work(tmp_path, wrong):
+    with pytest.raises(ValueError, match="give at least 1 feature, 1 step, and one or more batch sizes"):
+        minibatch_bias(output=tmp_path / "out", **wrong)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_quick_run_takes_few_steps_in_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     minibatch_bias(dim=4, batch_sizes=(4, 6, 8, 10), steps=1000, queue=20, quick=True)

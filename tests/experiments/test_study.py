@@ -75,6 +75,12 @@ def test_a_folder_that_may_not_be_written_is_refused_before_any_work(tmp_path, m
         Study("toy", tmp_path / "new", {})
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_training_would_take_is_refused(tmp_path, seed):
+    with pytest.raises(ValueError, match=f"seed={seed}: give one from 0 to 4294967295"):
+        Study("toy", tmp_path, {"seed": seed})
+
+
 def test_it_says_where_numbers_and_figure_are(tmp_path, capsys):
     study = Study("toy", tmp_path, {})
     study.report(["a line"], study.path("toy.png"))

@@ -88,7 +88,7 @@ def test_another_kind_of_generator_is_another_series_of_the_same_clients(plan):
 def test_a_missing_or_unfit_recipe_is_named(plan, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist; .*--recipes"):
         runs_of(replace(SERIES, recipe="nowhere.yaml"), None, plan)
-    for text in ("trainer: {max_epochs: 3}\n", "", "- trainer\n"):
+    for text in ("trainer: {max_epochs: 3}\n", "", "- trainer\n", "trainer: [", "\t- a: b: c"):
         (tmp_path / "central.yaml").write_text(text)
         with pytest.raises(ValueError, match="must say max_epochs, and the communication_interval"):
             local_iterations(tmp_path / "central.yaml")
