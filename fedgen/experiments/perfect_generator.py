@@ -5,6 +5,7 @@ DDPM (63.99 to 72.13), FID-avg the airplanes (126.05 to 119.06).
 """
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fedgen.experiments.checkpoints import PCA, Checkpoint, ScoredRows, Trained, checkpoints_of, title_of
 from fedgen.experiments.comparison import Rows, agreement_table, compare, expectation
-from fedgen.experiments.perfect_figure import GRIDS, draw, pair_table
+from fedgen.experiments.perfect_figure import SIDES, draw, grid_of, pair_table
 from fedgen.experiments.sources import chosen
 from fedgen.experiments.study import Study
 from fedgen.experiments.trained_choice import TrainedChoice
@@ -26,35 +27,42 @@ BOTH = ("avg", "all")
 SIDE = 6  # images along a grid
 
 
-def perfect_generator(output: Path | None = None, overlap: bool = False, **options: Any) -> None:
+def perfect_generator(
+    output: Path | None = None, overlap: bool = False, kinds: tuple[str, ...] | None = None, **options: Any
+) -> None:
     """Scores checkpoints of federated generators, and as many real images of one class, over clients of a class each.
 
-    Trains the runs of wgan-gp-checkpoints, if they are not there. All generators give the same number of images, that
-    of the smallest class, so that FID's bias is alike.
+    Trains the runs of wgan-gp-checkpoints, and a DDPM by its recipe, if they are not there. All generators give the
+    same number of images, that of the smallest class, so that FID's bias is alike. A DDPM draws them in 20 steps of
+    DPM-Solver++; results.json says so.
 
     Args:
-        output: folder of results.json, perfect_generator.png and two grids of images.
+        output: folder of results.json, perfect_generator.png and two grids of images for each kind.
         overlap: takes the classes' images, and the real ones beside them, from those that clients train on, as the
             paper did.
+        kinds: of generators: wgan-gp, ddpm; both by default.
         options: the fields of `TrainedChoice`.
     """
     choice = TrainedChoice(by_network=True, output=output, **options)
-    study = Study("perfect-generator", output, {**choice.settings(), "overlap": overlap})
-    if study.missing("pair") or not all(study.path(file).exists() for file in GRIDS.values()):
-        measure(study, choice, overlap)
-    rows, found, pair = ScoredRows(study.numbers["scores"]).clients, study.numbers["found"], study.numbers["pair"]
-    components = choice.components
-    named = {title_of(score, components): values for score, values in found.items()}
-    about = (
-        f"pairs of one of {len(study.numbers['checkpoints'])} checkpoints and one of {len(classes_of(rows))} classes"
-    )
-    tables = [pair_table(rows, pair, REAL, overlap), agreement_table(named, about)]
-    study.report([*tables, *expected(rows, found, pair, components)], draw(rows, pair, study, REAL))
+    names = [one.name for one in choice.series(kinds)]
+    study = Study("perfect-generator", output, {**choice.settings(), "overlap": overlap, "kinds": names})
+    grids = [study.path(grid_of(name, side)) for name in names for side in SIDES]
+    if study.missing("pairs") or not all(grid.exists() for grid in grids):
+        measure(study, choice, overlap, kinds)
+    numbers, tables, lines = study.numbers, [], []
+    for name, pair in numbers["pairs"].items():
+        rows, found = of_kind(numbers, name).clients, numbers["found"][name]
+        named = {title_of(score, choice.components): values for score, values in found.items()}
+        about = f"{name}: pairs of one of {len(made_by(numbers, name))} checkpoints and one of {len(classes_of(rows))}"
+        tables += [pair_table(rows, pair, REAL, overlap), agreement_table(named, f"{about} classes")]
+        lines += [f"{name}:", *expected(found, pair, choice.components)]
+    rows = ScoredRows(numbers["scores"]).clients
+    study.report([*tables, *lines, *against_real(rows)], draw(rows, numbers["pairs"], study, REAL))
 
 
-def measure(study: Study, choice: TrainedChoice, overlap: bool) -> None:
+def measure(study: Study, choice: TrainedChoice, overlap: bool, kinds: tuple[str, ...] | None) -> None:
     """The steps: trains what is missing, scores checkpoints, classes and real images, and compares."""
-    planned = choice.planned()
+    planned = choice.planned(kinds)
     trained = choice.train(planned)
     stored, images = class_images(trained, overlap)
     kept, scorers = checkpoints_of(planned), choice.scorers(trained, KERNELS)
@@ -65,16 +73,34 @@ def measure(study: Study, choice: TrainedChoice, overlap: bool) -> None:
         return scorers.score(trained.source.features[made])
 
     study.step("images", lambda: images)
-    study.step("checkpoints", lambda: {name: checkpoint.described() for name, checkpoint in kept.items()})
+    study.step(
+        "checkpoints",
+        lambda: {name: one.described() | {"sampling": trained.sampling(one)} for name, one in kept.items()},
+    )
     generators: dict[str, Checkpoint | Tensor] = {**kept, **stored}
-    scored = ScoredRows(study.each("scores", generators, score, "generators"))
-    found = study.step("found", lambda: compare_groups(scored, len(kept)))
-    pair = disagreements(scored.clients, found["fid"], len(kept))
-    shown = {"checkpoint": trained.images(kept[pair["checkpoint"]], min(images, SIDE**2))}
-    shown["class"] = trained.source.examples.inputs[stored[pair["class"]][: SIDE**2]]
-    for side, pictures in shown.items():
-        save_png(study.path(GRIDS[side]), tile(pictures, SIDE, min_side=32))
-    study.step("pair", lambda: pair)
+    study.each("scores", generators, score, "generators")
+    names = list(dict.fromkeys(run.series for run in planned))
+    made = {name: (of_kind(study.numbers, name), len(made_by(study.numbers, name))) for name in names}
+    found = study.step("found", lambda: {name: compare_groups(*one) for name, one in made.items()})
+    pairs = {name: disagreements(rows.clients, found[name]["fid"], count) for name, (rows, count) in made.items()}
+    for name, pair in pairs.items():
+        shown = {"checkpoint": trained.images(kept[pair["checkpoint"]], min(images, SIDE**2))}
+        shown["class"] = trained.source.examples.inputs[stored[pair["class"]][: SIDE**2]]
+        for side, pictures in shown.items():
+            save_png(study.path(grid_of(name, side)), tile(pictures, SIDE, min_side=32))
+    study.step("pairs", lambda: pairs)
+
+
+def made_by(numbers: Mapping[str, Any], kind: str) -> list[str]:
+    """The checkpoints of a kind, by name."""
+    return [name for name, one in numbers["checkpoints"].items() if one["series"] == kind]
+
+
+def of_kind(numbers: Mapping[str, Any], kind: str) -> ScoredRows:
+    """Scores of a kind's checkpoints, then of the classes and of the real images."""
+    own = set(made_by(numbers, kind))
+    scores = numbers["scores"].items()
+    return ScoredRows({name: row for name, row in scores if name in own or name not in numbers["checkpoints"]})
 
 
 def class_images(trained: Trained, overlap: bool) -> tuple[dict[str, Tensor], int]:
@@ -143,7 +169,7 @@ def disagreements(rows: Rows, found: dict[str, Any], checkpoints: int) -> dict[s
     return {"checkpoint": checkpoint, "class": of_class, "way": way, "clear": not unclear, **counts}
 
 
-def expected(rows: Rows, found: dict[str, Any], pair: dict[str, Any], components: int) -> list[str]:
+def expected(found: dict[str, Any], pair: dict[str, Any], components: int) -> list[str]:
     """Whether the paper's outcomes were seen, a line each.
 
     A pair is counted as clear as `disagreements` has it: beyond errors, and inverted in no control.
@@ -167,12 +193,16 @@ def expected(rows: Rows, found: dict[str, Any], pair: dict[str, Any], components
     for score in KERNELS:
         text = f"{title_of(score)}: avg and all order every checkpoint and class alike"
         lines.append(expectation(text, not found[score]["inverted"]))
+    return lines
+
+
+def against_real(rows: Rows) -> list[str]:
+    """How many one-class generators each aggregate of FID calls better than as many real images of all classes."""
     better = {
         how: [name for name in classes_of(rows) if rows[name]["fid"][how] < rows[REAL]["fid"][how]] for how in BOTH
     }
-    for how, found_better in better.items():
-        lines.append(
-            f"FID-{how} calls {len(found_better)} of {len(classes_of(rows))} one-class generators better than as many"
-            f" real images of all classes: {', '.join(found_better) or 'none'}"
-        )
-    return lines
+    return [
+        f"FID-{how} calls {len(found)} of {len(classes_of(rows))} one-class generators better than as many real images"
+        f" of all classes: {', '.join(found) or 'none'}"
+        for how, found in better.items()
+    ]

@@ -1,5 +1,6 @@
 """What experiments on trained checkpoints are asked for in common, and the runs and scorers that come of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.device import require_device
 from fedgen.experiments.checkpoints import Scorers, Trained
-from fedgen.experiments.trained import RUNS, Plan, Protocol, TrainedRun, all_runs, protocol_of, train_runs
+from fedgen.experiments.trained import RUNS, Plan, Protocol, Series, TrainedRun, all_runs, protocol_of, train_runs
 
 QUICK_SEEDS, QUICK_CHECKPOINTS = 1, 5
 
@@ -22,10 +23,11 @@ class TrainedChoice:
         embedding: in whose features to score; the data's own by default: pixels for digits, or its network
             (efficientnet-lite0-32) where images of one class are scored too.
         weights: a local file of its weights.
-        seeds: runs with each interval; the data's own number by default: 3, of fashion-mnist 1.
-        intervals: communication intervals, at equal local iterations; the data's own by default.
+        seeds: runs with each interval; the data's own number by default: 3, of fashion-mnist 1. Of a DDPM at most 1
+            where images are larger than digits.
+        intervals: communication intervals of the WGAN-GP, at equal local iterations; the data's own by default.
         checkpoints: about how many of each run are kept and scored; the data's own number by default: 20, of
-            fashion-mnist 10. Another number is another training.
+            fashion-mnist 10, of a DDPM at most 8 or 10 on a CPU. Another number is another training.
         client_images: of each client's training images at most, to score against; the data's own number by default.
         components: principal components of the data's test split, where it has one, for a second FID.
         dealings: IID controls.
@@ -124,13 +126,26 @@ class TrainedChoice:
             "quick": self.quick,
         }
 
-    def planned(self, only_first: bool = False) -> list[TrainedRun]:
-        """The runs of all series, or of the first alone.
+    def series(self, kinds: Sequence[str] | None = None) -> list[Series]:
+        """The data's series, or those of some kinds, in the data's order.
+
+        Raises:
+            ValueError: for none, one that the data has not, or one twice.
+        """
+        known = [one.kind for one in self.protocol.series]
+        wanted = known if kinds is None else [kind.lower() for kind in kinds]
+        if not wanted or set(wanted) - set(known) or len(set(wanted)) < len(wanted):
+            raise ValueError(f"kinds={wanted}: give one or more of {', '.join(known)}, each once")
+        return [one for one in self.protocol.series if one.kind in wanted]
+
+    def planned(self, kinds: Sequence[str] | None = None) -> list[TrainedRun]:
+        """The runs of all series, or of those of some kinds.
 
         Raises:
             FileNotFoundError: if a recipe is not there.
+            ValueError: as of `series`.
         """
-        return all_runs(self.protocol, self.plan, self.protocol.series[:1] if only_first else None)
+        return all_runs(self.protocol, self.plan, self.series(kinds))
 
     def train(self, runs: list[TrainedRun]) -> Trained:
         """Trains what is missing of the runs; then they, and the clients they were trained with.

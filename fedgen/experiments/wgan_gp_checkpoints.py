@@ -52,7 +52,7 @@ def wgan_gp_checkpoints(output: Path | None = None, num_images: int | None = Non
 
 def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
     """The steps: trains what is missing, scores every checkpoint, compares avg with all."""
-    planned = choice.planned(only_first=True)
+    planned = choice.planned(["wgan-gp"])
     trained = choice.train(planned)
     found, scorers = checkpoints_of(planned), choice.scorers(trained)
 

@@ -16,6 +16,7 @@ def draw_aggregates(
     errors: tuple[Sequence[float], Sequence[float]] | None = None,
     inverted: Sequence[Sequence[int]] = (),
     colours: Sequence[float] | None = None,
+    marker: str = "o",
 ) -> Any:
     """avg (across) against all (up), one point a generator; returns the points for a colour bar.
 
@@ -29,6 +30,7 @@ def draw_aggregates(
         errors: standard errors of avg and of all.
         inverted: pairs of places to join by a line.
         colours: a number for each generator, shown by colour.
+        marker: matplotlib's, of the points.
     """
     for first, second in inverted:
         axes.plot([avg[first], avg[second]], [all[first], all[second]], color="#c0203a", linewidth=0.8, zorder=2)
@@ -37,7 +39,7 @@ def draw_aggregates(
             avg, all, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.75", elinewidth=0.8, zorder=1
         )  # fmt: skip
     look = {"color": COLOURS["all"]} if colours is None else {"c": colours, "cmap": "viridis"}
-    points = axes.scatter(avg, all, s=16, zorder=3, linewidths=0, **look)
+    points = axes.scatter(avg, all, s=16, zorder=3, linewidths=0, marker=marker, **look)
     axes.set_xlabel(f"{score} avg")
     axes.set_ylabel(f"{score} all")
     axes.grid(alpha=0.25)

@@ -85,6 +85,38 @@ def test_another_kind_of_generator_is_another_series_of_the_same_clients(plan):
     assert len(all_runs(protocol, plan, protocol.series[:1])) == 4
 
 
+def test_a_series_may_have_fewer_seeds_and_checkpoints_and_iterations_of_its_own(plan):
+    few = replace(SERIES, seeds=1, checkpoints=2, iterations=16)
+    runs = runs_of(few, None, replace(plan, checkpoints=4))
+    assert [(run.interval, run.seed, run.rounds) for run in runs] == [(1, 0, 16), (4, 0, 4)]
+    kept = json.loads(settings_of(runs[0].training)["--trainer.callbacks"])
+    assert kept[0]["init_args"]["every_n_rounds"] == 8
+    assert settings_of(runs_of(replace(few, checkpoints=9), None, plan)[0].training) == settings_of(runs[0].training)
+
+
+def test_a_variant_and_a_control_have_folders_and_names_of_their_own(plan):
+    plain, variant = (runs_of(replace(SERIES, variant=name), None, plan)[0] for name in ("", "whole-cohort"))
+    assert variant.folder.name == f"quickstart-whole-cohort{plain.folder.name.removeprefix('quickstart')}"
+    control = runs_of(replace(SERIES, control="local_only"), None, plan)[0]
+    assert control.folder == plain.folder.with_name(f"{plain.folder.name}-local_only")
+    assert control.name == "WGAN-GP, local only, seed 0"
+
+
+def test_earlier_runs_of_the_wgan_gp_are_found_again():
+    run = all_runs(PROTOCOLS["digits"], Plan((0,), recipes=ROOT / "recipes"))[0]
+    assert run.folder.name == "quickstart-split0-interval2-rounds2400-seed0"
+    assert settings_of(run.training) == {
+        "--trainer.max_epochs": "2400",
+        "--trainer.strategy.init_args.communication_interval": "2",
+        "--trainer.callbacks": json.dumps(
+            [{"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": 120}}]
+        ),
+        "--trainer.logger": "false",
+        "--data.init_args.seed": "0",
+        "--data.init_args.held_out": "0.5",
+    }
+
+
 def test_a_missing_or_unfit_recipe_is_named(plan, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist; .*--recipes"):
         runs_of(replace(SERIES, recipe="nowhere.yaml"), None, plan)

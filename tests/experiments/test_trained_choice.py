@@ -34,6 +34,14 @@ def test_the_datas_own_numbers_of_seeds_and_checkpoints_are_plain_settings():
     assert own != choose(data="fashion-mnist", seeds=2).settings()
 
 
+def test_kinds_are_the_datas_unless_some_are_named():
+    assert [one.name for one in choose().series()] == ["WGAN-GP", "DDPM"]
+    assert [one.name for one in choose(data="cifar10").series(["DDPM"])] == ["DDPM"]
+    for kinds in ([], ["vae"], ["ddpm", "DDPM"]):
+        with pytest.raises(ValueError, match="give one or more of wgan-gp, ddpm, each once"):
+            choose().series(kinds)
+
+
 def test_seeds_follow_the_first_and_a_quick_run_has_few():
     assert choose().plan.seeds == (5, 6, 7)
     assert choose().plan.split_seed == 5
