@@ -411,11 +411,17 @@ def start(recipe, folder, rounds):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
-def wait_for(path, process):
-    for _ in range(600):
-        if path.exists() or process.poll() is not None:
-            return
-        time.sleep(0.1)
+def stop_in_training(recipe, rounds, how):
+    """Starts the run in "broken" and sends it a signal when it has trained a further round; its output and status."""
+    before = set(Path("broken").glob("round=*.ckpt"))
+    process = start(recipe, "broken", rounds)
+    for _ in range(1200):
+        if process.poll() is not None or set(Path("broken").glob("round=*.ckpt")) > before:
+            break
+        time.sleep(0.05)
+    process.send_signal(how)
+    out, _ = process.communicate(timeout=120)
+    return out, process.returncode
 
 
 def scores(folder):
@@ -425,26 +431,18 @@ def scores(folder):
 
 @pytest.mark.slow
 def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, tmp_path):
-    """Interrupted after its first round, terminated after its second, killed after its fourth, then left alone: same
-    weights, same score table; whoever waits for the command is told that it did not finish."""
-    rounds = 8
+    """Interrupted, terminated and killed, each after some rounds more, then left alone: same weights, same score table;
+    whoever waits for the command is told that it did not finish."""
+    rounds = 40
     undisturbed = start(recipe, "whole", rounds)
-    interrupted = start(recipe, "broken", rounds)
-    wait_for(Path("broken/round=00000.ckpt"), interrupted)
-    interrupted.send_signal(signal.SIGINT)
-    out, _ = interrupted.communicate(timeout=120)
+    out, status = stop_in_training(recipe, rounds, signal.SIGINT)
     assert "the same command goes on after round" in out
-    assert interrupted.returncode == 130
-    terminated = start(recipe, "broken", rounds)
-    wait_for(Path("broken/round=00001.ckpt"), terminated)
-    terminated.send_signal(signal.SIGTERM)
-    out, _ = terminated.communicate(timeout=120)
+    assert status == 130
+    out, status = stop_in_training(recipe, rounds, signal.SIGTERM)
     assert "the same command goes on after round" in out
-    assert terminated.returncode == 143
-    killed = start(recipe, "broken", rounds)
-    wait_for(Path("broken/round=00003.ckpt"), killed)
-    killed.kill()
-    killed.communicate()
+    assert status == 143
+    _, status = stop_in_training(recipe, rounds, signal.SIGKILL)
+    assert status == -signal.SIGKILL
     last = start(recipe, "broken", rounds)
     assert "Resuming broken after" in last.communicate(timeout=300)[0]
     undisturbed.communicate(timeout=300)
