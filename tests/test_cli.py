@@ -408,7 +408,15 @@ def start(recipe, folder, rounds):
     command = [sys.executable, "-W", "ignore", "-m", "fedgen", "fit", "--config", str(recipe)]
     command += ["--trainer.default_root_dir", str(folder), "--trainer.max_epochs", str(rounds)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # a shell's background jobs, tests among them, ignore Ctrl-C, and so would the run
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def stop_in_training(recipe, rounds, how):
