@@ -68,7 +68,8 @@ class IntervalChoice:
         parallel: runs at once.
         device: where to sample and embed, e.g. cuda.
         seed: of the first training, the clients' held-out images, generated images and dealings.
-        quick: one seed, an interval of 4, 8 iterations, few images, two runs at once: to see that it works.
+        quick: one seed and IID control, an interval of 4, 8 iterations, few images, two runs at once: to see that it
+            works.
         output: of the experiment, or None.
 
     Raises:
@@ -94,8 +95,8 @@ class IntervalChoice:
 
     def __post_init__(self) -> None:
         if self.quick:
-            few = {"intervals": (4,), "iterations": 8, "seeds": 1, "num_images": 100, "parallel": max(2, self.parallel)}
-            for name, value in few.items():
+            few = {"intervals": (4,), "iterations": 8, "checkpoints": 2, "seeds": 1, "num_images": 100, "dealings": 1}
+            for name, value in (few | {"parallel": max(2, self.parallel)}).items():
                 object.__setattr__(self, name, value)
         if not self.kinds or set(self.kinds) - set(KINDS) or len(set(self.kinds)) < len(self.kinds):
             raise ValueError(f"kinds={list(self.kinds)}: give one or more of {', '.join(KINDS)}, each once")

@@ -81,9 +81,7 @@ def make_scheduler(sampler: Sampler, schedule: NoiseSchedule, prediction: Predic
         bound = -5.1 if schedule.kind == "cosine" else -float("inf")
         # thresholds that cannot exceed 1 clip the predicted image to [-1, 1]
         clip = {"thresholding": schedule.clip, "sample_max_value": 1.0}
-        scheduler = DPMSolverMultistepScheduler(
-            **shared, **clip, lambda_min_clipped=bound, timestep_spacing="trailing"
-        )
+        scheduler = DPMSolverMultistepScheduler(**shared, **clip, lambda_min_clipped=bound, timestep_spacing="trailing")
     scheduler.set_timesteps(sampler.num_steps(schedule.timesteps))
     return scheduler
 

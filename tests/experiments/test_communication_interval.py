@@ -56,10 +56,9 @@ def test_every_interval_and_control_is_scored_and_printed_again_without_runs(tmp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["wgan-gp", "ddpm"])
-def test_a_quick_experiment_trains_the_recipe_at_an_interval_and_as_its_controls(kind, tmp_path, monkeypatch):
+def test_a_quick_experiment_trains_the_recipe_at_an_interval_and_as_its_controls(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    communication_interval(tmp_path / "out", kinds=(kind,), recipes=RECIPES, quick=True)
+    communication_interval(tmp_path / "out", kinds=("ddpm",), recipes=RECIPES, quick=True)
     runs = sorted(path.name.split("-")[-1] for path in (tmp_path / "out" / "runs").iterdir() if path.is_dir())
     assert runs == ["centralised", "local_only", "seed0"]
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
@@ -67,4 +66,4 @@ def test_a_quick_experiment_trains_the_recipe_at_an_interval_and_as_its_controls
     fids = {name: row["pixels"]["training images"]["clients"]["fid"]["all"] for name, row in numbers["scores"].items()}
     assert len(set(fids.values())) == 6
     solver = {json.dumps(one["sampling"]) for one in numbers["checkpoints"].values()}
-    assert solver == {'{"solver": "dpm-solver++", "steps": 20}' if kind == "ddpm" else "{}"}
+    assert solver == {'{"solver": "dpm-solver++", "steps": 20}'}
