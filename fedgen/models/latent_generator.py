@@ -51,8 +51,8 @@ class LatentGenerator(RoundClock):
         self.automatic_optimization = False
         self.generator, self.ema_decay = generator, ema_decay
         self.latent_dim = int(generator.latent_dim)  # type: ignore[arg-type]
-        num_classes = getattr(generator, "num_classes", None)
-        self.label_frequencies = None if num_classes is None else LabelFrequencies(num_classes)
+        self.num_classes: int | None = getattr(generator, "num_classes", None)  # says that labels may be asked for
+        self.label_frequencies = None if self.num_classes is None else LabelFrequencies(self.num_classes)
         self.generator_ema = EMA(generator, ema_warmup) if ema_decay is not None else None
         self.generator_losses = list(generator_losses or ())
         for extra in self.generator_losses:
