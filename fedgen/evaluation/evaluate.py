@@ -251,7 +251,7 @@ def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **opti
 
     Args:
         model: a module with `sample(num_images, generator=None)`, or a sampler; for the score "ll" also with
-            `log_prob(points)`.
+            `log_prob(points)`. Scores in the embeddings that its attribute `optimised_on` names are marked.
         clients: a data module, splits, or {split: [examples of each client]}.
         round: stored in the records, and part of the images' seed.
         options: as for `Evaluator`: embeddings, num_images, scores, weights, seed, ...
@@ -263,4 +263,6 @@ def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **opti
     sample = sampler_of(model) if isinstance(model, nn.Module) else model
     density = density_of(model) if evaluator.needs_density else None
     evaluator.try_out(sample, density)
-    return evaluator.evaluate(sample, round, density=density).records
+    # scores in an embedding that its training optimised are marked, as where a run is scored
+    used = getattr(model, "optimised_on", ())
+    return evaluator.evaluate(sample, round, optimised_on=used, density=density).records

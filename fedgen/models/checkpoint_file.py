@@ -1,6 +1,7 @@
 """Lightning checkpoints read without unpickling objects, and the generator that one holds."""
 
 import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 from fedgen.models.networks.network import build
 
 EMA_PREFIX, PREFIX = "generator_ema.network.", "generator."
+OPTIMISED_ON = "optimised_on"  # the key of the embeddings that a loss trained on; older checkpoints have none
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -36,6 +38,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 def read_generator(path: str | Path) -> nn.Module:
     """The generator of a run's checkpoint, rebuilt from its description; its moving average where there is one.
 
+    Its attribute `optimised_on` names the embeddings that its training optimised.
+
     Args:
         path: a .ckpt of a module whose hyperparameters describe its `generator`, as GANs do.
 
@@ -56,4 +60,15 @@ def read_generator(path: str | Path) -> nn.Module:
     except RuntimeError as error:
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise ValueError(f"{path}: its weights do not fit the generator that it describes: {reasons}") from error
+    generator.optimised_on = read_optimised_on(checkpoint)
     return generator
+
+
+def read_optimised_on(checkpoint: Mapping[str, Any], unknown: Sequence[str] = ()) -> list[str]:
+    """Embeddings that the losses of a checkpoint's training used.
+
+    Args:
+        checkpoint: from `read_checkpoint`.
+        unknown: what to give back for a checkpoint that does not say.
+    """
+    return [str(name) for name in checkpoint.get(OPTIMISED_ON, unknown)]

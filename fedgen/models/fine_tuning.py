@@ -33,7 +33,7 @@ class FineTuning(LatentGenerator):
     Args:
         generator: the pretrained network, with an attribute `latent_dim` (and `num_classes`, if conditional); or the
             path of a run's checkpoint, from which it is rebuilt with `weights_only=True`: its moving average if there
-            is one. Labels are drawn as often as the clients have them.
+            is one. Labels are drawn as often as the clients have them. What its training optimised stays marked.
         generator_losses: `EmbeddedLoss` (FID or MMD^2 to the clients' images, under one or several embeddings), or any
             objects that turn images [N, C, H, W] in [-1, 1] into a scalar, their weight included. They see the same
             images, except for an `EmbeddedLoss(separate=True)`, which makes its own, with its own `num_images` (`batch`

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.losses import EmbeddedLoss, FeatureLoss
+from fedgen.models.checkpoint_file import OPTIMISED_ON, read_optimised_on
 from fedgen.models.conditioning import AtPositions
 from fedgen.models.ema import EMA
 from fedgen.models.label_frequencies import LabelFrequencies
@@ -64,6 +65,7 @@ class LatentGenerator(RoundClock):
         # registered, so that losses that are modules follow the device and keep their state in checkpoints
         self.loss_modules = nn.ModuleList(loss for loss in self.generator_losses if isinstance(loss, nn.Module))
         self._lent: set[EmbeddedLoss] = set()  # whose references are the data's, not their maker's
+        self._optimised_before = list(getattr(generator, "optimised_on", ()))  # by what trained these weights earlier
 
     @property
     def embedded_losses(self) -> list[EmbeddedLoss]:
@@ -72,8 +74,9 @@ class LatentGenerator(RoundClock):
 
     @property
     def optimised_on(self) -> list[str]:
-        """Embeddings that a generator loss trains on; scores under them prove little."""
-        return list(dict.fromkeys(name for loss in self.embedded_losses for name in loss.names))
+        """Embeddings that a generator loss trains on, or an earlier training of it did; scores in them prove little."""
+        names = (name for loss in self.embedded_losses for name in loss.names)
+        return list(dict.fromkeys([*self._optimised_before, *names]))
 
     # ---- losses, from fit to fit and turn to turn ----
 
@@ -186,8 +189,13 @@ class LatentGenerator(RoundClock):
             labels = self.label_frequencies.check(drawn, num_images)
         return decode(self.sampler, latents, batch_size, labels)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what was optimised: losses are not rebuilt from a checkpoint, and scores must be marked all the same."""
+        checkpoint[OPTIMISED_ON] = self.optimised_on
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Leaves out the saved state of generator losses that this module was built without."""
+        """Takes what was optimised, and leaves out the saved state of losses that this module was built without."""
+        self._optimised_before = read_optimised_on(checkpoint, self._optimised_before)
         if not self.generator_losses:
             state = checkpoint["state_dict"]
             for key in [key for key in state if key.startswith("loss_modules.")]:
