@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from rich import box
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -220,20 +221,23 @@ def ratio(
 
 
 def table_of(found: Mapping[str, Mapping[str, Any]], dim: int, batch_sizes: Sequence[int]) -> Table:
-    """One D: methods and passes by m, milliseconds with their deviation, and multiples of a product below."""
+    """One D: m by methods and passes, milliseconds with their deviation; in the caption what a product takes."""
+    cells = cells_of([dim], batch_sizes)
+    product = statistics.median(found[name]["seconds"][0] / found[name]["products"][0] for name in cells)
     table = Table(
-        title=f"D = {dim}: milliseconds, mean ± standard deviation; below, multiples of a {dim}³ float64 product",
-        caption=f"{' and '.join(PEERS)} have no backward pass",
-        show_lines=True,
+        title=f"D = {dim}: milliseconds, mean ± standard deviation",
+        caption=f"a {dim}³ float64 product took {1e3 * product:.3g} ms; {' and '.join(PEERS)} have no backward pass",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=0,  # fits 80 columns
     )
-    table.add_column("method")
+    table.add_column("m", justify="right")
+    columns = list(dict.fromkeys((method, passes) for _, _, method, passes in cells.values()))
+    for method, passes in columns:
+        table.add_column(f"{method}\n{passes.replace(' + ', chr(10) + '+ ')}", justify="right", no_wrap=True)
     for size in batch_sizes:
-        table.add_column(f"m = {size}", justify="right")
-    for method in METHODS:
-        for passes in PASSES if method not in PEERS else PASSES[:1]:
-            row = [found[name_of(dim, size, method, passes)] for size in batch_sizes]
-            cells = ["{:.3g} ± {:.2g}\n{:.2g}".format(*(1e3 * s for s in r["seconds"]), r["products"][0]) for r in row]
-            table.add_row(f"{method}\n{passes}", *cells)
+        row = [found[name_of(dim, size, *column)]["seconds"] for column in columns]
+        table.add_row(str(size), *("±".join(f"{1e3 * s:.3g}" if s < 1 else f"{1e3 * s:.0f}" for s in r) for r in row))
     return table
 
 
