@@ -43,6 +43,7 @@ def test_every_interval_and_control_is_scored_and_printed_again_without_runs(tmp
     assert len(grids_in(numbers)) == 8
     printed = " ".join(capsys.readouterr().out.split())
     assert "as expected: KID, pixels, training images: avg - all is one number over all 32 checkpoints" in printed
+    assert "DDPM: ddpm_digits.yaml, 16 maps at one resolution, no attention" in printed
     for file in ("communication_interval.png", "samples.png", "ddpm-interval-4.png", "wgan-gp-local-only.png"):
         assert (tmp_path / "out" / file).read_bytes().startswith(b"\x89PNG")
     monkeypatch.setattr(trainings.Training, "run", None)
@@ -53,6 +54,12 @@ def test_every_interval_and_control_is_scored_and_printed_again_without_runs(tmp
     (tmp_path / "out" / "ddpm-centralised.png").unlink()
     communication_interval(tmp_path / "out", **options)
     assert (tmp_path / "out" / "ddpm-centralised.png").exists()
+
+
+def test_an_embedding_that_is_not_there_is_refused_before_any_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainings.Training, "run", None)
+    with pytest.raises(ValueError, match="unknown embedding 'nothing'"):
+        communication_interval(tmp_path / "out", embedding="nothing", recipes=RECIPES)
 
 
 @pytest.mark.slow

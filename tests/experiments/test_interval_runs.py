@@ -55,6 +55,11 @@ def test_every_client_is_in_every_cohort_and_the_pooled_control_takes_as_many_im
     }  # fmt: skip
 
 
+def test_no_wgan_gp_has_a_moving_average_whose_span_would_follow_the_interval(planned):
+    decays = {(run.series, settings_of(run.training).get("--model.init_args.ema_decay")) for run in planned}
+    assert decays == {("WGAN-GP", "null"), ("DDPM", None)}  # the controls among them
+
+
 def test_a_kind_may_be_left_out_and_iterations_changed():
     choice = IntervalChoice(kinds=("ddpm",), intervals=(6, 3), iterations=12, seeds=1, checkpoints=2, recipes=RECIPES)
     runs = choice.planned()
