@@ -3,6 +3,9 @@
 Fig. 7 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) shows images of a Glow trained on
 likelihood and FID, and of a GAN whose critic is removed after a while: artefacts, at a low FID. Here the same on
 digits, each beside its control: the Glow on its likelihood alone, the GAN that keeps its critic for as many steps.
+
+Between the two GANs lies more than the critic: the one without it goes on from the moving average of the other's
+weights, with Adam's moments at zero, and FID has the weight 1 in place of one that follows the adversarial loss.
 """
 
 import statistics

@@ -65,6 +65,7 @@ def test_every_recipe_is_there_and_the_arms_of_a_family_differ_by_what_is_studie
     settings = [recipe["model"]["init_args"] for recipe in recipes]
     assert settings[0]["lr"] == settings[1]["lr"]
     assert settings[0]["betas"] == settings[1]["betas"]
+    assert settings[1]["batch_statistics"]  # as a GAN's generator has them
 
 
 def test_a_round_is_one_step_of_the_generator_with_and_without_its_critic(arms):
