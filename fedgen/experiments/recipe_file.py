@@ -1,0 +1,78 @@
+"""Recipes that experiments train: what they say, refused before any training; and what is put in place of parts."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def read_recipe(path: Path) -> Any:
+    """What a recipe says, as plain types.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no YAML.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} does not exist; run from the folder that holds recipes/, or say where by --recipe or --recipes"
+        )
+    try:
+        return yaml.safe_load(path.read_text())
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} is no recipe ({' '.join(str(error).split())})") from error
+
+
+def rounds_of(path: Path) -> int:
+    """For how many rounds a recipe trains.
+
+    Raises:
+        FileNotFoundError: if there is no such recipe.
+        ValueError: if it does not say.
+    """
+    return _number(path, "max_epochs, the rounds that it trains for", "trainer", "max_epochs")
+
+
+def local_iterations(path: Path) -> int:
+    """Rounds x communication interval of a recipe: what a client that is in every cohort trains.
+
+    Raises:
+        FileNotFoundError: if there is no such recipe.
+        ValueError: if it does not train with FedAvgStrategy for a number of rounds.
+    """
+    keys = ("trainer", "strategy", "init_args", "communication_interval")
+    return rounds_of(path) * _number(path, "the communication_interval of a FedAvgStrategy", *keys)
+
+
+def _number(path: Path, what: str, *keys: str) -> int:
+    found = read_recipe(path)
+    try:
+        for key in keys:
+            found = found[key]
+        return int(found)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} must say {what} ({error!r})") from error
+
+
+def fingerprints(recipes: Iterable[Path]) -> dict[str, str]:
+    """Of each recipe, by file name: a hash of what it says. Numbers depend on it, and not on comments or folders.
+
+    Raises:
+        FileNotFoundError: if one is not there.
+        ValueError: if one is no YAML.
+    """
+    texts = {path.name: json.dumps(read_recipe(path), sort_keys=True, default=str) for path in recipes}
+    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+
+
+def component(class_path: str, **options: Any) -> dict[str, Any]:
+    """An object as recipes have it: its class path, and arguments where there are any."""
+    return {"class_path": class_path, **({"init_args": options} if options else {})}
+
+
+def embedded_loss(loss: Mapping[str, Any], embeddings: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+    """`generator_losses` as recipes have it: one loss in some embeddings, with more arguments of `EmbeddedLoss`."""
+    return [component("fedgen.losses.EmbeddedLoss", loss=loss, embeddings=list(embeddings), **options)]
