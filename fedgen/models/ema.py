@@ -2,12 +2,16 @@
 
 import copy
 import warnings
+from collections.abc import Callable
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 # Lightning says this when training starts; an average is in eval mode by design.
 warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
+
+HALVES = (torch.float16, torch.bfloat16)
 
 
 class EMA(nn.Module):
@@ -17,6 +21,9 @@ class EMA(nn.Module):
     0.9999 suits runs of 100,000; a run of a few thousand iterations would still show its initial weights. `warmup`
     cures that: the decay of update r (counted from 0) is at most (1 + r) / (10 + r), so the average spans roughly
     the last tenth of the updates until the plain decay takes over.
+
+    Of a network in half precision it is a copy in float32, and stays one: half precision would round an update of
+    (1 - d) times the difference away, and the average would stand still.
 
     Args:
         network: what to follow.
@@ -31,7 +38,18 @@ class EMA(nn.Module):
         self.network = copy.deepcopy(network).requires_grad_(False)
         self.warmup = warmup
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        if any(tensor.dtype in HALVES for tensor in self.network.state_dict().values()):
+            self.network.float()
         self.eval()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follows a parent to a device or another precision, but not to half of it."""
+
+        def followed(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return tensor.to(moved.device) if moved.dtype in HALVES else moved
+
+        return super()._apply(followed, recurse)
 
     def train(self, mode: bool = True) -> "EMA":
         """Stays in eval mode, whatever the parent's mode."""
@@ -48,9 +66,11 @@ class EMA(nn.Module):
         if self.warmup:
             updates = int(self.updates)
             decay = min(decay, (1 + updates) / (10 + updates))
-        torch._foreach_lerp_(list(self.network.parameters()), list(network.parameters()), 1.0 - decay)
-        for mine, followed in zip(self.network.buffers(), network.buffers(), strict=True):
-            mine.copy_(followed)
+        mine: list[Tensor] = list(self.network.parameters())
+        followed = [theirs.to(own.dtype) for own, theirs in zip(mine, network.parameters(), strict=True)]
+        torch._foreach_lerp_(mine, followed, 1.0 - decay)
+        for own, theirs in zip(self.network.buffers(), network.buffers(), strict=True):
+            own.copy_(theirs)
         self.updates += 1
 
     def forward(self, *args: Tensor) -> Tensor:

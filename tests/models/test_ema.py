@@ -65,3 +65,31 @@ def test_the_warm_ups_clock_is_saved():
 
 def test_is_marked_as_not_exchanged():
     assert EMA.exchanged is False
+
+
+# ---- half precision ----
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("born", [False, True])
+def test_it_keeps_full_precision_beside_a_network_of_half(dtype, born):
+    """A step of 5e-4 from 1 to 1.5: half precision would round each of them away."""
+    model = nn.Module()
+    model.network = Point(1).to(dtype) if born else Point(1)
+    model.ema = EMA(model.network)
+    model.to(dtype)
+    with torch.no_grad():
+        model.network.weight.fill_(1.5)
+    for _ in range(100):
+        model.ema.update(model.network, decay=0.9999**5)
+    assert model.ema.network.weight.dtype == torch.float32
+    assert model.ema.network.statistic.dtype == torch.float32
+    assert model.network.weight.dtype == dtype
+    assert model.ema.network.weight.item() == pytest.approx(1.5 - 0.5 * 0.9999**500, rel=1e-5)
+
+
+def test_it_follows_to_double_precision_and_back():
+    model = nn.Module()
+    model.ema = EMA(Point(1))
+    assert model.double().ema.network.weight.dtype == torch.float64
+    assert model.float().ema.network.weight.dtype == torch.float32
