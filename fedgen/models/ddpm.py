@@ -352,10 +352,11 @@ class DDPM(RoundClock):
         Raises:
             ValueError: if the model has no adapters, or others.
         """
-        _require(self.lora is not None, "this model has no adapters; build it with DDPM(..., lora=LoRA(rank=...))")
-        read_adapters(_adapted(self.network), folder)
+        if self.lora is None:
+            raise ValueError("this model has no adapters; build it with DDPM(..., lora=LoRA(rank=...))")
+        read_adapters(_adapted(self.network), self.lora, folder)
         if self.network_ema is not None:
-            read_adapters(_adapted(self.network_ema.network), folder)
+            read_adapters(_adapted(self.network_ema.network), self.lora, folder)
 
 
 def _check_ranges(lr: float, warmup: int, ema_decay: float | None, label_dropout: float) -> None:

@@ -1,6 +1,9 @@
 """Low-rank adapters (Hu et al. 2022, arXiv 2106.09685) on a network, by peft."""
 
 import copy
+import json
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,16 @@ from torch import Tensor, nn
 
 from fedgen.files import atomic_write
 
-NAME, WEIGHTS, PREFIX = "default", "adapter_model.safetensors", "base_model.model."
+NAME, PREFIX = "default", "base_model.model."
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclass(frozen=True)
 class LoRA:
     """Which layers get adapters: W x becomes W x + (alpha / rank) B A x, of which A and B alone train.
+
+    Federated averaging averages A and B each on its own, as is usual: the product of the means is not the mean of the
+    clients' products.
 
     Args:
         rank: of B A.
@@ -37,6 +44,11 @@ class LoRA:
             raise ValueError(f"rank={self.rank}: an adapter has at least rank 1")
         if not self.targets:
             raise ValueError("targets=(): name at least one layer to adapt")
+
+    @property
+    def scale(self) -> float:
+        """The factor of B A x."""
+        return 1.0 if self.alpha is None else self.alpha / self.rank
 
     def config(self) -> Any:
         """The LoraConfig of peft."""
@@ -71,16 +83,17 @@ def merge_adapters(network: nn.Module) -> nn.Module:
     for name, layer in adapted:
         layer.merge(safe_merge=True)
         merged.set_submodule(name, layer.get_base_layer())
-    if hasattr(merged, "peft_config"):
-        del merged.peft_config
+    for module in merged.modules():  # peft leaves its settings where it was asked to put adapters
+        vars(module).pop("peft_config", None)
     return merged
 
 
 def adapter_state(network: nn.Module) -> dict[str, Tensor]:
     """The adapters' tensors by the names that peft's files use."""
-    state = {name: value for name, value in network.state_dict().items() if f".lora_A.{NAME}." in name}
-    state |= {name: value for name, value in network.state_dict().items() if f".lora_B.{NAME}." in name}
-    return {PREFIX + name.replace(f".{NAME}.", "."): value for name, value in state.items()}
+    # an embedding's are tensors (lora_embedding_A.default), other layers' are layers (lora_A.default.weight)
+    adapter = re.compile(rf"(\.lora_\w+)\.{NAME}(?=\.|$)")
+    state = network.state_dict()
+    return {PREFIX + adapter.sub(r"\1", name): value for name, value in state.items() if adapter.search(name)}
 
 
 def write_adapters(network: nn.Module, lora: LoRA, folder: str | Path) -> None:
@@ -96,16 +109,22 @@ def write_adapters(network: nn.Module, lora: LoRA, folder: str | Path) -> None:
 
 
 @torch.no_grad()
-def read_adapters(network: nn.Module, folder: str | Path) -> None:
-    """Puts the adapters of such a folder into a network that has adapters of the same rank and targets.
+def read_adapters(network: nn.Module, lora: LoRA, folder: str | Path) -> None:
+    """Puts the adapters of such a folder into a network that has adapters of the same rank, targets and scale.
+
+    Args:
+        network: with adapters.
+        lora: their settings.
+        folder: fedgen's or peft's.
 
     Raises:
-        FileNotFoundError: if the folder has none as safetensors.
-        ValueError: if they are for other layers or of another rank.
+        FileNotFoundError: if the folder has no adapters as safetensors, or does not say their scale.
+        ValueError: if they are for other layers, of another rank, or would act at another scale.
     """
     path = Path(folder) / WEIGHTS
-    if not path.is_file():
-        raise FileNotFoundError(f"no {WEIGHTS} in {folder}; give a folder of adapters (fedgen's or peft's)")
+    for file in (path, Path(folder) / CONFIG):
+        if not file.is_file():
+            raise FileNotFoundError(f"no {file.name} in {folder}; give a folder of adapters (fedgen's or peft's)")
     found, mine = load_file(path), adapter_state(network)
     shapes = {name: tuple(value.shape) for name, value in mine.items()}
     if shapes != {name: tuple(value.shape) for name, value in found.items()}:
@@ -113,5 +132,20 @@ def read_adapters(network: nn.Module, folder: str | Path) -> None:
             f"{path} holds {len(found)} tensors that do not fit this network's {len(mine)} adapters; build it with the"
             " rank and targets of the folder's adapter_config.json"
         )
+    _check_scale(lora, Path(folder) / CONFIG)
     for name, value in mine.items():
         value.copy_(found[name])
+
+
+def _check_scale(lora: LoRA, path: Path) -> None:
+    """Raises ValueError unless a folder's adapters were trained at this scale, which tensors do not show."""
+    config = json.loads(path.read_text())
+    rank, alpha = config["r"], config["lora_alpha"]
+    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    if config.get("alpha_pattern"):
+        raise ValueError(f"{path}: some of its layers' adapters act at another scale (alpha_pattern), fedgen's at one")
+    if not math.isclose(scale, lora.scale):
+        raise ValueError(
+            f"{path}: its adapters act at a scale of {scale:g}, this network's at {lora.scale:g}; build it with"
+            f" LoRA(rank={rank}, alpha={scale * rank:g})"
+        )

@@ -1,4 +1,6 @@
 import builtins
+import json
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -73,7 +75,7 @@ def test_written_adapters_load_here_and_in_peft(tmp_path):
     torch.manual_seed(0)
     again = Pair()
     add_adapters(again, SMALL)
-    read_adapters(again, tmp_path)
+    read_adapters(again, SMALL, tmp_path)
     assert torch.equal(again(x), network(x))
     torch.manual_seed(0)
     assert torch.allclose(PeftModel.from_pretrained(Pair(), tmp_path)(x), network(x), atol=1e-6)
@@ -81,10 +83,63 @@ def test_written_adapters_load_here_and_in_peft(tmp_path):
 
 def test_adapters_of_another_rank_or_folder_are_refused(tmp_path):
     write_adapters(adapted(), SMALL, tmp_path)
+    wide = LoRA(rank=3, targets=SMALL.targets)
     with pytest.raises(ValueError, match="do not fit this network's 4 adapters; build it with the rank and targets"):
-        read_adapters(adapted(LoRA(rank=3, targets=("first", "second"))), tmp_path)
+        read_adapters(adapted(wide), wide, tmp_path)
     with pytest.raises(FileNotFoundError, match=r"no adapter_model.safetensors in .*elsewhere"):
-        read_adapters(adapted(), tmp_path / "elsewhere")
+        read_adapters(adapted(), SMALL, tmp_path / "elsewhere")
+
+
+def test_adapters_that_would_act_at_another_scale_are_refused(tmp_path):
+    strong = LoRA(rank=2, alpha=6, targets=SMALL.targets)
+    write_adapters(adapted(strong), strong, tmp_path)
+    with pytest.raises(
+        ValueError, match=r"act at a scale of 3, this network's at 1; build it with LoRA\(rank=2, alpha=6"
+    ):
+        read_adapters(adapted(), SMALL, tmp_path)
+    read_adapters(adapted(strong), strong, tmp_path)
+
+    path = tmp_path / "adapter_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"use_rslora": True}))  # alpha / sqrt(rank)
+    with pytest.raises(ValueError, match=r"act at a scale of 4.24264"):
+        read_adapters(adapted(strong), strong, tmp_path)
+    path.write_text(json.dumps(config | {"alpha_pattern": {"first": 4}}))
+    with pytest.raises(ValueError, match="alpha_pattern"):
+        read_adapters(adapted(strong), strong, tmp_path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no adapter_config.json in"):
+        read_adapters(adapted(strong), strong, tmp_path)
+
+
+def test_an_adapted_embedding_is_written_and_read_here_and_in_peft(tmp_path):
+    from peft import PeftModel
+
+    def build():
+        torch.manual_seed(0)
+        return nn.Sequential(OrderedDict(labels=nn.Embedding(3, 4), last=nn.Linear(4, 2)))
+
+    lora = LoRA(rank=2, targets=("labels", "last"))
+    network, again = build(), build()
+    for each in (network, again):
+        add_adapters(each, lora)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "lora_" in name:
+                parameter.normal_()
+    write_adapters(network, lora, tmp_path)
+    x = torch.tensor([0, 2, 1])
+    assert not torch.allclose(network(x), build()(x), atol=0.1)
+    read_adapters(again, lora, tmp_path)
+    assert torch.equal(again(x), network(x))
+    assert torch.allclose(PeftModel.from_pretrained(build(), tmp_path)(x), network(x), atol=1e-6)
+    assert torch.allclose(merge_adapters(network)(x), network(x), atol=1e-5)
+
+
+def test_merging_leaves_no_settings_of_peft_behind():
+    network = nn.Sequential(OrderedDict(body=adapted()))  # as a UNet's own of diffusers lies in fedgen's
+    assert not any(hasattr(module, "peft_config") for module in merge_adapters(network).modules())
+    assert hasattr(network.body, "peft_config")
 
 
 def test_settings_out_of_range_and_layers_that_do_not_exist_are_refused():
