@@ -156,7 +156,8 @@ class DDPM(RoundClock):
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> Tensor:
         """The loss (Ho et al. 2020, Eq. 14) of (images [N, C, H, W] in [-1, 1], labels int64 [N])."""
-        images = batch[0]
+        # under "bf16-true" images come in half precision, and so would their noise
+        images = batch[0].to(torch.promote_types(batch[0].dtype, torch.float32))
         require_shape(images, self.image_shape, "the network")
         self._set_rate(batch_idx)
         if self.flips:
@@ -164,7 +165,8 @@ class DDPM(RoundClock):
         timesteps = torch.randint(self.diffusion.schedule.timesteps, (len(images),), device=images.device)
         noise = torch.randn_like(images)
         noisy = self.diffusion.add_noise(images, noise, timesteps)
-        predicted = (self._predict or self.network)(noisy, timesteps, *self._training_labels(batch))
+        predict = self._predict or self.network
+        predicted = predict(noisy.to(batch[0].dtype), timesteps, *self._training_labels(batch))
         target = self.diffusion.target(images, noise, timesteps)
         loss = nn.functional.mse_loss(predicted.float(), target.float())
         totals = self._running_totals(loss.device)

@@ -70,7 +70,8 @@ class NoiseSchedule:
 class Diffusion(KeepsPrecision):
     """The forward process x_t = signal_t x_0 + noise_t e with e ~ N(0, 1), in float32 whatever the model's precision.
 
-    Saves nothing: it is a function of its arguments.
+    Saves nothing: it is a function of its arguments. Inputs in half precision give results in float32, to be cast for
+    the network: half precision would take the first timesteps' signal of 0.99995 for 1, and round the noise to it.
 
     Args:
         schedule: of the noise.
@@ -92,24 +93,24 @@ class Diffusion(KeepsPrecision):
 
     def add_noise(self, images: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
         """Noisy images [N, ...] of images and noise [N, ...] at timesteps int64 [N] (Ho et al. 2020, Eq. 4)."""
-        return _at(self.signal, timesteps, images) * images + _at(self.noise, timesteps, images) * noise
+        return _at(self.signal, timesteps, images.ndim) * images + _at(self.noise, timesteps, images.ndim) * noise
 
     def target(self, images: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
-        """What a network should predict of them."""
+        """What a network should predict of them, as `add_noise` takes them."""
         if self.prediction == "epsilon":
             return noise
-        return _at(self.signal, timesteps, images) * noise - _at(self.noise, timesteps, images) * images
+        return _at(self.signal, timesteps, images.ndim) * noise - _at(self.noise, timesteps, images.ndim) * images
 
     def epsilon(self, predicted: Tensor, noisy: Tensor, timesteps: Tensor) -> Tensor:
         """The noise that a network's prediction says is in noisy images."""
         if self.prediction == "epsilon":
             return predicted
-        return _at(self.signal, timesteps, noisy) * predicted + _at(self.noise, timesteps, noisy) * noisy
+        return _at(self.signal, timesteps, noisy.ndim) * predicted + _at(self.noise, timesteps, noisy.ndim) * noisy
 
 
-def _at(values: Tensor, timesteps: Tensor, like: Tensor) -> Tensor:
-    """The values at the timesteps, shaped to multiply [N, ...]."""
-    return values[timesteps].to(like.dtype).view(-1, *[1] * (like.ndim - 1))
+def _at(values: Tensor, timesteps: Tensor, ndim: int) -> Tensor:
+    """The values at the timesteps, shaped to multiply [N, ...]; in float32, to which products are promoted."""
+    return values[timesteps].view(-1, *[1] * (ndim - 1))
 
 
 def draw_timesteps(count: int, schedule_length: int, generator: torch.Generator) -> Tensor:

@@ -74,6 +74,23 @@ def test_the_network_sees_noisy_images_and_timesteps():
 
 
 def test_flips_mirror_about_half_of_the_images():
+def test_images_in_half_precision_get_noise_in_full_and_the_network_its_own_precision():
+    """As under "bf16-true", which hands on images in half precision."""
+
+    class Spy(Constant):
+        def forward(self, images, timesteps):
+            self.seen = images.dtype
+            return super().forward(images, timesteps)
+
+    spy = Spy()
+    torch.manual_seed(7)
+    loss = DDPM(spy).training_step((torch.ones(4, 1, 2, 2, dtype=torch.bfloat16),), 0).detach()
+    torch.manual_seed(7)
+    torch.randint(1000, (4,))
+    assert spy.seen == torch.bfloat16
+    assert float(loss) == pytest.approx(float((0.5 - torch.randn(4, 1, 2, 2)).square().mean()), rel=1e-6)
+
+
     class Sum(Constant):
         def forward(self, images, timesteps):
             self.seen = images

@@ -54,6 +54,17 @@ def test_half_precision_leaves_the_schedule_as_it_is_and_nothing_is_saved():
     assert diffusion.state_dict() == {}
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_inputs_in_half_precision_are_noised_in_full(dtype):
+    images, noise = torch.randn(2, 4, 1, 3, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    timesteps = torch.tensor([0, 1, 500, 999])
+    half, full = Diffusion(NoiseSchedule(), "v").to(dtype), Diffusion(NoiseSchedule(), "v")
+    for name in ("add_noise", "target", "epsilon"):
+        found = getattr(half, name)(images, noise, timesteps)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, getattr(full, name)(images.float(), noise.float(), timesteps))
+
+
 def test_timesteps_are_one_in_each_equal_part():
     found = draw_timesteps(10, 1000, torch.Generator().manual_seed(0))
     assert (found // 100).tolist() == list(range(10))
