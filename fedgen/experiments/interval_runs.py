@@ -7,12 +7,12 @@ from typing import Any
 
 from fedgen.embeddings import Embedding, load_embedding
 from fedgen.evaluation.device import require_device
-from fedgen.experiments.runs import Control
+from fedgen.experiments.recipe_file import fingerprints
+from fedgen.experiments.runs import SHARE_HELD_OUT, Control
 from fedgen.experiments.trained import RUNS, Plan, Series, TrainedRun, runs_of
 
 INTERVALS = (1, 10, 40, 160, 640)
 CLIENTS = 10  # a class each
-HELD_OUT = 0.5
 PIXELS = "pixels"
 # of controls: how often the DDPM's moving average of weights moves, which it does at round ends, and nothing else
 CONTROL_INTERVAL = 40
@@ -140,7 +140,11 @@ class IntervalChoice:
         )
 
     def settings(self) -> dict[str, Any]:
-        """All of it that numbers depend on, as plain types."""
+        """All of it that numbers depend on, as plain types.
+
+        Raises:
+            FileNotFoundError: if a recipe is not there.
+        """
         return {
             "kinds": list(self.kinds),
             "intervals": sorted(self.intervals),
@@ -153,6 +157,7 @@ class IntervalChoice:
             "dealings": self.dealings,
             "seed": self.seed,
             "quick": self.quick,
+            "recipes": fingerprints(self.recipes / KINDS[kind].recipe for kind in self.kinds),
         }
 
     def planned(self) -> list[TrainedRun]:
@@ -165,7 +170,7 @@ class IntervalChoice:
             run
             for kind in self.kinds
             for series in series_of(kind, tuple(sorted(self.intervals)), self.iterations_of(kind))
-            for run in runs_of(series, HELD_OUT, self.plan)
+            for run in runs_of(series, SHARE_HELD_OUT, self.plan)
         ]
 
     def embeddings(self) -> list[Embedding]:

@@ -45,7 +45,7 @@ def perfect_generator(
     """
     choice = TrainedChoice(by_network=True, output=output, **options)
     names = [one.name for one in choice.series(kinds)]
-    study = Study("perfect-generator", output, {**choice.settings(), "overlap": overlap, "kinds": names})
+    study = Study("perfect-generator", output, {**choice.settings(kinds), "overlap": overlap, "kinds": names})
     grids = [study.path(grid_of(name, side)) for name in names for side in SIDES]
     if study.missing("pairs") or not all(grid.exists() for grid in grids):
         measure(study, choice, overlap, kinds)

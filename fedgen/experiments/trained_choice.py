@@ -9,6 +9,7 @@ from typing import Any
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.device import require_device
 from fedgen.experiments.checkpoints import Scorers, Trained
+from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.trained import RUNS, Plan, Protocol, Series, TrainedRun, all_runs, protocol_of, train_runs
 
 QUICK_SEEDS, QUICK_CHECKPOINTS = 1, 5
@@ -108,8 +109,13 @@ class TrainedChoice:
             self.quick,
         )
 
-    def settings(self) -> dict[str, Any]:
-        """All of it that numbers depend on, as plain types."""
+    def settings(self, kinds: Sequence[str] | None = None) -> dict[str, Any]:
+        """All of it that numbers depend on, as plain types; with the recipes of all kinds, or of some.
+
+        Raises:
+            FileNotFoundError: if a recipe is not there.
+            ValueError: as of `series`.
+        """
         protocol = self.protocol
         return {
             "data": self.data,
@@ -124,6 +130,7 @@ class TrainedChoice:
             "dealings": self.controls,
             "seed": self.seed,
             "quick": self.quick,
+            "recipes": fingerprints(self.recipes / one.recipe for one in self.series(kinds)),
         }
 
     def series(self, kinds: Sequence[str] | None = None) -> list[Series]:

@@ -37,7 +37,7 @@ def wgan_gp_checkpoints(output: Path | None = None, num_images: int | None = Non
     number = min(number, QUICK_IMAGES) if choice.quick else number
     if number < 2:
         raise ValueError(f"num_images={number}: scores need at least 2 generated images, better thousands")
-    study = Study("wgan-gp-checkpoints", output, {**choice.settings(), "num_images": number})
+    study = Study("wgan-gp-checkpoints", output, {**choice.settings(["wgan-gp"]), "num_images": number})
     if study.missing("found"):
         score_all(study, choice, number)
     rows, found, real = ScoredRows(study.numbers["scores"]), study.numbers["found"], study.numbers["real"]

@@ -177,6 +177,7 @@ def test_a_kind_may_be_left_out_and_another_is_refused(runs, tmp_path, monkeypat
     assert all(one["sampling"] == {} for one in numbers["checkpoints"].values())
     with pytest.raises(ValueError, match=r"kinds=\['gan'\]: give one or more of wgan-gp, ddpm"):
         perfect_generator(tmp_path / "other", kinds=("gan",), **options)
+    write_recipe(recipes, "ddpm_digits.yaml")
     with pytest.raises(ValueError, match="results of other settings"):
         perfect_generator(tmp_path / "out", **options)
 

@@ -6,6 +6,7 @@ import pytest
 
 from fedgen.experiments.trained import RUNS
 from fedgen.experiments.trained_choice import TrainedChoice
+from tests.experiments.tiny_runs import write_recipe
 
 OPTIONS = {
     "data": "digits", "embedding": None, "by_network": False, "weights": None, "seeds": None, "intervals": None,
@@ -58,6 +59,16 @@ def test_runs_are_shared_unless_the_experiment_has_a_folder_of_its_own():
 
 def test_paths_and_speed_are_no_settings_of_the_numbers():
     assert choose().settings() == choose(parallel=2, device="cpu:0", runs=Path("there")).settings()
+
+
+def test_settings_hold_what_the_recipes_say(tmp_path):
+    recipes = write_recipe(tmp_path)
+    own = choose(recipes=recipes).settings(["wgan-gp"])
+    assert list(own["recipes"]) == ["quickstart.yaml"]
+    with pytest.raises(FileNotFoundError, match=r"ddpm_digits.yaml does not exist"):
+        choose(recipes=recipes).settings()
+    (recipes / "quickstart.yaml").write_text("trainer: {max_epochs: 5}")
+    assert choose(recipes=recipes).settings(["wgan-gp"]) != own
 
 
 def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_settings(monkeypatch):
