@@ -226,7 +226,7 @@ def table_of(found: Mapping[str, Mapping[str, Any]], dim: int, batch_sizes: Sequ
     product = statistics.median(found[name]["seconds"][0] / found[name]["products"][0] for name in cells)
     table = Table(
         title=f"D = {dim}: milliseconds, mean ± standard deviation",
-        caption=f"a {dim}³ float64 product took {1e3 * product:.3g} ms; {' and '.join(PEERS)} have no backward pass",
+        caption=f"a {dim}³ float64 product took {1e3 * product:.3g} ms\n{' and '.join(PEERS)} have no backward pass",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=0,  # fits 80 columns
