@@ -13,6 +13,14 @@ from typing import IO, Any
 import numpy as np
 
 
+def in_bytes(number: int) -> str:
+    """A size with its unit: "16 B", "17.4 kB", "143 MB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= 0.9995 * size:  # the next smaller unit would print 1e+03
+            return f"{number / size:.3g} {unit}"
+    return f"{number} B"
+
+
 def sync_folder(folder: Path) -> None:
     """Flushes a folder's entries, so that a rename survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from fedgen.files import atomic_write, read_npz, require_writable, write_json
+from fedgen.files import atomic_write, in_bytes, read_npz, require_writable, write_json
 
 
 def test_a_written_file_is_whole_and_readable_by_all(tmp_path):
@@ -116,3 +116,17 @@ def test_a_single_array_is_no_npz_file(tmp_path):
 def test_a_missing_npz_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_npz(tmp_path / "a.npz")
+
+
+def test_sizes_are_told_in_a_unit_that_fits_them():
+    sizes = [4, 999, 1000, 17_416, 999_999, 16_785_416, 143_000_000, 2_500_000_000]
+    assert [in_bytes(size) for size in sizes] == [
+        "4 B",
+        "999 B",
+        "1 kB",
+        "17.4 kB",
+        "1 MB",
+        "16.8 MB",
+        "143 MB",
+        "2.5 GB",
+    ]

@@ -29,6 +29,7 @@ from fedgen.experiments.private_measures import (
 )
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
+from fedgen.files import in_bytes
 
 DIMS = (16, 64, 256)
 SIZES = (64, 1280, 2048)  # features of a small layer, of EfficientNet-Lite0 and of Inception
@@ -117,14 +118,6 @@ def size_table(sizes: Mapping[str, Mapping[str, int]]) -> Table:
     for name in next(iter(sizes.values())):
         table.add_row(name, *(in_bytes(row[name]) for row in sizes.values()))
     return table
-
-
-def in_bytes(number: int) -> str:
-    """A size with its unit: "16.8 MB"."""
-    for unit, size in (("MB", 1e6), ("kB", 1e3)):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} B"
 
 
 def noise_table(noise: Mapping[str, Mapping[str, Any]], images: int, draws: int) -> Table:

@@ -27,6 +27,7 @@ from fedgen.federated.federation_state import CHECKPOINT_KEY, pack_state, unpack
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.files import in_bytes
 from fedgen.seeds import resolve, seed_all
 
 
@@ -156,7 +157,7 @@ class FedAvgStrategy(DDPStrategy):
             self.optimizer_state_mode,
         )
         RoundBoundary.attach(trainer, self)
-        rank_zero_info(f"each client sends {self.exchange.num_bytes / 1e6:.3g} MB a round")
+        rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
 
     @property
     def _module(self) -> LightningModule:
@@ -349,8 +350,8 @@ class FedAvgStrategy(DDPStrategy):
         first = self.optimizer_state_mode == "keep" and not self._local.clients
         self._local.end_turn(turn.client, weight)
         if first:
-            size = self._local.num_bytes(turn.client) / 2**20
-            rank_zero_info(f"optimizer_state='keep' holds {size:.1f} MiB of optimizer state for every client")
+            size = in_bytes(self._local.num_bytes(turn.client))
+            rank_zero_info(f"optimizer_state='keep' holds {size} of optimizer state for every client")
 
     def _end_round(self) -> None:
         assert self._server_update is not None

@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 
+from fedgen.files import in_bytes
 from fedgen.models.diffusion_losses import epsilon_losses
 from fedgen.models.diffusion_sampling import Sampler, Solver, denoise, make_scheduler, predictor
 from fedgen.models.diffusion_schedule import Diffusion, Kind, NoiseSchedule, Prediction
@@ -146,7 +147,7 @@ class DDPM(RoundClock):
         if self.lora is not None:
             sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in self.network.parameters()]
             trained, whole = sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
-            rank_zero_info(f"adapters alone train: {trained / 1e6:.3g} MB of the network's {whole / 1e6:.3g} MB")
+            rank_zero_info(f"adapters alone train: {in_bytes(trained)} of the network's {in_bytes(whole)}")
 
     def teardown(self, stage: str) -> None:
         """Lets go of the compiled network."""

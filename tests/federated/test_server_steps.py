@@ -95,4 +95,4 @@ def test_what_a_client_sends_is_said_once(caplog):
     with caplog.at_level(logging.INFO):
         run(2)
     sent = [record.message for record in caplog.records if "a round" in record.message]
-    assert sent == ["each client sends 1.6e-05 MB a round"]  # four numbers of four bytes: `b` stays
+    assert sent == ["each client sends 16 B a round"]  # four numbers of four bytes: `b` stays

@@ -11,6 +11,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
+from fedgen.files import in_bytes
 from fedgen.models.lora import LoRA
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
@@ -116,6 +117,6 @@ def test_of_an_adapted_network_adapters_alone_travel_and_the_bytes_are_told(make
     assert exchange.num_bytes == 4 * sum(p.numel() for p in adapters.values())
     assert all(torch.equal(p, frozen[name]) for name, p in module.network.named_parameters() if name in frozen)
     whole = 4 * sum(p.numel() for p in module.network.parameters())
-    sent = f"{exchange.num_bytes / 1e6:.3g} MB"
+    sent = in_bytes(exchange.num_bytes)
     assert f"each client sends {sent} a round" in caplog.text
-    assert f"adapters alone train: {sent} of the network's {whole / 1e6:.3g} MB" in caplog.text
+    assert f"adapters alone train: {sent} of the network's {in_bytes(whole)}" in caplog.text
