@@ -120,13 +120,4 @@ def test_a_missing_npz_file_is_missing(tmp_path):
 
 def test_sizes_are_told_in_a_unit_that_fits_them():
     sizes = [4, 999, 1000, 17_416, 999_999, 16_785_416, 143_000_000, 2_500_000_000]
-    assert [in_bytes(size) for size in sizes] == [
-        "4 B",
-        "999 B",
-        "1 kB",
-        "17.4 kB",
-        "1 MB",
-        "16.8 MB",
-        "143 MB",
-        "2.5 GB",
-    ]
+    assert ", ".join(map(in_bytes, sizes)) == "4 B, 999 B, 1 kB, 17.4 kB, 1 MB, 16.8 MB, 143 MB, 2.5 GB"

@@ -7,6 +7,7 @@ from typing import Any
 from fedgen.experiments.artifact_arms import FAMILIES, GAN, OPTIMISED, REMOVED, Arms
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
+from fedgen.figures.pictures import show_picture
 
 FIGURE = "fid_loss_artifacts.png"
 GRID = 8  # images across and down
@@ -29,7 +30,8 @@ def draw(study: Study, arms: Arms, seeds: Sequence[int], embedding: str) -> Path
     rows = figure.subplots(2, 4, height_ratios=(1.25, 1))
     for place, (name, pair) in enumerate(FAMILIES.items()):
         for side, arm in enumerate(pair):
-            _draw_samples(rows[0][2 * place + side], study.path(grid_of(arm)), f"{name}:\n{arm}", COLOURS[side])
+            title = {"fontsize": 10, "color": COLOURS[side], "weight": "bold"}
+            show_picture(rows[0][2 * place + side], study.path(grid_of(arm)), f"{name}:\n{arm}", **title)
         for side, where in enumerate((OPTIMISED, embedding)):
             axes = rows[1][2 * place + side]
             _draw_fid(axes, study.numbers[name], pair, seeds, where, arms.lengths.before)
@@ -42,15 +44,6 @@ def draw(study: Study, arms: Arms, seeds: Sequence[int], embedding: str) -> Path
             if not side:
                 axes.set_ylabel("FID to held-out images", fontsize=9)
     return save_figure(figure, study.path(FIGURE))
-
-
-def _draw_samples(axes: Any, file: Path, title: str, colour: str) -> None:
-    from matplotlib.image import imread
-
-    axes.imshow(imread(file), cmap="gray", interpolation="nearest")
-    axes.set_title(title, fontsize=10, color=colour, weight="bold")
-    axes.set_xticks([])
-    axes.set_yticks([])
 
 
 def _draw_fid(

@@ -12,6 +12,7 @@ from fedgen.experiments.distributed_digits import ARMS, CONTROL, OPTIMISED, UNRE
 from fedgen.experiments.distributed_toy import OBJECTIVES, OPTIMA
 from fedgen.experiments.results import save_figure
 from fedgen.images import save_png, tile
+from fedgen.figures.pictures import show_picture
 
 COLOURS = {CONTROL: "0.45", "fid_all": "#1f5fa8", "fid_avg": "#c4560b", "kid_all": "#3a8a3a", "kid_avg": "#7a4fa0"}
 MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^", "kid_avg": "v"}
@@ -134,10 +135,5 @@ def _draw_traces(axes: Any, digits: Mapping[str, Any]) -> None:
 
 def _draw_samples(panels: Any, samples: Mapping[str, Path]) -> None:
     """Pictures of the first seed's generators, and real ones."""
-    from matplotlib.image import imread
-
     for axes, (arm, file) in zip(panels, samples.items()):
-        axes.imshow(imread(file), cmap="gray", interpolation="nearest")
-        axes.set_title("real digits" if arm == "real" else name_of(arm), fontsize=10)
-        axes.set_xticks([])
-        axes.set_yticks([])
+        show_picture(axes, file, "real digits" if arm == "real" else name_of(arm), fontsize=10)

@@ -10,6 +10,7 @@ from fedgen.experiments.gan_report import HELD_OUT, Compared, key_of, mean_of, n
 from fedgen.experiments.results import save_figure
 
 SCORES_FIGURE, PICTURES_FIGURE = "fid_loss_gans.png", "fid_loss_gans_samples.png"
+from fedgen.figures.pictures import show_picture
 COLOURS = {WITHOUT: "0.35", MINIBATCH: "#c4560b", QUEUE: "#3a8a3a", EMA: "#1f5fa8"}
 GRID = (10, 5)  # samples across and down
 REAL_GRID = (20, 2)
@@ -86,7 +87,6 @@ def draw_pictures(
         path: of the PNG.
     """
     from matplotlib.figure import Figure
-    from matplotlib.image import imread
 
     arms = (WITHOUT, EMA)
     figure = Figure(figsize=(9.4, 2.75 * len(networks) + 1.3), layout="constrained")
@@ -102,11 +102,7 @@ def draw_pictures(
             text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {trace:.2f}"
             sheets[cells[row, column]] = (grid_of(network, arm), text, COLOURS[arm])
     for cell, (file, text, colour) in sheets.items():
-        axes = figure.add_subplot(cell)
-        axes.imshow(imread(folder / file), cmap="gray", interpolation="nearest")
-        axes.set_title(text, fontsize=9, color=colour)
-        axes.set_xticks([])
-        axes.set_yticks([])
+        show_picture(figure.add_subplot(cell), folder / file, text, fontsize=9, color=colour)
     figure.suptitle(
         f"{bench.title}: FID as a loss in {bench.optimised}; trace of covariance in {unrelated}", fontsize=11
     )

@@ -10,6 +10,7 @@ from fedgen.experiments.interval_report import HELD_OUT, intervals_in, kinds_in
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
 from fedgen.figures.curves import COLOURS
+from fedgen.figures.pictures import show_picture
 
 FIGURE, SAMPLES = "communication_interval.png", "samples.png"
 SIDE = 6  # images along a grid
@@ -83,7 +84,6 @@ def _draw_panel(
 def draw_samples(study: Study, groups: Iterable[tuple[str, str]]) -> Path:
     """The last samples of the first seed: a row for each kind, a column for each interval and control."""
     from matplotlib.figure import Figure
-    from matplotlib.image import imread
 
     by_kind: dict[str, list[str]] = {}
     for kind, group in groups:
@@ -92,9 +92,6 @@ def draw_samples(study: Study, groups: Iterable[tuple[str, str]]) -> Path:
     figure = Figure(figsize=(1.75 * across, 2.05 * len(by_kind)), layout="constrained")
     for row, (kind, own) in zip(figure.subplots(len(by_kind), across, squeeze=False), by_kind.items()):
         for axes, group in zip(row, own):
-            axes.imshow(imread(study.path(grid_of(kind, group))), cmap="gray", interpolation="nearest")
-            axes.set_title(group, fontsize=9)
-            axes.set_xticks([])
-            axes.set_yticks([])
+            show_picture(axes, study.path(grid_of(kind, group)), group, fontsize=9)
         row[0].set_ylabel(kind)
     return save_figure(figure, study.path(SAMPLES))

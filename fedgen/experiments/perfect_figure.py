@@ -11,6 +11,7 @@ from fedgen.experiments.comparison import Rows, column
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
 from fedgen.figures.aggregates import draw_aggregates
+from fedgen.figures.pictures import show_picture
 
 FIGURE = "perfect_generator.png"
 SIDES = ("checkpoint", "class")
@@ -79,12 +80,7 @@ def draw(rows: Rows, pairs: Mapping[str, Mapping[str, Any]], study: Study, real:
 
 def _draw_grid(axes: Any, file: Path, name: str, sides: Sequence[Mapping[str, Any]], rows: Rows) -> None:
     """Images, and the scores below: in bold where the score prefers this one of the two sides."""
-    from matplotlib.image import imread
-
-    axes.imshow(imread(file), cmap="gray", interpolation="nearest")
-    axes.set_title(name.replace(", seed", ",\nseed"), fontsize=10)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    show_picture(axes, file, name.replace(", seed", ",\nseed"), fontsize=10)
     own = rows[name]
     for place, (score, how) in enumerate((score, how) for score in ("fid", "kid") for how in ("all", "avg")):
         best = own[score][how] == min(side[score][how] for side in sides)
