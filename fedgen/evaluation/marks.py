@@ -1,7 +1,8 @@
 """Marks on scores whose embedding a training loss used: they prove little, and every table and figure says so."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from fedgen.embeddings import network_of
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.splits import REPORT
 
@@ -19,9 +20,25 @@ def mark_of(record: ScoreRecord) -> str:
     Weaker is a score on held-out images, which the loss did not see, and one of the same network at another size, layer
     or seed.
     """
-    if not record.is_optimised:
+    return _mark(record.is_optimised, record.is_in_losses_embedding, record.split == REPORT)
+
+
+def mark_in(embedding: str, optimised: Collection[str], held_out: bool) -> str:
+    """The mark of a score that has no record, as `mark_of` has them.
+
+    Args:
+        embedding: that it was measured in.
+        optimised: the embeddings that a training loss used; none for a model without such a loss.
+        held_out: whether it was measured against images that the loss did not see.
+    """
+    related = network_of(embedding) in {network_of(name) for name in optimised}
+    return _mark(related, embedding in optimised, held_out)
+
+
+def _mark(related: bool, same: bool, held_out: bool) -> str:
+    if not related:
         return ""
-    return SAME if record.is_in_losses_embedding and record.split != REPORT else RELATED
+    return SAME if same and not held_out else RELATED
 
 
 def strongest(records: Iterable[ScoreRecord]) -> str:

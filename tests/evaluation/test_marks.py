@@ -8,7 +8,7 @@ from rich.console import Console
 from fedgen.cli_run import ranking_table, remarks_on
 from fedgen.evaluation import Columns, compare, comparison_table, inversion_table, score_table, select, selection_table
 from fedgen.evaluation.directions import axis_of
-from fedgen.evaluation.marks import explained, mark_of, strongest
+from fedgen.evaluation.marks import explained, mark_in, mark_of, strongest
 from tests.evaluation.samples import record
 from tests.evaluation.test_selection import column
 
@@ -46,6 +46,7 @@ def test_the_mark_tells_the_losses_own_images_from_a_weaker_tie(options, mark):
     assert mark_of(found) == mark
     assert found.is_optimised == bool(mark)
     assert len(explained([found])) == bool(mark)
+    assert mark_in(found.embedding, found.optimised_on, held_out=found.split == "report") == mark
 
 
 def test_a_column_has_the_strongest_of_its_marks():
