@@ -11,6 +11,7 @@ from fedgen.models import DDPM
 from fedgen.models.diffusion_sampling import Sampler
 from fedgen.models.diffusion_schedule import NoiseSchedule
 from fedgen.models.networks import UNet
+from tests.losses.live_bytes import LiveBytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode)")
 
@@ -73,7 +74,6 @@ def test_the_network_sees_noisy_images_and_timesteps():
     assert torch.allclose(spy.seen[0], left.sqrt() * images + (1 - left).sqrt() * noise, atol=1e-5)
 
 
-def test_flips_mirror_about_half_of_the_images():
 def test_images_in_half_precision_get_noise_in_full_and_the_network_its_own_precision():
     """As under "bf16-true", which hands on images in half precision."""
 
@@ -91,6 +91,7 @@ def test_images_in_half_precision_get_noise_in_full_and_the_network_its_own_prec
     assert float(loss) == pytest.approx(float((0.5 - torch.randn(4, 1, 2, 2)).square().mean()), rel=1e-6)
 
 
+def test_flips_mirror_about_half_of_the_images():
     class Sum(Constant):
         def forward(self, images, timesteps):
             self.seen = images
@@ -202,13 +203,16 @@ def test_half_precision_and_clipping_train(make_ddpm):
         module.float()
 
 
-def test_computing_activations_twice_trains_to_the_same_weights(make_ddpm, fit):
-    torch.manual_seed(1)
-    one, two = make_ddpm(), make_ddpm(gradient_checkpointing=True)
+def test_computing_activations_twice_trains_to_the_same_weights_in_less_memory(make_ddpm, fit):
+    one, two = (make_ddpm(gradient_checkpointing=twice) for twice in (False, True))
+    peaks = []
     for module in (one, two):
         torch.manual_seed(1)
-        fit(module, batches=2)
+        with LiveBytes() as memory:
+            fit(module, batches=2)
+        peaks.append(memory.peak)
     assert torch.allclose(weights(one.network), weights(two.network), atol=1e-6)
+    assert peaks[1] < 0.9 * peaks[0]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import torch
 
 from fedgen.models.networks import UNet
 from fedgen.models.networks.network import build, describe
+from tests.losses.live_bytes import LiveBytes
 
 
 def count(module):
@@ -121,6 +122,20 @@ def test_computing_activations_twice_gives_the_same_gradients():
         found.append([parameter.grad.clone() for parameter in network.parameters()])
         network.save_memory()
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*found, strict=True))
+
+
+def test_computing_activations_twice_keeps_fewer_of_them():
+    torch.manual_seed(0)
+    network = UNet(8, 1, (16,) * 4, 2, ())
+    images, timesteps = torch.randn(32, 1, 8, 8), torch.arange(32)
+    peaks = []
+    for _ in range(2):
+        network.zero_grad()
+        with LiveBytes() as memory:
+            network(images, timesteps).square().mean().backward()
+        peaks.append(memory.peak)
+        network.save_memory()
+    assert peaks[1] < 0.5 * peaks[0]
 
 
 def test_sizes_that_do_not_fit_are_refused():
