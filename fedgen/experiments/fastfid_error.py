@@ -77,8 +77,8 @@ def errors_of(rows: Tensor) -> dict[str, float]:
 
 def our_trace(rows: Tensor, dtype: torch.dtype) -> float:
     """tr sqrt(C C) as `FastFIDLoss` has it, with products in a dtype, times m - 1: without the covariances' divisor."""
-    # not from the loss's value, 2 tr C - 2 tr sqrt(C C), which is never below 0: half of the errors would not show. Of a
-    # reference of fewer features than D the form does not matter: it is kept as those features.
+    # not from the loss's value, 2 tr C - 2 tr sqrt(C C), which is never below 0: half of the errors would not show. The
+    # form does not matter to a reference of fewer features than D, which is kept as those features
     targets = FrechetTargets([0], [summarize(rows)], ddof=1, dtype=dtype, form="covariance")
     estimate = BatchMoments().estimate(rows, remember=False)
     traces, _ = targets.pull(estimate, 1, torch.ones(1, dtype=torch.float64), needed=False)

@@ -135,7 +135,7 @@ class GlowNetwork(Network):
 
 def _multiscale(image_shape: tuple[int, int, int], levels: int, depth: int, width: int) -> Any:
     """normflows' multi-scale flow; its lists begin with the coarsest scale."""
-    flows = _normflows()
+    flows = require_normflows()
     channels, size, _ = image_shape
     bases, blocks, merges = [], [], []
     for i in range(levels):
@@ -149,7 +149,8 @@ def _multiscale(image_shape: tuple[int, int, int], levels: int, depth: int, widt
     return flows.MultiscaleFlow(bases, blocks, merges, class_cond=False)
 
 
-def _normflows() -> Any:
+def require_normflows() -> Any:
+    """The package; ModuleNotFoundError without it, naming the extra that brings it."""
     try:
         return importlib.import_module("normflows")
     except ModuleNotFoundError as error:
