@@ -5,29 +5,31 @@ of another embedding, on images that no client trained on.
 """
 
 import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from fedgen.evaluation import Run, ScoreRecord, by_column
+from fedgen.evaluation.directions import direction_of, title_of
+from fedgen.evaluation.marks import mark_of, say_marks
 from fedgen.evaluation.splits import REPORT, SELECT
-from fedgen.experiments.paired import paired_difference
-from fedgen.experiments.results import read_results, save_figure, save_results
-from fedgen.experiments.runs import Training, train_all
-from fedgen.experiments.study import FOLDER, folder_name, require_place, require_seed
-from fedgen.experiments.trained import local_iterations
+from fedgen.experiments.paired import change_of, compare_pairs
+from fedgen.experiments.recipe_file import fingerprints, local_iterations
+from fedgen.experiments.results import save_figure
+from fedgen.experiments.runs import Training, arguments, train_all
+from fedgen.experiments.study import Study
 
 ARMS = {"without": ("--model.init_args.generator_losses", "null"), "with": ()}
 IMAGES = {SELECT: "training images", REPORT: "held-out images"}
 FIGURE, NAME = "pairs.png", "digits-fid-loss"
+LOWER = "lower is better"
 QUICK_ROUNDS = 20
-QUICK = tuple(
-    text
-    for key, value in (("num_images", "100"), ("embeddings", "[pixels]"))
-    for text in (f"--trainer.callbacks.init_args.{key}", value)
-)
+QUICK = {"trainer.callbacks.init_args.num_images": 100, "trainer.callbacks.init_args.embeddings": ["pixels"]}
+Scores = Mapping[str, ScoreRecord]
+"""column -> record, of one run"""
 
 
 def digits_fid_loss(
@@ -41,7 +43,7 @@ def digits_fid_loss(
 ) -> None:
     """Trains the recipe with and without its generator losses for each seed and compares the last checkpoints.
 
-    Finished runs are kept and not run again; stopped ones go on.
+    Finished runs are kept and not run again; stopped ones go on. What was compared is printed again at once.
 
     Args:
         output: folder of the runs, results.json and pairs.png; checkpoints/digits-fid-loss by default.
@@ -56,27 +58,24 @@ def digits_fid_loss(
         raise ValueError(f"seeds={seeds}: a comparison needs at least 2 pairs")
     if parallel < 1 or (rounds is not None and rounds < 1):
         raise ValueError(f"rounds={rounds}, parallel={parallel}: at least one round, and one run at a time")
-    require_seed(seed)
-    if not recipe.is_file():
-        raise FileNotFoundError(f"{recipe} does not exist; run from the folder that holds recipes/, or give --recipe")
     local_iterations(recipe)  # refuses what is no recipe of a federation
     if quick:
         seeds, rounds = 2, min(rounds or QUICK_ROUNDS, QUICK_ROUNDS)
     more_settings = ({"seed": seed} if seed else {}) | ({"quick": True} if quick else {})
     settings: dict[str, Any] = {"recipe": str(recipe), "seeds": seeds, "rounds": rounds, **more_settings}
-    output = require_place(output or FOLDER / folder_name(NAME, settings))
-    read_results(output, settings)  # refuses others' place
-    more: tuple[str, ...] = () if rounds is None else ("--trainer.max_epochs", str(rounds))
-    more += QUICK if quick else ()
-    pairs = range(seed, seed + seeds)
-    jobs = [Training(recipe, folder_of(output, arm, one), one, (*ARMS[arm], *more)) for one in pairs for arm in ARMS]
-    train_all(jobs, parallel)
-    numbers = compare({arm: [last_scores(folder_of(output, arm, one), rounds) for one in pairs] for arm in ARMS})
-    save_results(output, NAME, settings, numbers)
-    console = Console()
-    console.print(table_of(numbers))
-    console.print("* trained on: its value proves little")
-    console.print(f"figure: {draw_pairs(numbers, output / FIGURE)}")
+    settings["recipes"] = fingerprints([recipe])
+    study, pairs = Study(NAME, output, settings), range(seed, seed + seeds)
+    more = arguments(({} if rounds is None else {"trainer.max_epochs": rounds}) | (QUICK if quick else {}))
+    runs = {
+        arm: [Training(recipe, folder_of(study.folder, arm, one), one, (*own, *more)) for one in pairs]
+        for arm, own in ARMS.items()
+    }
+    if study.missing("compared"):
+        train_all([run for pair in zip(*runs.values()) for run in pair], parallel)
+    compared = study.step(
+        "compared", lambda: compare(*([last_scores(run.folder, rounds) for run in own] for own in runs.values()))
+    )
+    study.report([table_of(compared)], draw_pairs(compared, study.path(FIGURE)))
 
 
 def folder_of(output: Path, arm: str, seed: int) -> Path:
@@ -99,58 +98,62 @@ def last_scores(folder: Path, rounds: int | None = None) -> dict[str, ScoreRecor
     return last
 
 
-def compare(scores: dict[str, list[dict[str, ScoreRecord]]]) -> dict[str, Any]:
-    """For each column: both arms' values by seed, the mean paired difference (with minus without), its 95 percent
-    interval by Student's t, and whether the loss trained on the column's embedding."""
+def compare(control: Sequence[Scores], treated: Sequence[Scores]) -> dict[str, Any]:
+    """Every column of two arms, by seed, as numbers for `results.json`.
+
+    Keys: "without" (the control's values) and those of `compare_pairs`, "title", "mark" (see `fedgen.evaluation.marks`)
+    and "better" (which way).
+    """
     found: dict[str, Any] = {}
-    for column in scores["with"][0]:
-        values = {arm: [run[column].value for run in runs] for arm, runs in scores.items()}
-        record = scores["with"][0][column]
+    for column, record in treated[0].items():
+
+        def badness(value: float, like: ScoreRecord = record) -> float:
+            return replace(like, value=value).badness
+
+        without, own = ([run[column].value for run in arm] for arm in (control, treated))
         found[column] = {
-            **values,
-            "title": f"{record.score.upper()}-{record.aggregate}\n{record.embedding}, {IMAGES[record.split]}",
-            **paired_difference(values["without"], values["with"]),
-            "optimised": record.is_optimised,
+            "without": without,
+            **compare_pairs(without, own, badness),
+            "title": f"{title_of(record.score)}-{record.aggregate}\n{record.embedding}, {IMAGES[record.split]}",
+            "mark": mark_of(record),
+            "better": direction_of(record),
         }
     return found
 
 
-def table_of(numbers: dict[str, Any]) -> Table:
-    """Columns by arms, with the mean paired difference."""
-    count = len(next(iter(numbers.values()))["with"])
-    table = Table(title=f"last checkpoint, mean of {count} seeds; lower is better")
-    for heading in ("score", "without", "with", "difference", "95 % interval", "seeds improved"):
+def table_of(compared: Mapping[str, Any]) -> Table:
+    """Columns without and with the loss, with the mean paired difference."""
+    count = len(next(iter(compared.values()))["values"])
+    table = Table(
+        title=f"last checkpoint, mean of {count} seeds; {LOWER} unless a score says otherwise",
+        caption="\n".join(say_marks(row["mark"] for row in compared.values())),
+        caption_justify="left",
+    )
+    for heading in ("score", "without", "with", "difference (95 %)", "seeds improved"):
         table.add_column(heading, justify="left" if heading == "score" else "right")
-    for column, row in numbers.items():
-        improved = sum(b < a for a, b in zip(row["without"], row["with"]))
-        cells = [f"{statistics.mean(row[arm]):.4g}" for arm in ARMS]
-        low, high = row["interval"]
-        table.add_row(
-            column + (" *" if row["optimised"] else ""),
-            *cells,
-            f"{row['difference']:+.3g}",
-            f"{low:+.3g} to {high:+.3g}",
-            f"{improved} of {count}",
-        )
+    for column, row in compared.items():
+        name = column if row["better"] == LOWER else f"{column}, {row['better']}"
+        means = (f"{statistics.mean(row[arm]):.4g}" for arm in ("without", "values"))
+        table.add_row(f"{name} {row['mark']}".rstrip(), *means, change_of(row), f"{row['improved']} of {count}")
     return table
 
 
-def draw_pairs(numbers: dict[str, Any], path: Path) -> Path:
+def draw_pairs(compared: Mapping[str, Any], path: Path) -> Path:
     """One panel for each column of `all`: the seeds' scores without and with the loss, joined; the mean in black."""
     from matplotlib.figure import Figure
 
-    columns = [column for column in numbers if column.endswith("_all")]
+    columns = [column for column in compared if column.endswith("_all")]
     across = min(4, len(columns))
     down = -(-len(columns) // across)
     figure = Figure(figsize=(2.7 * across, 2.7 * down + 0.4), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flatten()
     for panel, column in zip(panels, columns):
-        row = numbers[column]
-        for a, b in zip(row["without"], row["with"]):
+        row = compared[column]
+        for a, b in zip(row["without"], row["values"]):
             panel.plot([0, 1], [a, b], color="0.6", marker="o", markersize=3, linewidth=1)
-        means = [statistics.mean(row[arm]) for arm in ARMS]
+        means = [statistics.mean(row[arm]) for arm in ("without", "values")]
         panel.plot([0, 1], means, color="black", marker="o", markersize=4, linewidth=2)
-        panel.set_title(row["title"] + ("\n(trained on)" if row["optimised"] else ""), fontsize=8)
+        panel.set_title(row["title"] + ("\n(trained on)" if row["mark"] else ""), fontsize=8)
         panel.set_xticks([0, 1], list(ARMS))
         panel.set_xlim(-0.3, 1.3)
         panel.set_ylim(min(0, panel.get_ylim()[0]), None)

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
+from fedgen.evaluation.marks import mark_of
 from fedgen.experiments.digits_fid_loss import compare, last_scores
 from fedgen.experiments.distributed_digits import (
     ARMS,
@@ -103,7 +104,7 @@ def distributed_fid_loss(
 def measure(runs: Mapping[str, Sequence[Training]], embeddings: Sequence[str], rounds: int | None) -> dict[str, Any]:
     """What the digits' runs left, as numbers for `results.json`.
 
-    Keys: "scores" (column -> arm -> values by seed), "trained on" (columns), "floor" (column -> value), "against no
+    Keys: "scores" (column -> arm -> values by seed), "marks" (column -> mark), "floor" (column -> value), "against no
     loss" (arm -> `digits_fid_loss.compare`, from two seeds on), "traces" (embedding -> arm -> values by seed), "real
     traces" (embedding -> pool, within), "parameters" (score -> relative difference of avg's models from all's, by
     seed), "messages" (see `messages_against_images`).
@@ -112,15 +113,13 @@ def measure(runs: Mapping[str, Sequence[Training]], embeddings: Sequence[str], r
     columns = [name for name in scored[CONTROL][0] if name.endswith(("_all", "_avg"))]
     found: dict[str, Any] = {
         "scores": {name: {arm: [run[name].value for run in own] for arm, own in scored.items()} for name in columns},
-        "trained on": [name for name in columns if scored["fid_all"][0][name].is_optimised],
+        "marks": {name: mark_of(scored["fid_all"][0][name]) for name in columns},
         "floor": floors(runs[CONTROL][0].folder),
         "real traces": real_traces(runs[CONTROL][0].folder, embeddings),
         "messages": messages_against_images(runs[CONTROL][0].folder),
     }
     if len(scored[CONTROL]) > 1:
-        found["against no loss"] = {
-            arm: compare({"without": scored[CONTROL], "with": own}) for arm, own in scored.items() if arm != CONTROL
-        }
+        found["against no loss"] = {arm: compare(scored[CONTROL], own) for arm, own in scored.items() if arm != CONTROL}
     measured = {arm: [traces(generated_images(run.folder), embeddings) for run in own] for arm, own in runs.items()}
     found["traces"] = {name: {arm: [run[name] for run in own] for arm, own in measured.items()} for name in embeddings}
     found["parameters"] = {

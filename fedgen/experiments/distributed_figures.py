@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.evaluation.marks import SAME
 from fedgen.experiments.distributed_digits import ARMS, CONTROL, OPTIMISED, UNRELATED
 from fedgen.experiments.distributed_toy import OBJECTIVES, OPTIMA
 from fedgen.experiments.results import save_figure
-from fedgen.images import save_png, tile
 from fedgen.figures.pictures import show_picture
+from fedgen.images import save_png, tile
 
 COLOURS = {CONTROL: "0.45", "fid_all": "#1f5fa8", "fid_avg": "#c4560b", "kid_all": "#3a8a3a", "kid_avg": "#7a4fa0"}
 MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^", "kid_avg": "v"}
@@ -86,10 +87,15 @@ def draw_digits(digits: Mapping[str, Any], samples: Mapping[str, Path], path: Pa
     return save_figure(figure, path)
 
 
+def trained_prefix(digits: Mapping[str, Any]) -> str:
+    """What stands before "fid_all" in the column of the images and the embedding that losses were trained on."""
+    trained = (name for name, mark in digits["marks"].items() if mark == SAME and name.endswith("fid_all"))
+    return next(trained).removesuffix("fid_all")
+
+
 def _columns(digits: Mapping[str, Any]) -> dict[str, str]:
     """Prefix of the columns that are shown -> title: the embedding trained on, then another on held-out images."""
-    trained = next(name for name in digits["trained on"] if name.endswith("fid_all")).removesuffix("fid_all")
-    found = {trained: f"{OPTIMISED}, training images\n(trained on)"}
+    found = {trained_prefix(digits): f"{OPTIMISED}, training images\n(trained on)"}
     if UNRELATED in digits["traces"]:
         found["report/"] = f"{UNRELATED},\nheld-out images"
     return found

@@ -6,10 +6,12 @@ from typing import Any
 
 from rich.table import Table
 
+from fedgen.evaluation.marks import mark_in, say_marks
 from fedgen.experiments.comparison import expectation
-from fedgen.experiments.distributed_digits import ARMS, CONTROL, OPTIMISED
-from fedgen.experiments.distributed_figures import name_of
+from fedgen.experiments.distributed_digits import ARMS, OPTIMISED
+from fedgen.experiments.distributed_figures import name_of, trained_prefix
 from fedgen.experiments.distributed_toy import OBJECTIVES, OPTIMA
+from fedgen.experiments.paired import change_of, compare_pairs, verdict
 
 TOLERANCE = 0.1  # of the toy's variances, whose clients are drawn
 SAME = 1e-6  # relative difference of parameters, or gradients, that rounding may make
@@ -57,25 +59,26 @@ def toy_outcomes(toy: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def digits_table(digits: Mapping[str, Any]) -> Table:
     """Scores and traces by what was trained on, mean and standard deviation over seeds."""
     seeds = len(digits["parameters"]["kid"])
+    note = "floor: held-out real images; trace: of the generated covariance, over that of the real pool"
     table = Table(
         title=f"digits, last checkpoint, mean ± standard deviation of {seeds} seed(s); report: held-out images",
-        caption="* the four losses were trained on this embedding: a low value proves little; floor: held-out real"
-        " images; trace: of the generated covariance, over that of the real pool",
+        caption="\n".join([note, *say_marks(digits["marks"].values())]),
         caption_justify="left",
     )
     table.add_column("score")
     for name in (*map(name_of, ARMS), "floor"):
         table.add_column(name, justify="right")
     for column, row in digits["scores"].items():
-        mark = " *" if column in digits["trained on"] else ""
         cells = [mean_and_spread(row[arm]) for arm in ARMS]
-        table.add_row(column + mark, *cells, f"{digits['floor'][column]:.3g}" if column in digits["floor"] else "-")
+        name = f"{column} {digits['marks'][column]}".rstrip()
+        table.add_row(name, *cells, f"{digits['floor'][column]:.3g}" if column in digits["floor"] else "-")
     table.add_section()
     for embedding, row in digits["traces"].items():
         real = digits["real traces"][embedding]["pool"]
         cells = [mean_and_spread([value / real for value in row[arm]]) for arm in ARMS]
         within = digits["real traces"][embedding]["within"] / real
-        table.add_row(f"trace, {embedding}", *cells, f"1 (a client: {within:.2f})")
+        name = f"trace, {embedding} {mark_in(embedding, [OPTIMISED], held_out=False)}".rstrip()
+        table.add_row(name, *cells, f"1 (a client: {within:.2f})")
     return table
 
 
@@ -85,11 +88,11 @@ def difference_table(digits: Mapping[str, Any]) -> Table:
     columns = [name for name, row in next(iter(against.values())).items() if name.startswith("report/")]
     table = Table(title="held-out images, embeddings not trained on: change against no loss, 95 % interval over seeds")
     table.add_column("trained on")
-    shown = [name for name in columns if name in digits["scores"] and name not in digits["trained on"]]
+    shown = [name for name in columns if name in digits["scores"] and not digits["marks"][name]]
     for name in shown:
         table.add_column(name.removeprefix("report/"), justify="right")
     for arm, found in against.items():
-        cells = ["{:+.3g} ({:+.2g} to {:+.2g})".format(found[n]["difference"], *found[n]["interval"]) for n in shown]
+        cells = [change_of(found[name]) for name in shown]
         table.add_row(name_of(arm), *cells)
     return table
 
@@ -104,26 +107,23 @@ def digits_outcomes(digits: Mapping[str, Any]) -> list[str]:
         ),
         expectation(f"FID's two do not: {min(apart['fid']):.2g} apart or more", min(apart["fid"]) > 100 * SAME),
     ]
-    prefix = next(name for name in digits["trained on"] if name.endswith("fid_all")).removesuffix("fid_all")
+    prefix = trained_prefix(digits)
     for how, other in (("all", "avg"), ("avg", "all")):
         row = digits["scores"][f"{prefix}fid_{how}"]
-        better = sum(a < b for a, b in zip(row[f"fid_{how}"], row[f"fid_{other}"]))
         text = f"FID-{how} in {OPTIMISED} is lower for the model trained on it than for FID-{other}'s"
-        lines.append(expectation(f"{text}: {better} of {len(row[CONTROL])} seeds", better == len(row[CONTROL])))
+        lines.append(verdict(text, compare_pairs(row[f"fid_{other}"], row[f"fid_{how}"]), "less"))
     column = f"{prefix}fid_avg"
-    reached, floor = statistics.mean(digits["scores"][column]["fid_avg"]), digits["floor"][column]
-    text = f"trained on FID-avg, images have a lower one than real images: {reached:.3g}, held-out ones {floor:.3g}"
-    lines.append(expectation(text, reached < floor))
+    own, floor = digits["scores"][column]["fid_avg"], digits["floor"][column]
+    reached = statistics.mean(own)
+    text = f"trained on FID-avg, images have a lower one, {reached:.3g}, than held-out real ones, {floor:.3g}"
+    lines.append(verdict(text, compare_pairs([floor] * len(own), own), "less"))
     real, row = digits["real traces"][OPTIMISED], digits["traces"][OPTIMISED]
-    shares = {arm: statistics.mean(row[arm]) / real["pool"] for arm in ("fid_all", "fid_avg")}
-    text = "the trace of the generated covariance, over the pool's: {:.2f} by FID-all, {:.2f} by FID-avg".format(
-        shares["fid_all"], shares["fid_avg"]
+    pooled, single = ([value / real["pool"] for value in row[arm]] for arm in ("fid_all", "fid_avg"))
+    text = (
+        f"FID-avg leaves a lower trace of the generated covariance, {statistics.mean(single):.2f} of the pool's, than"
+        f" FID-all, {statistics.mean(pooled):.2f} (within a client: {real['within'] / real['pool']:.2f})"
     )
-    lines.append(
-        expectation(
-            f"{text} (within a client: {real['within'] / real['pool']:.2f})", shares["fid_avg"] < shares["fid_all"]
-        )
-    )
+    lines.append(verdict(text, compare_pairs(pooled, single), "less"))
     sent = digits["messages"]
     worst = max(max(sent[part].values()) for part in ("value", "gradient"))
     sizes = ", ".join(f"{size:,} at D = {dim}" for dim, size in sent["bytes"].items())

@@ -6,7 +6,6 @@ layers on FID in pixels, the first layer alone, and all layers on two embeddings
 trained on and in an embedding that nothing was trained on, against images that no client trained on.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,17 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.comparison import expectation
+from fedgen.evaluation.marks import say_marks
 from fedgen.experiments.finetune_arms import ARMS, NETWORK, PIXELS, Arms, images_of, tracked
 from fedgen.experiments.finetune_figure import CURVES, GRID, draw_curves, draw_grid
-from fedgen.experiments.image_scores import SCORES, TITLES, real_side
-from fedgen.experiments.paired import paired_difference
+from fedgen.experiments.image_scores import HELD_OUT, SCORES, TITLES, compare_scores, mark_of, real_side
+from fedgen.experiments.paired import CELL, by_chance, cell, compare_pairs, mean_of, verdict
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
 from fedgen.experiments.trained import RUNS, Plan, TrainedRun, protocol_of
 
 START = "start"
 ROWS, COLUMNS = 5, 12  # of an arm's grid of tracked images
-CHANGES = ("fid", "fid, held out", "recall", "coverage", "trace")
 
 
 def fid_finetune(
@@ -96,8 +94,6 @@ def fid_finetune(
         pictures = {arm: tracked(arms.states(arm, bases[0]), ROWS, COLUMNS, seed) for arm in ARMS}
         draw_grid(pictures, study.path(GRID))
     tables: list[Table | str] = [table_of(rows, study.numbers["floor"], name) for name in study.numbers["floor"]]
-    if seeds > 1:
-        tables.append(change_table(rows, embedding))
     tables += [*outcomes(rows, study.numbers["floor"], embedding), f"tracked images: {study.path(GRID)}"]
     study.report(tables, draw_curves(rows, study.numbers["floor"], study.path(CURVES)))
 
@@ -128,75 +124,46 @@ def rows_of(scores: Mapping[str, Any], arms: Arms, bases: Sequence[TrainedRun]) 
     }
 
 
-def values(rows: Rows, arm: str, steps: int, embedding: str, score: str) -> list[float]:
-    """One score by seed."""
-    return [one[embedding][score] for one in rows[arm][steps]]
+def compare(rows: Rows, arm: str, start: int = 0) -> dict[str, dict[str, dict[str, Any]]]:
+    """Embedding -> score -> an arm's last step beside another one of the same seeds, as `compare_pairs` gives it."""
+    return compare_scores(rows[arm][start], rows[arm][max(rows[arm])])
 
 
 def table_of(rows: Rows, floor: Mapping[str, Mapping[str, float]], embedding: str) -> Table:
-    """Scores in one embedding before and after fine-tuning, means over seeds; * where it was trained on."""
-    count = len(next(iter(rows[next(iter(ARMS))].values())))
-    title = f"{embedding}, mean of {count} seed(s)"
-    table = Table(title=title, caption="* trained on in this embedding: proves little", caption_justify="left")
+    """Scores in one embedding before and after fine-tuning: means over seeds, and differences from the start."""
+    start = rows[next(iter(ARMS))][0]
+    count = len(start)
+    marks = {mark_of(score, embedding, own) for own in ARMS.values() for score in SCORES}
+    lines = ([f"{CELL}, beside the start"] if count > 1 else []) + say_marks(marks)
+    table = Table(title=f"{embedding}, mean of {count} seed(s)", caption="\n".join(lines), caption_justify="left")
     table.add_column("generator", no_wrap=True)
     for score in SCORES:
-        table.add_column(TITLES[score], justify="right", max_width=14)
+        table.add_column(TITLES[score], justify="right", max_width=16)
     table.add_row("real images", *(f"{floor[embedding][score]:.3g}" for score in SCORES))
+    table.add_row(START, *(cell(row) for row in compare_scores(None, start)[embedding].values()))
     for arm in ARMS:
-        steps = list(rows[arm])
-        lines = [(START, 0)] if arm == next(iter(ARMS)) else []
-        for name, at in [*lines, (f"{arm}, {steps[-1]} steps", steps[-1])]:
-            star = " *" if at and embedding in ARMS[arm] else ""
-            means = (statistics.mean(values(rows, arm, at, embedding, score)) for score in SCORES)
-            table.add_row(name + star, *(f"{mean:.3g}" for mean in means))
+        found = compare(rows, arm)[embedding]
+        cells = (cell(found[score], mark_of(score, embedding, ARMS[arm])) for score in SCORES)
+        table.add_row(f"{arm}, {max(rows[arm])} steps", *cells)
     return table
-
-
-def change_table(rows: Rows, embedding: str) -> Table:
-    """What fine-tuning changed, after less before, in the unrelated embedding, over paired seeds."""
-    table = Table(title=f"{embedding}: after less before, 95 % interval over seeds")
-    table.add_column("generator", no_wrap=True)
-    for score in CHANGES:
-        table.add_column(TITLES[score], justify="right", max_width=18)
-    for arm in ARMS:
-        cells = []
-        for score in CHANGES:
-            found = change(rows, arm, embedding, score)
-            low, high = found["interval"]
-            cells.append(f"{found['difference']:+.3g}\n{low:+.2g} to {high:+.2g}")
-        table.add_row(arm, *cells)
-    return table
-
-
-def change(rows: Rows, arm: str, embedding: str, score: str, start: int = 0) -> dict[str, Any]:
-    """The paired difference of a score between a step and the last one."""
-    last = max(rows[arm])
-    return paired_difference(values(rows, arm, start, embedding, score), values(rows, arm, last, embedding, score))
 
 
 def outcomes(rows: Rows, floor: Mapping[str, Mapping[str, float]], unrelated: str) -> list[str]:
-    """What was expected of each arm and whether it was seen, in means over seeds."""
-
-    def mean(arm: str, steps: int, embedding: str, score: str) -> float:
-        return statistics.mean(values(rows, arm, steps, embedding, score))
-
-    lines = []
-    for arm, embeddings in ARMS.items():
+    """What was expected of each arm, and whether it is so beyond the interval of paired seeds."""
+    lines, seeds = [], len(rows[next(iter(ARMS))][0])
+    for arm, (own, *_) in ARMS.items():
         steps = list(rows[arm])
-        middle, last = steps[len(steps) // 2], steps[-1]
-        own = embeddings[0]
-        first, half, end = (mean(arm, at, own, "fid") for at in (0, middle, last))
-        text = f"{arm}: FID to training images in {own}, trained on, falls: {first:.3g} to {end:.3g}"
-        lines.append(expectation(text, end < first))
-        text = f"{arm}: below what held-out real images score there ({floor[own]['fid']:.3g})"
-        lines.append(expectation(text, end < floor[own]["fid"]))
-        held_out = [mean(arm, at, unrelated, "fid, held out") for at in (0, middle, last)]
-        text = (
-            f"{arm}: from step {middle} on better in {own} only: {half:.3g} to {end:.3g}, but on held-out images in"
-            f" {unrelated} {held_out[1]:.3g} to {held_out[2]:.3g} (start: {held_out[0]:.3g})"
-        )
-        lines.append(expectation(text, end < half and held_out[2] > held_out[1]))
-        trace = mean(arm, last, unrelated, "trace")
-        text = f"{arm}: spreads less than the data in {unrelated}: trace {trace:.3g} of theirs"
-        lines.append(expectation(text, trace < 1))
-    return lines
+        middle = steps[len(steps) // 2]
+        change, later, real = compare(rows, arm), compare(rows, arm, middle), floor[own]["fid"]
+        end, trace = change[own]["fid"], change[unrelated]["trace"]
+        below = compare_pairs([real] * seeds, end["values"])
+        rise = f"{arm}: from step {middle} on FID to held-out images in {unrelated} rises"
+        spread = f"{arm}: images spread less than at the start, trace in {unrelated} {mean_of(trace):.3g} of the data's"
+        lines += [
+            verdict(f"{arm}: FID to training images in {own}, trained on, falls", end, "less"),
+            verdict(f"{arm}: to {mean_of(end):.3g}, below the {real:.3g} of held-out real images", below, "less"),
+            verdict(f"{arm}: it falls from step {middle} on too", later[own]["fid"], "less"),
+            verdict(rise, later[unrelated][HELD_OUT], "more"),
+            verdict(spread, trace, "less"),
+        ]
+    return lines + ([by_chance(len(lines))] if seeds > 1 else [])

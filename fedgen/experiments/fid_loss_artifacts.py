@@ -8,7 +8,6 @@ Between the two GANs lies more than the critic: the one without it goes on from 
 weights, with Adam's moments at zero, and FID has the weight 1 in place of one that follows the adversarial loss.
 """
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.embeddings import load_embedding
+from fedgen.evaluation.marks import RELATED, SAME, say_marks
 from fedgen.experiments.artifact_arms import (
     FAMILIES,
     FLOW,
@@ -30,14 +30,13 @@ from fedgen.experiments.artifact_arms import (
     Lengths,
 )
 from fedgen.experiments.artifact_figure import GRID, draw, grid_of
-from fedgen.experiments.comparison import expectation
-from fedgen.experiments.image_scores import SCORES, TITLES
-from fedgen.experiments.paired import paired_difference
+from fedgen.experiments.image_scores import HELD_OUT, HIGHER, SCORES, TITLES, compare_scores, mark_of
+from fedgen.experiments.paired import by_chance, change_of, compare_pairs, mean_shown, verdict
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
 from fedgen.images import save_png, tile
 
-HIGHER = ("recall", "coverage")  # of which more is better
+USED = {arm: () if arm == FLOW else (OPTIMISED,) for pair in FAMILIES.values() for arm in pair}  # by losses
 
 
 def fid_loss_artifacts(
@@ -88,11 +87,10 @@ def fid_loss_artifacts(
             train_all([arms.training(arm, number) for arm in some for number in numbers], parallel)
         for name in FAMILIES:
             _measure(study, arms, Family(arms, name, seed, unrelated), name, numbers)
-    compared = study.step("compared", lambda: _compare(study.numbers, numbers, embedding))
-    tables = [_table(name, compared[name], study.numbers, embedding) for name in FAMILIES]
-    lines = [] if seeds < 2 else _expectations(compared, study.numbers["bits per dimension"], embedding)
-    note = "* in the embedding that FID was optimised in, on the images it was optimised for: proves little"
-    study.report([*tables, note, *lines], draw(study, arms, numbers, embedding))
+    compared = study.step("compared", lambda: _compare(study.numbers, numbers))
+    tables = [_table(name, compared[name], study.numbers) for name in FAMILIES]
+    lines = [] if seeds < 2 else expectations(compared, study.numbers["bits per dimension"], embedding)
+    study.report([*tables, *lines], draw(study, arms, numbers, embedding))
 
 
 def _arms() -> list[str]:
@@ -128,72 +126,58 @@ def last_of(rows: Mapping[str, Any], arm: str, seed: int) -> Mapping[str, Any]:
     return rows[[key for key in rows if key.startswith(f"{arm}, seed {seed}, ")][-1]]
 
 
-def _compare(numbers: Mapping[str, Any], seeds: list[int], embedding: str) -> dict[str, Any]:
-    """Of each family, embedding and score: both arms' values by seed, and from two seeds on their paired difference."""
-    found: dict[str, Any] = {}
+def _compare(numbers: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
+    """Of each family and arm: embedding -> score -> as `compare_scores` gives it, of the last checkpoints."""
+    found = {}
     for name, (control, treated) in FAMILIES.items():
-        found[name] = {}
-        for where in (OPTIMISED, embedding):
-            rows = found[name][where] = {}
-            for score in SCORES:
-                values = {
-                    arm: [last_of(numbers[name], arm, seed)[where][score] for seed in seeds]
-                    for arm in (control, treated)
-                }
-                pairs = paired_difference(values[control], values[treated]) if len(seeds) > 1 else {}
-                rows[score] = {"values": values, **pairs}
+        usual, own = ([last_of(numbers[name], arm, seed) for seed in seeds] for arm in (control, treated))
+        found[name] = {control: compare_scores(None, usual), treated: compare_scores(usual, own)}
     return found
 
 
-def _table(name: str, compared: Mapping[str, Any], numbers: Mapping[str, Any], embedding: str) -> Table:
+def _table(name: str, compared: Mapping[str, Any], numbers: Mapping[str, Any]) -> Table:
     """A family's last checkpoints: means over seeds, paired differences, and real images beside."""
-    control, treated = FAMILIES[name]
-    floor = numbers[f"floor of {name}"]
-    count = len(compared[OPTIMISED]["fid"]["values"][control])
+    pair, floor = FAMILIES[name], numbers[f"floor of {name}"]
+    control, treated = pair
+    count = len(compared[control][OPTIMISED]["fid"]["values"])
+    caption = f"{floor['samples']} samples each; real: {floor['real']} real images, scored against as many others"
     table = Table(
         title=f"{name}: {treated} beside {control}, mean of {count} seed{'s' * (count > 1)}",
-        caption=f"{floor['samples']} samples each; real: {floor['real']} real images, scored against as many others",
+        caption="\n".join([caption, *say_marks({SAME, RELATED})]),
         caption_justify="left",
     )
-    for heading in ("embedding", "score", control, treated, "difference (95 %)", "real"):
+    for heading in ("embedding", "score", *pair, "difference (95 %)", "real"):
         table.add_column(heading, justify="left" if heading in ("embedding", "score") else "right")
-    for where in (OPTIMISED, embedding):
+    for where, real in floor["scores"].items():
         for score in SCORES:
-            row = compared[where][score]
-            means = [f"{statistics.mean(row['values'][arm]):.3g}" for arm in (control, treated)]
-            mark = " *" if where == OPTIMISED and score == "fid" else ""
-            real = f"{floor['scores'][where][score]:.3g}"
-            table.add_row(where if score == "fid" else "", TITLES[score] + mark, *means, _difference(row), real)
+            rows = {arm: compared[arm][where][score] for arm in pair}
+            means = (mean_shown(row, mark_of(score, where, USED[arm])) for arm, row in rows.items())
+            first = where if score == "fid" else ""
+            table.add_row(first, TITLES[score], *means, change_of(rows[treated]), f"{real[score]:.3g}")
         table.add_section()
     bits = _bits(numbers["bits per dimension"])
     if control in bits:
-        means = [f"{statistics.mean(bits[arm]):.3g}" for arm in (control, treated)]
-        pair = paired_difference(bits[control], bits[treated]) if count > 1 else {}
-        table.add_row("", "bits per dimension, held-out images", *means, _difference(pair))
+        means = (mean_shown(bits[arm]) for arm in pair)
+        table.add_row("", "bits per dimension, held-out images", *means, change_of(bits[treated]))
     return table
 
 
-def _difference(row: Mapping[str, Any]) -> str:
-    """The mean difference with its interval; nothing for one seed."""
-    return "{:+.3g} ({:+.3g} to {:+.3g})".format(row["difference"], *row["interval"]) if "interval" in row else ""
+def _bits(found: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Bits per dimension of the flows, by arm, as `compare_pairs` gives them."""
+    usual, own = ([value for key, value in found.items() if key.startswith(f"{arm}, seed")] for arm in (FLOW, FLOW_FID))
+    return {FLOW: {"values": usual}, FLOW_FID: compare_pairs(usual, own)}
 
 
-def _bits(found: Mapping[str, float]) -> dict[str, list[float]]:
-    """Bits per dimension of the flows, by arm, in the seeds' order."""
-    return {arm: [value for key, value in found.items() if key.startswith(f"{arm}, seed")] for arm in FAMILIES["Glow"]}
-
-
-def _expectations(compared: Mapping[str, Any], bits: Mapping[str, float], embedding: str) -> list[str]:
-    """What the paper's figure says, as far as numbers can: better or not beyond the interval of paired seeds."""
+def expectations(compared: Mapping[str, Any], bits: Mapping[str, float], embedding: str) -> list[str]:
+    """What the paper's figure says, as far as numbers can, and whether it is so beyond the interval of paired seeds."""
     lines = []
     for name, (control, treated) in FAMILIES.items():
+        rows = compared[name][treated]
         text = f"{name}, {treated}: FID in {OPTIMISED}, which is optimised, is not above that of {control}"
-        lines.append(expectation(text, compared[name][OPTIMISED]["fid"]["interval"][0] <= 0))
-        for score in ("fid, held out", *HIGHER):
-            low, high = compared[name][embedding][score]["interval"]
-            text = f"{name}, {treated}: in {embedding} {TITLES[score]} is worse than that of {control}, beyond doubt"
-            lines.append(expectation(text, high < 0 if score in HIGHER else low > 0))
-    by_arm = _bits(bits)
-    low, _ = paired_difference(by_arm[FLOW], by_arm[FLOW_FID])["interval"]
-    lines.append(expectation("Glow: FID costs likelihood: more bits per dimension of held-out images", low > 0))
-    return lines
+        lines.append(verdict(text, rows[OPTIMISED]["fid"], "not more"))
+        for score in (HELD_OUT, *HIGHER):
+            text = f"{name}, {treated}: in {embedding} {TITLES[score]} is worse than that of {control}"
+            lines.append(verdict(text, rows[embedding][score], "less" if score in HIGHER else "more"))
+    text = "Glow: FID costs likelihood: more bits per dimension of held-out images"
+    lines.append(verdict(text, _bits(bits)[FLOW_FID], "more"))
+    return [*lines, by_chance(len(lines))]

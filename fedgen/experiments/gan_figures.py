@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.experiments.gan_arms import EMA, MINIBATCH, NETWORKS, QUEUE, WITHOUT, Bench
-from fedgen.experiments.gan_report import HELD_OUT, Compared, key_of, mean_of, name_of
+from fedgen.experiments.gan_report import Compared, key_of, name_of
+from fedgen.experiments.image_scores import HELD_OUT
+from fedgen.experiments.paired import mean_of
 from fedgen.experiments.results import save_figure
+from fedgen.figures.pictures import show_picture
 
 SCORES_FIGURE, PICTURES_FIGURE = "fid_loss_gans.png", "fid_loss_gans_samples.png"
-from fedgen.figures.pictures import show_picture
 COLOURS = {WITHOUT: "0.35", MINIBATCH: "#c4560b", QUEUE: "#3a8a3a", EMA: "#1f5fa8"}
 GRID = (10, 5)  # samples across and down
 REAL_GRID = (20, 2)
@@ -95,10 +97,9 @@ def draw_pictures(
     for row, network in enumerate(networks):
         for column, arm in enumerate(arms):
             title = f"{NETWORKS[network].title}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
-            fids = (
-                f"{mean_of(compared, network, arm, name, HELD_OUT):.3g} in {name}" for name in _both(bench, unrelated)
-            )
-            trace = mean_of(compared, network, arm, unrelated, "trace")
+            rows = compared[key_of(network, arm)]
+            fids = (f"{mean_of(rows[name][HELD_OUT]):.3g} in {name}" for name in (unrelated, bench.optimised))
+            trace = mean_of(rows[unrelated]["trace"])
             text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {trace:.2f}"
             sheets[cells[row, column]] = (grid_of(network, arm), text, COLOURS[arm])
     for cell, (file, text, colour) in sheets.items():
@@ -107,7 +108,3 @@ def draw_pictures(
         f"{bench.title}: FID as a loss in {bench.optimised}; trace of covariance in {unrelated}", fontsize=11
     )
     return save_figure(figure, path)
-
-
-def _both(bench: Bench, unrelated: str) -> tuple[str, str]:
-    return unrelated, bench.optimised

@@ -1,6 +1,6 @@
 """What images score under several embeddings, against the images that were trained on and against held-out ones."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,19 +9,27 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, embed
+from fedgen.evaluation.marks import mark_in
 from fedgen.evaluation.rebuild import rebuild
+from fedgen.experiments.paired import compare_pairs
 from fedgen.scores import frechet_distance
 from fedgen.scores.manifold import ManifoldReference
 from fedgen.statistics import Gaussian, summarize
 
-SCORES = ("fid", "fid, held out", "recall", "coverage", "trace")
+HELD_OUT = "fid, held out"
+SCORES = ("fid", HELD_OUT, "recall", "coverage", "trace")
+TRAINING = ("fid", "trace")  # are measured against the images trained on, the others against held-out ones
+HIGHER = ("recall", "coverage")  # of these more is better
 TITLES = {
     "fid": "FID, training images",
-    "fid, held out": "FID, held-out images",
+    HELD_OUT: "FID, held-out images",
     "recall": "recall, held-out images",
     "coverage": "coverage, held-out images",
     "trace": "trace of covariance / the data's",
 }
+
+Scored = Mapping[str, Mapping[str, float]]
+"""embedding -> score -> value, as `ImageScores.score` gives them"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +83,35 @@ def real_side(run: Path, embeddings: Sequence[Embedding], num_images: int | None
     return ImageScores(training, held_out, embeddings), held_out
 
 
+def badness(score: str) -> Callable[[float], float]:
+    """By which number less is better: FID itself, recall and coverage negated, how far a trace is from the data's."""
+    if score == "trace":
+        return lambda value: abs(value - 1)
+    return (lambda value: -value) if score in HIGHER else float
+
+
+def mark_of(score: str, embedding: str, optimised: Collection[str]) -> str:
+    """The mark of one of SCORES in an embedding, of an arm whose losses used some embeddings, or none."""
+    return mark_in(embedding, optimised, held_out=score not in TRAINING)
+
+
+def compare_scores(control: Sequence[Scored] | None, treated: Sequence[Scored]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Embedding -> score -> an arm beside its control, as `compare_pairs` gives it.
+
+    Args:
+        control: by seed; None for the control itself, which gets its "values" alone.
+        treated: by seed.
+    """
+
+    def row(embedding: str, score: str) -> dict[str, Any]:
+        own = [one[embedding][score] for one in treated]
+        if control is None:
+            return {"values": own}
+        return compare_pairs([one[embedding][score] for one in control], own, badness(score))
+
+    return {embedding: {score: row(embedding, score) for score in SCORES} for embedding in treated[0]}
+
+
 def _spaced(images: Tensor, count: int) -> Tensor:
     return images[torch.linspace(0, len(images) - 1, count).round().long()]
 
@@ -88,7 +125,7 @@ def _score(side: _Side, features: Tensor) -> dict[str, Any]:
     found = side.neighbours.score(features, errors=False)
     return {
         "fid": frechet_distance(made, side.training)[0],
-        "fid, held out": frechet_distance(made, side.held_out)[0],
+        HELD_OUT: frechet_distance(made, side.held_out)[0],
         "recall": found["recall"].values["all"],
         "coverage": found["coverage"].values["all"],
         "trace": float(made.trace() / side.training.trace()),

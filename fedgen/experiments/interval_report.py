@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fedgen.experiments.checkpoints import ScoredRows, title_of
 from fedgen.experiments.comparison import agreement_table, compare, expectation, gap_of
-from fedgen.experiments.paired import paired_difference
+from fedgen.experiments.paired import change_of, compare_pairs
 
 Part = Literal["train", "held_out"]
 REFERENCES: dict[str, Part] = {"training images": "train", "held-out images": "held_out"}
@@ -183,8 +183,8 @@ def trend_line(quality: Mapping[str, Mapping[str, Sequence[float]]], where: str)
         shortest, *_, longest = [*federated, *federated]
         text = f"FID-{how} is best at interval {best}, {means[longest] / means[shortest]:.3g} times as high at"
         text += f" {longest.removeprefix('interval ')} as at {shortest.removeprefix('interval ')}"
-        if len(federated[shortest][f"fid {how}"]) > 1 and longest != shortest:
-            pair = paired_difference(federated[shortest][f"fid {how}"], federated[longest][f"fid {how}"])
-            text += " ({:+.3g}, 95 %: {:+.3g} to {:+.3g})".format(pair["difference"], *pair["interval"])
+        if longest != shortest:
+            pair = compare_pairs(federated[shortest][f"fid {how}"], federated[longest][f"fid {how}"])
+            text += f", by {change_of(pair)}"
         parts.append(text)
     return f"{where}: {'; '.join(parts)}"

@@ -125,8 +125,8 @@ def test_the_experiment_trains_compares_and_draws_once(tmp_path, capsys, monkeyp
     assert digits["scores"]["fid_avg"]["fid_avg"] == pytest.approx([0.5, 0.6])
     assert digits["against no loss"]["fid_all"]["fid_all"]["difference"] == pytest.approx(-0.5)
     assert digits["floor"]["report/kid_all"] == 0.5
-    assert "fid_all" in digits["trained on"]
-    text = "as expected: FID-all in pixels is lower for the model trained on it than for FID-avg's: 2 of 2 seeds"
+    assert (digits["marks"]["fid_all"], digits["marks"]["report/kid_avg"]) == ("*", "(*)")
+    text = "as expected: FID-all in pixels is lower for the model trained on it than for FID-avg's: -0.5 (-0.5 to -0.5)"
     assert text in " ".join(first.split())
     for name in module.FIGURES:
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")

@@ -36,7 +36,7 @@ def test_the_toys_table_and_outcomes_are_means_over_seeds():
 def test_kids_runs_that_differ_are_told():
     digits = {
         "parameters": {"fid": [0.5, 0.4], "kid": [0.0, 0.3]},
-        "trained on": ["pixels/fid_all"],
+        "marks": {"pixels/fid_all": "*"},
         "scores": {f"pixels/fid_{how}": {arm: [1.0, 2.0] for arm in ARMS} for how in ("all", "avg")},
         "floor": {"pixels/fid_avg": 1.75},
         "real traces": {"pixels": {"pool": 4.0, "within": 2.0}},
@@ -47,9 +47,10 @@ def test_kids_runs_that_differ_are_told():
     assert lines[0] == "not seen: KID-all and KID-avg train the same model: parameters within 3.0e-01 of the largest"
     assert lines[1] == "as expected: FID's two do not: 0.4 apart or more"
     assert lines[2].startswith("not seen: FID-all")
-    assert lines[4].startswith("as expected: trained on FID-avg")
-    assert lines[4].endswith("1.5, held-out ones 1.75")
-    assert "0.75 by FID-all, 0.50 by FID-avg (within a client: 0.50)" in lines[5]
+    assert lines[4].startswith("cannot be told from these 2 seeds: trained on FID-avg")
+    assert lines[4].endswith("1.5, than held-out real ones, 1.75: -0.25 (-6.6 to +6.1)")
+    assert lines[5].startswith("as expected: FID-avg leaves a lower trace")
+    assert "0.50 of the pool's, than FID-all, 0.75 (within a client: 0.50): -0.25 (-0.25 to -0.25)" in lines[5]
 
 
 def test_mean_and_spread_by_hand():
@@ -61,13 +62,13 @@ def test_the_table_marks_what_was_trained_on_and_shows_traces_as_shares_of_the_p
     digits = {
         "parameters": {"kid": [0.0, 0.0]},
         "scores": {name: {arm: [1.0, 3.0] for arm in ARMS} for name in ("fid_all", "pixels/fid_all")},
-        "trained on": ["pixels/fid_all"],
+        "marks": {"fid_all": "", "pixels/fid_all": "*"},
         "floor": {"fid_all": 0.25},
         "traces": {"pixels": {arm: [2.0, 2.0] for arm in ARMS}},
         "real traces": {"pixels": {"pool": 4.0, "within": 1.0}},
     }
     table = digits_table(digits)
-    assert cells(table, 0) == ["fid_all", "pixels/fid_all *", "trace, pixels"]
+    assert cells(table, 0) == ["fid_all", "pixels/fid_all *", "trace, pixels *"]
     assert cells(table, 1) == ["2 ± 1", "2 ± 1", "0.5 ± 0"]
     assert cells(table, 6) == ["0.25", "-", "1 (a client: 0.25)"]
 
@@ -78,7 +79,7 @@ def test_differences_are_shown_for_held_out_images_in_embeddings_not_trained_on(
     digits = {
         "against no loss": {arm: dict.fromkeys(columns, row) for arm in ARMS[1:]},
         "scores": {name: {} for name in columns[:3]},
-        "trained on": ["report/pixels/fid_all"],
+        "marks": {"fid_all": "", "report/fid_all": "", "report/pixels/fid_all": "(*)"},
     }
     table = difference_table(digits)
     assert [column.header for column in table.columns] == ["trained on", "fid_all"]

@@ -10,7 +10,7 @@ from torch import nn
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.checkpoints import checkpoint_name
 from fedgen.experiments import fid_finetune as experiment
-from fedgen.experiments.fid_finetune import change, fid_finetune, outcomes, table_of
+from fedgen.experiments.fid_finetune import compare, fid_finetune, outcomes, table_of
 from fedgen.experiments.finetune_arms import ALL, ARMS, BOTH, FIRST, NETWORK, PIXELS, Arms, images_of, tracked
 from fedgen.experiments.trained import Plan
 from fedgen.models import FineTuning
@@ -125,11 +125,11 @@ def row(fid, held_out, trace=0.9):
     return {"fid": fid, "fid, held out": held_out, "recall": 0.5, "coverage": 0.4, "trace": trace}
 
 
-def rows_with(own, unrelated):
+def rows_with(own, unrelated, trace=(0.9, 0.9, 0.9)):
     """Every arm with the same two seeds, from lists of FID by state: where it was trained on, and elsewhere."""
     states = {
-        10 * k: [{PIXELS: row(a + s, a + s), NETWORK: row(1, 1), JUDGE: row(b, b + s, 0.8 + s / 10)} for s in (0, 1)]
-        for k, (a, b) in enumerate(zip(own, unrelated))
+        10 * k: [{PIXELS: row(a + s, a + s), NETWORK: row(1, 1), JUDGE: row(b, b + s, t + s / 10)} for s in (0, 1)]
+        for k, (a, b, t) in enumerate(zip(own, unrelated, trace))
     }
     return dict.fromkeys(ARMS, states)
 
@@ -139,21 +139,40 @@ FLOOR = {PIXELS: row(1.5, 1.5), NETWORK: row(1, 1), JUDGE: row(1, 1)}
 
 def test_an_arm_that_games_its_embedding_is_told_from_one_that_does_not():
     games = outcomes(rows_with((9, 5, 0.5), (9, 4, 6)), FLOOR, JUDGE)
-    assert [line.split(":")[0] for line in games[:4]] == ["as expected"] * 4
-    assert "better in pixels only: 5.5 to 1, but on held-out images in judge 4.5 to 6.5 (start: 9.5)" in games[2]
+    said = ["as expected", "cannot be told from these 2 seeds", "as expected", "as expected", "not seen"]
+    assert [line.startswith(start) for line, start in zip(games, said)] == [True] * 5
+    assert games[1].endswith("all layers: to 1, below the 1.5 of held-out real images: -0.5 (-6.85 to +5.85)")
+    assert games[3].endswith("from step 10 on FID to held-out images in judge rises: +2 (+2 to +2)")
     honest = outcomes(rows_with((9, 5, 2), (9, 4, 3)), FLOOR, JUDGE)
-    assert [line.split(":")[0] for line in honest[:4]] == ["as expected", "not seen", "not seen", "as expected"]
+    assert honest[3].startswith("not seen: all layers: from step 10 on FID to held-out images in judge rises: -1 (")
+
+
+def test_spread_is_judged_beside_the_start_and_not_beside_one():
+    """A generator that drops modes has a trace below 1 before it is tuned."""
+    same, less = (rows_with((9, 5, 2), (9, 4, 3), trace=trace) for trace in ((0.8, 0.8, 0.8), (0.8, 0.7, 0.6)))
+    for rows, said in ((same, "not seen"), (less, "as expected")):
+        line = outcomes(rows, FLOOR, JUDGE)[4]
+        assert line.startswith(f"{said}: all layers: images spread less than at the start, trace in judge ")
+
+
+def test_a_flat_curve_that_ends_higher_by_chance_is_no_rise():
+    rows = rows_with((9, 5, 2), (4, 4, 4))
+    for seed, shift in ((0, 0.3), (1, -0.1)):  # the arms' rows are one
+        rows[ALL][20][seed][JUDGE]["fid, held out"] += shift
+    assert outcomes(rows, FLOOR, JUDGE)[3].startswith("cannot be told from these 2 seeds")
 
 
 def test_changes_are_paired_and_tables_mark_what_was_trained_on():
     rows = rows_with((9, 5, 0.5), (9, 4, 6))
-    found = change(rows, ALL, JUDGE, "fid, held out")
-    assert found["difference"] == -3
-    assert found["interval"] == [-3, -3]
-    columns = {name: [str(cell) for cell in table_of(rows, FLOOR, name).columns[0].cells] for name in FLOOR}
-    assert columns[NETWORK][1:] == ["start", f"{ALL}, 20 steps", f"{FIRST}, 20 steps", f"{BOTH}, 20 steps *"]
-    assert [cell.endswith("*") for cell in columns[PIXELS]] == [False, False, True, True, True]
-    assert not any(cell.endswith("*") for cell in columns[JUDGE])
+    assert compare(rows, ALL)[JUDGE]["fid, held out"]["interval"] == [-3, -3]
+    tables = {name: table_of(rows, FLOOR, name) for name in FLOOR}
+    columns = {name: [str(cell) for cell in table.columns[2].cells] for name, table in tables.items()}
+    assert columns[JUDGE] == ["1", "9.5", *["6.5\n-3, 2/2\n-3 to -3"] * 3]
+    assert [cell.split("\n")[0][2:] for cell in columns[PIXELS]] == ["5", "5", "(*)", "(*)", "(*)"]
+    training = [str(cell).split("\n")[0] for cell in tables[NETWORK].columns[1].cells]
+    assert training == ["1", "1", "1", "1", "1 *"]
+    assert "proves little" in tables[PIXELS].caption
+    assert "proves little" not in tables[JUDGE].caption
 
 
 # ---- all of it ----

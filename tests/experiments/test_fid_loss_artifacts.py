@@ -13,9 +13,11 @@ from fedgen.experiments import artifact_arms, fid_loss_artifacts
 from fedgen.experiments.artifact_arms import FAMILIES, FLOW, FLOW_FID, GAN, REMOVED, Arms, Lengths
 from fedgen.experiments.artifact_figure import curve_of
 from fedgen.experiments.fid_loss_artifacts import key_of, last_of
+from fedgen.experiments.image_scores import HELD_OUT, compare_scores
 from tests.experiments.tiny_runs import settings_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+JUDGE = "judge"
 TINY = Lengths(before=4, after=4, gan_every=4, removed_every=2, flow=4, flow_every=2, images=30)
 
 
@@ -101,18 +103,35 @@ def test_scores_table_and_figure_of_runs_that_were_never_trained(tmp_path, monke
     assert len(numbers["Glow"]) == 2 * (2 + 2)
     assert set(numbers["bits per dimension"]) == {f"{arm}, seed {seed}" for arm in (FLOW, FLOW_FID) for seed in (0, 1)}
     assert numbers["floor of Glow"]["samples"] == 30
-    row = numbers["compared"]["Glow"]["pixels"]["fid"]
-    assert row["difference"] == pytest.approx(
-        sum(b - a for a, b in zip(row["values"][FLOW], row["values"][FLOW_FID])) / 2
-    )
+    control, treated = (numbers["compared"]["Glow"][arm]["pixels"]["fid"] for arm in (FLOW, FLOW_FID))
+    assert "difference" not in control
+    pairs = zip(control["values"], treated["values"])
+    assert treated["difference"] == pytest.approx(sum(b - a for a, b in pairs) / 2)
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.count("as expected") + printed.count("not seen") == 9
+    assert sum(printed.count(said) for said in ("as expected", "not seen", "cannot be told")) == 9
     assert "proves little" in printed
     assert (out / "fid_loss_artifacts.png").read_bytes().startswith(b"\x89PNG")
     grids = [out / fid_loss_artifacts.grid_of(arm) for pair in FAMILIES.values() for arm in pair]
     assert all(grid.exists() for grid in grids)
     fid_loss_artifacts.fid_loss_artifacts(out, seeds=2, recipes=RECIPES)  # prints again, trains nothing
     assert len(calls) == 2
+
+
+def test_a_fid_that_may_have_risen_is_not_said_to_be_no_higher():
+    def row(fid):
+        return {"fid": fid, HELD_OUT: fid, "recall": 0.5, "coverage": 0.5, "trace": 1}
+
+    def first_line(fids):
+        usual, own = ([{"pixels": row(fid), JUDGE: row(1)} for fid in values] for values in ((4, 4, 4), fids))
+        compared = {name: {treated: compare_scores(usual, own)} for name, (_, treated) in FAMILIES.items()}
+        bits = {f"{arm}, seed {seed}": 3.0 for arm in (FLOW, FLOW_FID) for seed in range(3)}
+        return fid_loss_artifacts.expectations(compared, bits, JUDGE)[0]
+
+    text = ": WGAN-GP + FID, critic removed: FID in pixels, which is optimised, is not above that of critic stays: "
+    # differences 0, 2 and 4: deviation 2, half width 4.303 * 2 / sqrt(3)
+    assert first_line((4, 6, 8)) == f"cannot be told from these 3 seeds{text}+2 (-2.97 to +6.97)"
+    assert first_line((5, 5, 5)) == f"not seen{text}+1 (+1 to +1)"
+    assert first_line((3, 3, 3)) == f"as expected{text}-1 (-1 to -1)"
 
 
 def test_no_seeds_and_the_optimised_embedding_are_refused_before_any_run(tmp_path):

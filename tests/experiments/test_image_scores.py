@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.image_scores import SCORES, ImageScores
+from fedgen.experiments.image_scores import SCORES, ImageScores, badness, compare_scores, mark_of
 
 
 @pytest.fixture
@@ -39,3 +39,25 @@ def test_one_image_over_and_over_has_no_variance_and_covers_next_to_nothing(imag
     data = images[:60].flatten(1).double() / 255
     distance = (images[0].flatten().double() / 255 - data.mean(0)).square().sum() + data.var(0).sum()
     assert found["fid"] == pytest.approx(float(distance), rel=1e-5)
+
+
+def test_better_is_less_fid_more_recall_and_a_trace_nearer_to_one():
+    ordered = {"fid": (1, 2), "recall": (0.5, 0.4), "coverage": (0.5, 0.4), "trace": (1.1, 0.8)}
+    assert all(badness(score)(better) < badness(score)(worse) for score, (better, worse) in ordered.items())
+
+
+def test_scores_are_marked_where_a_loss_was_and_strongest_against_the_images_that_it_saw():
+    assert mark_of("fid", "pixels", ["pixels"]) == mark_of("trace", "pixels", ["pixels"]) == "*"
+    assert mark_of("fid, held out", "pixels", ["pixels"]) == mark_of("recall", "pixels", ["pixels"]) == "(*)"
+    assert mark_of("fid", "efficientnet-lite0", ["pixels", "efficientnet-lite0-32"]) == "(*)"
+    assert mark_of("fid", "pixels", []) == mark_of("fid", "pixels", ["efficientnet-lite0-32"]) == ""
+
+
+def test_arms_are_compared_in_every_embedding_and_score():
+    usual, own = ([{"pixels": dict.fromkeys(SCORES, value)} for value in values] for values in ((0.5, 0.7), (0.6, 0.8)))
+    found = compare_scores(usual, own)["pixels"]
+    assert tuple(found) == SCORES
+    assert {score: row["improved"] for score, row in found.items()} == {
+        "fid": 0, "fid, held out": 0, "recall": 2, "coverage": 2, "trace": 2
+    }  # fmt: skip
+    assert compare_scores(None, own)["pixels"]["fid"] == {"values": [0.6, 0.8]}

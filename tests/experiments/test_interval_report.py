@@ -93,8 +93,8 @@ def test_the_longest_interval_is_told_beside_the_shortest_with_its_interval():
     line = trend_line(numbers_of((1,))["quality"]["pixels"][HELD_OUT]["GAN"], "GAN")
     # differences 36 and 45, 18 and 27: mean 40.5 and 22.5, and 12.706 * 4.5 to either side
     assert line == (
-        "GAN: FID-avg is best at interval 1, 10 times as high at 640 as at 1 (+40.5, 95 %: -16.7 to +97.7);"
-        " FID-all is best at interval 1, 10 times as high at 640 as at 1 (+22.5, 95 %: -34.7 to +79.7)"
+        "GAN: FID-avg is best at interval 1, 10 times as high at 640 as at 1, by +40.5 (-16.7 to +97.7);"
+        " FID-all is best at interval 1, 10 times as high at 640 as at 1, by +22.5 (-34.7 to +79.7)"
     )
 
 
