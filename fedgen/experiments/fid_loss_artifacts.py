@@ -34,6 +34,7 @@ from fedgen.experiments.image_scores import HELD_OUT, HIGHER, SCORES, TITLES, co
 from fedgen.experiments.paired import by_chance, change_of, compare_pairs, mean_shown, verdict
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
+from fedgen.experiments.unrelated import require_unrelated
 from fedgen.images import save_png, tile
 
 USED = {arm: () if arm == FLOW else (OPTIMISED,) for pair in FAMILIES.values() for arm in pair}  # by losses
@@ -69,8 +70,7 @@ def fid_loss_artifacts(
     """
     if seeds < 1:
         raise ValueError(f"seeds={seeds}: train at least one run of each arm; two or more say how sure a difference is")
-    if embedding == OPTIMISED:
-        raise ValueError(f"embedding={embedding!r} is the one that FID is optimised in; name another to judge by")
+    require_unrelated(embedding, [OPTIMISED], "digits")
     unrelated = load_embedding(embedding, weights=weights)
     seeds, lengths = (1, QUICK) if quick else (seeds, Lengths())
     settings = {

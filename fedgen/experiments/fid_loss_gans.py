@@ -33,6 +33,7 @@ from fedgen.experiments.image_scores import real_side
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
 from fedgen.experiments.trained import RUNS
+from fedgen.experiments.unrelated import require_unrelated
 from fedgen.images import save_png, tile
 
 Run = tuple[str, str, int]  # network, arm, seed
@@ -126,8 +127,7 @@ def _check(networks: Sequence[str], arms: Sequence[str], embedding: str, **numbe
     for what, names, known in (("networks", networks, tuple(NETWORKS)), ("arms", arms, FORMS)):
         if not names or len(set(names)) < len(names) or not set(names) <= set(known):
             raise ValueError(f"{what}={list(names)}: give one or more of {', '.join(known)}, each once")
-    if embedding == DIGITS.optimised:
-        raise ValueError(f"embedding={embedding!r} is the one that FID is optimised in; name another to judge by")
+    require_unrelated(embedding, [DIGITS.optimised], DIGITS.data)
     for what, number in numbers.items():
         if number is not None and number < 1:
             raise ValueError(f"{what}={number}: must be at least 1")
