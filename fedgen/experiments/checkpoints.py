@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgen.clients import FederatedDataModule
 from fedgen.data import DataSet
 from fedgen.embeddings import Embedding, embed
-from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models
+from fedgen.evaluation.checkpoints import load_weights, local_models
 from fedgen.evaluation.rebuild import rebuild
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.run import mixture_of_local
@@ -21,6 +21,7 @@ from fedgen.evaluation.sampling import draw_images, sampler_of
 from fedgen.evaluation.sampling_settings import sampling_of
 from fedgen.experiments.comparison import Rows
 from fedgen.experiments.federation import Federation, rows_of
+from fedgen.experiments.run_images import kept_checkpoints, require_same_clients
 from fedgen.experiments.sources import Source, chosen
 from fedgen.experiments.trained import TrainedRun
 from fedgen.statistics import Projection
@@ -61,10 +62,7 @@ def checkpoints_of(runs: Sequence[TrainedRun]) -> dict[str, Checkpoint]:
     """
     found: dict[str, Checkpoint] = {}
     for run in runs:
-        kept = list_checkpoints(run.folder)
-        if not kept:
-            raise FileNotFoundError(f"{run.folder} holds no checkpoint; remove it, and it is trained again")
-        for round, path in kept.items():
+        for round, path in kept_checkpoints(run.folder).items():
             checkpoint = Checkpoint(run, round, path)
             found[checkpoint.name] = checkpoint
     return found
@@ -99,10 +97,8 @@ class Trained:
             self._models[run.name] = model.to(device)
             if run is runs[0]:
                 self.data: FederatedDataModule = data
-            elif not _same_clients(self.data, data):
-                raise ValueError(
-                    f"{run.folder} had other clients than {runs[0].folder}; remove it, or give other --runs"
-                )
+            else:
+                require_same_clients(runs[0].folder, self.data, run.folder, data)
         data_set = self.data.data
         assert isinstance(data_set, DataSet)  # a recipe holds no examples
         self.source = Source(data_set, "train", embedding)
@@ -156,16 +152,6 @@ class Trained:
     def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
         """Features [count, D] of generated images."""
         return embed(self.embedding, self.images(checkpoint, count), description=f"embedding {checkpoint.name}")
-
-
-def _same_clients(first: FederatedDataModule, second: FederatedDataModule) -> bool:
-    parts = [[(client.name, client.train) for client in data.clients] for data in (first, second)]
-    return (
-        first.examples.name == second.examples.name
-        and first.image_shape == second.image_shape
-        and len(parts[0]) == len(parts[1])
-        and all(a[0] == b[0] and torch.equal(a[1], b[1]) for a, b in zip(*parts))
-    )
 
 
 class Scorers:

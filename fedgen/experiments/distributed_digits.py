@@ -1,11 +1,10 @@
-"""A federated GAN on digits whose second loss is FID or KID, each in both aggregates: trainings and what they leave.
+"""A federated GAN on digits whose second loss is FID-all, FID-avg or KID: trainings and what they leave.
 
-The quickstart's ten clients hold one class each. All four losses have a fixed weight: one that adapts to the loss's
-value would make two different losses of KID-all and KID-avg, whose values differ by a constant and gradients not at
-all.
+The quickstart's ten clients hold one class each. All losses have a fixed weight. KID-avg is no arm: `MMD2Loss` has one
+gradient for it and KID-all, by the same lines of code, so that training both would compare a run with itself. That it
+is the clients' own KIDs' gradient is checked on the toy (`distributed_toy`).
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,11 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import embed, load_embedding
-from fedgen.evaluation import Columns, Run, draw_images, list_checkpoints, load_weights, sampler_of
-from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation import Columns, Run
 from fedgen.experiments.digits_fid_loss import folder_of
-from fedgen.experiments.runs import Training
+from fedgen.experiments.recipe_file import component, embedded_loss
+from fedgen.experiments.run_images import client_images
+from fedgen.experiments.runs import Training, arguments
 from fedgen.losses import FastFIDLoss
 from fedgen.statistics import (
     Gaussian,
@@ -32,7 +32,7 @@ from fedgen.statistics import (
 )
 
 CONTROL = "without"
-ARMS = (CONTROL, "fid_all", "fid_avg", "kid_all", "kid_avg")
+ARMS = (CONTROL, "fid_all", "fid_avg", "kid_all")
 OPTIMISED, UNRELATED = "pixels", "efficientnet-lite0-32"
 SIZES = (64, 1280, 2048)  # features whose messages are weighed: of pixels, of EfficientNet-Lite0 and of Inception
 
@@ -43,7 +43,7 @@ class DigitsSettings:
 
     Args:
         recipe: of a federation with `generator_losses`.
-        seeds: runs of each arm.
+        seeds: of the runs of each arm.
         rounds: of each run; the recipe's if None.
         fid_weight: factor of the FID losses.
         kid_weight: of the KID losses: KID is about 3 / D of the squared distance of means, FID all of it.
@@ -51,7 +51,7 @@ class DigitsSettings:
     """
 
     recipe: Path
-    seeds: int
+    seeds: tuple[int, ...]
     rounds: int | None
     fid_weight: float
     kid_weight: float
@@ -61,25 +61,19 @@ class DigitsSettings:
 def trainings(settings: DigitsSettings, output: Path) -> dict[str, list[Training]]:
     """Each arm's runs by seed."""
     return {
-        arm: [
-            Training(settings.recipe, folder_of(output, arm, s), s, _given(arm, settings))
-            for s in range(settings.seeds)
-        ]
+        arm: [Training(settings.recipe, folder_of(output, arm, s), s, _given(arm, settings)) for s in settings.seeds]
         for arm in ARMS
     }
 
 
 def _given(arm: str, settings: DigitsSettings) -> tuple[str, ...]:
     """More arguments of `fedgen fit`."""
-    given: dict[str, Any] = {"--model.init_args.generator_losses": json.dumps(losses_of(arm, settings))}
+    given: dict[str, Any] = {"model.init_args.generator_losses": losses_of(arm, settings)}
     if settings.rounds is not None:
-        evaluation = {"every_n_rounds": settings.rounds, "num_images": 1000, "grid": 100}
-        callback = {
-            "class_path": "fedgen.callbacks.FederatedEvaluation",
-            "init_args": {**evaluation, "embeddings": list(settings.embeddings)},
-        }
-        given |= {"--trainer.max_epochs": settings.rounds, "--trainer.callbacks": json.dumps([callback])}
-    return tuple(str(text) for pair in given.items() for text in pair)
+        options = {"every_n_rounds": settings.rounds, "num_images": 1000, "grid": 100}
+        evaluation = component("fedgen.callbacks.FederatedEvaluation", embeddings=settings.embeddings, **options)
+        given |= {"trainer.max_epochs": settings.rounds, "trainer.callbacks": [evaluation]}
+    return arguments(given)
 
 
 def losses_of(arm: str, settings: DigitsSettings) -> list[dict[str, Any]] | None:
@@ -87,41 +81,13 @@ def losses_of(arm: str, settings: DigitsSettings) -> list[dict[str, Any]] | None
     if arm == CONTROL:
         return None
     score, aggregate = arm.split("_")
-    ema = {"class_path": "fedgen.losses.EMAMoments", "init_args": {"decay": 0.9}}
-    own = {"aggregate": aggregate}
-    loss = {
-        "fid": {"class_path": "fedgen.losses.FastFIDLoss", "init_args": {"moments": ema, **own}},
-        "kid": {"class_path": "fedgen.losses.MMD2Loss", "init_args": own},
-    }[score]
-    weight = {"fid": settings.fid_weight, "kid": settings.kid_weight}[score]
-    embedded = {"loss": loss, "embeddings": [OPTIMISED], "weight": weight}
-    return [{"class_path": "fedgen.losses.EmbeddedLoss", "init_args": embedded}]
-
-
-def last_checkpoint(folder: Path) -> tuple[int, Path]:
-    """The round and path of a run's last checkpoint.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    kept = list_checkpoints(folder)
-    if not kept:
-        raise FileNotFoundError(f"{folder} holds no checkpoint; remove it, and it is trained again")
-    return list(kept.items())[-1]
-
-
-def generated_images(folder: Path, num_images: int = 1000) -> Tensor:
-    """Images uint8 [num_images, C, H, W] of a run's last generator."""
-    round, path = last_checkpoint(folder)
-    model, _ = rebuild(folder)
-    load_weights(model, path)
-    return draw_images(sampler_of(model), num_images, 0, round, description=f"sampling {folder.name}")
-
-
-def client_images(folder: Path) -> list[Tensor]:
-    """The training images of each of a run's clients, uint8 [n_i, C, H, W]."""
-    _, data = rebuild(folder)
-    return [data.examples.inputs[client.train] for client in data.clients]
+    if score == "kid":
+        loss, weight = component("fedgen.losses.MMD2Loss", aggregate=aggregate), settings.kid_weight
+    else:
+        moments = component("fedgen.losses.EMAMoments", decay=0.9)
+        loss = component("fedgen.losses.FastFIDLoss", moments=moments, aggregate=aggregate)
+        weight = settings.fid_weight
+    return embedded_loss(loss, [OPTIMISED], weight=weight)
 
 
 def traces(images: Tensor, embeddings: Sequence[str]) -> dict[str, float]:
@@ -145,14 +111,6 @@ def floors(folder: Path) -> dict[str, float]:
     records = Run(folder).records
     names = Columns.of(records)
     return {names.name(record): record.value for record in records if record.is_floor}
-
-
-def parameter_difference(one: Path, other: Path) -> float:
-    """The largest difference of two runs' last models in any parameter, over the largest parameter."""
-    states = [torch.load(last_checkpoint(folder)[1], weights_only=True)["state_dict"] for folder in (one, other)]
-    shared = [name for name in states[0] if name in states[1] and states[0][name].is_floating_point()]
-    largest = max(float(states[0][name].abs().max()) for name in shared)
-    return max(float((states[0][name] - states[1][name]).abs().max()) for name in shared) / largest
 
 
 def messages_against_images(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from fedgen.figures.pictures import show_picture
 from fedgen.images import save_png, tile
 
 COLOURS = {CONTROL: "0.45", "fid_all": "#1f5fa8", "fid_avg": "#c4560b", "kid_all": "#3a8a3a", "kid_avg": "#7a4fa0"}
-MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^", "kid_avg": "v"}
+MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^"}
 STYLES = {"fid_all": "-", "fid_avg": "-", "kid_all": "-", "kid_avg": (0, (4, 3))}  # KID's two lines are one
 SIDE = 6  # pictures of a grid's side
 
@@ -105,11 +105,7 @@ def _draw_pairs(axes: Any, digits: Mapping[str, Any], prefix: str, title: str) -
     """FID-avg against FID-all, a point a run."""
     avg, pooled = (digits["scores"][f"{prefix}fid_{how}"] for how in ("avg", "all"))
     for arm in ARMS:
-        style: dict[str, Any] = {"color": COLOURS[arm], "marker": MARKERS[arm], "s": 42, "label": name_of(arm)}
-        if arm == "kid_avg":  # lies upon KID-all
-            style |= {"facecolors": "none", "edgecolors": COLOURS[arm], "s": 90}
-            style.pop("color")
-        axes.scatter(avg[arm], pooled[arm], **style)
+        axes.scatter(avg[arm], pooled[arm], color=COLOURS[arm], marker=MARKERS[arm], s=42, label=name_of(arm))
     floor = digits["floor"]
     if f"{prefix}fid_all" in floor:
         point = [floor[f"{prefix}fid_avg"]], [floor[f"{prefix}fid_all"]]

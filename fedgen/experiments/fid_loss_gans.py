@@ -16,7 +16,6 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.experiments.distributed_digits import generated_images
 from fedgen.experiments.gan_arms import DIGITS, EMA, FORMS, NETWORKS, PICTURES, QUICK, QUICK_IMAGES, WITHOUT, Runs
 from fedgen.experiments.gan_figures import (
     GRID,
@@ -30,6 +29,7 @@ from fedgen.experiments.gan_figures import (
 )
 from fedgen.experiments.gan_report import Compared, compare, key_of, outcomes, pair_outcomes, table_of
 from fedgen.experiments.image_scores import real_side
+from fedgen.experiments.run_images import generated_images
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
 from fedgen.experiments.trained import RUNS

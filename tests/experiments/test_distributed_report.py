@@ -2,6 +2,7 @@
 
 from fedgen.experiments.distributed_digits import ARMS
 from fedgen.experiments.distributed_report import (
+    apart,
     difference_table,
     digits_outcomes,
     digits_table,
@@ -33,24 +34,32 @@ def test_the_toys_table_and_outcomes_are_means_over_seeds():
     assert [line.split(":")[0] for line in lines[: len(OBJECTIVES)]] == ["as expected"] * 3 + ["not seen"]
 
 
-def test_kids_runs_that_differ_are_told():
+def test_what_two_losses_change_is_told_beside_what_two_seeds_do():
     digits = {
-        "parameters": {"fid": [0.5, 0.4], "kid": [0.0, 0.3]},
         "marks": {"pixels/fid_all": "*"},
-        "scores": {f"pixels/fid_{how}": {arm: [1.0, 2.0] for arm in ARMS} for how in ("all", "avg")},
+        "scores": {
+            "pixels/fid_all": {arm: [1.0, 2.0] for arm in ARMS},  # of a seed nothing apart, of two seeds 1
+            "pixels/fid_avg": {arm: [1.0, 2.0] if arm == "fid_avg" else [3.0, 4.5] for arm in ARMS},  # 2.25, and 1.25
+        },
         "floor": {"pixels/fid_avg": 1.75},
         "real traces": {"pixels": {"pool": 4.0, "within": 2.0}},
         "traces": {"pixels": {arm: [3.0 if arm == "fid_all" else 2.0] * 2 for arm in ARMS}},
         "messages": {"value": {"all": 0.0}, "gradient": {"all": 1e-15}, "bytes": {"64": 17416}},
     }
     lines = digits_outcomes(digits)
-    assert lines[0] == "not seen: KID-all and KID-avg train the same model: parameters within 3.0e-01 of the largest"
-    assert lines[1] == "as expected: FID's two do not: 0.4 apart or more"
-    assert lines[2].startswith("not seen: FID-all")
+    assert lines[0].startswith("not seen: FID-all and FID-avg train other models")
+    assert lines[1].endswith("2.25 apart in FID-avg on average, two seeds of one of them 1.25")
+    assert lines[1].startswith("as expected")
+    assert lines[2].startswith("not seen: FID-all in pixels")
     assert lines[4].startswith("cannot be told from these 2 seeds: trained on FID-avg")
     assert lines[4].endswith("1.5, than held-out real ones, 1.75: -0.25 (-6.6 to +6.1)")
     assert lines[5].startswith("as expected: FID-avg leaves a lower trace")
     assert "0.50 of the pool's, than FID-all, 0.75 (within a client: 0.50): -0.25 (-0.25 to -0.25)" in lines[5]
+
+
+def test_one_seed_has_nothing_to_compare_two_losses_with():
+    assert apart({"fid_all": [1.0, 2.0, 4.0], "fid_avg": [1.0, 1.0, 1.0]}) == (4 / 3, 1.0)
+    assert apart({"fid_all": [1.0], "fid_avg": [3.0]}) == (2.0, None)
 
 
 def test_mean_and_spread_by_hand():
@@ -60,7 +69,6 @@ def test_mean_and_spread_by_hand():
 
 def test_the_table_marks_what_was_trained_on_and_shows_traces_as_shares_of_the_pools():
     digits = {
-        "parameters": {"kid": [0.0, 0.0]},
         "scores": {name: {arm: [1.0, 3.0] for arm in ARMS} for name in ("fid_all", "pixels/fid_all")},
         "marks": {"fid_all": "", "pixels/fid_all": "*"},
         "floor": {"fid_all": 0.25},
@@ -70,7 +78,7 @@ def test_the_table_marks_what_was_trained_on_and_shows_traces_as_shares_of_the_p
     table = digits_table(digits)
     assert cells(table, 0) == ["fid_all", "pixels/fid_all *", "trace, pixels *"]
     assert cells(table, 1) == ["2 ± 1", "2 ± 1", "0.5 ± 0"]
-    assert cells(table, 6) == ["0.25", "-", "1 (a client: 0.25)"]
+    assert cells(table, 5) == ["0.25", "-", "1 (a client: 0.25)"]
 
 
 def test_differences_are_shown_for_held_out_images_in_embeddings_not_trained_on():
@@ -83,4 +91,4 @@ def test_differences_are_shown_for_held_out_images_in_embeddings_not_trained_on(
     }
     table = difference_table(digits)
     assert [column.header for column in table.columns] == ["trained on", "fid_all"]
-    assert cells(table, 1) == ["-0.5 (-1 to +0.25)"] * 4
+    assert cells(table, 1) == ["-0.5 (-1 to +0.25)"] * 3
