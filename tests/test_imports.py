@@ -1,10 +1,14 @@
 """Importing fedgen is fast, every module imports on its own, and the public names exist."""
 
+import ast
 import importlib
 import json
 import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,7 @@ PACKAGES = sorted(
     if any(p.suffix == ".py" and p.name != "__init__.py" for p in file.parent.iterdir())
 )
 HEAVY = ("torch", "torchvision", "lightning", "torchmetrics", "numpy", "scipy", "sklearn", "matplotlib")
+WITH_ANOTHER = {"huggingface-hub", "pyarrow"}  # of diffusers and datasets, to whose files they belong
 
 # Every module in a process of its own; the libraries are loaded once, before the processes part.
 ALONE = """
@@ -99,3 +104,29 @@ def test_a_name_that_does_not_exist_is_an_attribute_error_that_names_it():
 def test_the_version_is_that_of_the_distribution():
     project = (ROOT.parent / "pyproject.toml").read_text()
     assert f'version = "{fedgen.__version__}"' in project
+
+
+def imported_libraries():
+    """Roots of all that the package imports, wherever in a file it does so."""
+    for file in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                yield str(node.module).split(".")[0]
+
+
+def test_every_library_that_is_imported_is_declared():
+    """Not left to come along with another one."""
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    declared = {re.split(r"[\[<>=]", line)[0] for line in lines} | WITH_ANOTHER
+    libraries = set(imported_libraries()) - set(sys.stdlib_module_names) - {"fedgen"}
+    assert len(libraries) > 15
+    homes = packages_distributions()
+    undeclared = {
+        library
+        for library in libraries
+        if not {home.lower().replace("_", "-") for home in homes.get(library, [library])} & declared
+    }
+    assert undeclared == set()
