@@ -1,7 +1,7 @@
 """Features of a classifier that the kit trains itself, on 4,000 MNIST digits: a second embedding that no loss has seen.
 
-Its weights are made on first use (half a minute on one core) and kept; they need no download. Measured: 98 percent of
-1,000 other MNIST digits are classified rightly, and 70 percent of scikit-learn's 8 x 8 digits, which it never saw.
+Its weights are made on first use (half a minute on one core) and kept; they need no download. Measured: 98.9 percent
+of 1,000 other MNIST digits are classified rightly, and 78 percent of scikit-learn's 8 x 8 digits, which it never saw.
 """
 
 import json

@@ -16,7 +16,7 @@ EXPERIMENTS = {
     ),
     "perfect-generator": (
         "fedgen.experiments.perfect_generator:perfect_generator",
-        "checkpoints of a federated WGAN-GP against generators that are perfect for one class",
+        "checkpoints of federated WGAN-GPs and DDPMs against generators that are perfect for one class",
     ),
     "wgan-gp-checkpoints": (
         "fedgen.experiments.wgan_gp_checkpoints:wgan_gp_checkpoints",
