@@ -26,10 +26,11 @@ class Exchange:
     - `kept`: integer buffers; every client starts from the server's value and its own is dropped.
     - `personal`: names that match a pattern, and what lies in modules with `exchanged = "personal"` (what a loss
       remembers of past batches); a client's own, never sent.
-    - everything else (frozen parameters, modules with `exchanged = False` such as an EMA) is left alone.
+    - everything else (frozen parameters, modules with `exchanged = False` such as an EMA, and what begins with one of
+      the prefixes in the model's own attribute `unexchanged`) is left alone.
 
     A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
-    only left alone for `exchanged = False` if all of them lie in such modules.
+    only left alone for `exchanged = False` if all of them lie in such modules or begin so.
 
     Args:
         module: the model.
@@ -47,7 +48,7 @@ class Exchange:
         self.trained: set[str] = set()
         trained = {id(p) for p in optimized}
         rules = {f"{n}.": getattr(m, "exchanged", True) for n, m in module.named_modules()}
-        alone = tuple(prefix for prefix, rule in rules.items() if rule is False)
+        alone = (*(prefix for prefix, rule in rules.items() if rule is False), *getattr(module, "unexchanged", ()))
         own = tuple(prefix for prefix, rule in rules.items() if rule == "personal")
         matched: set[str] = set()
         named = _named_tensors(module)

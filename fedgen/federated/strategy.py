@@ -43,6 +43,7 @@ class FedAvgStrategy(DDPStrategy):
     Learning-rate schedules mean rounds. Torch, NumPy and Python are seeded at (seed, round, client) before each turn,
     and at (seed, "server", round) before the module's `on_round_end`, in which a server may train what does not travel:
     an optimizer none of whose parameters are exchanged or personal is the server's, and keeps its state.
+    After each turn the module's `on_turn_end(completed)` is called, if it has one.
     A client whose step raises or whose weights are not finite is left out of the round with a warning, and recorded in
     `left_out`. Checkpoints hold whole rounds: a round cut short is dropped. Fitting the same module on goes on with
     its clients' personal tensors; optimizers start anew, as ever in Lightning.
@@ -312,9 +313,11 @@ class FedAvgStrategy(DDPStrategy):
                 part.training = mode
             self._clear_gradients()
             self._leave_out(turn, error)
+            self._call_turn_end(completed=False)
         else:
             self._memory.iterations[turn.client] = done + self.communication_interval
             self._completed += 1
+            self._call_turn_end(completed=True)
             self._end_turn(turn)
         finally:
             self._local_batch = turn.current = None
@@ -369,6 +372,10 @@ class FedAvgStrategy(DDPStrategy):
         self._turn, self.in_round = None, False
         if not self.local_only:
             self._call_round_end()
+
+    def _call_turn_end(self, completed: bool) -> None:
+        if callable(hook := getattr(self._module, "on_turn_end", None)):
+            hook(completed)
 
     def _call_round_end(self, *client: int) -> None:
         if callable(hook := getattr(self._module, "on_round_end", None)):

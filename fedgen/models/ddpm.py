@@ -18,7 +18,9 @@ from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.lora import LoRA, add_adapters, merge_adapters, read_adapters, write_adapters
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.pretrained import read_pretrained, write_pretrained
+from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock
+from fedgen.models.round_means import RoundMeans
 from fedgen.models.sampling import evaluating
 
 T = TypeVar("T")
@@ -94,7 +96,6 @@ class DDPM(RoundClock):
         self.lr, self.warmup, self.ema_decay, self.flips = lr, warmup, ema_decay, flips
         self.label_dropout, self.compile_steps = label_dropout, compile
         self._predict: Callable[..., Tensor] | None = None  # the compiled network, while training
-        self._totals: Tensor | None = None
         settings: dict[str, Any] = {
             "prediction": self.diffusion.prediction,
             "lr": lr,
@@ -134,7 +135,7 @@ class DDPM(RoundClock):
         """
         if stage != "fit":
             return
-        self._totals = None  # of a round that was cut short
+        self.means = RoundMeans("loss")  # without those of a round that was cut short
         data = getattr(self.trainer, "datamodule", None)
         if (shape := getattr(data, "image_shape", None)) is not None:
             require_shape(torch.empty(1, *shape), self.image_shape, "the network")
@@ -170,8 +171,7 @@ class DDPM(RoundClock):
         predicted = predict(noisy.to(batch[0].dtype), timesteps, *self._training_labels(batch))
         target = self.diffusion.target(images, noise, timesteps)
         loss = nn.functional.mse_loss(predicted.float(), target.float())
-        totals = self._running_totals(loss.device)
-        totals += torch.stack([loss.detach(), torch.ones_like(loss)])
+        self.means.add({"loss": loss})
         return loss
 
     def _training_labels(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -198,16 +198,7 @@ class DDPM(RoundClock):
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's mean loss."""
-        totals, self._totals = self._running_totals(self.device), None
-        total, count = self.trainer.strategy.reduce(totals, reduce_op="sum").tolist()
-        if count:
-            self.log("loss", total / count, sync_dist=True)
-
-    def _running_totals(self, device: torch.device) -> Tensor:
-        """Sums of losses and iterations; kept on the device, read once."""
-        if self._totals is None:
-            self._totals = torch.zeros(2, device=device)
-        return self._totals
+        self.log_means()
 
     # ---- after training ----
 
@@ -257,7 +248,7 @@ class DDPM(RoundClock):
         Raises:
             ValueError: for labels that do not fit, fewer than one image, or guidance without "any class".
         """
-        _require(num_images >= 1, f"num_images={num_images}: draw at least one image")
+        require(num_images >= 1, f"num_images={num_images}: draw at least one image")
         sampler = self.sampler.changed(solver, steps, guidance)
         self._check_sampler(sampler)
         network = self.averaged
@@ -270,7 +261,7 @@ class DDPM(RoundClock):
 
     def _sampling_labels(self, count: int, labels: Tensor | None, generator: torch.Generator | None) -> Tensor | None:
         if self.label_frequencies is None:
-            _require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
+            require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
             return None
         return (
             self.label_frequencies.draw(count, generator)
@@ -280,7 +271,7 @@ class DDPM(RoundClock):
 
     def _check_sampler(self, sampler: Sampler) -> None:
         sampler.num_steps(self.diffusion.schedule.timesteps)
-        _require(
+        require(
             sampler.guidance == 1 or self.null_label,
             f"guidance={sampler.guidance} mixes the predictions for a class and for any: it needs a network with"
             " num_classes and null_label",
@@ -311,16 +302,16 @@ class DDPM(RoundClock):
             ValueError: for images or labels that do not fit, or a timestep that the model does not have.
         """
         require_shape(images, self.image_shape, "the network")
-        _require(
+        require(
             (timesteps >= 1) if isinstance(timesteps, int) else len(timesteps) > 0 and self._has(timesteps),
             f"timesteps={timesteps}: give how many, from 1, or some below {self.diffusion.schedule.timesteps}",
         )
         if self.label_frequencies is None:
-            _require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
+            require(labels is None, f"this {type(self).__name__} is unconditional and takes no labels")
         elif labels is not None:
             self.label_frequencies.check(labels, len(images))
         else:
-            _require(self.null_label, "this model knows no 'any class': give the images' labels")
+            require(self.null_label, "this model knows no 'any class': give the images' labels")
         network = self.averaged if average else self.network
         with evaluating(network):
             return epsilon_losses(network, self.diffusion, images, labels, seed, timesteps, batch_size)
@@ -363,18 +354,18 @@ class DDPM(RoundClock):
 
 
 def _check_ranges(lr: float, warmup: int, ema_decay: float | None, label_dropout: float) -> None:
-    _require(lr > 0, f"lr={lr}: the learning rate is positive")
-    _require(warmup >= 0, f"warmup={warmup}: count iterations from 0")
-    _require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay={ema_decay}: the decay lies in [0, 1)")
-    _require(0 <= label_dropout <= 1, f"label_dropout={label_dropout}: a probability lies in [0, 1]")
+    require(lr > 0, f"lr={lr}: the learning rate is positive")
+    require(warmup >= 0, f"warmup={warmup}: count iterations from 0")
+    require(ema_decay is None or 0 <= ema_decay < 1, f"ema_decay={ema_decay}: the decay lies in [0, 1)")
+    require(0 <= label_dropout <= 1, f"label_dropout={label_dropout}: a probability lies in [0, 1]")
 
 
 def _take_pretrained(name: str, network: Any, schedule: Any, prediction: Any) -> tuple[Any, Any, Any]:
     """What a folder brings, completed by what was given; both must not say the same."""
-    _require(network is None, f"pretrained={name!r} brings the network; give one of the two")
+    require(network is None, f"pretrained={name!r} brings the network; give one of the two")
     found = read_pretrained(name)
     for argument, given, brought in (("schedule", schedule, found[1]), ("prediction", prediction, found[2])):
-        _require(given is None or brought is None, f"pretrained={name!r} brings its {argument}; leave {argument} out")
+        require(given is None or brought is None, f"pretrained={name!r} brings its {argument}; leave {argument} out")
     return found[0], found[1] or schedule, found[2] or prediction
 
 
@@ -382,7 +373,7 @@ def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, 
     """What a network says of itself: image shape, classes, and whether it knows "any class"."""
     shape: Any = getattr(network, "image_shape", None)
     name = type(network).__name__
-    _require(shape is not None, f"the network {name} needs an attribute image_shape: (channels, height, width)")
+    require(shape is not None, f"the network {name} needs an attribute image_shape: (channels, height, width)")
     classes: Any = getattr(network, "num_classes", None)
     return tuple(shape), classes, bool(getattr(network, "null_label", False))
 
@@ -394,7 +385,7 @@ def _adapted(network: nn.Module) -> nn.Module:
 
 def _save_memory(network: nn.Module) -> None:
     save: Any = getattr(network, "save_memory", None)
-    _require(
+    require(
         save is not None,
         f"gradient_checkpointing needs a network with save_memory(), as UNet has; got {type(network).__name__}",
     )
@@ -408,8 +399,3 @@ def _made(given: Any, kind: type[T], first: str = "") -> T:
     if isinstance(given, Mapping):
         return kind(**given)
     return kind(**{first: given}) if isinstance(given, str) else given
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)

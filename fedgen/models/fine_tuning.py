@@ -8,16 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import ParametrizationList
 
 from fedgen.losses import AdaptiveWeight, ImageLosses
 from fedgen.models.checkpoint_file import read_generator
 from fedgen.models.conditioning import AtPositions
 from fedgen.models.game_checks import check_images
-from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator, require
+from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe
+from fedgen.models.require import require
 from fedgen.models.sampling import evaluating
 from fedgen.seeds import generator as seeded
 from fedgen.seeds import resolve
+
+MOVING = (_BatchNorm, ParametrizationList)  # what a forward pass of training moves without any gradient
+FROZEN = "frozen_by_fine_tuning"
 
 
 class FineTuning(LatentGenerator):
@@ -25,7 +30,8 @@ class FineTuning(LatentGenerator):
 
     One `training_step` is one step of the generator on `batch` images; of the data only the clients' images as the
     losses' references are used. Runs under any strategy: under `FedAvgStrategy` the layers that train are averaged.
-    At a round's end `generator_loss` and what each `EmbeddedLoss` measured are logged as means over its steps.
+    At a round's end `generator_loss` (without those losses that make images of their own; absent if all do) and what
+    each `EmbeddedLoss` measured are logged as means over its steps.
 
     A checkpoint holds the generator's class path and arguments, so `load_from_checkpoint(path).sample(16)` needs
     nothing else; losses are not rebuilt: pass them again to train on.
@@ -44,12 +50,14 @@ class FineTuning(LatentGenerator):
         lr: learning rate of Adam.
         betas: its moments' decays.
         layers: shell patterns of the generator's parameters that train, e.g. ["body.0.*"]. The rest is frozen, running
-            statistics included, and neither sent nor averaged.
+            statistics and singular vectors included, and neither sent nor averaged. Parameters that were frozen before
+            stay so, unless it was an earlier fine-tuning that froze them.
         fixed_latents: number of latents drawn once, from the seed, of which each step uses `batch` at random; by
             default each step draws fresh ones.
         batch_statistics: whether BatchNorm layers that train normalise by the batch (by the chunk, with `chunk`) and
-            follow it. By default they keep the pretrained statistics: images then do not depend on each other, the
-            generator trains as it is sampled from, and the cached gradient is exactly the large batch's.
+            follow it, and spectral norms take a power iteration a pass. By default they keep the pretrained statistics
+            and, within a round, the singular vectors: images then do not depend on each other, the generator trains as
+            it is sampled from, and the cached gradient is exactly the large batch's.
         ema_decay: decay per iteration of a moving average of the weights, from which images are then sampled; it moves
             at round ends, by ema_decay ** iterations.
         ema_warmup: whether that average forgets faster at first (see `EMA`).
@@ -61,6 +69,7 @@ class FineTuning(LatentGenerator):
             or a weight that adapts to a critic's loss; when `fit` starts, without losses or without references.
     """
 
+    logged = ("generator_loss",)
     latents: Tensor | None
     labels: Tensor | None
 
@@ -97,15 +106,15 @@ class FineTuning(LatentGenerator):
         self.batch, self.chunk, self.lr = batch, chunk, lr
         self.betas = (float(betas[0]), float(betas[1]))  # Adam refuses a mixture of int and float
         self.layers, self.batch_statistics = list(layers), batch_statistics
-        self._fixed = _freeze(self.generator, self.layers)
+        fixed = _freeze(self.generator, self.layers)
+        self._fixed, self._frozen = set(fixed.values()), set(fixed)
+        self.unexchanged = tuple(f"generator.{name}." for name in fixed)
         self.seed = resolve(seed)
         latents = None
         if fixed_latents is not None:
             latents = torch.randn(fixed_latents, self.latent_dim, generator=seeded(self.seed, "fixed latents"))
         self.register_buffer("latents", latents, persistent=False)
         self.register_buffer("labels", None, persistent=False)  # of fixed latents: the data tell how often each occurs
-        self._total: Tensor | None = None
-        self._steps = 0
         self.save_hyperparameters(
             {
                 "generator": describe(self.generator),
@@ -138,7 +147,6 @@ class FineTuning(LatentGenerator):
         require(bool(self.generator_losses), "FineTuning has no generator_losses, and nothing else to train on")
         with evaluating(self):
             check_images(self.generator, None, getattr(getattr(self.trainer, "datamodule", None), "image_shape", None))
-        self._total, self._steps = None, 0
         self.start_losses()
         if self.latents is not None and self.label_frequencies is not None:
             draws = seeded(self.seed, "labels of fixed latents")
@@ -148,7 +156,7 @@ class FineTuning(LatentGenerator):
         """Itself in training mode, but for what keeps its running statistics."""
         super().train(mode)
         for module in self.generator.modules():
-            if module in self._fixed or (isinstance(module, _BatchNorm) and not self.batch_statistics):
+            if module in self._fixed or (isinstance(module, MOVING) and not self.batch_statistics):
                 module.eval()
         return self
 
@@ -179,33 +187,35 @@ class FineTuning(LatentGenerator):
         return AtPositions(self.generator, self.latents, self.labels), positions
 
     def _note(self, total: Tensor) -> None:
-        self._total = total if self._total is None else self._total + total
-        self._steps += 1
+        self.means.add({"generator_loss": total})
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means."""
-        if self._total is not None:
-            self.log("generator_loss", float(self._total) / self._steps, sync_dist=True)
-        self._total, self._steps = None, 0
-        self.log_losses()
+        self.log_means()
 
 
-def _freeze(generator: nn.Module, patterns: Sequence[str]) -> set[nn.Module]:
-    """Freezes what no pattern matches; returns the modules of which nothing trains, which FedAvg then leaves alone.
+def _freeze(generator: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
+    """Freezes what no pattern matches; returns by name the modules of which nothing trains.
+
+    The generator remembers what was frozen, so that the next fine-tuning of it can thaw just that.
 
     Raises:
         ValueError: if a pattern matches nothing, or nothing is left to train.
     """
-    names = [name for name, _ in generator.named_parameters()]
-    unmatched = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
-    require(not unmatched, f"layers {unmatched} match no parameter of the generator; it has {', '.join(names)}")
-    for name, parameter in generator.named_parameters():
-        parameter.requires_grad_(parameter.requires_grad and any(fnmatchcase(name, p) for p in patterns))
-    require(any(p.requires_grad for p in generator.parameters()), f"layers {list(patterns)} leave nothing to train")
-    frozen = set()
-    for module in generator.modules():
-        parameters = list(module.parameters())
-        if parameters and not any(p.requires_grad for p in parameters):
-            frozen.add(module)
-            module.exchanged = False  # type: ignore[assignment]
-    return frozen
+    parameters = dict(generator.named_parameters())
+    unmatched = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in parameters)]
+    require(not unmatched, f"layers {unmatched} match no parameter of the generator; it has {', '.join(parameters)}")
+    require(
+        any(p.requires_grad for p in parameters.values()),
+        "all parameters of the generator are frozen, as a moving average's are; thaw them first (requires_grad_()), or"
+        " give the path of the run's checkpoint, whose average then trains",
+    )
+    free = {name for name, p in parameters.items() if p.requires_grad} | vars(generator).get(FROZEN, set())
+    chosen = {name for name in free if any(fnmatchcase(name, pattern) for pattern in patterns)}
+    require(bool(chosen), f"layers {list(patterns)} leave nothing to train")
+    for name in free:
+        parameters[name].requires_grad_(name in chosen)
+    vars(generator)[FROZEN] = free - chosen
+    own = {name: list(module.parameters()) for name, module in generator.named_modules()}
+    fixed = {name for name, found in own.items() if found and not any(p.requires_grad for p in found)}
+    return {name: module for name, module in generator.named_modules() if name in fixed}

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from fedgen.images import from_uint8
-from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator, require
+from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.glow import GlowNetwork, pooled_patches
 from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.require import require
 from fedgen.models.sampling import decode
 
 
@@ -47,6 +48,8 @@ class Glow(LatentGenerator):
         ValueError: for a value out of range; for images of another shape (when `fit` starts).
     """
 
+    logged = ("bits_per_dim",)
+
     def __init__(
         self,
         generator: GlowNetwork | Mapping[str, Any],
@@ -68,7 +71,6 @@ class Glow(LatentGenerator):
         super().__init__(network, generator_losses, ema_decay, ema_warmup)
         self.lr, self.betas = lr, (float(betas[0]), float(betas[1]))  # Adam refuses a mixture of int and float
         self.warmup_rounds, self.clip, self.temperature = warmup_rounds, clip, temperature
-        self._totals: Tensor | None = None
         self.save_hyperparameters(
             {
                 "generator": describe(network),
@@ -101,11 +103,18 @@ class Glow(LatentGenerator):
         """Checks the data's shape, starts actnorms from the clients' moments and gives losses the clients' images.
 
         Raises:
-            ValueError: for images of another shape, or a loss without references where the data has no clients.
+            ValueError: for images of another shape, weights in half precision, or a loss without references where the
+                data has no clients.
         """
         if stage != "fit":
             return
-        data, self._totals = getattr(self.trainer, "datamodule", None), None
+        precision = str(self.trainer.precision)
+        require(
+            not precision.endswith("16-true"),
+            f"precision={precision} would round points to the width of a grey level's bin, and the likelihood too;"
+            " use 32-true, or bf16-mixed or 16-mixed, in which the embeddings of losses are in half precision",
+        )
+        data = getattr(self.trainer, "datamodule", None)
         shape = getattr(data, "image_shape", self.flow.image_shape)
         require_shape(torch.empty(1, *shape), self.flow.image_shape, "the flow")
         clients = getattr(data, "clients", None)
@@ -137,12 +146,13 @@ class Glow(LatentGenerator):
                 latents = self._latents(real, extra.num_images)
                 for part in extra.backward_parts(self.flow, latents, bits.detach()):
                     self.manual_backward(part)
+        optimizer.step()
+        self.means.add({"bits_per_dim": bits})
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Bounds the gradient; here, where a grad scaler has taken its factor off again."""
         if self.clip is not None:
             self.clip_gradients(optimizer, self.clip, "norm")
-        optimizer.step()
-        if self._totals is None:
-            self._totals = torch.zeros(2, device=real.device)
-        self._totals += torch.stack([bits.detach(), torch.ones_like(bits)])
 
     def _joint_losses(self, real: Tensor, bits: Tensor) -> Tensor:
         """The sum of the losses that share one batch of samples; 0 without making any if there are none."""
@@ -160,11 +170,7 @@ class Glow(LatentGenerator):
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rate, which means rounds."""
-        if self._totals is not None:
-            total, steps = self._totals.tolist()
-            self.log("bits_per_dim", total / steps, sync_dist=True)
-        self._totals = None
-        self.log_losses()
+        self.log_means()
         scheduler: Any = self.lr_schedulers()
         if scheduler is not None:
             scheduler.step()
@@ -197,7 +203,7 @@ class Glow(LatentGenerator):
         temperature = self.temperature if temperature is None else temperature
         _require_temperature(temperature)
         latents = torch.randn(num_images, self.latent_dim, generator=generator)
-        return decode(self.sampler, latents * temperature, batch_size)
+        return decode(self.averaged, latents * temperature, batch_size)
 
     @torch.no_grad()
     def bits_per_dim(self, images: Tensor, batch_size: int = 250) -> Tensor:
@@ -205,7 +211,7 @@ class Glow(LatentGenerator):
 
         In bits of the network's grey levels (2^`bits` of them), by the network that images are sampled from.
         """
-        network: Any = self.sampler
+        network: Any = self.averaged
         own = next(network.parameters())
         parts = (network.points(part.to(own)) for part in images.split(batch_size))
         return torch.cat([network.bits_per_dim(part) for part in parts])

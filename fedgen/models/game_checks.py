@@ -5,8 +5,8 @@ from torch import nn
 
 from fedgen.models.adversarial import AdversarialLoss
 from fedgen.models.conditioning import critic_function, generate, scores_batches
-from fedgen.models.latent_generator import require
 from fedgen.models.networks.network import Critic, require_shape
+from fedgen.models.require import require
 
 
 def check_pair(generator: nn.Module, critic: nn.Module, loss: AdversarialLoss) -> None:

@@ -11,12 +11,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from fedgen.losses import EmbeddedLoss
 from fedgen.models.adversarial import AdversarialLoss
-from fedgen.models.conditioning import AtPositions, critic_function, generate
+from fedgen.models.conditioning import critic_function, generate
 from fedgen.models.game_checks import check_images, check_pair
-from fedgen.models.game_totals import GameTotals
-from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator, require
+from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.networks.spectral import refresh
+from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, keeping_buffers
 
 TrainedBy = Literal["clients", "server"]
@@ -65,6 +65,8 @@ class GAN(LatentGenerator):
             `fit` starts).
     """
 
+    logged = ("critic_loss", "critic_gap", "generator_loss")
+
     def __init__(
         self,
         generator: nn.Module,
@@ -98,9 +100,8 @@ class GAN(LatentGenerator):
         self.lr_decay_rounds, self.ema_warmup = lr_decay_rounds, ema_warmup
         self.generator_trained_by: TrainedBy = generator_trained_by
         self.compiles = compile
-        if generator_trained_by == "server":  # FedAvg leaves alone what does not change in turns
-            vars(self.generator)["exchanged"] = vars(self.loss_modules)["exchanged"] = False
-        self._totals = GameTotals()
+        if generator_trained_by == "server":  # neither changes in turns
+            self.unexchanged = ("generator.", "loss_modules.")
         self._largest_batch = 0
         # an explicit dictionary: Lightning's own capture would store module objects, or class paths of anybody's code
         self.save_hyperparameters(self._settings())
@@ -144,7 +145,6 @@ class GAN(LatentGenerator):
         with evaluating(self):
             check_images(self.generator, self.critic, getattr(data, "image_shape", None))
         self._check_roles()
-        self._totals = GameTotals()  # without those of a round that was cut short
         self.start_losses()
         if self.compiles:
             self.compile_networks()
@@ -204,19 +204,19 @@ class GAN(LatentGenerator):
         """
         by_server = self.generator_trained_by == "server"
         with torch.no_grad(), keeping_buffers(self.generator) if by_server else nullcontext():
-            fake = generate(self.generator, self._latents(len(real)), labels)
+            fake = generate(self.generator, self._draw_latents(len(real)), labels)
         require_shape(real, fake.shape[1:], "the generator")
         terms = self.loss.critic_loss(critic_function(self.critic, len(real), labels), real, fake)
         self.manual_backward(terms.loss, inputs=self._start_step(optimizer))
         optimizer.step()
-        self._totals.add_critic(terms)
+        self.means.add({"critic_loss": terms.loss, "critic_gap": terms.gap})
 
     def generator_step(self, optimizer: Any, count: int, labels: Tensor | None) -> None:
         """One step of the generator on so many images, of labels int64 [count] if the model is conditional.
 
         What is logged as its loss leaves out the losses of second passes.
         """
-        fake = generate(self.generator, self._latents(count), labels)
+        fake = generate(self.generator, self._draw_latents(count), labels)
         adversarial = self.loss.generator_loss(critic_function(self.critic, count, labels), fake)
         loss, separate = adversarial, [extra for extra in self.embedded_losses if extra.separate]
         for extra in self.generator_losses:
@@ -227,25 +227,11 @@ class GAN(LatentGenerator):
         own = self._start_step(optimizer)
         self.manual_backward(loss, inputs=own)
         for extra in separate:
-            generator, inputs = self._second_pass(extra.num_images or count)
+            generator, inputs = self._draw(extra.num_images or count)
             for part in extra.backward_parts(generator, inputs, adversarial.detach()):
                 self.manual_backward(part, inputs=own)
         optimizer.step()
-        self._totals.add_generator(loss.detach())
-
-    def _second_pass(self, count: int) -> tuple[nn.Module, Tensor]:
-        """A generator for a score's own images, and its inputs, one an image."""
-        latents, labels = self._latents(count), self._draw_labels(count)
-        if labels is None:
-            return self.generator, latents
-        return AtPositions(self.generator, latents, labels), torch.arange(count, device=latents.device)
-
-    def _latents(self, count: int) -> Tensor:
-        like = next(self.generator.parameters())
-        return torch.randn(count, self.latent_dim, device=like.device, dtype=like.dtype)
-
-    def _draw_labels(self, count: int) -> Tensor | None:
-        return None if self.label_frequencies is None else self.label_frequencies.draw(count).to(self.device)
+        self.means.add({"generator_loss": loss})
 
     def _start_step(self, optimizer: Any) -> list[Tensor]:
         """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""
@@ -254,8 +240,7 @@ class GAN(LatentGenerator):
 
     def on_round_end(self, iterations: int) -> None:
         """Lets the server train its generator, and moves the average of its weights by ema_decay ** iterations."""
-        for network in (self.critic, self.generator):
-            refresh(network)
+        refresh(self.critic)
         if self.generator_trained_by == "server":
             self._train_on_server(self._server_steps(iterations))
         super().on_round_end(iterations)
@@ -271,10 +256,7 @@ class GAN(LatentGenerator):
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rates, which mean rounds."""
-        strategy = self.trainer.strategy
-        means = self._totals.take(lambda sums: strategy.reduce(sums, reduce_op="sum"), self.device)
-        self.log_dict(means, sync_dist=True)
-        self.log_losses()
+        self.log_means()
         schedulers: Any = self.lr_schedulers()
         for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
             scheduler.step()

@@ -1,7 +1,7 @@
 """What modules that train a generator of images share: losses of its images, its moving average, and sampling."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from fedgen.models.conditioning import AtPositions
 from fedgen.models.ema import EMA
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.spectral import refresh
+from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock
+from fedgen.models.round_means import RoundMeans
 from fedgen.models.sampling import decode
 
 # Callable[[Tensor], Tensor] would say more, but makes jsonargparse look for class paths of tensors
@@ -35,6 +37,9 @@ class LatentGenerator(RoundClock):
     Raises:
         ValueError: for a generator without latent_dim, a decay out of range, or losses of features.
     """
+
+    logged: tuple[str, ...] = ()
+    """What a round's means are of, besides what embedded losses measure."""
 
     def __init__(
         self,
@@ -65,6 +70,9 @@ class LatentGenerator(RoundClock):
         # registered, so that losses that are modules follow the device and keep their state in checkpoints
         self.loss_modules = nn.ModuleList(loss for loss in self.generator_losses if isinstance(loss, nn.Module))
         self._lent: set[EmbeddedLoss] = set()  # whose references are the data's, not their maker's
+        # FedAvg leaves alone what begins so; networks do not say it, as they may live on in another model
+        self.unexchanged: tuple[str, ...] = ()
+        self._frozen: Collection[str] = ()  # submodules of the generator of which nothing moves
         self._optimised_before = list(getattr(generator, "optimised_on", ()))  # by what trained these weights earlier
 
     @property
@@ -83,7 +91,7 @@ class LatentGenerator(RoundClock):
     def start_losses(self) -> None:
         """Gives losses without references the clients' images, and a conditional model the frequencies of their labels.
 
-        To be called by `setup` for a fit.
+        To be called by `setup` for a fit; forgets the means of a round that was cut short.
 
         Fitting again gives them the images of the data at hand; references that were set before the first are kept.
 
@@ -93,8 +101,9 @@ class LatentGenerator(RoundClock):
         data = getattr(self.trainer, "datamodule", None)
         if self.label_frequencies is not None:
             self.label_frequencies.fit(data)
+        self.means = RoundMeans(*self.logged, *(name for names in self._loss_names for name in names.values()))
         for loss in self.embedded_losses:
-            loss.take_totals()  # of a round that was cut short
+            loss.take_totals()
             if not loss.has_references or loss in self._lent:
                 clients = getattr(data, "clients", None)
                 require(
@@ -117,25 +126,43 @@ class LatentGenerator(RoundClock):
         for loss in self.embedded_losses:
             loss.start_turn(None)
 
-    def log_losses(self) -> None:
-        """Logs what each embedded loss measured and weighed, as means over the round's steps."""
+    @property
+    def _loss_names(self) -> list[dict[str, str]]:
+        """Of each embedded loss, the names under which its values are logged: a score's second loss has a number."""
         scores: Counter[str] = Counter()
+        found = []
         for loss in self.embedded_losses:
             scores[loss.score] += 1
             number = f"_{scores[loss.score]}" if scores[loss.score] > 1 else ""
+            names = [*loss.names, "weight"]
+            found.append({f"{loss.score}_loss/{name}": f"{loss.score}_loss{number}/{name}" for name in names})
+        return found
+
+    def _collect_losses(self) -> None:
+        for loss, names in zip(self.embedded_losses, self._loss_names):
             values, steps = loss.take_totals()
-            means = {name.replace("/", f"{number}/", 1): float(value) / steps for name, value in values.items()}
-            self.log_dict(means, sync_dist=True)
+            self.means.add({names[name]: value for name, value in values.items()}, steps)
+
+    def on_turn_end(self, completed: bool) -> None:
+        """Counts what was measured in the turn, embedded losses' values too, if the turn was completed."""
+        self._collect_losses()
+        super().on_turn_end(completed)
+
+    def log_means(self) -> None:
+        """Logs the round's means, embedded losses' values and weights among them."""
+        self._collect_losses()  # of a server's steps, after the last turn
+        super().log_means()
 
     def on_round_end(self, iterations: int) -> None:
         """Moves the average of the generator's weights by ema_decay ** iterations.
 
-        Singular vectors of spectral normalisation follow the weights that they are of, merged or averaged.
+        Singular vectors of spectral normalisation follow the weights that they are of, merged or averaged; those of
+        frozen weights stay.
         """
-        refresh(self.generator)
+        refresh(self.generator, self._frozen)
         if self.generator_ema is not None and self.ema_decay is not None:
             self.generator_ema.update(self.generator, self.ema_decay**iterations)
-            refresh(self.generator_ema.network)
+            refresh(self.generator_ema.network, self._frozen)
 
     def _draw(self, count: int) -> tuple[nn.Module, Tensor]:
         """The generator as a function of one input an image, and so many inputs: latents, with labels drawn to them."""
@@ -154,7 +181,7 @@ class LatentGenerator(RoundClock):
     # ---- after training ----
 
     @property
-    def sampler(self) -> nn.Module:
+    def averaged(self) -> nn.Module:
         """The generator that images are sampled from: the moving average if there is one."""
         return self.generator if self.generator_ema is None else self.generator_ema.network
 
@@ -187,7 +214,7 @@ class LatentGenerator(RoundClock):
         if self.label_frequencies is not None:
             drawn = self.label_frequencies.draw(num_images, generator) if labels is None else labels
             labels = self.label_frequencies.check(drawn, num_images)
-        return decode(self.sampler, latents, batch_size, labels)
+        return decode(self.averaged, latents, batch_size, labels)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what was optimised: losses are not rebuilt from a checkpoint, and scores must be marked all the same."""
@@ -200,9 +227,3 @@ class LatentGenerator(RoundClock):
             state = checkpoint["state_dict"]
             for key in [key for key in state if key.startswith("loss_modules.")]:
                 del state[key]
-
-
-def require(condition: bool, message: str) -> None:
-    """Raises ValueError with the message unless the condition holds."""
-    if not condition:
-        raise ValueError(message)

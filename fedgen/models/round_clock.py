@@ -1,27 +1,50 @@
-"""The clock of a model under federated training: its own iterations, and the ends of rounds."""
+"""The clock of a model under federated training: its own iterations, and the ends of turns and rounds."""
 
 from typing import Any
 
 import lightning
 
+from fedgen.models.round_means import RoundMeans
+
 
 class RoundClock(lightning.LightningModule):
-    """A LightningModule whose `on_round_end(iterations)` is called once a round, under any strategy.
+    """A LightningModule that hears of the ends of clients' turns and of rounds, once each, under any strategy.
 
-    `fedgen.federated.FedAvgStrategy` calls it after merging, when the module holds the server's weights, and says so
-    by its attribute `calls_round_end`. Under every other strategy an epoch is the round: the module calls it itself
+    `fedgen.federated.FedAvgStrategy` calls `on_turn_end(completed)` after each client's turn and, once it has merged
+    and the module holds the server's weights, `on_round_end(iterations)`; its attribute `calls_round_end` says so.
+    Under every other strategy a batch is the turn and an epoch the round: the module calls them itself, the latter
     after the epoch's last batch, before anybody's `on_train_epoch_end`, so that checkpoints hold what it changed.
+
+    Attributes:
+        means: what is to be logged of a round; give it names and add to it in `training_step`, and log it by
+            `log_means`. Turns that are not merged do not count.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means = RoundMeans()
+
+    def on_turn_end(self, completed: bool) -> None:
+        """Called after a client's turn; it is not completed if the client is left out of the round."""
+        self.means.end_turn(completed)
 
     def on_round_end(self, iterations: int) -> None:
         """Called with the number of training iterations of the round (of one client); does nothing here."""
+
+    def log_means(self) -> None:
+        """Logs the means since the last call, over all processes; for `on_train_epoch_end`."""
+        strategy = self.trainer.strategy
+        self.log_dict(self.means.take(lambda sums: strategy.reduce(sums, reduce_op="sum"), self.device), sync_dist=True)
 
     def iteration(self, batch_idx: int) -> int:
         """How many iterations came before this one since training started: the client's own count under FedAvg."""
         return batch_idx if self._strategy_calls() else self.trainer.fit_loop.epoch_loop.total_batch_idx
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self.trainer.is_last_batch and not self._strategy_calls():
+        if self._strategy_calls():
+            return
+        self.on_turn_end(True)
+        if self.trainer.is_last_batch:
             self.on_round_end(batch_idx + 1)
 
     def _strategy_calls(self) -> bool:

@@ -75,6 +75,17 @@ def test_a_name_that_only_begins_alike_is_exchanged():
     assert "average2.weight" in exchange_of(net).shared
 
 
+def test_the_model_itself_says_what_of_it_is_left_alone():
+    """By the beginnings of names; a part of it in another model goes by that one's word."""
+    outer = nn.Module()
+    outer.inner, outer.inner2 = Net(), Net()
+    outer.unexchanged = ("inner.body.", "inner.norm.")
+    live = exchange_of(outer, optimized=[*trained(outer.inner), *trained(outer.inner2)]).live
+    assert not any(name.startswith(("inner.body.", "inner.norm.")) for name in live)
+    assert {"inner.head.weight", "inner2.body.weight", "inner2.norm.running_mean"} <= live.keys()
+    assert "body.weight" in exchange_of(outer.inner).shared
+
+
 def test_what_state_dict_does_not_save_is_never_touched():
     assert "scratch" not in exchange_of(Net()).live
 

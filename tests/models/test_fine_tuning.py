@@ -161,7 +161,7 @@ def test_the_average_moves_at_round_ends(tmp_path):
     before = weights(module.generator)
     train(module, tmp_path)
     expected = 0.9**2 * before + (1 - 0.9**2) * weights(module.generator)
-    assert torch.allclose(weights(module.sampler), expected, atol=1e-6)
+    assert torch.allclose(weights(module.averaged), expected, atol=1e-6)
 
 
 # ---- a step ----
@@ -263,7 +263,7 @@ def test_a_resumed_run_goes_on_to_the_bit(tmp_path):
     train(first, tmp_path, rounds=2).save_checkpoint(tmp_path / "half.ckpt")
     train(second, tmp_path, rounds=4, ckpt_path=tmp_path / "half.ckpt")
     assert torch.equal(weights(second.generator), weights(whole.generator))
-    assert torch.equal(weights(second.sampler), weights(whole.sampler))
+    assert torch.equal(weights(second.averaged), weights(whole.averaged))
 
 
 def test_scores_know_what_was_trained_on():

@@ -7,6 +7,8 @@ for the merged weight's. But it is no unit vector, nor the merged weight's own: 
 the weight would be divided by too little. `refresh` puts that right at the round's end.
 """
 
+from collections.abc import Collection
+
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
@@ -26,10 +28,16 @@ def normalise_spectrally(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def refresh(network: nn.Module, iterations: int = 5) -> None:
-    """Brings the singular vectors to the weights as they are, by power iterations; modes stay as they are."""
-    for layer in network.modules():
-        if isinstance(layer, parametrize.ParametrizationList):
+def refresh(network: nn.Module, frozen: Collection[str] = (), iterations: int = 5) -> None:
+    """Brings the singular vectors to the weights as they are, by power iterations; modes stay as they are.
+
+    Args:
+        network: the network.
+        frozen: names of submodules whose weights do not move; they are left to the bit.
+        iterations: for each weight.
+    """
+    for name, layer in network.named_modules():
+        if isinstance(layer, parametrize.ParametrizationList) and name not in frozen:
             modes = [part.training for part in layer]
             for part in layer:
                 part.train()
