@@ -12,15 +12,18 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.embeddings import load_embedding
+from fedgen.embeddings import Embedding, load_embedding
 from fedgen.evaluation.marks import say_marks
-from fedgen.experiments.finetune_arms import ARMS, NETWORK, PIXELS, Arms, images_of, tracked
+from fedgen.experiments.finetune_arms import ARMS, NETWORK, PIXELS, Precision, TuningRuns, images_of, tracked, tuning_of
 from fedgen.experiments.finetune_figure import CURVES, GRID, draw_curves, draw_grid
 from fedgen.experiments.image_scores import HELD_OUT, SCORES, TITLES, compare_scores, mark_of, real_side
 from fedgen.experiments.paired import CELL, by_chance, cell, compare_pairs, mean_of, verdict
+from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
-from fedgen.experiments.trained import RUNS, Plan, TrainedRun, protocol_of
+from fedgen.experiments.trained import RUNS, Plan, TrainedRun, protocol_of, train_runs
+from fedgen.experiments.trained_choice import QUICK_CHECKPOINTS
+from fedgen.experiments.unrelated import require_unrelated
 
 START = "start"
 ROWS, COLUMNS = 5, 12  # of an arm's grid of tracked images
@@ -29,11 +32,12 @@ ROWS, COLUMNS = 5, 12  # of an arm's grid of tracked images
 def fid_finetune(
     output: Path | None = None,
     data: str = "digits",
-    embedding: str = "classifier-mnist5k",
+    embedding: str | None = None,
     weights: Path | None = None,
     seeds: int = 3,
     steps: int | None = None,
     steps_both: int | None = None,
+    precision: Precision | None = None,
     runs: Path | None = None,
     recipes: Path = Path("recipes"),
     parallel: int = 1,
@@ -48,11 +52,14 @@ def fid_finetune(
     Args:
         output: folder of results.json and two figures; checkpoints/fid-finetune-... by default.
         data: digits or mnist5k.
-        embedding: to score in besides pixels and efficientnet-lite0-32; nothing is trained on it.
+        embedding: to score in besides pixels and efficientnet-lite0-32; nothing is trained on it, nor was it
+            trained on the clients' images: classifier-mnist5k for digits; for mnist5k inception-v3-compat, whose
+            weights are downloaded.
         weights: a local file of its weights.
         seeds: generators, each with fine-tunings of its own; 1 with --quick.
         steps: of fine-tuning in pixels; 400 for digits, 80 for mnist5k, a tenth with --quick.
         steps_both: with two embeddings, where a step costs a hundred times as much; 48 for digits, 40 for mnist5k.
+        precision: of the fine-tuning: bf16-mixed, or 16-mixed on a GPU; full by default.
         runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
         recipes: folder of the recipes.
         parallel: runs at once; 2 with --quick.
@@ -61,44 +68,52 @@ def fid_finetune(
     """
     if quick:
         seeds, parallel = 1, 2
-    if embedding in (PIXELS, NETWORK):
-        raise ValueError(f"embedding={embedding!r} is trained on; choose another one to judge by")
-    protocol = protocol_of(data)
+    own = tuning_of(data)
+    judge = embedding or own.judge
+    require_unrelated(judge, (PIXELS, NETWORK), data)
     folder = runs or (RUNS if output is None else output / "runs")
-    kept = 5 if quick else protocol.checkpoints
+    kept = QUICK_CHECKPOINTS if quick else protocol_of(data).checkpoints  # as perfect-generator trains them
     plan = Plan(tuple(range(seed, seed + seeds)), kept, seed, folder, recipes, parallel, quick)
-    arms = Arms(data, plan, steps, steps_both)
+    arms = TuningRuns(data, plan, steps, steps_both, precision)
     bases = arms.bases()
     settings = {
         "data": data,
-        "unrelated": embedding,
+        "unrelated": judge,
         "weights": None if weights is None else str(weights),
         "seeds": seeds,
         "steps": {arm: arms.length(arm) for arm in ARMS},
+        "precision": precision,
+        "recipes": fingerprints(arms.recipes()),
         "seed": seed,
         "quick": quick,
     }
     study = Study("fid-finetune", output, settings)
-    states = states_of(arms, bases)
-    if study.missing("floor") or len(study.numbers.get("scores", {})) < len(states):
-        judge = load_embedding(embedding, weights=weights)
-        train_all([base.training for base in bases], parallel)
-        train_all([arms.training(arm, base) for base in bases for arm in ARMS], parallel)
-        scores, held_out = real_side(bases[0].folder, [load_embedding(PIXELS), load_embedding(NETWORK), judge])
-        count = len(held_out)
-        study.step("images", lambda: count)
-        study.step("floor", lambda: scores.floor)
-        study.each("scores", states, lambda path: scores.score(images_of(path, count, seed)), "generators")
+    if study.missing("floor") or len(study.numbers.get("scores", {})) < len(states_of(arms, bases)):
+        embeddings = [load_embedding(PIXELS), load_embedding(NETWORK), load_embedding(judge, weights=weights)]
+        measure(study, arms, bases, embeddings)
     rows = rows_of(study.numbers["scores"], arms, bases)
     if not study.path(GRID).exists():
         pictures = {arm: tracked(arms.states(arm, bases[0]), ROWS, COLUMNS, seed) for arm in ARMS}
         draw_grid(pictures, study.path(GRID))
     tables: list[Table | str] = [table_of(rows, study.numbers["floor"], name) for name in study.numbers["floor"]]
-    tables += [*outcomes(rows, study.numbers["floor"], embedding), f"tracked images: {study.path(GRID)}"]
+    tables += [*outcomes(rows, study.numbers["floor"], judge), f"tracked images: {study.path(GRID)}"]
     study.report(tables, draw_curves(rows, study.numbers["floor"], study.path(CURVES)))
 
 
-def states_of(arms: Arms, bases: Sequence[TrainedRun]) -> dict[str, Path]:
+def measure(study: Study, arms: TuningRuns, bases: Sequence[TrainedRun], embeddings: Sequence[Embedding]) -> None:
+    """Trains what is missing, and scores every state and real images in some embeddings."""
+    train_runs(bases, arms.plan)
+    tunings = [arms.training(arm, base) for base in bases for arm in ARMS]
+    train_all(tunings, arms.plan.parallel)
+    folders = [base.folder for base in bases] + [one.folder for one in tunings]
+    scores, held_out = real_side(folders, embeddings)
+    count, seed = len(held_out), arms.plan.split_seed
+    study.step("images", lambda: count)
+    study.step("floor", lambda: scores.floor)
+    study.each("scores", states_of(arms, bases), lambda path: scores.score(images_of(path, count, seed)), "generators")
+
+
+def states_of(arms: TuningRuns, bases: Sequence[TrainedRun]) -> dict[str, Path]:
     """Every checkpoint that is scored, by name; the arms of a seed share their start."""
     found = {}
     for base in bases:
@@ -116,7 +131,7 @@ Rows = Mapping[str, Mapping[int, Sequence[Mapping[str, Mapping[str, float]]]]]
 """arm -> steps -> one for each seed: embedding -> score -> value"""
 
 
-def rows_of(scores: Mapping[str, Any], arms: Arms, bases: Sequence[TrainedRun]) -> Rows:
+def rows_of(scores: Mapping[str, Any], arms: TuningRuns, bases: Sequence[TrainedRun]) -> Rows:
     """The scores by arm, steps and seed."""
     return {
         arm: {steps: [scores[_key(arm, base.seed, steps)] for base in bases] for steps in arms.states(arm, bases[0])}

@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.experiments.gan_arms import DIGITS, EMA, FORMS, NETWORKS, PICTURES, QUICK, QUICK_IMAGES, WITHOUT, Runs
+from fedgen.experiments.gan_arms import DIGITS, EMA, FORMS, NETWORKS, PICTURES, QUICK, QUICK_IMAGES, WITHOUT, GANRuns
 from fedgen.experiments.gan_figures import (
     GRID,
     PICTURES_FIGURE,
@@ -29,6 +29,7 @@ from fedgen.experiments.gan_figures import (
 )
 from fedgen.experiments.gan_report import Compared, compare, key_of, outcomes, pair_outcomes, table_of
 from fedgen.experiments.image_scores import real_side
+from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.run_images import generated_images
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
@@ -75,7 +76,7 @@ def fid_loss_gans(
         runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
         recipes: folder of the recipes.
         parallel: runs at once; 2 with --quick.
-        seed: of the first runs and the held-out images.
+        seed: of the first runs, the held-out images and the samples.
         quick: takes less than a minute, to see that it runs: the first of the networks, a few iterations.
 
     Raises:
@@ -86,18 +87,20 @@ def fid_loss_gans(
         networks, seeds, parallel = networks[:1], 1, 2
         rounds, picture_rounds = (min(number or QUICK, QUICK) for number in (rounds, picture_rounds))
     _check(networks, arms, embedding, seeds=seeds, rounds=rounds, picture_rounds=picture_rounds, parallel=parallel)
-    settings = {
-        "embedding": embedding, "weights": None if weights is None else str(weights), "rounds": rounds,
-        "picture_rounds": picture_rounds, "seed": seed, "quick": quick,
-    }  # fmt: skip
     folder = runs or (RUNS if output is None else output / "runs")
     digits, pairs = (
-        Runs(bench, folder, recipes, seed, number, QUICK_IMAGES if quick else None)
+        GANRuns(bench, folder, recipes, seed, number, QUICK_IMAGES if quick else None)
         for bench, number in ((DIGITS, rounds), (PICTURES, picture_rounds))
     )
     for network in networks:  # refuses recipes that are not there before any training
         for one in (digits, pairs) if pictures else (digits,):
             one.training(network, WITHOUT, seed)
+    settings = {
+        "embedding": embedding, "weights": None if weights is None else str(weights), "rounds": rounds,
+        "picture_rounds": picture_rounds, "seed": seed, "quick": quick,
+        # of all networks: what is measured of some joins the others'
+        "recipes": fingerprints(one.recipe_of(network) for one in (digits, pairs) for network in NETWORKS),
+    }  # fmt: skip
     judge = load_embedding(embedding, weights=weights)
     study = Study("fid-loss-gans", output, settings)
     arms, numbers = (WITHOUT, *(arm for arm in FORMS if arm in arms)), tuple(range(seed, seed + seeds))
@@ -113,7 +116,7 @@ def fid_loss_gans(
     study.report(report, figure)
 
 
-def _pictures(study: Study, pairs: Runs, networks: Sequence[str], seed: int, parallel: int) -> list[Table | str]:
+def _pictures(study: Study, pairs: GANRuns, networks: Sequence[str], seed: int, parallel: int) -> list[Table | str]:
     """Trains the pairs, draws their samples, and gives tables and outcomes."""
     wanted = [(network, arm, seed) for network in networks for arm in PAIR]
     measure(study, pairs, wanted, [load_embedding(PICTURES.optimised), load_embedding(UNRELATED)], parallel, grids=True)
@@ -135,7 +138,7 @@ def _check(networks: Sequence[str], arms: Sequence[str], embedding: str, **numbe
 
 def measure(
     study: Study,
-    runs: Runs,
+    runs: GANRuns,
     wanted: Sequence[Run],
     embeddings: Sequence[Embedding],
     parallel: int,
@@ -160,14 +163,19 @@ def measure(
     if not missing:
         return
     train_all(list(missing.values()), parallel)
-    scores, held_out = real_side(next(iter(missing.values())).folder, embeddings, runs.num_images)
+    scores, held_out = real_side([one.folder for one in missing.values()], embeddings, runs.num_images)
     study.step(f"images of {data}", lambda: len(held_out))
     study.step(f"floor of {data}", lambda: scores.floor)
     folders = {key_of(*one): training.folder for one, training in missing.items()}
-    study.each(data, folders, lambda folder: scores.score(generated_images(folder, len(held_out))), "generators")
+
+    def score(folder: Path) -> dict[str, dict[str, float]]:
+        return scores.score(generated_images(folder, len(held_out), runs.split_seed))
+
+    study.each(data, folders, score, "generators")
     if grids:
         for (network, arm, _), training in missing.items():
-            _save_grid(study.path(grid_of(network, arm)), generated_images(training.folder, math.prod(GRID)), GRID)
+            images = generated_images(training.folder, math.prod(GRID), runs.split_seed)
+            _save_grid(study.path(grid_of(network, arm)), images, GRID)
         spread = torch.linspace(0, len(held_out) - 1, math.prod(REAL_GRID)).long()  # they lie class by class
         _save_grid(study.path(grid_of(REAL)), held_out[spread], REAL_GRID)
 
@@ -177,7 +185,7 @@ def _save_grid(path: Path, images: Tensor, shape: tuple[int, int]) -> None:
 
 
 def compare_all(
-    study: Study, runs: Runs, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
+    study: Study, runs: GANRuns, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
 ) -> Compared:
     """Every arm of every network beside the control, as `compare` gives it, by `key_of`."""
     scores = study.numbers[runs.bench.data]
@@ -187,7 +195,7 @@ def compare_all(
 
 
 def _tables(
-    study: Study, runs: Runs, compared: Compared, networks: Sequence[str], arms: Sequence[str]
+    study: Study, runs: GANRuns, compared: Compared, networks: Sequence[str], arms: Sequence[str]
 ) -> list[Table | str]:
     floor = study.numbers[f"floor of {runs.bench.data}"]
     return [table_of(compared, floor, runs.bench, embedding, networks, arms) for embedding in floor]

@@ -1,16 +1,16 @@
 """The generators of `fid_finetune`: what they start from, the three ways of fine-tuning, and their images."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from fedgen.evaluation.checkpoints import LAST, checkpoint_name
-from fedgen.experiments.runs import Training
+from fedgen.experiments.recipe_file import component, embedded_loss, fingerprints
+from fedgen.experiments.runs import Training, kept_rounds
 from fedgen.experiments.sources import CACHE
 from fedgen.experiments.trained import Plan, TrainedRun, protocol_of, runs_of
 from fedgen.images import to_uint8
@@ -22,6 +22,7 @@ PIXELS, NETWORK = "pixels", "efficientnet-lite0-32"
 ALL, FIRST, BOTH = "all layers", "first layer", "two embeddings"
 ARMS = {ALL: (PIXELS,), FIRST: (PIXELS,), BOTH: (PIXELS, NETWORK)}  # and the embeddings that they train on
 CHECKPOINTS, QUICK_CHECKPOINTS = 8, 2  # kept of each run, evenly spaced
+Precision = Literal["bf16-mixed", "16-mixed"]
 
 
 @dataclass(frozen=True)
@@ -30,25 +31,38 @@ class Tuning:
 
     Args:
         recipe: file name.
+        judge: an embedding that nothing is trained on, and that was not trained on the clients' images.
         first: shell patterns of the first layer's parameters, its BatchNorm included.
         steps: of the arms whose embedding costs nothing.
         steps_both: of the arm with a network among its embeddings.
     """
 
     recipe: str
+    judge: str
     first: tuple[str, ...]
     steps: int
     steps_both: int
 
 
 TUNINGS = {
-    "digits": Tuning("finetune_digits.yaml", ("body.0.*", "body.1.*"), 400, 48),
-    "mnist5k": Tuning("finetune_mnist5k.yaml", ("body.0.*", "body.2.*"), 80, 40),
+    "digits": Tuning("finetune_digits.yaml", "classifier-mnist5k", ("body.0.*", "body.1.*"), 400, 48),
+    "mnist5k": Tuning("finetune_mnist5k.yaml", "inception-v3-compat", ("body.0.*", "body.2.*"), 80, 40),
 }
 
 
+def tuning_of(data: str) -> Tuning:
+    """How a data set's generators are fine-tuned.
+
+    Raises:
+        ValueError: for other data, listing those there are.
+    """
+    if data not in TUNINGS:
+        raise ValueError(f"no fine-tuning for data {data!r}; choose one of {', '.join(TUNINGS)}")
+    return TUNINGS[data]
+
+
 @dataclass(frozen=True)
-class Arms:
+class TuningRuns:
     """The runs of all arms: one of each for every generator that is fine-tuned.
 
     Args:
@@ -56,19 +70,22 @@ class Arms:
         plan: seeds of the generators and of their fine-tuning; folders.
         steps: as in `Tuning`; the data's own if None.
         steps_both: likewise.
+        precision: of the fine-tuning; full if None.
 
     Raises:
-        ValueError: for other data, or fewer steps than checkpoints.
+        ValueError: for other data, fewer steps than checkpoints, or another precision.
     """
 
     data: str
     plan: Plan
     steps: int | None = None
     steps_both: int | None = None
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
-        if self.data not in TUNINGS:
-            raise ValueError(f"no fine-tuning for data {self.data!r}; choose one of {', '.join(TUNINGS)}")
+        tuning_of(self.data)
+        if self.precision not in (None, *get_args(Precision)):
+            raise ValueError(f"precision={self.precision!r}: give one of {', '.join(get_args(Precision))}, or none")
         for arm in ARMS:
             if self.length(arm) < self.checkpoints:
                 raise ValueError(
@@ -83,8 +100,8 @@ class Arms:
     def length(self, arm: str) -> int:
         """Steps of an arm, a multiple of its checkpoints."""
         own = TUNINGS[self.data]
-        tenth = 10 if self.plan.quick else 1
-        steps = (self.steps_both or own.steps_both // tenth) if arm == BOTH else (self.steps or own.steps // tenth)
+        asked, usual = (self.steps_both, own.steps_both) if arm == BOTH else (self.steps, own.steps)
+        steps = (usual // 10 if self.plan.quick else usual) if asked is None else asked
         return steps // self.checkpoints * self.checkpoints
 
     def bases(self) -> list[TrainedRun]:
@@ -100,36 +117,32 @@ class Arms:
     def training(self, arm: str, base: TrainedRun) -> Training:
         """An arm's run from the last checkpoint of a GAN."""
         own, protocol = TUNINGS[self.data], protocol_of(self.data)
-        loss = {
-            "class_path": "fedgen.losses.EmbeddedLoss",
-            "init_args": {
-                "loss": {"class_path": "fedgen.losses.FastFIDLoss"},
-                "embeddings": list(ARMS[arm]),
-                "cache": str(CACHE),
-            },
-        }
-        kept = [{"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": 1}}]
+        losses = embedded_loss(component("fedgen.losses.FastFIDLoss"), ARMS[arm], cache=str(CACHE))
         given: dict[str, Any] = {
-            "--model.init_args.generator": base.folder / LAST,
-            "--model.init_args.layers": json.dumps(own.first if arm == FIRST else ["*"]),
-            "--model.init_args.generator_losses": json.dumps([loss]),
-            "--trainer.max_epochs": self.checkpoints,
-            "--trainer.callbacks": json.dumps(kept),
-            "--trainer.logger": "false",
-            "--data.init_args.iterations": self.length(arm) // self.checkpoints,
-            "--data.init_args.held_out": protocol.held_out,
-            "--data.init_args.seed": self.plan.split_seed,
+            "model.init_args.generator": base.folder / LAST,
+            "model.init_args.layers": own.first if arm == FIRST else ["*"],
+            "model.init_args.generator_losses": losses,
+            "data.init_args.iterations": self.length(arm) // self.checkpoints,
         }
+        if self.precision is not None:
+            given["trainer.precision"] = self.precision
         if self.plan.quick:
             sizes = {"batch": 200, "chunk": 50, "fixed_latents": 200}
-            given |= {f"--model.init_args.{name}": size for name, size in sizes.items()}
-        settings = tuple(str(text) for pair in given.items() for text in pair)
+            given |= {f"model.init_args.{name}": size for name, size in sizes.items()}
+        settings = kept_rounds(self.checkpoints, 1, self.plan.split_seed, protocol.held_out, given)
         return Training(self.plan.recipes / own.recipe, self._folder(arm, base), base.seed, settings)
 
+    def recipes(self) -> list[Path]:
+        """Those of the GANs and of their fine-tuning."""
+        names = protocol_of(self.data).series[0].recipe, TUNINGS[self.data].recipe
+        return [self.plan.recipes / name for name in names]
+
     def _folder(self, arm: str, base: TrainedRun) -> Path:
-        recipe = TUNINGS[self.data].recipe.removesuffix(".yaml")
-        name = f"{recipe}-{arm.replace(' ', '-')}-steps{self.length(arm)}-{base.folder.name}"
-        return self.plan.runs / name
+        # the base by its place and by what its recipe says: one trained anew by another recipe is another start
+        (digest,) = fingerprints(self.recipes()[:1]).values()
+        own, steps = TUNINGS[self.data].recipe.removesuffix(".yaml"), f"steps{self.length(arm)}"
+        how = [arm.replace(" ", "-"), steps, *([self.precision] if self.precision else [])]
+        return self.plan.runs / "-".join([own, *how, base.folder.name, digest[:8]])
 
     def states(self, arm: str, base: TrainedRun) -> dict[int, Path]:
         """The checkpoints of a finished run by steps of fine-tuning; 0 is what it started from."""

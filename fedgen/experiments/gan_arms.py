@@ -4,19 +4,16 @@ The forms differ by whose moments FID is taken of: the batch's, as in the FastFI
 average's. Queue and average remember about as many images. All weigh as much as the adversarial loss.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from fedgen.experiments.runs import Training
+from fedgen.experiments.recipe_file import component, embedded_loss, rounds_of
+from fedgen.experiments.runs import Training, kept_rounds
 from fedgen.experiments.sources import CACHE
 
 WITHOUT, MINIBATCH, QUEUE, EMA = "without", "minibatch", "queue", "ema"
 FORMS = (MINIBATCH, QUEUE, EMA)
-HELD_OUT = 0.5  # of every class, so that there are as many images to score against as were trained on
 QUICK, QUICK_IMAGES = 1, 300  # rounds, and images of each kind
 
 
@@ -66,30 +63,24 @@ def losses_of(arm: str, bench: Bench) -> list[dict[str, Any]] | None:
     """`generator_losses` of an arm, as recipes have it."""
     if arm == WITHOUT:
         return None
-    moments: dict[str, Any] | None = {
-        MINIBATCH: None,
-        QUEUE: {"class_path": "fedgen.losses.QueueMoments", "init_args": {"size": bench.queue}},
-        EMA: {"class_path": "fedgen.losses.EMAMoments", "init_args": {"decay": bench.decay}},
-    }[arm]
-    options = {} if moments is None else {"moments": moments, "refresh_every": bench.refresh_every}
-    embedded = {
-        "loss": {"class_path": "fedgen.losses.FastFIDLoss", "init_args": options},
-        "embeddings": [bench.optimised],
-        "weight": {"class_path": "fedgen.losses.AdaptiveWeight"},
-        "cache": str(CACHE),
+    moments = {
+        QUEUE: component("fedgen.losses.QueueMoments", size=bench.queue),
+        EMA: component("fedgen.losses.EMAMoments", decay=bench.decay),
     }
-    return [{"class_path": "fedgen.losses.EmbeddedLoss", "init_args": embedded}]
+    options = {"moments": moments[arm], "refresh_every": bench.refresh_every} if arm in moments else {}
+    fid, weight = component("fedgen.losses.FastFIDLoss", **options), component("fedgen.losses.AdaptiveWeight")
+    return embedded_loss(fid, [bench.optimised], weight=weight, cache=str(CACHE))
 
 
 @dataclass(frozen=True)
-class Runs:
+class GANRuns:
     """The runs on one data set.
 
     Args:
         bench: the data set.
         folder: of the run folders.
         recipes: folder of the recipes.
-        split_seed: of the held-out images, which all runs share.
+        split_seed: of the held-out images, which all runs share, and of samples.
         rounds: of each run; the recipe's on digits, the network's own on MNIST-5k if None.
         num_images: to score, and to score against, at most.
     """
@@ -101,6 +92,10 @@ class Runs:
     rounds: int | None = None
     num_images: int | None = None
 
+    def recipe_of(self, network: str) -> Path:
+        """A network's recipe."""
+        return self.recipes / f"{network}_{self.bench.data}.yaml"
+
     def training(self, network: str, arm: str, seed: int) -> Training:
         """An arm's run: the recipe, with other losses. Nothing is scored while it trains; the last round is kept.
 
@@ -108,33 +103,9 @@ class Runs:
             FileNotFoundError: if there is no such recipe.
             ValueError: if it does not say for how many rounds it trains.
         """
-        recipe = self.recipes / f"{network}_{self.bench.data}.yaml"
-        usual = recipe_rounds(recipe)
+        recipe = self.recipe_of(network)
+        usual = rounds_of(recipe)
         rounds = self.rounds or (usual if self.bench is DIGITS else NETWORKS[network].picture_rounds)
-        kept = [{"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": rounds}}]
-        given: dict[str, Any] = {
-            "--model.init_args.generator_losses": json.dumps(losses_of(arm, self.bench)),
-            "--trainer.max_epochs": rounds,
-            "--trainer.callbacks": json.dumps(kept),
-            "--trainer.logger": "false",
-            "--data.init_args.held_out": HELD_OUT,
-            "--data.init_args.seed": self.split_seed,
-        }
+        losses = {"model.init_args.generator_losses": losses_of(arm, self.bench)}
         name = f"{recipe.stem}-{arm}-split{self.split_seed}-rounds{rounds}-seed{seed}"
-        settings = tuple(str(text) for pair in given.items() for text in pair)
-        return Training(recipe, self.folder / name, seed, settings)
-
-
-def recipe_rounds(recipe: Path) -> int:
-    """For how many rounds a recipe trains.
-
-    Raises:
-        FileNotFoundError: if there is no such recipe.
-        ValueError: if it does not say.
-    """
-    if not recipe.exists():
-        raise FileNotFoundError(f"{recipe} does not exist; run from the folder that holds recipes/, or give --recipes")
-    try:
-        return int(yaml.safe_load(recipe.read_text())["trainer"]["max_epochs"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{recipe} must say max_epochs, the rounds that it trains for ({error!r})") from error
+        return Training(recipe, self.folder / name, seed, kept_rounds(rounds, rounds, self.split_seed, more=losses))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedgen.embeddings import Embedding, embed
 from fedgen.evaluation.marks import mark_in
-from fedgen.evaluation.rebuild import rebuild
 from fedgen.experiments.paired import compare_pairs
+from fedgen.experiments.run_images import clients_of
 from fedgen.scores import frechet_distance
 from fedgen.scores.manifold import ManifoldReference
 from fedgen.statistics import Gaussian, summarize
@@ -68,15 +68,20 @@ class ImageScores:
         return {side.embedding.name: _score(side, _features(side.embedding, images, "samples")) for side in self._sides}
 
 
-def real_side(run: Path, embeddings: Sequence[Embedding], num_images: int | None = None) -> tuple[ImageScores, Tensor]:
-    """Scores against a run's clients, and their held-out images uint8 [n, C, H, W]: as many as of those trained on.
+def real_side(
+    runs: Sequence[Path], embeddings: Sequence[Embedding], num_images: int | None = None
+) -> tuple[ImageScores, Tensor]:
+    """Scores against the clients of some runs, and held-out images uint8 [n, C, H, W]: as many as of those trained on.
 
     Args:
-        run: its folder.
+        runs: their folders.
         embeddings: in which to score.
         num_images: n at most, evenly spaced, as they lie client by client; as many as there are of both if None.
+
+    Raises:
+        ValueError: if two runs had other clients.
     """
-    _, data = rebuild(run)
+    data = clients_of(runs)
     training, held_out = (data.examples.inputs[data.pooled(part)] for part in ("train", "held_out"))
     count = min(len(training), len(held_out), num_images or len(training))
     training, held_out = (_spaced(images, count) for images in (training, held_out))

@@ -11,8 +11,20 @@ from fedgen.embeddings import load_embedding
 from fedgen.evaluation.checkpoints import checkpoint_name
 from fedgen.experiments import fid_finetune as experiment
 from fedgen.experiments.fid_finetune import compare, fid_finetune, outcomes, table_of
-from fedgen.experiments.finetune_arms import ALL, ARMS, BOTH, FIRST, NETWORK, PIXELS, Arms, images_of, tracked
+from fedgen.experiments.finetune_arms import (
+    ALL,
+    ARMS,
+    BOTH,
+    FIRST,
+    NETWORK,
+    PIXELS,
+    TUNINGS,
+    TuningRuns,
+    images_of,
+    tracked,
+)
 from fedgen.experiments.trained import Plan
+from fedgen.experiments.unrelated import require_unrelated
 from fedgen.models import FineTuning
 from fedgen.models.networks import SmallGenerator
 from fedgen.models.networks.network import describe
@@ -25,7 +37,7 @@ def arms_of(folder, **options):
     write_recipe(folder / "recipes")
     (folder / "recipes" / "finetune_digits.yaml").write_text("model: {}")
     plan = Plan((0, 1), runs=folder / "runs", recipes=folder / "recipes")
-    return Arms("digits", plan, **options)
+    return TuningRuns("digits", plan, **options)
 
 
 def save_generator(path, seed, width=4):
@@ -70,8 +82,27 @@ def test_steps_are_spread_over_eight_checkpoints_and_the_start_is_the_gans(tmp_p
     assert states[20].name == checkpoint_name(1)
 
 
+def test_a_precision_and_the_recipe_of_the_gan_make_another_run(tmp_path):
+    plain, half = arms_of(tmp_path), arms_of(tmp_path, precision="bf16-mixed")
+    base = plain.bases()[0]
+    assert "--trainer.precision" not in settings_of(plain.training(ALL, base))
+    assert settings_of(half.training(ALL, base))["--trainer.precision"] == "bf16-mixed"
+    before = plain.training(ALL, base).folder
+    assert before != half.training(ALL, base).folder
+    recipe = tmp_path / "recipes" / "quickstart.yaml"
+    recipe.write_text(f"# as before\n{recipe.read_text()}")
+    assert plain.training(ALL, base).folder == before
+    recipe.write_text(recipe.read_text().replace("width: 4", "width: 8"))
+    assert plain.training(ALL, base).folder != before
+    assert plain.bases()[0].folder == base.folder
+
+
+def test_every_data_set_has_a_judge_of_another_network_that_has_not_seen_its_images():
+    for data, tuning in TUNINGS.items():
+        require_unrelated(tuning.judge, (PIXELS, NETWORK), data)
+
+
 def test_the_first_layers_patterns_match_the_generators_that_are_tuned():
-    from fedgen.experiments.finetune_arms import TUNINGS
     from fedgen.models.networks import DCGANGenerator
 
     for data, network in (("digits", SmallGenerator()), ("mnist5k", DCGANGenerator(channels=1, width=2))):
@@ -83,10 +114,15 @@ def test_the_first_layers_patterns_match_the_generators_that_are_tuned():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": "celeba"}, "no recipe for data 'celeba'; choose one of"),
+        ({"data": "celeba"}, "no fine-tuning for data 'celeba'; choose one of digits, mnist5k"),
         ({"data": "cifar10"}, "no fine-tuning for data 'cifar10'; choose one of digits, mnist5k"),
-        ({"embedding": PIXELS}, "embedding='pixels' is trained on; choose another"),
+        ({"embedding": PIXELS}, "embedding='pixels' is the one that FID is optimised in; name another"),
+        ({"embedding": "efficientnet-lite0"}, "has the network of efficientnet-lite0-32"),
+        ({"data": "mnist5k", "embedding": "classifier-mnist5k"}, "was trained on images of mnist5k"),
         ({"steps": 7}, "all layers: 0 step.* at least 8"),
+        ({"steps": 0}, "all layers: 0 step"),
+        ({"steps_both": 0, "quick": True}, "two embeddings: 0 step.* at least 2"),
+        ({"precision": "half"}, "precision='half': give one of bf16-mixed, 16-mixed, or none"),
         ({"seeds": 0}, "no seeds"),
     ],
 )
@@ -181,13 +217,14 @@ def test_changes_are_paired_and_tables_mark_what_was_trained_on():
 def test_it_scores_every_state_draws_both_figures_and_prints_again_from_its_file(tmp_path, monkeypatch, capsys):
     """Trainings are replaced by generators of random weights; everything else is as it is run."""
     write_recipe(tmp_path / "recipes")
+    write_recipe(tmp_path / "recipes", "finetune_digits.yaml")
     trained = []
 
     def train_all(trainings, parallel):
         for training in trainings:
             trained.append(training.folder.name)
+            untrained(training)
             if training.recipe.stem == "quickstart":
-                untrained(training)
                 save_generator(training.folder / "last.ckpt", training.seed)
             else:
                 for k in range(2):
@@ -198,6 +235,7 @@ def test_it_scores_every_state_draws_both_figures_and_prints_again_from_its_file
         return load_embedding(name) if name == PIXELS else load_embedding(Means(names[name]), name=name)
 
     monkeypatch.setattr(experiment, "train_all", train_all)
+    monkeypatch.setattr("fedgen.experiments.trained.train_all", train_all)
     monkeypatch.setattr(experiment, "load_embedding", pick)
     options = {"embedding": "mean", "recipes": tmp_path / "recipes", "quick": True}
     fid_finetune(tmp_path / "out", **options)
