@@ -1,6 +1,6 @@
 """The generators of `fid-loss-artifacts`: how its four arms are trained, and the checkpoints that they leave."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
+from fedgen.evaluation.checkpoints import checkpoint_name, load_weights
 from fedgen.evaluation.rebuild import rebuild
 from fedgen.evaluation.sampling import draw_images, sampler_of
-from fedgen.experiments.image_scores import ImageScores
-from fedgen.experiments.runs import Training
+from fedgen.experiments.image_scores import real_side
+from fedgen.experiments.recipe_file import fingerprints
+from fedgen.experiments.run_images import kept_checkpoints
+from fedgen.experiments.runs import Training, kept_rounds
 from fedgen.images import from_uint8
 from fedgen.seeds import isolated
 
@@ -25,7 +27,6 @@ RECIPES = {
     FLOW: "glow_digits_fid.yaml",
     FLOW_FID: "glow_digits_fid.yaml",
 }
-HELD_OUT = 0.5  # of every client's images, so that there are as many to score against as were trained on
 OPTIMISED = "pixels"
 
 
@@ -40,7 +41,7 @@ class Lengths:
         removed_every: between those without the critic.
         flow: of both flows.
         flow_every: between theirs.
-        images: samples to score, at most; as many as there are training images if None.
+        images: samples to score, and real ones of each kind, at most; as many as clients hold out if None.
     """
 
     before: int = 900
@@ -56,7 +57,7 @@ QUICK = Lengths(before=20, after=20, gan_every=20, removed_every=20, flow=2, flo
 
 
 @dataclass(frozen=True)
-class Arms:
+class ArtifactRuns:
     """The runs of all arms, one of each a seed.
 
     Args:
@@ -74,27 +75,33 @@ class Arms:
     def training(self, arm: str, seed: int) -> Training:
         """One arm's run; that without the critic starts from a checkpoint of the one with it."""
         long = self.lengths
-        rounds = {GAN: long.before + long.after, REMOVED: long.after}.get(arm, long.flow)
         every = {GAN: long.gan_every, REMOVED: long.removed_every}.get(arm, long.flow_every)
-        kept = [{"class_path": "fedgen.callbacks.RoundCheckpoint", "init_args": {"every_n_rounds": every}}]
-        given: dict[str, Any] = {
-            "--trainer.max_epochs": rounds,
-            "--trainer.callbacks": json.dumps(kept),
-            "--trainer.logger": "false",
-            "--data.init_args.held_out": HELD_OUT,
-            "--data.init_args.seed": self.split_seed,
-        }
+        more: dict[str, Any] = {}
         if arm == REMOVED:
-            start = self.run_folder(GAN, seed) / checkpoint_name(long.before - 1)
-            given["--model.init_args.generator"] = start
+            more["model.init_args.generator"] = self.run_folder(GAN, seed) / checkpoint_name(long.before - 1)
         if arm == FLOW:
-            given["--model.init_args.generator_losses"] = "null"
-        settings = tuple(str(text) for pair in given.items() for text in pair)
+            more["model.init_args.generator_losses"] = None
+        settings = kept_rounds(self.rounds(arm), every, self.split_seed, more=more)
         return Training(self.recipes / RECIPES[arm], self.run_folder(arm, seed), seed, settings)
 
+    def rounds(self, arm: str) -> int:
+        """Of an arm's runs; those before the critic goes are the GAN's."""
+        long = self.lengths
+        return {GAN: long.before + long.after, REMOVED: long.after}.get(arm, long.flow)
+
     def run_folder(self, arm: str, seed: int) -> Path:
-        """E.g. "runs/critic-removed-0"."""
-        return self.folder / f"{arm.replace(' + ', '-').replace(' ', '-').lower()}-{seed}"
+        """E.g. "glow_digits_fid-likelihood-split0-rounds200-seed0".
+
+        That without the critic names its start, by rounds and by what the GAN's recipe says: one trained anew by
+        another recipe is another start.
+        """
+        recipe, slug = RECIPES[arm].removesuffix(".yaml"), arm.replace(" + ", "-").replace(" ", "-").lower()
+        start = ""
+        if arm == REMOVED:
+            (digest,) = fingerprints([self.recipes / RECIPES[GAN]]).values()
+            start = f"-after{self.lengths.before}-of-{digest[:8]}"
+        name = f"{recipe}-{slug}-split{self.split_seed}-rounds{self.rounds(arm)}{start}-seed{seed}"
+        return self.folder / name
 
     def steps(self, arm: str, round: int) -> int:
         """Rounds that a generator has had: those before the critic went count for both GANs."""
@@ -106,10 +113,7 @@ class Arms:
         Raises:
             FileNotFoundError: if it has none.
         """
-        folder = self.run_folder(arm, seed)
-        kept = list_checkpoints(folder)
-        if not kept:
-            raise FileNotFoundError(f"{folder} holds no checkpoint; remove it, and it is trained again")
+        kept = kept_checkpoints(self.run_folder(arm, seed))
         return {self.steps(arm, round): path for round, path in kept.items()}
 
 
@@ -119,30 +123,32 @@ class Family:
     Args:
         arms: finished runs.
         name: of FAMILIES.
-        seed: whose runs give clients (all seeds have the same) and of samples.
+        seeds: of the runs; the first one's is that of samples.
         unrelated: the embedding that nothing was trained on.
+
+    Raises:
+        ValueError: if two runs had other clients.
     """
 
-    def __init__(self, arms: Arms, name: str, seed: int, unrelated: Embedding) -> None:
-        self.arms, self.seed = arms, seed
-        self._models = {arm: rebuild(arms.run_folder(arm, seed)) for arm in FAMILIES[name]}
-        data = self._models[FAMILIES[name][0]][1]
-        inputs = data.examples.inputs
-        training, held_out = (inputs[data.pooled(part)] for part in ("train", "held_out"))
-        count = min(len(training), arms.lengths.images or len(training))
-        self.num_images, self.held_out = count, held_out
-        self.scores = ImageScores(training, held_out, [load_embedding(OPTIMISED), unrelated])
-        self.floor = {"samples": count, "real": len(training), "scores": self.scores.floor}
+    def __init__(self, arms: ArtifactRuns, name: str, seeds: Sequence[int], unrelated: Embedding) -> None:
+        self.seed = seeds[0]
+        self._models = {arm: rebuild(arms.run_folder(arm, self.seed))[0] for arm in FAMILIES[name]}
+        folders = [arms.run_folder(arm, seed) for arm in FAMILIES[name] for seed in seeds]
+        embeddings = [load_embedding(OPTIMISED), unrelated]
+        self.scores, self.held_out = real_side(folders, embeddings, arms.lengths.images)
+        count = len(self.held_out)
+        self.floor = {"samples": count, "real": count, "scores": self.scores.floor}
 
     def images(self, arm: str, path: Path, count: int | None = None) -> Tensor:
-        """Samples uint8 [count, C, H, W] of a checkpoint, the same latents at every one; `num_images` by default."""
-        model, _ = self._models[arm]
+        """Samples uint8 [count, C, H, W] of a checkpoint, of the same latents at every one; as many as real ones."""
+        model = self._models[arm]
         load_weights(model, path)
-        return draw_images(sampler_of(model), count or self.num_images, self.seed, 0, description=f"sampling {arm}")
+        number = count or len(self.held_out)
+        return draw_images(sampler_of(model), number, self.seed, 0, description=f"sampling {arm}")
 
     def bits_per_dim(self, arm: str, path: Path) -> float:
         """Mean bits per dimension of the held-out images under a flow's checkpoint."""
-        model: Any = self._models[arm][0]
+        model: Any = self._models[arm]
         load_weights(model, path)
         with isolated():
             torch.manual_seed(self.seed)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgen.experiments.artifact_arms import FAMILIES, GAN, OPTIMISED, REMOVED, Arms
+from fedgen.experiments.artifact_arms import FAMILIES, GAN, OPTIMISED, REMOVED, ArtifactRuns
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
 from fedgen.figures.pictures import show_picture
@@ -19,7 +19,7 @@ def grid_of(arm: str) -> str:
     return f"{arm.replace(' + ', '-').replace(' ', '-').lower()}.png"
 
 
-def draw(study: Study, arms: Arms, seeds: Sequence[int], embedding: str) -> Path:
+def draw(study: Study, arms: ArtifactRuns, seeds: Sequence[int], embedding: str) -> Path:
     """Columns: the arms. Above: the last samples of the first seed. Below: a family's FID by rounds, in two embeddings.
 
     Curves are means over seeds, thin lines the seeds, dashes real images.

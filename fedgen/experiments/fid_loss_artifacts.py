@@ -24,18 +24,22 @@ from fedgen.experiments.artifact_arms import (
     GAN,
     OPTIMISED,
     QUICK,
+    RECIPES,
     REMOVED,
-    Arms,
+    ArtifactRuns,
     Family,
     Lengths,
 )
 from fedgen.experiments.artifact_figure import GRID, draw, grid_of
 from fedgen.experiments.image_scores import HELD_OUT, HIGHER, SCORES, TITLES, compare_scores, mark_of
 from fedgen.experiments.paired import by_chance, change_of, compare_pairs, mean_shown, verdict
+from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
+from fedgen.experiments.trained import RUNS
 from fedgen.experiments.unrelated import require_unrelated
 from fedgen.images import save_png, tile
+from fedgen.models.networks.glow import require_normflows
 
 USED = {arm: () if arm == FLOW else (OPTIMISED,) for pair in FAMILIES.values() for arm in pair}  # by losses
 
@@ -45,6 +49,7 @@ def fid_loss_artifacts(
     embedding: str = "efficientnet-lite0-32",
     weights: Path | None = None,
     seeds: int = 3,
+    runs: Path | None = None,
     recipes: Path = Path("recipes"),
     parallel: int = 1,
     seed: int = 0,
@@ -53,13 +58,14 @@ def fid_loss_artifacts(
     """Trains four generators of digits, with FID in pixels as a loss, and scores what they make in another embedding.
 
     The GAN with a FID loss with its critic and, from a point on, without it; a Glow with and without a FID loss. Needs
-    the extra `flows`. Finished runs are kept in the folder and not run again; stopped ones go on.
+    the extra `flows`. Finished runs are kept and not run again; stopped ones go on.
 
     Args:
-        output: folder of results.json, the runs and fid_loss_artifacts.png; checkpoints/fid-loss-artifacts by default.
+        output: folder of results.json and fid_loss_artifacts.png; checkpoints/fid-loss-artifacts-... by default.
         embedding: the one that no loss used; another than pixels.
         weights: a local file of its weights.
         seeds: runs of each arm, with seeds from `seed` on; 1 with --quick.
+        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
         recipes: folder of the recipes.
         parallel: runs at once.
         seed: of the first runs, the held-out images and the samples.
@@ -67,18 +73,21 @@ def fid_loss_artifacts(
 
     Raises:
         ValueError: for no seeds, or pixels as the other embedding.
+        ModuleNotFoundError: without the extra.
     """
-    if seeds < 1:
-        raise ValueError(f"seeds={seeds}: train at least one run of each arm; two or more say how sure a difference is")
+    if seeds < 1 or parallel < 1:
+        raise ValueError(f"seeds={seeds}, parallel={parallel}: train at least one run of each arm, and one at a time")
     require_unrelated(embedding, [OPTIMISED], "digits")
+    require_normflows()
     unrelated = load_embedding(embedding, weights=weights)
     seeds, lengths = (1, QUICK) if quick else (seeds, Lengths())
     settings = {
         "data": "digits", "embedding": embedding, "weights": None if weights is None else str(weights),
         "seeds": seeds, "seed": seed, "quick": quick, "lengths": asdict(lengths),
+        "recipes": fingerprints(recipes / name for name in RECIPES.values()),
     }  # fmt: skip
     study = Study("fid-loss-artifacts", output, settings)
-    arms = Arms(study.path("runs"), recipes, lengths, seed)
+    arms = ArtifactRuns(runs or (RUNS if output is None else output / "runs"), recipes, lengths, seed)
     numbers = list(range(seed, seed + seeds))
     names = [name for family in FAMILIES for name in (family, f"floor of {family}")]
     if study.missing(*names, "bits per dimension") or not all(study.path(grid_of(arm)).exists() for arm in _arms()):
@@ -86,7 +95,7 @@ def fid_loss_artifacts(
         for some in ((GAN, FLOW, FLOW_FID), (REMOVED,)):
             train_all([arms.training(arm, number) for arm in some for number in numbers], parallel)
         for name in FAMILIES:
-            _measure(study, arms, Family(arms, name, seed, unrelated), name, numbers)
+            _measure(study, arms, Family(arms, name, numbers, unrelated), name, numbers)
     compared = study.step("compared", lambda: _compare(study.numbers, numbers))
     tables = [_table(name, compared[name], study.numbers) for name in FAMILIES]
     lines = [] if seeds < 2 else expectations(compared, study.numbers["bits per dimension"], embedding)
@@ -97,7 +106,7 @@ def _arms() -> list[str]:
     return [arm for pair in FAMILIES.values() for arm in pair]
 
 
-def _measure(study: Study, arms: Arms, family: Family, name: str, seeds: list[int]) -> None:
+def _measure(study: Study, arms: ArtifactRuns, family: Family, name: str, seeds: list[int]) -> None:
     """Scores of every kept checkpoint, the real floor, the flows' bits, and a grid of the first seed's last samples."""
     study.step(f"floor of {name}", lambda: family.floor)
     found = {

@@ -1,6 +1,8 @@
 """The GAN without its critic and the flow with FID, beside their controls: runs, scores, table and figure."""
 
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import yaml
 from fedgen.evaluation.checkpoints import checkpoint_name
 from fedgen.evaluation.rebuild import RECIPE, rebuild
 from fedgen.experiments import artifact_arms, fid_loss_artifacts
-from fedgen.experiments.artifact_arms import FAMILIES, FLOW, FLOW_FID, GAN, REMOVED, Arms, Lengths
+from fedgen.experiments.artifact_arms import FAMILIES, FLOW, FLOW_FID, GAN, REMOVED, ArtifactRuns, Lengths
 from fedgen.experiments.artifact_figure import curve_of
 from fedgen.experiments.fid_loss_artifacts import key_of, last_of
 from fedgen.experiments.image_scores import HELD_OUT, compare_scores
@@ -23,7 +25,7 @@ TINY = Lengths(before=4, after=4, gan_every=4, removed_every=2, flow=4, flow_eve
 
 @pytest.fixture
 def arms(tmp_path):
-    return Arms(tmp_path / "runs", RECIPES, TINY, split_seed=5)
+    return ArtifactRuns(tmp_path / "runs", RECIPES, TINY, split_seed=5)
 
 
 def pretend(training):
@@ -97,7 +99,8 @@ def test_scores_table_and_figure_of_runs_that_were_never_trained(tmp_path, monke
     out = tmp_path / "out"
     fid_loss_artifacts.fid_loss_artifacts(out, seeds=2, recipes=RECIPES)
     assert [len(call) for call in calls] == [6, 2]
-    assert calls[1] == ["critic-removed-0", "critic-removed-1"]
+    assert [name.split("-after4-of-")[0] for name in calls[1]] == ["fid_alone_digits-critic-removed-split0-rounds4"] * 2
+    assert [name[-6:] for name in calls[1]] == ["-seed0", "-seed1"]
     numbers = json.loads((out / "results.json").read_text())["numbers"]
     assert len(numbers["WGAN-GP + FID"]) == 2 * (2 + 2)
     assert len(numbers["Glow"]) == 2 * (2 + 2)
@@ -135,10 +138,32 @@ def test_a_fid_that_may_have_risen_is_not_said_to_be_no_higher():
 
 
 def test_no_seeds_and_the_optimised_embedding_are_refused_before_any_run(tmp_path):
-    with pytest.raises(ValueError, match="seeds=0"):
-        fid_loss_artifacts.fid_loss_artifacts(tmp_path, seeds=0)
+    for options in ({"seeds": 0}, {"parallel": 0}):
+        with pytest.raises(ValueError, match="=0"):
+            fid_loss_artifacts.fid_loss_artifacts(tmp_path, **options)
+    with pytest.raises(FileNotFoundError, match=r"wgan_gp_digits_fid.yaml does not exist"):
+        fid_loss_artifacts.fid_loss_artifacts(tmp_path, recipes=tmp_path)
     with pytest.raises(ValueError, match="embedding='pixels' is the one that FID is optimised in"):
         fid_loss_artifacts.fid_loss_artifacts(tmp_path, embedding="pixels")
+
+
+def test_without_the_extra_nothing_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "normflows", None)
+    monkeypatch.setattr(fid_loss_artifacts, "train_all", None)
+    with pytest.raises(ModuleNotFoundError, match=r"fedgen\[flows\]"):
+        fid_loss_artifacts.fid_loss_artifacts(tmp_path, recipes=RECIPES)
+
+
+def test_runs_are_named_by_their_lengths_and_that_without_the_critic_by_its_start(tmp_path):
+    shutil.copytree(RECIPES, tmp_path / "recipes")
+    arms = ArtifactRuns(tmp_path, tmp_path / "recipes", TINY, split_seed=5)
+    assert arms.run_folder(FLOW, 1).name == "glow_digits_fid-likelihood-split5-rounds4-seed1"
+    longer = ArtifactRuns(tmp_path, tmp_path / "recipes", Lengths(before=8, after=4, gan_every=4), split_seed=5)
+    before = arms.run_folder(REMOVED, 0)
+    assert len({before, longer.run_folder(REMOVED, 0)}) == 2
+    recipe = tmp_path / "recipes" / "wgan_gp_digits_fid.yaml"
+    recipe.write_text(recipe.read_text().replace("lr: 1.0e-3", "lr: 5.0e-4"))
+    assert arms.run_folder(REMOVED, 0) != before
 
 
 @pytest.mark.slow
