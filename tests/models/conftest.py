@@ -40,7 +40,7 @@ def make_ddpm():
 def fit(tmp_path):
     """Trains a module on random images [2, 1, 8, 8] a batch with a stock Trainer; returns the trainer."""
 
-    def fit(module, batches=4, epochs=1, shape=(1, 8, 8), callbacks=(), ckpt_path=None):
+    def fit(module, batches=4, epochs=1, shape=(1, 8, 8), callbacks=(), ckpt_path=None, **options):
         images = torch.rand(2 * batches, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
         trainer = lightning.Trainer(
             max_epochs=epochs,
@@ -51,6 +51,7 @@ def fit(tmp_path):
             enable_model_summary=False,
             default_root_dir=tmp_path,
             callbacks=list(callbacks),
+            **options,
         )
         loader = DataLoader(TensorDataset(images, torch.zeros(2 * batches, dtype=torch.int64)), batch_size=2)
         trainer.fit(module, loader, ckpt_path=ckpt_path)

@@ -7,6 +7,7 @@ import sys
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
@@ -237,12 +238,46 @@ def test_the_gradient_is_clipped_as_a_whole(fit):
     norms = []
 
     class Watching(L.Callback):
-        def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        def on_train_batch_end(self, trainer, pl_module, *_):
             parameters = [p for p in pl_module.parameters() if p.grad is not None]
             norms.append(float(torch.cat([p.grad.flatten() for p in parameters]).norm()))
 
     fit(Glow(network(), clip=0.01), callbacks=[Watching()])
     assert norms == pytest.approx([0.01] * 4, rel=1e-3)
+
+
+# ---- half precision ----
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_leaves_likelihood_samples_and_starting_point_as_they_are(digits, dtype):
+    net, other = shaken(network(bits=8)), shaken(network(bits=8))
+    points, latents = net.points(digits[:20]), torch.randn(5, 64)
+    expected = net.bits_per_dim(points), net(latents)
+    with torch.autocast("cpu", dtype=dtype):
+        assert torch.equal(net.bits_per_dim(points), expected[0])
+        assert torch.equal(net(latents), expected[1])
+        other.initialise(points)
+    net.initialise(points)
+    assert all(torch.equal(a.s, b.s) and torch.equal(a.t, b.t) for a, b in zip(net._norms, other._norms))
+
+
+@pytest.mark.parametrize("dtype", ["bf16-mixed", "16-mixed"])
+def test_mixed_precision_trains_the_flow_as_full_precision_does(fit, dtype):
+    """Scaled by a power of two, gradients of float32 and their bound are the same to the bit."""
+    plain, mixed = (Glow(network(), clip=0.01, lr=0.01) for _ in range(2))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16) if dtype == "16-mixed" else None
+    for module, plugins in ((plain, []), (mixed, [MixedPrecision(dtype, "cpu", scaler)])):
+        torch.manual_seed(1)
+        fit(module, plugins=plugins)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, mixed.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_weights_in_half_precision_have_no_likelihood(fit, precision):
+    with pytest.raises(ValueError, match=rf"precision={precision} .* use 32-true, or bf16-mixed"):
+        fit(Glow(network()), precision=precision)
 
 
 def test_the_rate_rises_over_the_first_rounds(fit):
