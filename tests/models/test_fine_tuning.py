@@ -11,8 +11,8 @@ from fedgen.clients.partitions import ByClass
 from fedgen.data import Digits
 from fedgen.federated import FedAvgStrategy
 from fedgen.losses import AdaptiveWeight, EmbeddedLoss, FastFIDLoss, QueueMoments
-from fedgen.models import WGANGP, FineTuning
-from fedgen.models.networks import SmallCritic, SmallGenerator
+from fedgen.models import GAN, WGANGP, FineTuning, Hinge
+from fedgen.models.networks import SAGANGenerator, SmallCritic, SmallGenerator
 from tests.losses.simple import MeanLoss, two_numbers
 
 FIRST = "body.0.*"
@@ -162,6 +162,64 @@ def test_the_average_moves_at_round_ends(tmp_path):
     train(module, tmp_path)
     expected = 0.9**2 * before + (1 - 0.9**2) * weights(module.generator)
     assert torch.allclose(weights(module.averaged), expected, atol=1e-6)
+
+
+def test_a_network_may_be_trained_again_after_another_model_has_left_it_alone(tmp_path):
+    """What a GAN's server trained, or an earlier fine-tuning froze, is trained and exchanged by the next."""
+    generator = network()
+    GAN(generator, SmallCritic(width=2), Hinge(), n_critic=2, generator_trained_by="server")
+    make(generator=generator, layers=[FIRST])
+    trainer = train(make(generator=generator), tmp_path)
+    expected = {f"generator.{name}" for name, value in generator.state_dict().items() if value.is_floating_point()}
+    assert expected == trainer.strategy.exchange.shared.keys()
+    assert all(parameter.requires_grad for parameter in generator.parameters())
+
+
+def test_what_its_user_froze_stays_frozen():
+    generator = network()
+    frozen = generator.body[0].weight.requires_grad_(False)
+    make(generator=generator, layers=["body.6.*"])
+    make(generator=generator)
+    assert [p for p in generator.parameters() if not p.requires_grad] == [frozen]
+
+
+def test_an_averages_network_does_not_train_as_it_is():
+    gan = WGANGP(network(), SmallCritic(width=2), ema_decay=0.9)
+    with pytest.raises(
+        ValueError, match=r"all parameters of the generator are frozen, as a moving average's are; thaw"
+    ):
+        make(generator=gan.averaged)
+
+
+def spectral(**options):
+    """A fine-tuning of a generator whose weights are spectrally normalised."""
+    torch.manual_seed(0)
+    generator = SAGANGenerator(8, 1, latent_dim=3, width=4, attention_size=4)
+    return make(generator=generator, **options)
+
+
+def test_frozen_spectral_norms_stay_to_the_bit(tmp_path):
+    module = spectral(layers=["end.*"], ema_decay=0.5)
+    for each in (module.generator, module.generator_ema.network):
+        before = {name: value.clone() for name, value in each.state_dict().items()}
+        train(module, tmp_path, rounds=2)
+        moved = {name for name, value in each.state_dict().items() if not torch.equal(value, before[name])}
+        assert moved
+        assert all(name.startswith("end.") for name in moved)
+
+
+def test_a_chunked_step_is_that_of_the_whole_batch_with_spectral_norms_too(tmp_path):
+    """Without a power iteration a pass, between which the weights would differ."""
+    found = []
+    for chunk in (None, 4):
+        module = spectral(batch=20, chunk=chunk, fixed_latents=20, lr=0.01)
+        for name, vector in module.generator.named_buffers():
+            if name.endswith(("_u", "_v")):  # far from where power iterations lead
+                draws = torch.randn(vector.shape, generator=seeded(5)) / len(vector) ** 0.5
+                vector.copy_(torch.nn.functional.normalize(vector + 0.5 * draws, dim=0))
+        train(module, tmp_path, strategy="auto", limit_train_batches=1)
+        found.append(torch.cat([p.grad.flatten() for p in module.generator.parameters() if p.grad is not None]))
+    assert (found[1] - found[0]).norm() < 1e-4 * found[0].norm()
 
 
 # ---- a step ----

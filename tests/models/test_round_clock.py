@@ -14,13 +14,16 @@ class Counter(RoundClock):
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
         self.automatic_optimization = False
-        self.iterations, self.rounds = [], []
+        self.iterations, self.rounds, self.turns = [], [], []
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
     def training_step(self, batch, batch_idx):
         self.iterations.append(self.iteration(batch_idx))
+
+    def on_turn_end(self, completed):
+        self.turns.append(completed)
 
     def on_round_end(self, iterations):
         self.rounds.append(iterations)
@@ -40,6 +43,7 @@ def test_under_a_stock_strategy_an_epoch_is_a_round_that_ends_before_callbacks_h
     module, callback = Counter(), RoundsSeen()
     fit(module, batches=3, epochs=2, callbacks=[callback])
     assert module.rounds == [3, 3]
+    assert module.turns == [True] * 6
     assert callback.seen == [1, 2]
     assert module.iterations == [0, 1, 2, 3, 4, 5]
 
@@ -59,5 +63,5 @@ def test_a_strategy_that_calls_round_ends_itself_is_left_to_it(fit):
         enable_model_summary=False,
     )
     trainer.fit(module, torch.utils.data.DataLoader(torch.zeros(3, 1)))
-    assert module.rounds == []
+    assert module.rounds == module.turns == []
     assert module.iterations == [0, 1, 2, 0, 1, 2]
