@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.models.diffusion_schedule import Diffusion, draw_timesteps
+from fedgen.models.sampling import require_batch_size
 from fedgen.seeds import generator
 
 
@@ -32,7 +33,11 @@ def epsilon_losses(
         seed: of the draws.
         timesteps: how many an example, each uniform in one of as many equal parts of all; or which.
         batch_size: images that the network gets at once.
+
+    Raises:
+        ValueError: for a batch size below 1.
     """
+    require_batch_size(batch_size)
     parameter = next(network.parameters())
     losses = []
     for start in range(0, len(images), batch_size):

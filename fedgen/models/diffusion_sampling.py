@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.models.diffusion_schedule import NoiseSchedule, Prediction
+from fedgen.models.sampling import require_batch_size
 from fedgen.progress import track
 
 Solver = Literal["dpm-solver++", "ddim", "ddpm"]
@@ -125,7 +126,11 @@ def denoise(
         scheduler: from `make_scheduler`.
         batch_size: images that the network gets at once, a bound on memory.
         generator: a CPU generator for the noise of ancestral steps; the global generator by default.
+
+    Raises:
+        ValueError: for a batch size below 1.
     """
+    require_batch_size(batch_size)
     draws = torch.default_generator if generator is None else generator
     parts = [slice(start, start + batch_size) for start in range(0, len(latents), batch_size)]
     images, timesteps = latents, scheduler.timesteps

@@ -12,7 +12,7 @@ from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.glow import GlowNetwork, pooled_patches
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.require import require
-from fedgen.models.sampling import decode
+from fedgen.models.sampling import decode, require_batch_size
 
 
 class Glow(LatentGenerator):
@@ -211,6 +211,7 @@ class Glow(LatentGenerator):
 
         In bits of the network's grey levels (2^`bits` of them), by the network that images are sampled from.
         """
+        require_batch_size(batch_size)
         network: Any = self.averaged
         own = next(network.parameters())
         parts = (network.points(part.to(own)) for part in images.split(batch_size))

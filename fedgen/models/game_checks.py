@@ -11,6 +11,7 @@ from fedgen.models.require import require
 
 def check_pair(generator: nn.Module, critic: nn.Module, loss: AdversarialLoss) -> None:
     """Raises ValueError if two networks cannot play a game, as far as their attributes tell."""
+    require(isinstance(loss, AdversarialLoss), f"loss={loss!r} is no game; give one, e.g. Hinge() or WassersteinGP()")
     classes = [getattr(network, "num_classes", None) for network in (generator, critic)]
     require(
         classes[0] == classes[1],

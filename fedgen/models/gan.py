@@ -189,7 +189,8 @@ class GAN(LatentGenerator):
 
         The generator's step comes with every n_critic-th of the client's own iterations.
         """
-        real, labels = batch[0], None if self.label_frequencies is None else batch[1]
+        real = batch[0]
+        labels = None if self.label_frequencies is None else self.label_frequencies.labels_of(batch)
         optimizers: Any = self.optimizers()
         self.critic_step(optimizers[1], real, labels)
         self._largest_batch = max(self._largest_batch, len(real))

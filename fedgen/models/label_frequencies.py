@@ -1,5 +1,6 @@
 """How often each class occurs in the data a model was trained on, for samples without given labels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class LabelFrequencies(nn.Module):
         if num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, got {num_classes}")
         # integers, which a change of the model's precision leaves exact
+        self._known = False  # that the data's labels are of these classes
         self.register_buffer("counts", torch.ones(num_classes, dtype=torch.int64))
 
     @property
@@ -43,6 +45,7 @@ class LabelFrequencies(nn.Module):
             ValueError: for data without labels, or with more classes than the model has.
         """
         clients = getattr(data, "clients", None)
+        self._known = bool(clients)
         if not clients:
             return
         examples = clients[0].data
@@ -56,6 +59,19 @@ class LabelFrequencies(nn.Module):
         self.counts.zero_()
         for client in clients:
             self.counts += torch.bincount(client.data.labels[client.train], minlength=self.num_classes).to(self.counts)
+
+    def labels_of(self, batch: Sequence[Tensor]) -> Tensor:
+        """The labels int64 [N] of a batch (images, labels); those of unknown data are checked in their first batch.
+
+        Raises:
+            ValueError: for a batch without labels, or labels of other classes.
+        """
+        if not self._known:
+            if len(batch) < 2:
+                raise ValueError("a conditional model trains on (images, labels), and the batches have no labels")
+            self.check(batch[1], len(batch[0]))
+            self._known = True
+        return batch[1]
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Labels int64 [count], drawn independently by the frequencies, on the CPU from a CPU generator."""

@@ -65,7 +65,9 @@ def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSche
     scheduler = DDPMScheduler(**settings, variance_type=schedule.variance, clip_sample=schedule.clip)
     pipeline: Any = DDPMPipeline(unet=network.body, scheduler=scheduler)
     pipeline.save_pretrained(folder, safe_serialization=True)
-    if network.num_classes is not None:
+    if network.num_classes is None:
+        (Path(folder) / LABELS).unlink(missing_ok=True)  # of a conditional model that was in this folder before
+    else:
         write_json(Path(folder) / LABELS, {"num_classes": network.num_classes})
 
 

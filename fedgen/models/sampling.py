@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fedgen.models.require import require
+
 
 @contextmanager
 def evaluating(network: nn.Module) -> Iterator[None]:
@@ -31,6 +33,11 @@ def keeping_buffers(network: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
+def require_batch_size(batch_size: int) -> None:
+    """Raises ValueError for a batch size below 1."""
+    require(batch_size >= 1, f"batch_size={batch_size}: the network gets at least one image at a time")
+
+
 @torch.no_grad()
 def decode(network: nn.Module, latents: Tensor, batch_size: int, labels: Tensor | None = None) -> Tensor:
     """Images float32 [N, C, H, W] of latents [N, D], in batches, on the network's device and in eval mode.
@@ -40,7 +47,11 @@ def decode(network: nn.Module, latents: Tensor, batch_size: int, labels: Tensor 
         latents: on any device.
         batch_size: images made at once.
         labels: int64 [N] for a conditional generator.
+
+    Raises:
+        ValueError: for a batch size below 1.
     """
+    require_batch_size(batch_size)
     parameter = next(network.parameters())
     images = []
     with evaluating(network):

@@ -137,6 +137,7 @@ def test_no_slopes_are_penalised_through_batch_norm():
     ("arguments", "message"),
     [
         ({"critic_lr": -1.0}, "critic_lr must be positive, got -1.0"),
+        ({"loss": "hinge"}, "loss='hinge' is no game; give one"),
         ({"generator_trained_by": "nobody"}, "generator_trained_by='nobody': choose 'clients' or 'server'"),
         ({"critic": SAGANCritic(8, 1, 2, 4, num_classes=3)}, "generator has num_classes=None and the critic 3"),
     ],
@@ -192,6 +193,10 @@ def test_samples_have_the_labels_asked_for_or_the_datas_frequencies(strategy, tm
 def test_labels_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="labels must run from 0 to 9, got 0 to 10"):
         make_conditional().sample(2, labels=torch.tensor([0, 10]))
+    with pytest.raises(ValueError, match="the batches have no labels"):
+        make_conditional().label_frequencies.labels_of((torch.zeros(2, 1, 8, 8),))
+    with pytest.raises(ValueError, match="batch_size=0: the network gets at least one image"):
+        make().sample(2, batch_size=0)
     with pytest.raises(ValueError, match="GAN is unconditional and takes no labels"):
         make().sample(2, labels=torch.zeros(2, dtype=torch.int64))
 

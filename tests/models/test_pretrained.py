@@ -83,6 +83,12 @@ def test_a_saved_folder_comes_back_whole(make_ddpm, tmp_path):
     assert (again.diffusion.schedule, again.diffusion.prediction) == (module.diffusion.schedule, "v")
 
 
+def test_a_folder_that_held_a_conditional_model_may_hold_another_afterwards(make_ddpm, tmp_path):
+    make_ddpm(num_classes=3).save_pretrained(tmp_path)
+    make_ddpm().save_pretrained(tmp_path)
+    assert DDPM.from_pretrained(tmp_path).num_classes is None
+
+
 def test_other_layouts_are_read_too(tmp_path):
     """A network alone, and everything in one folder, as old models on the hub are."""
     make_unet().save_pretrained(tmp_path / "unet_alone")
