@@ -85,7 +85,8 @@ class DDPM(RoundClock):
         self.network = build(network, "network")
         self.image_shape, self.num_classes, self.null_label = _shape_and_labels(self.network)
         self.diffusion = Diffusion(_made(schedule, NoiseSchedule, "kind"), prediction or "epsilon")
-        self.sampler, self.lora = _made(sampler, Sampler), None if lora is None else _made(lora, LoRA)
+        self.sampler = _made(sampler, Sampler, "solver")
+        self.lora = None if lora is None else _made(lora, LoRA)
         self._check_sampler(self.sampler)
         if self.lora is not None:
             add_adapters(_adapted(self.network), self.lora)
@@ -94,7 +95,7 @@ class DDPM(RoundClock):
         self.network_ema = EMA(self.network, ema_warmup) if ema_decay is not None else None
         self.label_frequencies = LabelFrequencies(self.num_classes) if self.num_classes is not None else None
         self.lr, self.warmup, self.ema_decay, self.flips = lr, warmup, ema_decay, flips
-        self.label_dropout, self.compile_steps = label_dropout, compile
+        self.label_dropout, self.compiles = label_dropout, compile
         self._predict: Callable[..., Tensor] | None = None  # the compiled network, while training
         settings: dict[str, Any] = {
             "prediction": self.diffusion.prediction,
@@ -141,10 +142,11 @@ class DDPM(RoundClock):
             require_shape(torch.empty(1, *shape), self.image_shape, "the network")
         if self.label_frequencies is not None:
             self.label_frequencies.fit(data)
-        self._predict = torch.compile(self.network.forward) if self.compile_steps else None
+        self._predict = torch.compile(self.network.forward) if self.compiles else None
 
     def on_fit_start(self) -> None:
         """Says how little of the network its adapters are."""
+        super().on_fit_start()
         if self.lora is not None:
             sizes = [(p.numel() * p.element_size(), p.requires_grad) for p in self.network.parameters()]
             trained, whole = sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
@@ -176,9 +178,9 @@ class DDPM(RoundClock):
 
     def _training_labels(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The labels of a conditional network, some of them replaced by "any class"."""
-        if self.num_classes is None:
+        if self.label_frequencies is None:
             return ()
-        labels = batch[1]
+        labels = self.label_frequencies.labels_of(batch)
         if self.null_label and self.label_dropout:
             dropped = torch.rand(len(labels), device=labels.device) < self.label_dropout
             labels = labels.masked_fill(dropped, self.num_classes)
@@ -398,4 +400,6 @@ def _made(given: Any, kind: type[T], first: str = "") -> T:
         return kind()
     if isinstance(given, Mapping):
         return kind(**given)
-    return kind(**{first: given}) if isinstance(given, str) else given
+    made = kind(**{first: given}) if isinstance(given, str) and first else given
+    require(isinstance(made, kind), f"{made!r} is no {kind.__name__}; give {kind.__name__}(...)")
+    return made

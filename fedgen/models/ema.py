@@ -1,15 +1,11 @@
 """The moving average of a network's weights that images are sampled from."""
 
 import copy
-import warnings
 from collections.abc import Callable
 from typing import Self
 
 import torch
 from torch import Tensor, nn
-
-# Lightning says this when training starts; an average is in eval mode by design.
-warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
 
 HALVES = (torch.float16, torch.bfloat16)
 

@@ -1,5 +1,6 @@
 """The clock of a model under federated training: its own iterations, and the ends of turns and rounds."""
 
+import warnings
 from typing import Any
 
 import lightning
@@ -23,6 +24,22 @@ class RoundClock(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.means = RoundMeans()
+        self._before_filter: warnings.catch_warnings[None] | None = None
+
+    def on_fit_start(self) -> None:
+        """Silences, until training starts, what Lightning then says of modules in eval mode.
+
+        Averages, embeddings and frozen layers are in it by design. Other models' warnings are left alone.
+        """
+        self._before_filter = warnings.catch_warnings()
+        self._before_filter.__enter__()
+        warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode at the start of training")
+
+    def on_train_start(self) -> None:
+        """Warnings are as before."""
+        if self._before_filter is not None:
+            self._before_filter.__exit__(None, None, None)
+            self._before_filter = None
 
     def on_turn_end(self, completed: bool) -> None:
         """Called after a client's turn; it is not completed if the client is left out of the round."""

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import lightning
 import pytest
 import torch
+from lightning.pytorch.demos.boring_classes import BoringModel
 from torch import nn
 
 from fedgen.data import Examples
@@ -419,6 +420,10 @@ def test_wrong_labels_numbers_and_timesteps_are_refused(make_ddpm):
         plain.example_losses(images, torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="num_images=0: draw at least one image"):
         plain.sample(0)
+    for size in (0, -1):
+        for call in (plain.sample, lambda *_, **options: plain.example_losses(images, **options)):
+            with pytest.raises(ValueError, match=f"batch_size={size}: the network gets at least one image"):
+                call(2, batch_size=size)
     with pytest.raises(ValueError, match="labels must run from 0 to 2, got 0 to 3"):
         conditional.sample(2, labels=torch.tensor([0, 3]))
     for timesteps in (0, [], [10], [-1]):
@@ -427,6 +432,36 @@ def test_wrong_labels_numbers_and_timesteps_are_refused(make_ddpm):
     only = DDPM(UNet(8, 1, (8,), 1, (), num_classes=2, null_label=False))
     with pytest.raises(ValueError, match="this model knows no 'any class': give the images' labels"):
         only.example_losses(images)
+
+
+def test_labels_of_a_plain_loader_are_checked_in_its_first_batch(make_ddpm):
+    images = torch.zeros(2, 1, 8, 8)
+    with pytest.raises(ValueError, match="the batches have no labels"):
+        make_ddpm(num_classes=2).training_step((images,), 0)
+    with pytest.raises(ValueError, match="labels must run from 0 to 1, got 0 to 2"):
+        make_ddpm(num_classes=2).training_step((images, torch.tensor([0, 2])), 0)
+
+
+def test_settings_are_named_or_made():
+    assert DDPM(Constant(), sampler="ddim").sampling == {"solver": "ddim", "steps": 50}
+    with pytest.raises(ValueError, match=r"3 is no Sampler; give Sampler\(\.\.\.\)"):
+        DDPM(Constant(), sampler=3)
+
+
+def test_modules_in_eval_mode_are_warned_of_in_other_peoples_models_alone(make_ddpm, fit):
+    class Other(BoringModel):
+        def __init__(self):
+            super().__init__()
+            self.part = nn.Linear(1, 1).eval()
+
+        def training_step(self, batch, batch_idx):
+            return self.layer(torch.zeros(1, 32)).sum()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for module, expected in ((make_ddpm(), False), (Other(), True)):
+            fit(module, batches=1)
+            assert any("in eval mode" in str(warning.message) for warning in caught) is expected
 
 
 def test_a_command_line_can_name_networks_and_settings():
