@@ -2,11 +2,14 @@
 
 from fedgen.models.adversarial import AdversarialLoss, Hinge, NonSaturating, WassersteinGP
 from fedgen.models.ddpm import DDPM
+from fedgen.models.diffusion_sampling import Sampler
+from fedgen.models.diffusion_schedule import NoiseSchedule
 from fedgen.models.ema import EMA
 from fedgen.models.empirical import EmpiricalGenerator
 from fedgen.models.fine_tuning import FineTuning
 from fedgen.models.flow import Glow
 from fedgen.models.gan import GAN
+from fedgen.models.lora import LoRA
 from fedgen.models.round_clock import RoundClock
 from fedgen.models.wgan_gp import WGANGP
 
@@ -20,7 +23,10 @@ __all__ = [
     "FineTuning",
     "Glow",
     "Hinge",
+    "LoRA",
+    "NoiseSchedule",
     "NonSaturating",
     "RoundClock",
+    "Sampler",
     "WassersteinGP",
 ]

@@ -44,7 +44,7 @@ class ResNetGenerator(Generator):
 
 
 def critic_blocks(image_size: int, channels: int, width: int) -> nn.Sequential:
-    """Residual blocks halving the side down to 8 (7 for 28 pixels, 4 for 8), and two more at that size."""
+    """Residual blocks halving the side down to 7, 8, 10 or 12 (from 8 or 12: to half), and two more there."""
     doublings = count_doublings(image_size)
     halvings = doublings - 1 if image_size >> doublings < 7 else doublings
     return nn.Sequential(
@@ -55,7 +55,7 @@ def critic_blocks(image_size: int, channels: int, width: int) -> nn.Sequential:
 
 
 class ResNetCritic(Critic):
-    """Residual blocks halving the side down to 8 (7 for 28 pixels), two more at that size, ReLU, mean pool, linear.
+    """Residual blocks halving the side (32 down to 8), two more at that size, ReLU, mean pool, linear.
 
     Args:
         image_size: pixels a side, a multiple of 4 from 8; 32 is the paper's.
