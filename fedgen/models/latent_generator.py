@@ -115,6 +115,15 @@ class LatentGenerator(RoundClock):
                 loss.set_references(images, self.trainer.strategy.root_device)
                 self._lent.add(loss)
 
+    def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Lightning's, outside autocast: each gradient in the precision of its own forward pass.
+
+        A training step, which calls this, runs under autocast; there, products of the backward pass would be in half
+        precision where the forward pass had switched it off.
+        """
+        with torch.autocast(loss.device.type, enabled=False):
+            super().manual_backward(loss, *args, **kwargs)
+
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Tells the losses whose turn it is: the client under `FedAvgStrategy`, nobody's elsewhere."""
         for loss in self.embedded_losses:

@@ -18,7 +18,7 @@ def test_pairs_that_can_play_pass():
     ("critic", "loss", "message"),
     [
         (SAGANCritic(8, 1, 2, 4, num_classes=3), Hinge(), "the generator has num_classes=None and the critic 3"),
-        (DCGANCritic(8, 1, 2, batch_norm=True), WassersteinGP(), "WassersteinGP penalises .* BatchNorm"),
+        (DCGANCritic(16, 1, 2, batch_norm=True), WassersteinGP(), "WassersteinGP penalises .* BatchNorm"),
         (SmallCritic(width=2), "hinge", "loss='hinge' is no game"),
     ],
 )

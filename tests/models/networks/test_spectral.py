@@ -23,7 +23,7 @@ def test_every_weight_has_norm_one_but_for_the_gains_of_batch_norm():
         SAGANCritic(8, 1, 8, attention_size=4, num_classes=3),
     ]
     for network in networks:
-        refresh(network, 50)
+        refresh(network, iterations=50)
         norms = [module for module in network.modules() if isinstance(module, ConditionalBatchNorm)]
         gains = {id(layer) for norm in norms for layer in (norm.gain, norm.bias)}
         layers = [m for m in network.modules() if isinstance(m, (nn.Conv2d, nn.Linear, nn.Embedding))]
@@ -57,7 +57,7 @@ def test_refreshed_vectors_are_the_weights_own_whatever_they_were_and_modes_stay
         buffer.mul_(0.3)  # as a mean of unit vectors that point apart
         assert "parametrizations.weight.0._" in name
     assert sigma(network[0].weight) > 5  # divided by too little
-    refresh(network, 60)
+    refresh(network, iterations=60)
     assert [module.training for module in network.modules()] == modes
     for layer in network.eval():
         assert sigma(layer.weight) == pytest.approx(1.0, abs=1e-3)
