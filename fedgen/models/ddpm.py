@@ -181,7 +181,7 @@ class DDPM(RoundClock):
         if self.label_frequencies is None:
             return ()
         labels = self.label_frequencies.labels_of(batch)
-        if self.null_label and self.label_dropout:
+        if self.num_classes is not None and self.null_label and self.label_dropout:
             dropped = torch.rand(len(labels), device=labels.device) < self.label_dropout
             labels = labels.masked_fill(dropped, self.num_classes)
         return (labels,)
