@@ -13,7 +13,7 @@ from fedgen.evaluation.checkpoints import checkpoint_name, load_weights
 from fedgen.evaluation.rebuild import rebuild
 from fedgen.evaluation.sampling import draw_images, sampler_of
 from fedgen.experiments.image_scores import real_side
-from fedgen.experiments.recipe_file import fingerprints
+from fedgen.experiments.recipe_file import start_of
 from fedgen.experiments.run_images import kept_checkpoints
 from fedgen.experiments.runs import Training, kept_rounds
 from fedgen.images import from_uint8
@@ -98,8 +98,7 @@ class ArtifactRuns:
         recipe, slug = RECIPES[arm].removesuffix(".yaml"), arm.replace(" + ", "-").replace(" ", "-").lower()
         start = ""
         if arm == REMOVED:
-            (digest,) = fingerprints([self.recipes / RECIPES[GAN]]).values()
-            start = f"-after{self.lengths.before}-of-{digest[:8]}"
+            start = f"-after{self.lengths.before}-of-{start_of(self.recipes / RECIPES[GAN])}"
         name = f"{recipe}-{slug}-split{self.split_seed}-rounds{self.rounds(arm)}{start}-seed{seed}"
         return self.folder / name
 

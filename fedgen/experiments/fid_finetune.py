@@ -21,7 +21,7 @@ from fedgen.experiments.paired import CELL, by_chance, cell, compare_pairs, mean
 from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
-from fedgen.experiments.trained import RUNS, Plan, TrainedRun, protocol_of, train_runs
+from fedgen.experiments.trained import Plan, TrainedRun, protocol_of, runs_folder, train_runs
 from fedgen.experiments.trained_choice import QUICK_CHECKPOINTS
 from fedgen.experiments.unrelated import require_unrelated
 
@@ -71,9 +71,8 @@ def fid_finetune(
     own = tuning_of(data)
     judge = embedding or own.judge
     require_unrelated(judge, (PIXELS, NETWORK), data)
-    folder = runs or (RUNS if output is None else output / "runs")
     kept = QUICK_CHECKPOINTS if quick else protocol_of(data).checkpoints  # as perfect-generator trains them
-    plan = Plan(tuple(range(seed, seed + seeds)), kept, seed, folder, recipes, parallel, quick)
+    plan = Plan(tuple(range(seed, seed + seeds)), kept, seed, runs_folder(runs, output), recipes, parallel, quick)
     arms = TuningRuns(data, plan, steps, steps_both, precision)
     bases = arms.bases()
     settings = {

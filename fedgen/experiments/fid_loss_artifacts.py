@@ -36,7 +36,7 @@ from fedgen.experiments.paired import by_chance, change_of, compare_pairs, mean_
 from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
-from fedgen.experiments.trained import RUNS
+from fedgen.experiments.trained import runs_folder
 from fedgen.experiments.unrelated import require_unrelated
 from fedgen.images import save_png, tile
 from fedgen.models.networks.glow import require_normflows
@@ -87,7 +87,7 @@ def fid_loss_artifacts(
         "recipes": fingerprints(recipes / name for name in RECIPES.values()),
     }  # fmt: skip
     study = Study("fid-loss-artifacts", output, settings)
-    arms = ArtifactRuns(runs or (RUNS if output is None else output / "runs"), recipes, lengths, seed)
+    arms = ArtifactRuns(runs_folder(runs, output), recipes, lengths, seed)
     numbers = list(range(seed, seed + seeds))
     names = [name for family in FAMILIES for name in (family, f"floor of {family}")]
     if study.missing(*names, "bits per dimension") or not all(study.path(grid_of(arm)).exists() for arm in _arms()):

@@ -33,7 +33,7 @@ from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.run_images import generated_images
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
-from fedgen.experiments.trained import RUNS
+from fedgen.experiments.trained import require_each_once, runs_folder
 from fedgen.experiments.unrelated import require_unrelated
 from fedgen.images import save_png, tile
 
@@ -87,7 +87,7 @@ def fid_loss_gans(
         networks, seeds, parallel = networks[:1], 1, 2
         rounds, picture_rounds = (min(number or QUICK, QUICK) for number in (rounds, picture_rounds))
     _check(networks, arms, embedding, seeds=seeds, rounds=rounds, picture_rounds=picture_rounds, parallel=parallel)
-    folder = runs or (RUNS if output is None else output / "runs")
+    folder = runs_folder(runs, output)
     digits, pairs = (
         GANRuns(bench, folder, recipes, seed, number, QUICK_IMAGES if quick else None)
         for bench, number in ((DIGITS, rounds), (PICTURES, picture_rounds))
@@ -128,8 +128,7 @@ def _pictures(study: Study, pairs: GANRuns, networks: Sequence[str], seed: int, 
 
 def _check(networks: Sequence[str], arms: Sequence[str], embedding: str, **numbers: int | None) -> None:
     for what, names, known in (("networks", networks, tuple(NETWORKS)), ("arms", arms, FORMS)):
-        if not names or len(set(names)) < len(names) or not set(names) <= set(known):
-            raise ValueError(f"{what}={list(names)}: give one or more of {', '.join(known)}, each once")
+        require_each_once(what, names, known)
     require_unrelated(embedding, [DIGITS.optimised], DIGITS.data)
     for what, number in numbers.items():
         if number is not None and number < 1:

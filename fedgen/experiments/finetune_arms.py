@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedgen.evaluation.checkpoints import LAST, checkpoint_name
-from fedgen.experiments.recipe_file import component, embedded_loss, fingerprints
+from fedgen.experiments.recipe_file import component, embedded_loss, start_of
 from fedgen.experiments.runs import Training, kept_rounds
 from fedgen.experiments.sources import CACHE
 from fedgen.experiments.trained import Plan, TrainedRun, protocol_of, runs_of
@@ -139,10 +139,9 @@ class TuningRuns:
 
     def _folder(self, arm: str, base: TrainedRun) -> Path:
         # the base by its place and by what its recipe says: one trained anew by another recipe is another start
-        (digest,) = fingerprints(self.recipes()[:1]).values()
         own, steps = TUNINGS[self.data].recipe.removesuffix(".yaml"), f"steps{self.length(arm)}"
         how = [arm.replace(" ", "-"), steps, *([self.precision] if self.precision else [])]
-        return self.plan.runs / "-".join([own, *how, base.folder.name, digest[:8]])
+        return self.plan.runs / "-".join([own, *how, base.folder.name, start_of(self.recipes()[0])])
 
     def states(self, arm: str, base: TrainedRun) -> dict[int, Path]:
         """The checkpoints of a finished run by steps of fine-tuning; 0 is what it started from."""

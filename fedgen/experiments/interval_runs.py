@@ -9,7 +9,15 @@ from fedgen.embeddings import Embedding, load_embedding
 from fedgen.evaluation.device import require_device
 from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.runs import SHARE_HELD_OUT, Control
-from fedgen.experiments.trained import RUNS, Plan, Series, TrainedRun, runs_of
+from fedgen.experiments.trained import (
+    Plan,
+    Series,
+    TrainedRun,
+    require_each_once,
+    require_intervals,
+    runs_folder,
+    runs_of,
+)
 
 INTERVALS = (1, 10, 40, 160, 640)
 CLIENTS = 10  # a class each
@@ -103,10 +111,8 @@ class IntervalChoice:
             few = {"intervals": (4,), "iterations": 8, "checkpoints": 2, "seeds": 1, "num_images": 100, "dealings": 1}
             for name, value in (few | {"parallel": max(2, self.parallel)}).items():
                 object.__setattr__(self, name, value)
-        if not self.kinds or set(self.kinds) - set(KINDS) or len(set(self.kinds)) < len(self.kinds):
-            raise ValueError(f"kinds={list(self.kinds)}: give one or more of {', '.join(KINDS)}, each once")
-        if not self.intervals or min(self.intervals) < 1 or len(set(self.intervals)) < len(self.intervals):
-            raise ValueError(f"intervals={list(self.intervals)}: give one or more, each once and at least 1")
+        require_each_once("kinds", self.kinds, KINDS)
+        require_intervals(self.intervals)
         for iterations in (self.iterations_of(kind) for kind in self.kinds):
             for interval in self.intervals:
                 if iterations % interval or iterations < 2 * interval:
@@ -134,7 +140,7 @@ class IntervalChoice:
             tuple(range(self.seed, self.seed + self.seeds)),
             self.checkpoints,
             self.seed,
-            self.runs or (RUNS if self.output is None else self.output / "runs"),
+            runs_folder(self.runs, self.output),
             self.recipes,
             self.parallel,
         )

@@ -68,6 +68,16 @@ def fingerprints(recipes: Iterable[Path]) -> dict[str, str]:
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
+def start_of(recipe: Path) -> str:
+    """Eight digits of a recipe's fingerprint, for the names of runs that go on from its own.
+
+    Raises:
+        FileNotFoundError: if it is not there.
+        ValueError: if it is no YAML.
+    """
+    return fingerprints([recipe])[recipe.name][:8]
+
+
 def component(class_path: str, **options: Any) -> dict[str, Any]:
     """An object as recipes have it: its class path, and arguments where there are any."""
     return {"class_path": class_path, **({"init_args": options} if options else {})}

@@ -3,7 +3,7 @@
 All runs of one data set see the same clients: trainings have a seed each, the clients' held-out images one for all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -133,6 +133,32 @@ def protocol_of(data: str) -> Protocol:
     if data not in PROTOCOLS:
         raise ValueError(f"no recipe for data {data!r}; choose one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[data]
+
+
+def runs_folder(runs: Path | None, output: Path | None) -> Path:
+    """Where an experiment's run folders lie: as asked, else below its output if that is given, else the shared one."""
+    return runs or (RUNS if output is None else output / "runs")
+
+
+def require_each_once(what: str, names: Sequence[str], known: Iterable[str]) -> None:
+    """Refuses none, unknown and repeated names.
+
+    Raises:
+        ValueError: for those, listing the known ones.
+    """
+    known = tuple(known)
+    if not names or len(set(names)) < len(names) or not set(names) <= set(known):
+        raise ValueError(f"{what}={list(names)}: give one or more of {', '.join(known)}, each once")
+
+
+def require_intervals(intervals: Sequence[int]) -> None:
+    """Refuses no intervals, any below 1, and repeated ones.
+
+    Raises:
+        ValueError: for those.
+    """
+    if not intervals or min(intervals) < 1 or len(set(intervals)) < len(intervals):
+        raise ValueError(f"intervals={list(intervals)}: give one or more, each once and at least 1")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,18 @@ from fedgen.embeddings import load_embedding
 from fedgen.evaluation.device import require_device
 from fedgen.experiments.checkpoints import Scorers, Trained
 from fedgen.experiments.recipe_file import fingerprints
-from fedgen.experiments.trained import RUNS, Plan, Protocol, Series, TrainedRun, all_runs, protocol_of, train_runs
+from fedgen.experiments.trained import (
+    Plan,
+    Protocol,
+    Series,
+    TrainedRun,
+    all_runs,
+    protocol_of,
+    require_each_once,
+    require_intervals,
+    runs_folder,
+    train_runs,
+)
 
 QUICK_SEEDS, QUICK_CHECKPOINTS = 1, 5
 
@@ -70,9 +81,7 @@ class TrainedChoice:
             raise ValueError(f"components={self.components}: at least 1 principal component")
         if self.client_images is not None and self.client_images < 2:
             raise ValueError(f"client_images={self.client_images}: scores need at least 2 of each client")
-        first = self.protocol.series[0].intervals
-        if not first or min(first) < 1 or len(set(first)) < len(first):
-            raise ValueError(f"intervals={list(first)}: give one or more, each once and at least 1")
+        require_intervals(self.protocol.series[0].intervals)
         require_device(self.device)
         _ = self.plan  # refuses its own numbers
 
@@ -103,7 +112,7 @@ class TrainedChoice:
             tuple(range(self.seed, self.seed + (min(seeds, QUICK_SEEDS) if self.quick else seeds))),
             min(checkpoints, QUICK_CHECKPOINTS) if self.quick else checkpoints,
             self.seed,
-            self.runs or (RUNS if self.output is None else self.output / "runs"),
+            runs_folder(self.runs, self.output),
             self.recipes,
             self.parallel,
             self.quick,
@@ -141,8 +150,7 @@ class TrainedChoice:
         """
         known = [one.kind for one in self.protocol.series]
         wanted = known if kinds is None else [kind.lower() for kind in kinds]
-        if not wanted or set(wanted) - set(known) or len(set(wanted)) < len(wanted):
-            raise ValueError(f"kinds={wanted}: give one or more of {', '.join(known)}, each once")
+        require_each_once("kinds", wanted, known)
         return [one for one in self.protocol.series if one.kind in wanted]
 
     def planned(self, kinds: Sequence[str] | None = None) -> list[TrainedRun]:
