@@ -1,0 +1,1 @@
+"""StyleGAN2 and its adaptive discriminator augmentation, from the formulas, in plain PyTorch."""

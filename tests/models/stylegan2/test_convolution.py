@@ -1,0 +1,161 @@
+"""Every operation against the official implementation's outputs and gradients; plain loops where they are clearer."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedgen.models.stylegan2.convolution import (
+    biased_activation,
+    convolve,
+    modulated_conv2d,
+    normalize_2nd_moment,
+)
+from fedgen.models.stylegan2.filters import downsample2d, filter2d, make_filter, upfirdn2d, upsample2d
+from fedgen.models.stylegan2.layers import Convolution, Dense, MinibatchStd
+from tests.models.stylegan2.conftest import OUTPUTS, OWN, deviation
+
+ENTRIES = json.loads((OWN / "index.json").read_text())["ops"]
+ARRAYS = load_file(OWN / "ops.safetensors")
+
+
+def resampling(arguments):
+    """Official keyword arguments as ours; padding is always half the kernel, as in the networks."""
+    ours = {key: arguments[key] for key in ("up", "down", "demodulate") if key in arguments}
+    return ours | {"flip": arguments.get("flip_weight", True)}
+
+
+def run(op, arguments, given):
+    """Our result for an entry of the reference."""
+    if op == "setup_filter":
+        return make_filter(arguments["f"], arguments.get("gain", 1))
+    if op == "upfirdn2d":
+        arguments = dict(arguments)
+        return upfirdn2d(given["x"], given.get("f"), flip=arguments.pop("flip_filter", False), **arguments)
+    if op in ("upsample2d", "downsample2d", "filter2d"):
+        return {"upsample2d": upsample2d, "downsample2d": downsample2d, "filter2d": filter2d}[op](
+            given["x"], given["f"], **arguments
+        )
+    if op == "conv2d_resample":
+        return convolve(given["x"], given["w"], given.get("f"), **resampling(arguments))
+    if op == "modulated_conv2d":
+        noise = given.get("noise")
+        styles, taps = given["styles"], given.get("f")
+        return modulated_conv2d(given["x"], given["weight"], styles, noise, taps=taps, **resampling(arguments))
+    if op == "grad_modulated_conv2d":
+        wrt = given[arguments["wrt"]].requires_grad_()
+        out = run("modulated_conv2d", {k: v for k, v in arguments.items() if k != "wrt"}, given)
+        return torch.autograd.grad((out * given["gy"]).sum(), wrt)[0]
+    if op == "bias_act":
+        names = {"act": "activation", "alpha": "slope"}
+        return biased_activation(given["x"], given["b"], **{names.get(k, k): v for k, v in arguments.items()})
+    if op == "fully_connected":
+        return filled(Dense(given["x"].shape[1], len(given["bias"]), **arguments), given)(given["x"])
+    if op == "conv2d_layer":
+        outputs, inputs, kernel, _ = given["weight"].shape
+        options = {k: arguments[k] for k in ("activation", "up", "down") if k in arguments}
+        layer = Convolution(inputs, outputs, kernel, clamp=arguments.get("conv_clamp"), **options)
+        return filled(layer, given)(given["x"], gain=arguments["call_gain"])
+    if op == "minibatch_std":
+        return MinibatchStd(arguments["group_size"], arguments["num_channels"])(given["x"])
+    assert op == "normalize_2nd_moment"
+    return normalize_2nd_moment(given["x"], **arguments)
+
+
+def filled(layer, given):
+    with torch.no_grad():
+        layer.weight.copy_(given["weight"])
+        layer.bias.copy_(given["bias"])
+    return layer
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry["name"] for entry in ENTRIES])
+def test_is_the_official_operation(entry):
+    given = {name: ARRAYS[key].clone() for name, key in entry["inputs"].items()}
+    reference = ARRAYS[entry["output"]]
+    ours = run(entry["op"], entry["args"], given)
+    assert ours.shape == reference.shape
+    # tolerances are of the largest value; appended spreads are small beside the features they are appended to
+    assert deviation(ours, reference) <= OUTPUTS
+    if entry["op"] == "minibatch_std":
+        features = given["x"].shape[1]
+        assert deviation(ours[:, features:], reference[:, features:]) <= OUTPUTS
+
+
+def test_modulation_is_one_scaled_kernel_per_image():
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((2, 3, 5, 5), (4, 3, 3, 3)))
+    styles = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    ours = modulated_conv2d(x, weight, styles)
+    for n in range(2):
+        kernel = weight * styles[n][None, :, None, None]
+        kernel = kernel / (kernel.square().sum(dim=(1, 2, 3), keepdim=True) + 1e-8).sqrt()
+        expected = torch.nn.functional.conv2d(x[n : n + 1], kernel, padding=1)[0]
+        torch.testing.assert_close(ours[n], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_upsampling_a_single_pixel_by_hand():
+    x = torch.zeros(1, 1, 2, 2)
+    x[0, 0, 0, 0] = 1
+    line = torch.tensor([3.0, 3.0, 1.0, 0.0]) / 4  # of 1 3 3 1 / 4, centred between the first two output pixels
+    torch.testing.assert_close(upsample2d(x, make_filter())[0, 0], torch.outer(line, line))
+
+
+@pytest.mark.parametrize(("up", "down"), [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_convolutions_differentiate_twice(up, down, kernel):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(1, 2, 4, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 2, kernel, kernel, generator=generator, dtype=torch.float64, requires_grad=True)
+    styles = torch.randn(1, 2, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    def layer(x, weight, styles):
+        return modulated_conv2d(x, weight, styles, up=up, down=down, taps=make_filter())
+
+    assert torch.autograd.gradcheck(layer, (x, weight, styles))
+    assert torch.autograd.gradgradcheck(layer, (x, weight, styles))
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_large_weights_and_styles_do_not_overflow_half_precision(half):
+    generator = torch.Generator().manual_seed(2)
+    x, weight = (torch.randn(shape, generator=generator) for shape in ((1, 8, 4, 4), (8, 8, 3, 3)))
+    styles = torch.randn(1, 8, generator=generator)
+    expected = modulated_conv2d(x, weight, styles)
+    ours = modulated_conv2d(x.to(half), weight * 1e4, styles * 1e4)  # demodulation takes both factors out
+    assert ours.dtype == half
+    assert deviation(ours.float(), expected) < (0.005 if half == torch.float16 else 0.03)
+
+
+def test_channels_last_is_kept_and_changes_nothing():
+    x = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(3))
+    weight, styles = torch.randn(4, 4, 3, 3), torch.randn(2, 4)
+    ours = modulated_conv2d(x.to(memory_format=torch.channels_last), weight, styles, up=2, taps=make_filter())
+    assert ours.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(
+        ours, modulated_conv2d(x, weight, styles, up=2, taps=make_filter()), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_refuses_what_cannot_be():
+    x, weight = torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 3, 3)
+    with pytest.raises(ValueError, match=r"kernel 3, up=2, down=2"):
+        convolve(x, weight, make_filter(), up=2, down=2)
+    with pytest.raises(ValueError, match="filter False"):
+        convolve(x, weight, None, up=2)
+    with pytest.raises(ValueError, match="choose 'lrelu'"):
+        biased_activation(x, None, "swish")
+    with pytest.raises(ValueError, match="smaller than its filter"):
+        upfirdn2d(torch.zeros(1, 1, 2, 2), make_filter())
+    with pytest.raises(ValueError, match="sum to zero"):
+        make_filter([1, -1])
+    with pytest.raises(ValueError, match="down must be at least 1, got 0"):
+        upfirdn2d(x, make_filter(), down=0)
+    with pytest.raises(ValueError, match="one, two or four numbers"):
+        upfirdn2d(x, make_filter(), padding=[1, 2, 3])
+
+
+def test_minibatch_std_refuses_batches_that_do_not_divide():
+    with pytest.raises(ValueError, match="6 images do not divide into groups of 4"):
+        MinibatchStd(4)(torch.zeros(6, 2, 4, 4))
