@@ -214,6 +214,17 @@ class LatentGenerator(RoundClock):
         Raises:
             ValueError: for labels that cannot be, or for fewer than one image.
         """
+        latents, labels = self.latents_and_labels(num_images, generator, labels)
+        return decode(self.averaged, latents, batch_size, labels)
+
+    def latents_and_labels(
+        self, num_images: int, generator: torch.Generator | None, labels: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """What `sample` makes images of, on the CPU: latents in one go, then labels unless they are given.
+
+        Raises:
+            ValueError: for labels that cannot be, or for fewer than one image.
+        """
         require(
             labels is None or self.label_frequencies is not None,
             f"{type(self).__name__} is unconditional and takes no labels",
@@ -223,7 +234,7 @@ class LatentGenerator(RoundClock):
         if self.label_frequencies is not None:
             drawn = self.label_frequencies.draw(num_images, generator) if labels is None else labels
             labels = self.label_frequencies.check(drawn, num_images)
-        return decode(self.averaged, latents, batch_size, labels)
+        return latents, labels
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what was optimised: losses are not rebuilt from a checkpoint, and scores must be marked all the same."""

@@ -1,1 +1,8 @@
 """StyleGAN2 and its adaptive discriminator augmentation, from the formulas, in plain PyTorch."""
+
+from fedgen.models.stylegan2.ada import AdaptiveAugment
+from fedgen.models.stylegan2.augment import Augment
+from fedgen.models.stylegan2.configurations import Configuration, configuration
+from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
+from fedgen.models.stylegan2.generator import StyleGAN2Generator
+from fedgen.models.stylegan2.stylegan2 import StyleGAN2

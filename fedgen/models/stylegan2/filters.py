@@ -1,13 +1,15 @@
 """FIR filtering of images between resolutions: upsample, pad, filter, downsample, all by depthwise convolutions.
 
 Formulas: Karras et al. 2020 (arXiv 1912.04958) and 2020 (StyleGAN2-ADA, arXiv 2006.06676), appendices B. Everything
-here is differentiable twice, keeps the memory format of its input and filters in the input's precision. In
+here is differentiable twice, keeps the memory format of maps (not of images) and filters in the input's precision. In
 channels_last a depthwise 4 x 4 filter costs a few per cent of the convolution beside it, which no separable or sliced
 form beats on a CPU; filters of many taps stay one-dimensional and are applied along one axis after the other.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ TAPS = (1.0, 3.0, 3.0, 1.0)
 """The filter of every published StyleGAN2."""
 
 _SEPARABLE_FROM = 8  # taps from which two passes of n beat one of n * n
+_FEW = 8  # channels below which depthwise convolutions are slow, and images are laid side by side as channels of one
 
 
 def make_filter(taps: Sequence[float] | None = TAPS, gain: float = 1.0) -> Tensor:
@@ -62,24 +65,69 @@ def upfirdn2d(
     Raises:
         ValueError: if the padded image is smaller than the filter, or an argument is out of range.
     """
-    (up_x, up_y), (down_x, down_y) = _pair(up, "up"), _pair(down, "down")
-    x0, x1, y0, y1 = _padding(padding)
-    n, channels, height, width = x.shape
-    if (up_x, up_y) != (1, 1):
-        x = F.pad(x.reshape(n, channels, height, 1, width, 1), [0, up_x - 1, 0, 0, 0, up_y - 1])
-        x = x.reshape(n, channels, height * up_y, width * up_x)
-    if (x0, x1, y0, y1) != (0, 0, 0, 0):
-        x = F.pad(x, [x0, x1, y0, y1])
     kernel = torch.ones(1, 1) if taps is None else taps
     kernel = (kernel * gain ** (kernel.ndim / 2)).to(x)
-    if not flip:
-        kernel = kernel.flip(list(range(kernel.ndim)))
+    kernel = kernel if flip else kernel.flip(list(range(kernel.ndim)))
+    plan = _Plan(_pair(up, "up"), _pair(down, "down"), _padding(padding))
+    size = plan.padded(x)
     smallest = kernel.shape[0], kernel.shape[-1]
-    if x.shape[2] < smallest[0] or x.shape[3] < smallest[1]:
-        raise ValueError(f"a padded image of {list(x.shape[2:])} pixels is smaller than its filter, {list(smallest)}")
-    if kernel.ndim == 2:
-        return _depthwise(x, kernel, (down_y, down_x))
-    return _depthwise(_depthwise(x, kernel[None, :], (1, down_x)), kernel[:, None], (down_y, 1))
+    if size[0] < smallest[0] or size[1] < smallest[1]:
+        raise ValueError(f"a padded image of {list(size)} pixels is smaller than its filter, {list(smallest)}")
+    if torch.compiler.is_compiling():
+        return plan.run(x, kernel)
+    return _Filter.apply(x, kernel, plan)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Resampling and padding, (x, y) and (x0, x1, y0, y1), around a correlation."""
+
+    up: tuple[int, int]
+    down: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+    def padded(self, x: Tensor) -> tuple[int, int]:
+        """Height and width of images [N, C, H, W] when they meet the filter."""
+        x0, x1, y0, y1 = self.padding
+        return x.shape[2] * self.up[1] + y0 + y1, x.shape[3] * self.up[0] + x0 + x1
+
+    def run(self, x: Tensor, kernel: Tensor) -> Tensor:
+        n, channels, height, width = x.shape
+        (up_x, up_y), (down_x, down_y) = self.up, self.down
+        if self.up != (1, 1):
+            x = F.pad(x.reshape(n, channels, height, 1, width, 1), [0, up_x - 1, 0, 0, 0, up_y - 1])
+            x = x.reshape(n, channels, height * up_y, width * up_x)
+        if any(self.padding):
+            x = F.pad(x, list(self.padding))
+        if kernel.ndim == 2:
+            return _depthwise(x, kernel, (down_y, down_x))
+        return _depthwise(_depthwise(x, kernel[None, :], (1, down_x)), kernel[:, None], (down_y, 1))
+
+    def transposed(self, x: Tensor, y: Tensor, kernel: Tensor) -> "_Plan":
+        """What, with the rotated kernel, takes gradients of results y to those of images x."""
+        (up_x, up_y), (down_x, down_y), (x0, _, y0, _) = self.up, self.down, self.padding
+        high, wide = kernel.shape[0], kernel.shape[-1]
+        x1 = x.shape[3] * up_x - y.shape[3] * down_x + x0 - up_x + 1
+        y1 = x.shape[2] * up_y - y.shape[2] * down_y + y0 - up_y + 1
+        return _Plan(self.down, self.up, (wide - x0 - 1, x1, high - y0 - 1, y1))
+
+
+class _Filter(torch.autograd.Function):
+    """A plan as a linear function of images, whose derivative is its transpose, whose derivative is the plan again.
+
+    PyTorch does not know that a filter is constant: the second derivative of its grouped convolutions also forms that
+    of the filter, in a loop over groups, and costs several times as much.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kernel: Tensor, plan: _Plan) -> Tensor:
+        y = plan.run(x, kernel)
+        ctx.kernel, ctx.plan = kernel.flip(list(range(kernel.ndim))), plan.transposed(x, y, kernel)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return _Filter.apply(gradients[0], ctx.kernel, ctx.plan), None, None
 
 
 def filter2d(x: Tensor, taps: Tensor, padding: Pair = 0, flip: bool = False, gain: float = 1.0) -> Tensor:
@@ -121,10 +169,13 @@ def _around(taps: Tensor, padding: Pair, up: int, down: int) -> list[int]:
 
 
 def _depthwise(x: Tensor, kernel: Tensor, stride: tuple[int, int]) -> Tensor:
-    channels = x.shape[1]
     if kernel.numel() == 1:
         return x[:, :, :: stride[0], :: stride[1]] * kernel
-    return F.conv2d(x, kernel.expand(channels, 1, *kernel.shape), stride=stride, groups=channels)
+    n, channels = x.shape[:2]
+    if channels < _FEW:
+        x = x.reshape(1, n * channels, *x.shape[2:])
+    filtered = F.conv2d(x, kernel.expand(x.shape[1], 1, *kernel.shape), stride=stride, groups=x.shape[1])
+    return filtered.reshape(n, channels, *filtered.shape[2:])
 
 
 def _pair(value: Pair, name: str) -> tuple[int, int]:

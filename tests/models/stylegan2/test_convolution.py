@@ -117,6 +117,31 @@ def test_convolutions_differentiate_twice(up, down, kernel):
     assert torch.autograd.gradgradcheck(layer, (x, weight, styles))
 
 
+@pytest.mark.parametrize(
+    ("up", "down", "padding", "taps"),
+    [
+        (2, 1, (1, 2, 0, 3), 2),
+        (1, 2, (2, 1, 1, 1), 2),
+        (2, 3, (3, 2, 2, 3), 2),
+        ((2, 1), (1, 2), (1, 1), 2),
+        (2, 1, (-2, 1, -1, -3), 2),
+        (2, 1, (1, 2), 1),
+    ],
+)
+@pytest.mark.parametrize("channels", [1, 9])
+def test_filters_know_their_own_derivatives(up, down, padding, taps, channels):
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(2 if channels == 1 else 1, channels, 6, 5, generator=generator, dtype=torch.float64)
+    kernel = torch.randn((3, 4) if taps == 2 else (3,), generator=generator, dtype=torch.float64)
+
+    def resample(x):
+        return upfirdn2d(x, kernel, up, down, padding, gain=1.7)
+
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(resample, (x,))
+    assert torch.autograd.gradgradcheck(resample, (x,))
+
+
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 def test_large_weights_and_styles_do_not_overflow_half_precision(half):
     generator = torch.Generator().manual_seed(2)
@@ -129,8 +154,8 @@ def test_large_weights_and_styles_do_not_overflow_half_precision(half):
 
 
 def test_channels_last_is_kept_and_changes_nothing():
-    x = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(3))
-    weight, styles = torch.randn(4, 4, 3, 3), torch.randn(2, 4)
+    x = torch.randn(2, 16, 8, 8, generator=torch.Generator().manual_seed(3))
+    weight, styles = torch.randn(16, 16, 3, 3), torch.randn(2, 16)
     ours = modulated_conv2d(x.to(memory_format=torch.channels_last), weight, styles, up=2, taps=make_filter())
     assert ours.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(

@@ -1,0 +1,412 @@
+"""StyleGAN2 and StyleGAN2-ADA as a Lightning module (arXiv 1912.04958 and 2006.06676), with the published training."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedgen.losses import EmbeddedLoss
+from fedgen.models.ema import EMA
+from fedgen.models.game_checks import check_images
+from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
+from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.require import require
+from fedgen.models.sampling import evaluating
+from fedgen.models.stylegan2.ada import AdaptiveAugment
+from fedgen.models.stylegan2.clocks import TrainingClock, ema_decay, ema_decay_over
+from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
+from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
+from fedgen.models.stylegan2.generator import StyleGAN2Generator
+from fedgen.models.stylegan2.penalties import path_lengths, r1_penalty
+
+PATH_DECAY = 0.01  # of the running mean of path lengths, an update
+PATH_SHARE = 2  # path lengths are measured on every so-manieth latent
+
+
+class StyleGAN2(LatentGenerator):
+    """StyleGAN2 with its training: non-saturating loss, lazy R1 and path length, style mixing, ADA, EMA by images.
+
+    One `training_step` is one iteration on a batch of real images: a generator step; every `path_interval`-th iteration
+    one on path lengths; a critic step; every `r1_interval`-th one on the R1 penalty. Each draws latents and labels of
+    its own. Steps of a network share one Adam, whose rate and decays make up for the additional ones. It runs under any
+    strategy; only `FedAvgStrategy` moves the average of weights at round ends instead of at every iteration, by the
+    same product of decays. Images that a client was shown are the clock.
+
+    At a round's end (an epoch's, under other strategies) means are logged: `generator_loss`, `critic_loss`,
+    `r1_penalty`, `path_length`, `path_penalty`, `real_signs` (r of ADA), `augment_p`, and `kimg`, thousands of real
+    images shown.
+
+    A checkpoint has everything that training goes on with: weights, their average, optimizers, images shown, mean path
+    length, p and what it is adapted by. `load_from_checkpoint(path).sample(16)` needs nothing else.
+
+    Args:
+        generator: the network, `StyleGAN2Generator`.
+        critic: the discriminator, `StyleGAN2Discriminator`, of the same image size and classes.
+        r1_gamma: weight of the R1 penalty, whose loss is gamma / 2 times it.
+        path_weight: weight of the path length penalty; 0 leaves it out.
+        style_mixing: probability that an image's styles from a random layer on are those of a second latent.
+        lr: learning rate of both Adams, before the correction for lazy steps.
+        critic_lr: another one for the critic.
+        betas: decays of their moments, before it.
+        path_interval: iterations from one step on path lengths to the next.
+        r1_interval: iterations from one step on the R1 penalty to the next.
+        augment: what the critic's images are augmented by: an `AdaptiveAugment`, or None for nothing.
+        ada_interval: iterations from one adaptation of its p to the next.
+        ema_kimg: half-life of the moving average of the generator's weights, in thousands of images.
+        ema_rampup: bound on that half-life as a share of the images shown; None for none.
+        flips: whether real images are mirrored at random.
+        micro_batch: images of a batch that are computed at once; gradients are summed over them. None: the batch.
+        truncation: of sampled images' styles (see `StyleGAN2Generator.styles`).
+        noise: of sampled images: "random" (drawn from `sample`'s generator), "const" or "none".
+        generator_losses: extra losses of the generator: `EmbeddedLoss` (FID or MMD^2 to the clients' images), or any
+            objects that turn its images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
+        compile: whether the steps without penalties run through `torch.compile`; those with one are differentiated
+            twice, which compiled code cannot.
+
+    Raises:
+        ValueError: for a value out of range, or networks that do not fit each other (some of it only when `fit`
+            starts: the data's shape, and batches that do not divide into the critic's groups).
+    """
+
+    logged = (
+        "generator_loss",
+        "path_length",
+        "path_penalty",
+        "critic_loss",
+        "r1_penalty",
+        "real_signs",
+        "augment_p",
+        "kimg",
+    )
+
+    def __init__(
+        self,
+        generator: StyleGAN2Generator,
+        critic: StyleGAN2Discriminator,
+        r1_gamma: float = 10.0,
+        path_weight: float = 2.0,
+        style_mixing: float = 0.9,
+        lr: float = 0.0025,
+        critic_lr: float | None = None,
+        betas: tuple[float, float] = (0.0, 0.99),
+        path_interval: int = 4,
+        r1_interval: int = 16,
+        augment: AdaptiveAugment | None = None,
+        ada_interval: int = 4,
+        ema_kimg: float = 10.0,
+        ema_rampup: float | None = 0.05,
+        flips: bool = False,
+        micro_batch: int | None = None,
+        truncation: float = 1.0,
+        noise: str = "random",
+        generator_losses: Sequence[GeneratorLoss] | None = None,
+        compile: bool = False,
+    ) -> None:
+        require(lr > 0 and (critic_lr is None or critic_lr > 0), f"rates must be above 0, got {lr=}, {critic_lr=}")
+        require(min(r1_gamma, path_weight) >= 0, f"penalties have weights from 0: {r1_gamma=}, {path_weight=}")
+        require(0 <= style_mixing <= 1, f"style_mixing={style_mixing}: a probability lies in [0, 1]")
+        require(
+            min(path_interval, r1_interval, ada_interval) >= 1,
+            f"intervals count iterations from 1: {path_interval=}, {r1_interval=}, {ada_interval=}",
+        )
+        require(ema_kimg > 0, f"ema_kimg={ema_kimg}: a half-life is above 0")
+        require(ema_rampup is None or ema_rampup > 0, f"ema_rampup={ema_rampup}: a share above 0, or None for none")
+        require(micro_batch is None or micro_batch >= 1, f"micro_batch={micro_batch}: at least one image at once")
+        network = build(generator, "generator")
+        require(
+            isinstance(network, StyleGAN2Generator),
+            f"StyleGAN2 trains a StyleGAN2Generator, got {type(network).__name__}; GAN trains other networks",
+        )
+        super().__init__(network, generator_losses, None, False)
+        self.generator: StyleGAN2Generator = network
+        self.critic: StyleGAN2Discriminator = build(critic, "critic")
+        self.augment: AdaptiveAugment | None = build(augment, "augment", AdaptiveAugment, "augmentation")
+        self.generator_ema = EMA(self.generator)
+        self.clock = TrainingClock()
+        self.r1_gamma, self.path_weight, self.style_mixing = r1_gamma, path_weight, style_mixing
+        self.lr, self.critic_lr, self.betas = lr, critic_lr, (float(betas[0]), float(betas[1]))
+        self.path_interval, self.r1_interval, self.ada_interval = path_interval, r1_interval, ada_interval
+        self.ema_kimg, self.ema_rampup, self.flips = ema_kimg, ema_rampup, flips
+        self.micro_batch, self.compiles = micro_batch, compile
+        self._sampling = {"truncation": truncation, "noise": noise}
+        self.sampling = self._sampling
+        self._compiled: dict[str, Any] = {}
+        self._shown_before_round = 0.0
+        self.save_hyperparameters(self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """The constructor's arguments as plain types, as checkpoints hold them."""
+        names = ("r1_gamma", "path_weight", "style_mixing", "lr", "critic_lr", "betas", "path_interval", "r1_interval")
+        more = ("ada_interval", "ema_kimg", "ema_rampup", "flips", "micro_batch")
+        return {
+            "generator": describe(self.generator),
+            "critic": describe(self.critic),
+            "augment": None if self.augment is None else describe(self.augment),
+            **{name: getattr(self, name) for name in names + more},
+            **self._sampling,
+            "compile": self.compiles,
+        }
+
+    # ---- before training ----
+
+    def configure_optimizers(self) -> list[torch.optim.Optimizer]:
+        """Two Adams, generator's first, corrected for the additional steps of lazy regularisation.
+
+        With a step more every k-th iteration, lr * m and betas^m, m = k / (k + 1), move the weights as far and remember
+        as long (Karras et al. 2020, appendix B).
+        """
+        optimizers: list[torch.optim.Optimizer] = []
+        for network, lr, interval in (
+            (self.generator, self.lr, self.path_interval),
+            (self.critic, self.critic_lr or self.lr, self.r1_interval),
+        ):
+            m = interval / (interval + 1)
+            trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+            betas = (self.betas[0] ** m, self.betas[1] ** m)
+            optimizers.append(torch.optim.Adam(trained, lr=lr * m, betas=betas, eps=1e-8))
+        return optimizers
+
+    def setup(self, stage: str) -> None:
+        """Checks that networks and data fit each other, and gives losses without references the clients' images.
+
+        Raises:
+            ValueError: if they do not.
+        """
+        if stage != "fit":
+            return
+        data = getattr(self.trainer, "datamodule", None)
+        with evaluating(self):
+            check_images(self.generator, self.critic, getattr(data, "image_shape", None))
+        self._check_batches(data)
+        self.start_losses()
+        if self.compiles:
+            self._compiled = {
+                "synthesize": torch.compile(self.generator.synthesize),
+                "critic": torch.compile(self.critic.forward),
+            }
+
+    def teardown(self, stage: str) -> None:
+        """Lets go of the compiled networks."""
+        self._compiled = {}
+
+    def _check_batches(self, data: Any) -> None:
+        """Refuses clients whose batches do not divide into the critic's groups, before any of them trains."""
+        clients, batch = getattr(data, "clients", None), getattr(data, "batch_size", None)
+        group = self.critic.group_size
+        if not clients or batch is None or group is None:
+            return
+        for client in clients:
+            count = len(client.train)
+            require(count > 0, f"client {client.name} has no training image; leave it out of the partition")
+            for part in self._micro_sizes(min(batch, count)):
+                require(
+                    part % min(group, part) == 0,
+                    f"client {client.name} trains on batches of {min(batch, count)} images, of which {part} at once do"
+                    f" not divide into the critic's minibatch-std groups of {group}; choose batch_size, micro_batch and"
+                    " group_size that do, or leave that client out",
+                )
+
+    def _micro_sizes(self, count: int) -> list[int]:
+        size = min(self.micro_batch or count, count)
+        return [min(size, count - start) for start in range(0, count, size)]
+
+    # ---- training ----
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Remembers how many images were shown before the round, and tells the losses whose turn it is."""
+        if not self._strategy_calls() or getattr(batch, "is_first", True):
+            self._shown_before_round = float(self.clock.images)
+        super().on_train_batch_start(batch, batch_idx)
+
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """One iteration on (images [N, C, H, W] in [-1, 1], labels int64 [N], unused by unconditional models)."""
+        real = batch[0]
+        require_shape(real, self.generator.image_shape, "the generator")
+        labels = None if self.label_frequencies is None else self.label_frequencies.labels_of(batch)
+        if self.flips:
+            real = torch.where(torch.rand(len(real), 1, 1, 1, device=real.device) < 0.5, real.flip(3), real)
+        iteration = self.iteration(batch_idx)
+        optimizers: Any = self.optimizers()
+        self._generator_step(optimizers[0], len(real))
+        if self.path_weight and iteration % self.path_interval == 0:
+            self._path_step(optimizers[0], len(real))
+        self._critic_step(optimizers[1], real, labels)
+        if self.r1_gamma and iteration % self.r1_interval == 0:
+            self._r1_step(optimizers[1], real, labels)
+        if not self._strategy_calls():
+            decay = ema_decay(len(real), float(self.clock.images), self.ema_kimg, self.ema_rampup)
+            self._average(decay)
+        self.clock.images += len(real)
+        if self.augment is not None and (iteration + 1) % self.ada_interval == 0:
+            r = self.augment.update(len(real) * self.ada_interval)
+            self.means.add({"real_signs": r, "augment_p": self.augment.p})
+
+    def _generator_step(self, optimizer: Any, count: int) -> None:
+        own = self._start_step(optimizer)
+        for n in self._micro_sizes(count):
+            labels = self._draw_labels(n)
+            fake = self._synthesize(draw_styles(self.generator, n, labels, self.style_mixing))
+            adversarial = F.softplus(-self._logits(fake, labels)).mean()
+            loss = adversarial
+            for extra in self.generator_losses:
+                if isinstance(extra, EmbeddedLoss):
+                    loss = loss if extra.separate else loss + extra(fake, adversarial.detach())
+                else:
+                    loss = loss + extra(fake)
+            self.manual_backward(loss, inputs=own)
+            self.means.add({"generator_loss": loss})
+        for extra in self.embedded_losses:
+            if extra.separate:
+                generator, inputs = self._draw(extra.num_images or count)
+                for part in extra.backward_parts(generator, inputs, adversarial.detach()):
+                    self.manual_backward(part, inputs=own)
+        self._end_step(optimizer, own)
+
+    def _path_step(self, optimizer: Any, count: int) -> None:
+        own = self._start_step(optimizer)
+        for n in self._micro_sizes(count):
+            share = max(n // PATH_SHARE, 1)
+            styles = draw_styles(self.generator, share, self._draw_labels(share), self.style_mixing)
+            lengths = path_lengths(self.generator.synthesize(styles), styles)
+            mean = self.clock.path_length.to(lengths).lerp(lengths.mean(), PATH_DECAY)
+            self.clock.path_length.copy_(mean.detach())
+            penalty = (lengths - mean).square().mean()
+            self.manual_backward(penalty * self.path_weight * self.path_interval, inputs=own)
+            self.means.add({"path_length": lengths.mean(), "path_penalty": penalty})
+        self._end_step(optimizer, own)
+
+    def _critic_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
+        own = self._start_step(optimizer)
+        for images, given in self._micro_batches(real, labels):
+            drawn = self._draw_labels(len(images))
+            with torch.no_grad():
+                fake = self._synthesize(draw_styles(self.generator, len(images), drawn, self.style_mixing))
+            on_fake = F.softplus(self._logits(fake, drawn)).mean()
+            self.manual_backward(on_fake, inputs=own)
+            logits = self._logits(images, given)
+            on_real = F.softplus(-logits).mean()
+            self.manual_backward(on_real, inputs=own)
+            self._observe(logits)
+            self.means.add({"critic_loss": on_fake + on_real})
+        self._end_step(optimizer, own)
+
+    def _r1_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
+        own = self._start_step(optimizer)
+        for images, given in self._micro_batches(real, labels):
+            points = images.detach().requires_grad_()
+            logits = self.critic(self._augmented(points), given)
+            penalty = r1_penalty(logits, points).mean()
+            self.manual_backward(penalty * (self.r1_gamma / 2 * self.r1_interval), inputs=own)
+            self._observe(logits)
+            self.means.add({"r1_penalty": penalty})
+        self._end_step(optimizer, own)
+
+    def _micro_batches(self, real: Tensor, labels: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
+        sizes = self._micro_sizes(len(real))
+        given = [None] * len(sizes) if labels is None else labels.split(sizes)
+        return zip(real.split(sizes), given)
+
+    def _synthesize(self, styles: Tensor) -> Tensor:
+        return self._compiled.get("synthesize", self.generator.synthesize)(styles)
+
+    def _logits(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        return self._compiled.get("critic", self.critic)(self._augmented(images), labels)
+
+    def _augmented(self, images: Tensor) -> Tensor:
+        return images if self.augment is None else self.augment(images)
+
+    def _observe(self, logits: Tensor) -> None:
+        if self.augment is not None:
+            self.augment.observe(logits)
+
+    def _start_step(self, optimizer: Any) -> list[Tensor]:
+        """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""
+        optimizer.zero_grad()
+        return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+    def _end_step(self, optimizer: Any, own: list[Tensor]) -> None:
+        """A step by gradients without NaN and infinity, as published; a gradient scaler has its own way with those."""
+        if getattr(self.trainer.precision_plugin, "scaler", None) is None:
+            for parameter in own:
+                if parameter.grad is not None:
+                    torch.nan_to_num(parameter.grad, nan=0.0, posinf=1e5, neginf=-1e5, out=parameter.grad)
+        optimizer.step()
+
+    def on_round_end(self, iterations: int) -> None:
+        """Under `FedAvgStrategy` moves the average of weights by the decays of the round's iterations."""
+        if self._strategy_calls():
+            before, after = self._shown_before_round, float(self.clock.images)
+            decay = ema_decay_over(before, after, iterations, self.ema_kimg, self.ema_rampup)
+            self._average(decay)
+
+    def _average(self, decay: float) -> None:
+        assert self.generator_ema is not None
+        self.generator_ema.update(self.generator, decay)
+
+    def on_train_epoch_end(self) -> None:
+        """Logs the round's means, and the clock."""
+        self.means.add({"kimg": self.clock.images / 1000})
+        self.log_means()
+
+    # ---- after training ----
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """How `sample` makes images unless told otherwise, as plain types; stored with every score.
+
+        Assigning a dictionary changes the settings that it names.
+        """
+        return dict(self._sampling)
+
+    @sampling.setter
+    def sampling(self, settings: Mapping[str, Any]) -> None:
+        unknown = set(settings) - set(self._sampling)
+        require(not unknown, f"StyleGAN2 samples by truncation and noise, and not by {', '.join(sorted(unknown))}")
+        changed = self._sampling | dict(settings)
+        noise = changed["noise"]
+        require(noise in ("random", "const", "none"), f"noise={noise!r}: choose 'random', 'const' or 'none'")
+        self._sampling = changed
+
+    @torch.no_grad()
+    def sample(
+        self,
+        num_images: int,
+        generator: torch.Generator | None = None,
+        labels: Tensor | None = None,
+        batch_size: int = 250,
+        truncation: float | None = None,
+        noise: str | None = None,
+    ) -> Tensor:
+        """Images float32 [num_images, C, H, W], cut to [-1, 1], on the module's device; the module is left as it was.
+
+        Args:
+            num_images: how many.
+            generator: a CPU generator: for the latents, in one go; for labels; for noise, image by image. The global
+                generator by default.
+            labels: of a conditional model's images, int64 [num_images]; drawn by the training data's frequencies by
+                default.
+            batch_size: images made at once, a bound on memory; does not change them.
+            truncation: another than the model's.
+            noise: another than the model's.
+
+        Raises:
+            ValueError: for labels that cannot be, or for fewer than one image.
+        """
+        require(batch_size >= 1, f"batch_size={batch_size}: the network gets at least one image at a time")
+        latents, labels = self.latents_and_labels(num_images, generator, labels)
+        chosen = self._sampling | {k: v for k, v in (("truncation", truncation), ("noise", noise)) if v is not None}
+        network = self.averaged
+        assert isinstance(network, StyleGAN2Generator)
+        found = []
+        with evaluating(network):
+            for start in range(0, num_images, batch_size):
+                part = latents[start : start + batch_size].to(self.device)
+                given = None if labels is None else labels[start : start + batch_size].to(self.device)
+                drawn = (
+                    draw_noise(network, len(part), generator).to(self.device) if chosen["noise"] == "random" else None
+                )
+                images = network(part, given, chosen["truncation"], noise=chosen["noise"] if drawn is None else drawn)
+                found.append(images.float().clamp(-1, 1))
+        return torch.cat(found)
