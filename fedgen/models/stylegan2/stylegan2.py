@@ -1,6 +1,7 @@
 """StyleGAN2 and StyleGAN2-ADA as a Lightning module (arXiv 1912.04958 and 2006.06676), with the published training."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from fedgen.models.stylegan2.clocks import TrainingClock, ema_decay, ema_decay_o
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
+from fedgen.models.stylegan2.network_file import NetworkFile, load_weights, take_weights
 from fedgen.models.stylegan2.penalties import path_lengths, r1_penalty
 
 PATH_DECAY = 0.01  # of the running mean of path lengths, an update
@@ -42,8 +44,8 @@ class StyleGAN2(LatentGenerator):
     length, p and what it is adapted by. `load_from_checkpoint(path).sample(16)` needs nothing else.
 
     Args:
-        generator: the network, `StyleGAN2Generator`.
-        critic: the discriminator, `StyleGAN2Discriminator`, of the same image size and classes.
+        generator: the network, `StyleGAN2Generator`; that of `weights` by default.
+        critic: the discriminator, `StyleGAN2Discriminator`, of the same image size and classes; likewise.
         r1_gamma: weight of the R1 penalty, whose loss is gamma / 2 times it.
         path_weight: weight of the path length penalty; 0 leaves it out.
         style_mixing: probability that an image's styles from a random layer on are those of a second latent.
@@ -64,8 +66,11 @@ class StyleGAN2(LatentGenerator):
             objects that turn its images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
         compile: whether the steps without penalties run through `torch.compile`; those with one are differentiated
             twice, which compiled code cannot.
+        weights: path of a file of networks (see `to_file` and `fedgen convert`) to start from: their weights, and the
+            average that they have. Networks that are given must have the settings of the file's.
 
     Raises:
+        FileNotFoundError: if there is no file of weights.
         ValueError: for a value out of range, or networks that do not fit each other (some of it only when `fit`
             starts: the data's shape, and batches that do not divide into the critic's groups).
     """
@@ -83,8 +88,8 @@ class StyleGAN2(LatentGenerator):
 
     def __init__(
         self,
-        generator: StyleGAN2Generator,
-        critic: StyleGAN2Discriminator,
+        generator: StyleGAN2Generator | None = None,
+        critic: StyleGAN2Discriminator | None = None,
         r1_gamma: float = 10.0,
         path_weight: float = 2.0,
         style_mixing: float = 0.9,
@@ -103,6 +108,7 @@ class StyleGAN2(LatentGenerator):
         noise: str = "random",
         generator_losses: Sequence[GeneratorLoss] | None = None,
         compile: bool = False,
+        weights: str | Path | None = None,
     ) -> None:
         require(lr > 0 and (critic_lr is None or critic_lr > 0), f"rates must be above 0, got {lr=}, {critic_lr=}")
         require(min(r1_gamma, path_weight) >= 0, f"penalties have weights from 0: {r1_gamma=}, {path_weight=}")
@@ -114,16 +120,24 @@ class StyleGAN2(LatentGenerator):
         require(ema_kimg > 0, f"ema_kimg={ema_kimg}: a half-life is above 0")
         require(ema_rampup is None or ema_rampup > 0, f"ema_rampup={ema_rampup}: a share above 0, or None for none")
         require(micro_batch is None or micro_batch >= 1, f"micro_batch={micro_batch}: at least one image at once")
-        network = build(generator, "generator")
+        network, critic, average = build(generator, "generator"), build(critic, "critic"), None
+        if weights is not None:
+            network, critic, average = take_weights(weights, network, critic)
+        require(
+            network is not None and critic is not None, "give a generator and a critic, or weights to take them from"
+        )
         require(
             isinstance(network, StyleGAN2Generator),
             f"StyleGAN2 trains a StyleGAN2Generator, got {type(network).__name__}; GAN trains other networks",
         )
         super().__init__(network, generator_losses, None, False)
         self.generator: StyleGAN2Generator = network
-        self.critic: StyleGAN2Discriminator = build(critic, "critic")
+        assert critic is not None
+        self.critic: StyleGAN2Discriminator = critic
         self.augment: AdaptiveAugment | None = build(augment, "augment", AdaptiveAugment, "augmentation")
         self.generator_ema = EMA(self.generator)
+        if average is not None:
+            load_weights(self.generator_ema.network, average.state_dict(), f"{weights}: its generator_ema")
         self.clock = TrainingClock()
         self.r1_gamma, self.path_weight, self.style_mixing = r1_gamma, path_weight, style_mixing
         self.lr, self.critic_lr, self.betas = lr, critic_lr, (float(betas[0]), float(betas[1]))
@@ -148,6 +162,35 @@ class StyleGAN2(LatentGenerator):
             **self._sampling,
             "compile": self.compiles,
         }
+
+    # ---- files ----
+
+    @classmethod
+    def from_file(cls, path: str | Path, **options: Any) -> "StyleGAN2":
+        """The model of a file of networks: their weights and settings, and the settings it was trained with.
+
+        Args:
+            path: what `to_file` or `fedgen convert` wrote, .safetensors.
+            options: arguments of the constructor in place of the file's.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is damaged, or has no critic and none is given.
+        """
+        return cls(**(NetworkFile.read(path).training | options | {"weights": path}))
+
+    def to_file(self, path: str | Path, half: bool = False, record: Mapping[str, Any] | None = None) -> None:
+        """Writes generator, its average and critic with their settings to a safetensors file.
+
+        Args:
+            path: where to.
+            half: whether weights are rounded to float16, for half the size.
+            record: what else to say of the weights, plain types.
+        """
+        kept = {k: v for k, v in self._settings().items() if k not in ("generator", "critic", "compile", "micro_batch")}
+        average = self.averaged
+        assert isinstance(average, StyleGAN2Generator)
+        NetworkFile(self.generator, average, self.critic, kept, dict(record or {})).write(path, half)
 
     # ---- before training ----
 
