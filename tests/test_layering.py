@@ -12,7 +12,7 @@ ROOT = Path(fedgen.__file__).parent
 
 # The data's path. Names in one line are one layer and may import each other.
 LAYERS = [
-    ("images", "seeds", "files", "progress"),
+    ("images", "seeds", "files", "restricted_pickle", "progress"),
     ("data",),
     ("embeddings",),
     ("statistics",),
@@ -27,7 +27,7 @@ LAYERS = [
     ("figures",),
     ("experiments",),
     ("deploy",),
-    ("cli", "cli_run", "cli_stored", "__main__"),
+    ("cli", "cli_convert", "cli_run", "cli_stored", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
