@@ -1,0 +1,167 @@
+"""From pickles of the official shape to networks of ours that make the official images."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
+from fedgen.models.stylegan2.convert import read_official_networks
+from fedgen.models.stylegan2.official_settings import discriminator_settings, generator_settings
+from tests.models.stylegan2 import pickle_builder
+from tests.models.stylegan2.conftest import OUTPUTS, deviation
+from tests.models.stylegan2.pickle_builder import Discriminator, EasyDict, Generator, Layer, write_official
+
+
+def official(kind, state, settings):
+    """A network that pickles itself as the official ones do, with a state's tensors under its names."""
+    root = kind(**settings)
+    for key, value in state.items():
+        owner, *path = root, *key.split(".")
+        for part in path[:-1]:
+            if part not in owner._modules:
+                owner.add_module(part, Layer())
+            owner = owner._modules[part]
+        if path[-1] in ("resample_filter", "noise_const", "w_avg"):
+            owner.register_buffer(path[-1], value)
+        else:
+            owner.register_parameter(path[-1], nn.Parameter(value, requires_grad=False))
+    return root
+
+
+def official_settings(sides):
+    """The official arguments of a reference set, dictionaries as the official code keeps them."""
+    return tuple(
+        {key: EasyDict(value) if isinstance(value, dict) else value for key, value in sides[name].items()}
+        for name in ("G_init", "D_init")
+    )
+
+
+def write_pickle(path, case, by_hand=False, **changes):
+    g, d = official_settings(case.settings)
+    sides = {s: {k[2:]: v for k, v in case.weights.items() if k.startswith(s)} for s in ("G/", "D/")}
+    networks = {
+        "training_set_kwargs": {"path": "/home/somebody/images.zip", "resolution": 32},
+        "G": official(Generator, sides["G/"], g),
+        "D": official(Discriminator, sides["D/"], d),
+        "G_ema": official(Generator, sides["G/"], g),
+        "augment_pipe": None,
+    }
+    path.write_bytes(write_official(networks | changes, 3, by_hand=by_hand))
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_converted_networks_make_the_official_images(tmp_path, case, by_hand):
+    path = tmp_path / "ffhq.pkl"
+    write_pickle(path, case, by_hand)
+    found = read_official_networks(path)
+    styles = found.generator_ema.styles(case["in/z"], case.labels)
+    assert deviation(found.generator_ema.synthesize(styles, "const"), case["G/img_const_psi1"]) <= OUTPUTS
+    assert deviation(found.critic(case["in/real"], case.labels), case["D/logits_real"]) <= OUTPUTS
+    assert found.record == {"source": "ffhq.pkl", "augment_p": None, "training_set": {"resolution": 32}}
+
+
+def test_the_command_writes_a_file_that_trains(tmp_path, case_a):
+    source, target = tmp_path / "ffhq.pkl", tmp_path / "ffhq.safetensors"
+    write_pickle(source, case_a)
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "fedgen", "convert", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = run(source, target)
+    assert done.returncode == 0, done.stderr
+    assert "generator_ema: 263,531 parameters, 32 x 32, 1 channels" in done.stdout
+    model = StyleGAN2.from_file(target)
+    assert model.sample(2).shape == (2, 1, 32, 32)
+    again = run(source, target)
+    assert again.returncode == 2
+    assert "exists; choose another name, or replace it with --overwrite" in again.stderr
+
+
+def test_the_command_refuses_in_one_line(tmp_path, capsys):
+    from fedgen.__main__ import main
+
+    assert main(["convert", str(tmp_path / "no.pkl"), str(tmp_path / "a.safetensors")]) == 2
+    assert "no network pickle" in capsys.readouterr().err
+    (tmp_path / "bad.pkl").write_bytes(b"\x80\x03cos\nsystem\n(Vtrue\ntR.")
+    assert main(["convert", str(tmp_path / "bad.pkl"), str(tmp_path / "a.safetensors")]) == 2
+    assert "os.system" in capsys.readouterr().err
+    assert main(["convert", str(tmp_path / "bad.pkl"), str(tmp_path / "a.pkl")]) == 2
+    assert "name it a.safetensors" in capsys.readouterr().err
+    assert not (tmp_path / "a.safetensors").exists()
+
+
+FROM_TENSORFLOW = {
+    "c_dim": 0,
+    "img_resolution": 32,
+    "img_channels": 1,
+    "architecture": "resnet",
+    "channel_base": 1024,
+    "channel_max": 64,
+    "num_fp16_res": 0,
+    "conv_clamp": None,
+    "cmap_dim": None,
+    "block_kwargs": {"activation": "lrelu", "resample_filter": [1, 3, 3, 1], "freeze_layers": 0},
+    "mapping_kwargs": {
+        "num_layers": 0,
+        "embed_features": None,
+        "layer_features": None,
+        "activation": "lrelu",
+        "lr_multiplier": 0.1,
+    },
+    "epilogue_kwargs": {"mbstd_group_size": None, "mbstd_num_channels": 1, "activation": "lrelu"},
+}
+
+
+def test_all_arguments_of_converted_discriminators_are_honoured():
+    settings = discriminator_settings(FROM_TENSORFLOW)
+    network = StyleGAN2Discriminator(**settings)
+    assert network.settings["group_size"] is None
+    assert network.settings["mapping_layers"] == 0
+    assert network.settings["mapping_lr"] == 0.1
+    conditional = StyleGAN2Discriminator(**discriminator_settings(FROM_TENSORFLOW | {"c_dim": 3}))
+    logits = conditional(torch.zeros(2, 1, 32, 32), torch.tensor([0, 2]))
+    assert logits.shape == (2,)
+
+
+def test_official_defaults_stand_where_arguments_are_missing():
+    settings = generator_settings({"z_dim": 4, "c_dim": 0, "w_dim": 4, "img_resolution": 8, "img_channels": 1})
+    assert settings["channel_base"] == 32768
+    assert settings["mapping_layers"] == 8
+    assert settings["num_classes"] is None
+    assert StyleGAN2Generator(**settings).settings["taps"] == [1, 3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fancy": 1}, "an argument fancy=1, which StyleGAN2 does not have"),
+        ({"block_kwargs": {"fp8": True}}, "Discriminator's block_kwargs has an argument fp8=True"),
+        ({"block_kwargs": None}, "block_kwargs=None where arguments belong"),
+        ({"epilogue_kwargs": {"activation": "relu"}}, "activation='relu', and 'lrelu' elsewhere"),
+    ],
+)
+def test_refuses_arguments_that_ours_do_not_have(changes, message):
+    with pytest.raises(ValueError, match=message):
+        discriminator_settings(FROM_TENSORFLOW | changes)
+
+
+def test_refuses_arguments_that_are_missing():
+    with pytest.raises(ValueError, match="has no img_resolution, img_channels"):
+        generator_settings({"c_dim": 0})
+
+
+def test_refuses_networks_of_other_code(tmp_path, case_a):
+    path = tmp_path / "a.pkl"
+    write_pickle(path, case_a, G=pickle_builder.AugmentPipe())
+    with pytest.raises(ValueError, match="its network is a AugmentPipe, not a Generator"):
+        read_official_networks(path)
+    g, _ = official_settings(case_a.settings)
+    state = {k[2:]: v for k, v in case_a.weights.items() if k.startswith("G/")}
+    del state["synthesis.b8.conv0.bias"]
+    write_pickle(path, case_a, G=official(Generator, state, g))
+    with pytest.raises(ValueError, match=r"lacks 1 tensors, the first: \['synthesis.b8.conv0.bias'\]"):
+        read_official_networks(path)
