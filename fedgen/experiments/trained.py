@@ -98,6 +98,7 @@ PROTOCOLS: dict[str, Protocol] = {
         LITE0,
         2000,
         held_out=0.5,
+        seeds=1,
     ),
     "fashion-mnist": Protocol(
         (

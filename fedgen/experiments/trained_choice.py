@@ -35,8 +35,8 @@ class TrainedChoice:
         embedding: in whose features to score; the data's own by default: pixels for digits, or its network
             (efficientnet-lite0-32) where images of one class are scored too.
         weights: a local file of its weights.
-        seeds: runs with each interval; the data's own number by default: 3, of fashion-mnist 1. Of a DDPM at most 1
-            where images are larger than digits.
+        seeds: runs with each interval; the data's own number by default: 3, of mnist5k and fashion-mnist 1. Of a DDPM
+            at most 1 where images are larger than digits.
         intervals: communication intervals of the WGAN-GP, at equal local iterations; the data's own by default.
         checkpoints: about how many of each run are kept and scored; the data's own number by default: 20, of
             fashion-mnist 10, of a DDPM at most 8 or 10 on a CPU. Another number is another training.
