@@ -18,6 +18,7 @@ _PUBLIC = {
     "MMD2Loss": "losses",
     "WGANGP": "models",
     "DDPM": "models",
+    "StyleGAN2": "models",
     "ByClass": "clients.partitions",
     "Dirichlet": "clients.partitions",
     "FederatedDataModule": "clients",

@@ -11,6 +11,7 @@ from fedgen.models.flow import Glow
 from fedgen.models.gan import GAN
 from fedgen.models.lora import LoRA
 from fedgen.models.round_clock import RoundClock
+from fedgen.models.stylegan2 import StyleGAN2
 from fedgen.models.wgan_gp import WGANGP
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "NonSaturating",
     "RoundClock",
     "Sampler",
+    "StyleGAN2",
     "WassersteinGP",
 ]

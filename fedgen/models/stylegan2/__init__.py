@@ -6,3 +6,13 @@ from fedgen.models.stylegan2.configurations import Configuration, configuration
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.stylegan2 import StyleGAN2
+
+__all__ = [
+    "AdaptiveAugment",
+    "Augment",
+    "Configuration",
+    "StyleGAN2",
+    "StyleGAN2Discriminator",
+    "StyleGAN2Generator",
+    "configuration",
+]
