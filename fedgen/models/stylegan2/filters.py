@@ -93,15 +93,18 @@ class _Plan:
 
     def run(self, x: Tensor, kernel: Tensor) -> Tensor:
         n, channels, height, width = x.shape
-        (up_x, up_y), (down_x, down_y) = self.up, self.down
+        up_x, up_y = self.up
         if self.up != (1, 1):
             x = F.pad(x.reshape(n, channels, height, 1, width, 1), [0, up_x - 1, 0, 0, 0, up_y - 1])
             x = x.reshape(n, channels, height * up_y, width * up_x)
-        if any(self.padding):
-            x = F.pad(x, list(self.padding))
+        x0, x1, y0, y1 = self.padding
+        around = (y0, x0)  # the convolution pads by itself, without a copy, what is the same on both sides
+        if (x0, y0) != (x1, y1) or min(around) < 0:
+            x, around = F.pad(x, list(self.padding)), (0, 0)
         if kernel.ndim == 2:
-            return _depthwise(x, kernel, (down_y, down_x))
-        return _depthwise(_depthwise(x, kernel[None, :], (1, down_x)), kernel[:, None], (down_y, 1))
+            return _depthwise(x, kernel, self.down[::-1], around)
+        x = _depthwise(x, kernel[None, :], (1, self.down[0]), (0, around[1]))
+        return _depthwise(x, kernel[:, None], (self.down[1], 1), (around[0], 0))
 
     def transposed(self, x: Tensor, y: Tensor, kernel: Tensor) -> "_Plan":
         """What, with the rotated kernel, takes gradients of results y to those of images x."""
@@ -168,13 +171,14 @@ def _around(taps: Tensor, padding: Pair, up: int, down: int) -> list[int]:
     ]
 
 
-def _depthwise(x: Tensor, kernel: Tensor, stride: tuple[int, int]) -> Tensor:
+def _depthwise(x: Tensor, kernel: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
     if kernel.numel() == 1:
-        return x[:, :, :: stride[0], :: stride[1]] * kernel
+        return F.pad(x, [padding[1]] * 2 + [padding[0]] * 2)[:, :, :: stride[0], :: stride[1]] * kernel
     n, channels = x.shape[:2]
     if channels < _FEW:
         x = x.reshape(1, n * channels, *x.shape[2:])
-    filtered = F.conv2d(x, kernel.expand(x.shape[1], 1, *kernel.shape), stride=stride, groups=x.shape[1])
+    kernels = kernel.expand(x.shape[1], 1, *kernel.shape)
+    filtered = F.conv2d(x, kernels, stride=stride, padding=padding, groups=x.shape[1])
     return filtered.reshape(n, channels, *filtered.shape[2:])
 
 

@@ -1,0 +1,185 @@
+"""StyleGAN2's networks against the plainest formulation of the same mathematics, on one thread.
+
+    python -m benchmarks.stylegan2 [--repeats 3] [--sizes 64 256]
+
+Plain: a grouped convolution with a kernel of its own for each image, filters as PyTorch's convolutions of maps in
+NCHW, all derivatives PyTorch's own. Ours: one kernel for all images with styles on input and output, filters with their
+own derivatives, channels_last. The two give the same numbers, which is checked. About ten minutes.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.report import report
+from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator, configuration
+from fedgen.models.stylegan2.penalties import r1_penalty
+
+SECONDS = time.process_time  # of the one thread: other work on the machine does not count
+BATCHES = {64: 8, 256: 2}
+LIMIT = 1 / 1.3
+OURS = "fedgen.models.stylegan2"
+
+
+def plain_upfirdn2d(
+    x: Tensor,
+    taps: Tensor | None,
+    up: int = 1,
+    down: int = 1,
+    padding: object = 0,
+    flip: bool = False,
+    gain: float = 1.0,
+) -> Tensor:
+    """Zeros inserted, padded, one convolution over the whole grid, samples dropped; filters [n, n] alone."""
+    assert taps is not None
+    assert isinstance(padding, list)
+    n, channels, height, width = x.shape
+    x = F.pad(x.reshape(n, channels, height, 1, width, 1), [0, up - 1, 0, 0, 0, up - 1])
+    x = F.pad(x.reshape(n, channels, height * up, width * up), padding)
+    kernel = (taps if flip else taps.flip([0, 1])) * gain
+    return F.conv2d(x, kernel.expand(channels, 1, *taps.shape), groups=channels)[:, :, ::down, ::down]
+
+
+def plain_modulated_conv2d(
+    x: Tensor,
+    weight: Tensor,
+    styles: Tensor,
+    noise: Tensor | None = None,
+    bias: Tensor | None = None,
+    up: int = 1,
+    down: int = 1,
+    taps: Tensor | None = None,
+    flip: bool = True,
+    demodulate: bool = True,
+    gain: float = 1.0,
+) -> Tensor:
+    """A kernel for each image, and the convolution in as many groups."""
+    n, inputs, height, width = x.shape
+    outputs, _, kernel, _ = weight.shape
+    own = weight[None] * styles[:, None, :, None, None]
+    if demodulate:
+        own = own * (own.square().sum(dim=(2, 3, 4), keepdim=True) + 1e-8).rsqrt()
+    x = x.reshape(1, n * inputs, height, width)
+    if up == 2:
+        rotated = own.flip([3, 4]) if flip else own
+        x = F.conv_transpose2d(
+            x, rotated.transpose(1, 2).reshape(n * inputs, outputs, kernel, kernel), stride=2, groups=n
+        )
+        x = plain_upfirdn2d(x, taps, padding=[1, 1, 1, 1], gain=4)
+    else:
+        x = F.conv2d(x, own.reshape(n * outputs, inputs, kernel, kernel), padding=kernel // 2, groups=n)
+    x = x.reshape(n, outputs, *x.shape[2:]) * gain
+    x = x if noise is None else x + noise
+    return x if bias is None else x + bias[:, None, None]
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Networks compute in the plain formulation inside the block."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch(f"{OURS}.generator.modulated_conv2d", plain_modulated_conv2d))
+        stack.enter_context(mock.patch(f"{OURS}.convolution.upfirdn2d", plain_upfirdn2d))
+        stack.enter_context(mock.patch(f"{OURS}.filters.upfirdn2d", plain_upfirdn2d))
+        yield
+
+
+def make_pair(size: int, channels_last: bool) -> tuple[StyleGAN2Generator, StyleGAN2Discriminator]:
+    """The published automatic configuration's networks in float32, trained from a seed; noise that does something."""
+    torch.manual_seed(0)
+    model = configuration(resolution=size, aug="noaug", fp32=True).build(size)
+    for name, parameter in model.generator.named_parameters():
+        if name.endswith("noise_strength"):
+            torch.nn.init.constant_(parameter, 0.1)
+    model.generator.synthesis.channels_last = model.critic.channels_last = channels_last
+    return model.generator, model.critic
+
+
+def generator_forward(size: int, pair: tuple[StyleGAN2Generator, StyleGAN2Discriminator]) -> Tensor:
+    with torch.no_grad():
+        return pair[0](torch.randn(BATCHES[size], pair[0].latent_dim), noise="const")
+
+
+def generator_step(size: int, pair: tuple[StyleGAN2Generator, StyleGAN2Discriminator]) -> Tensor:
+    """Forward and backward of the generator's loss; its gradients' norm."""
+    generator, critic = pair
+    fake = generator(torch.randn(BATCHES[size], generator.latent_dim), noise="const")
+    return norm(torch.autograd.grad(F.softplus(-critic(fake)).mean(), list(generator.parameters()), allow_unused=True))
+
+
+def critic_step(size: int, pair: tuple[StyleGAN2Generator, StyleGAN2Discriminator]) -> Tensor:
+    """The critic's loss on images made and images given, and the R1 penalty; its gradients' norm."""
+    generator, critic = pair
+    count = BATCHES[size]
+    with torch.no_grad():
+        fake = generator(torch.randn(count, generator.latent_dim), noise="const")
+    real = (torch.rand(count, 3, size, size) * 2 - 1).requires_grad_()
+    on_real = critic(real)
+    loss = F.softplus(critic(fake)).mean() + F.softplus(-on_real).mean() + r1_penalty(on_real, real).mean()
+    return norm(torch.autograd.grad(loss, list(critic.parameters())))
+
+
+def norm(gradients: tuple[Tensor | None, ...]) -> Tensor:
+    return torch.stack([g.detach().double().norm() for g in gradients if g is not None]).norm()
+
+
+def best(work: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
+    """The shortest time, and what the work gave with the same draws."""
+    times = []
+    for _ in range(repeats + 1):  # the first allocates
+        torch.manual_seed(1)
+        start = SECONDS()
+        found = work()
+        times.append(SECONDS() - start)
+    return min(times[1:]), found
+
+
+def compare(size: int, name: str, part: Callable[..., Tensor], repeats: int) -> bool:
+    """Ours over the plain formulation, once both are known to give the same."""
+    ours, found = best(lambda: part(size, make_or_take(size, True)), repeats)
+    with plainly():
+        plain, expected = best(lambda: part(size, make_or_take(size, False)), repeats)
+    off = float((found - expected).abs().max() / expected.abs().max())
+    if not off < 1e-3:
+        raise AssertionError(f"{name} at {size} x {size}: the two formulations disagree by {off}")
+    what = f"StyleGAN2, {size} x {size}, batch {BATCHES[size]}: {name}"
+    report(f"{what}, plain", plain, "s")
+    return report(f"{what}, ours over plain", ours / plain, "ratio", math.floor(LIMIT * 1000) / 1000)
+
+
+_PAIRS: dict[tuple[int, bool], tuple[StyleGAN2Generator, StyleGAN2Discriminator]] = {}
+
+
+def make_or_take(size: int, channels_last: bool) -> tuple[StyleGAN2Generator, StyleGAN2Discriminator]:
+    if (size, channels_last) not in _PAIRS:
+        _PAIRS.clear()  # 25 million parameters each
+        _PAIRS[size, channels_last] = make_pair(size, channels_last)
+    return _PAIRS[size, channels_last]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256], choices=list(BATCHES))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    within = True
+    for size in arguments.sizes:
+        for name, part in (
+            ("generator's images", generator_forward),
+            ("generator's step", generator_step),
+            ("critic's step with R1", critic_step),
+        ):
+            within &= compare(size, name, part, arguments.repeats)
+    return 0 if within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
