@@ -9,17 +9,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedgen.files import in_bytes, require_writable
-from fedgen.models.stylegan2.convert import read_official_networks
+from fedgen.models.stylegan2.convert import read_official_networks, read_trained_networks
 
 
 def convert_networks(source: Path, target: Path, half: bool = False, overwrite: bool = False) -> None:
-    """Converts a network pickle of NVIDIA's stylegan2-ada-pytorch to safetensors; nothing in the pickle can run.
+    """Converts a StyleGAN2 to safetensors: NVIDIA's network pickle, of which nothing can run, or a run's checkpoint.
 
     The target holds generator, its moving average and discriminator with their settings:
     `StyleGAN2.from_file(target).sample(16)`, or `weights: target` in a recipe.
 
     Args:
-        source: the pickle, e.g. ffhq.pkl.
+        source: the pickle of stylegan2-ada-pytorch, e.g. ffhq.pkl; or a checkpoint of `fedgen fit`, .ckpt.
         target: the file to write, e.g. ffhq.safetensors.
         half: round weights to float16, for half the size.
         overwrite: replace the target if it exists.
@@ -29,7 +29,7 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; choose another name, or replace it with --overwrite")
     require_writable(target.parent)
-    found = read_official_networks(source)
+    found = read_trained_networks(source) if source.suffix == ".ckpt" else read_official_networks(source)
     found.write(target, half)
     console = Console()
     for name, network in found.networks.items():

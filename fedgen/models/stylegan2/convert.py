@@ -1,4 +1,4 @@
-"""From an official pickle of StyleGAN2-ADA to networks of ours."""
+"""From an official pickle of StyleGAN2-ADA, or a run's checkpoint, to a file of networks."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,12 +6,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.models.require import require
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile, build_network
 from fedgen.models.stylegan2.official_pickle import OfficialNetwork, read_official_pickle
 from fedgen.models.stylegan2.official_settings import discriminator_settings, generator_settings
+from fedgen.models.stylegan2.stylegan2 import StyleGAN2
 
 
 def read_official_networks(path: str | Path) -> NetworkFile:
@@ -31,6 +33,25 @@ def read_official_networks(path: str | Path) -> NetworkFile:
         critic=_rebuild(found.discriminator, "Discriminator", StyleGAN2Discriminator, discriminator_settings, path),
         record=record,
     )
+
+
+def read_trained_networks(path: str | Path) -> NetworkFile:
+    """Generator, average and critic of a run's checkpoint, with the settings they were trained with.
+
+    Its record says how far: rounds, and thousands of real images that a client was shown.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no checkpoint of a StyleGAN2, or damaged.
+    """
+    checkpoint = read_checkpoint(path)
+    hyperparameters = checkpoint.get("hyper_parameters", {})
+    require(
+        hyperparameters.get("generator", {}).get("class_path", "").endswith(".StyleGAN2Generator"),
+        f"{path} is no checkpoint of a StyleGAN2: it describes no generator of it",
+    )
+    model = StyleGAN2.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+    return model.as_file({"source": Path(path).name, "rounds": checkpoint["epoch"] + 1, "kimg": model.clock.kimg})
 
 
 def _rebuild(

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 
+import lightning
 import pytest
 import torch
 from torch import nn
 
 from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
-from fedgen.models.stylegan2.convert import read_official_networks
+from fedgen.models.stylegan2.convert import read_official_networks, read_trained_networks
+from fedgen.models.stylegan2.network_file import NetworkFile
 from fedgen.models.stylegan2.official_settings import discriminator_settings, generator_settings
 from tests.models.stylegan2 import pickle_builder
 from tests.models.stylegan2.conftest import OUTPUTS, deviation
@@ -92,6 +94,38 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
     assert main(["convert", str(tmp_path / "bad.pkl"), str(tmp_path / "a.pkl")]) == 2
     assert "name it a.safetensors" in capsys.readouterr().err
     assert not (tmp_path / "a.safetensors").exists()
+
+
+def test_a_runs_checkpoint_becomes_a_file(tmp_path, capsys):
+    from fedgen.__main__ import main
+
+    shared = {"image_size": 8, "channels": 1, "channel_base": 32}
+    module = StyleGAN2(
+        StyleGAN2Generator(**shared, latent_dim=4, style_dim=4), StyleGAN2Discriminator(**shared), r1_gamma=3.0
+    )
+    module.clock.images += 1500
+    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = lightning.Trainer(
+        accelerator="cpu", max_epochs=1, limit_train_batches=0, default_root_dir=tmp_path, **options
+    )
+    trainer.strategy.connect(module)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    assert main(["convert", str(tmp_path / "last.ckpt"), str(tmp_path / "a.safetensors"), "--half=true"]) == 0
+    assert "a.safetensors" in capsys.readouterr().out.replace("\n", "")
+    file = NetworkFile.read(tmp_path / "a.safetensors")
+    assert file.record == {"source": "last.ckpt", "rounds": 1, "kimg": 1.5}
+    read = StyleGAN2.from_file(tmp_path / "a.safetensors")
+    assert read.r1_gamma == 3.0
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(read.get_parameter(name), parameter, rtol=1e-3, atol=1e-4)
+
+
+def test_refuses_checkpoints_of_other_models(tmp_path):
+    torch.save({"state_dict": {}, "hyper_parameters": {"generator": {"class_path": "x.Y"}}}, tmp_path / "a.ckpt")
+    with pytest.raises(ValueError, match="is no checkpoint of a StyleGAN2"):
+        read_trained_networks(tmp_path / "a.ckpt")
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        read_trained_networks(tmp_path / "b.ckpt")
 
 
 FROM_TENSORFLOW = {
