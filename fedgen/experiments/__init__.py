@@ -38,6 +38,10 @@ EXPERIMENTS = {
         "fedgen.experiments.intra_client_variance:intra_client_variance",
         "the same over clients of 5 to 50 neighbours",
     ),
+    "truncation": (
+        "fedgen.experiments.truncation:truncation",
+        "a StyleGAN2 at rising truncation over clients of little, each around a style of its own",
+    ),
     "manifold-metrics": (
         "fedgen.experiments.manifold_metrics:manifold_metrics",
         "precision, recall, density and coverage in both aggregates over clients of little variance",

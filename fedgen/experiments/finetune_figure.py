@@ -5,17 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedgen.experiments.finetune_arms import ALL, ARMS, BOTH, FIRST
 from fedgen.experiments.results import save_figure
-from fedgen.images import tile
+from fedgen.figures.pictures import show_rows
 
 CURVES, GRID = "fid_finetune.png", "tracked_images.png"
 COLOURS = {ALL: "#1f5fa8", FIRST: "#3a8a3a", BOTH: "#c4560b"}
 MARKERS = {ALL: "o", FIRST: "s", BOTH: "^"}
-SIDE = 32  # pixels that a small image is enlarged to
 PANELS = {"fid, held out": "FID to held-out images", "coverage": "coverage of held-out images"}
 
 
@@ -84,13 +82,7 @@ def draw_grid(pictures: Mapping[str, Mapping[int, Tensor]], path: Path) -> Path:
     figure = Figure(figsize=(0.5 * columns + 1.2, len(pictures) * (0.5 * rows + 0.6)), layout="constrained")
     panels = figure.subplots(len(pictures), 1, squeeze=False)[:, 0]
     for axes, (arm, states) in zip(panels, pictures.items()):
-        sheet = tile(torch.cat(list(states.values())), columns, min_side=SIDE).permute(1, 2, 0).squeeze(-1)
-        axes.imshow(sheet.numpy(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        height = len(sheet) / rows
-        axes.set_yticks([(row + 0.5) * height for row in range(rows)], [str(steps) for steps in states], fontsize=10)
-        axes.set_xticks([])
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
+        show_rows(axes, {str(steps): images for steps, images in states.items()})
         axes.set_ylabel("steps", fontsize=10)
         axes.set_title(f"{arm}: FID in {' and '.join(ARMS[arm])}", fontsize=11, color=COLOURS[arm], weight="bold")
     return save_figure(figure, path)

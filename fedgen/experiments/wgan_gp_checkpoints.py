@@ -127,12 +127,17 @@ def expected(found: dict[str, Any], components: int) -> list[str]:
     return lines
 
 
-def against_real(rows: Rows, real: dict[str, Any]) -> list[str]:
-    """How many checkpoints each aggregate of FID calls better than real images; nothing where there are none."""
+def against_real(rows: Rows, real: dict[str, Any], what: str = "checkpoints", than: str = "real images") -> list[str]:
+    """How many generators each aggregate of FID calls better than real images; nothing where there are none.
+
+    Args:
+        rows: scores of every generator.
+        real: of real images.
+        what: to call the generators.
+        than: to call the real images.
+    """
     better = {how: sum(row["fid"][how] < real["fid"][how] for row in rows.values()) for how in ("avg", "all") if real}
-    return [
-        f"FID-{how} calls {count} of {len(rows)} checkpoints better than real images" for how, count in better.items()
-    ]
+    return [f"FID-{how} calls {count} of {len(rows)} {what} better than {than}" for how, count in better.items()]
 
 
 def draw(rows: ScoredRows, found: dict[str, Any], study: Study) -> Path:

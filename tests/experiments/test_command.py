@@ -11,6 +11,7 @@ from fedgen.experiments.class_federation import ClassChoice
 from fedgen.experiments.command import reproduce, with_flags
 from fedgen.experiments.neighbourhoods import Choice
 from fedgen.experiments.trained_choice import TrainedChoice
+from fedgen.experiments.truncation_choice import TruncationChoice
 from fedgen.experiments.variance_limited import variance_limited
 from fedgen.experiments.wasserstein import wasserstein
 
@@ -36,7 +37,7 @@ def test_every_experiment_explains_its_options(name, capsys):
 SHARED = {
     "class-generators": ClassChoice, "wasserstein": ClassChoice, "variance-limited": Choice,
     "intra-client-variance": Choice, "manifold-metrics": Choice, "wgan-gp-checkpoints": TrainedChoice,
-    "perfect-generator": TrainedChoice,
+    "perfect-generator": TrainedChoice, "truncation": TruncationChoice,
 }  # fmt: skip
 
 
