@@ -458,3 +458,17 @@ def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(reci
     assert states[0].keys() == states[1].keys()
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     assert scores(Path("whole")) == scores(Path("broken"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "value", "found"),
+    [
+        ("ddpm_cifar10", "solver", "ddpm", {"solver": "ddpm", "steps": None, "guidance": 1.0}),
+        ("ddpm_digits_conditional", "guidance", "2", {"solver": "dpm-solver++", "steps": None, "guidance": 2.0}),
+    ],
+)
+def test_the_samplers_settings_that_recipes_tell_of_are_options(capsys, recipe, setting, value, found):
+    path = ROOT / "recipes" / f"{recipe}.yaml"
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", str(path), f"--model.init_args.sampler.{setting}", value, "--print_config"])
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["sampler"] == found

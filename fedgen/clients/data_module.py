@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fedgen.clients.client import Client, hold_out
 from fedgen.clients.partitions import Partition, check_assignment
-from fedgen.clients.turn import Batch, Turn, draw_batches, to_batch
+from fedgen.clients.turn import Turn
 from fedgen.data import DataSet, Examples
+from fedgen.data.model_batches import Batch, draw_batches, to_batch
 from fedgen.seeds import generator, resolve, seed_all
 
 # Lightning says this of every model without a validation_step, which generators may well be.

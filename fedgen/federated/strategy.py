@@ -42,7 +42,8 @@ class FedAvgStrategy(DDPStrategy):
     The `batch_idx` that a `training_step` receives is the client's own count of iterations since training began.
     Learning-rate schedules mean rounds. Torch, NumPy and Python are seeded at (seed, round, client) before each turn,
     and at (seed, "server", round) before the module's `on_round_end`, in which a server may train what does not travel:
-    an optimizer none of whose parameters are exchanged or personal is the server's, and keeps its state.
+    an optimizer none of whose parameters are exchanged or personal is the server's, and keeps its state; so does one
+    whose position is in the module's `server_optimizers`, if it has that attribute.
     After each turn the module's `on_turn_end(completed)` is called, if it has one.
     A client whose step raises or whose weights are not finite is left out of the round with a warning, and recorded in
     `left_out`. Checkpoints hold whole rounds: a round cut short is dropped. Fitting the same module on goes on with
@@ -150,15 +151,19 @@ class FedAvgStrategy(DDPStrategy):
                 config.interval, config.frequency = "epoch", 1
         self._hook_overridden = is_overridden("optimizer_step", self._module)
         self._make_exchange()
-        live = {id(tensor) for tensor in self.exchange.live.values()}
+        live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
         self._local = LocalState(
-            [each for each in self.optimizers if any(id(p) in live for g in each.param_groups for p in g["params"])],
+            [o for o in self.optimizers if o not in served and any(id(p) in live for p in _parameters_of(o))],
             [config.scheduler for config in self.lr_scheduler_configs],
             getattr(self.precision_plugin, "scaler", None),
             self.optimizer_state_mode,
         )
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
+
+    @property
+    def _server_optimizers(self) -> list[Optimizer]:
+        return [self.optimizers[i] for i in getattr(self._module, "server_optimizers", ())]
 
     @property
     def _module(self) -> LightningModule:
@@ -168,7 +173,7 @@ class FedAvgStrategy(DDPStrategy):
     def _make_exchange(self) -> None:
         self._parameters, self._modules = list(self._module.parameters()), list(self._module.modules())
         self._flags = [p.requires_grad for p in self._parameters]
-        optimized = [p for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]]
+        optimized = [p for optimizer in self.optimizers for p in _parameters_of(optimizer)]
         present = self._server_update.optimizer if self._server_update is not None else None
         self._exchange = Exchange(self._module, optimized, self.personal)
         self._exchange.snapshot()
@@ -437,3 +442,7 @@ class FedAvgStrategy(DDPStrategy):
         super().load_optimizer_state_dict(checkpoint)
         if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
             unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
+
+
+def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

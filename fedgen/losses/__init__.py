@@ -1,5 +1,6 @@
 """The scores as training objectives."""
 
+from fedgen.losses.distributed import DistributedLoss
 from fedgen.losses.embedded import EmbeddedLoss
 from fedgen.losses.fastfid import FastFIDLoss
 from fedgen.losses.feature_loss import FeatureLoss
@@ -7,11 +8,14 @@ from fedgen.losses.gradient_cache import gradient_cache
 from fedgen.losses.image_losses import ImageLosses
 from fedgen.losses.mmd2 import MMD2Loss
 from fedgen.losses.moments import BatchMoments, EMAMoments, Moments, QueueMoments
+from fedgen.losses.one_message import OneMessageLoss
 from fedgen.losses.scaling import AdaptiveWeight, FixedWeight, Weight
+from fedgen.losses.summaries import Nystrom, PooledMoments, Sketches
 
 __all__ = [
     "AdaptiveWeight",
     "BatchMoments",
+    "DistributedLoss",
     "EMAMoments",
     "EmbeddedLoss",
     "FastFIDLoss",
@@ -20,7 +24,11 @@ __all__ = [
     "ImageLosses",
     "MMD2Loss",
     "Moments",
+    "Nystrom",
+    "OneMessageLoss",
+    "PooledMoments",
     "QueueMoments",
+    "Sketches",
     "Weight",
     "gradient_cache",
 ]

@@ -1,7 +1,7 @@
 """A score of generated images as a loss of the generator that made them, under one embedding or several."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -78,6 +78,11 @@ class EmbeddedLoss(nn.Module):
         self._totals: dict[str, Tensor] = {}
         self._steps = 0
 
+    def replace_losses(self, make: Callable[[FeatureLoss], FeatureLoss]) -> None:
+        """Puts what `make` gives for it in the place of each embedding's loss, whose references are to be set again."""
+        self.losses = nn.ModuleList(make(loss) for loss in self._feature_losses)
+        self.score = next(iter(self._feature_losses)).score
+
     # ---- the clients' side ----
 
     @property
@@ -103,6 +108,18 @@ class EmbeddedLoss(nn.Module):
             description = f"embedding the loss's references with {embedding.name}"
             features = embed(embedding, images, device=device, description=description, cache=cache)
             loss.set_references(list(features.split(counts)), self.client_weights)
+        return self
+
+    def set_public(self, images: Tensor, device: torch.device | str | None = None) -> "EmbeddedLoss":
+        """The loss itself, having heard of images that are nobody's secret: what references may be approximated on.
+
+        To be called before `set_references`, with arguments of the same kind.
+        """
+        cache = FeatureCache(self.cache) if self.cache else None
+        for loss, embedding in zip(self._feature_losses, self.embeddings):
+            assert isinstance(embedding, Embedding)
+            description = f"embedding public images with {embedding.name}"
+            loss.set_public(embed(embedding, images, device=device, description=description, cache=cache))
         return self
 
     def start_turn(self, client: int | None) -> None:

@@ -84,6 +84,12 @@ class FeatureLoss(KeepsPrecision, ABC):
         with torch.autocast(features.device.type, enabled=False):
             return self.evaluate(features)
 
+    def set_public(self, features: Tensor) -> None:
+        """Gives the loss features [n, D] of images that are nobody's secret, for those losses that have a use for them.
+
+        To be called before `set_references`.
+        """
+
     def start_turn(self, client: int | None) -> None:
         """Tells whose turn it is, for "own"; None: nobody's."""
         self.client = client

@@ -92,24 +92,48 @@ class MMD2Loss(FeatureLoss):
             ValueError: for summaries, unusable features or weights, differing D, or a client of one image under "u"
                 (without the constant it may have one).
         """
-        parts = _features_of(clients)
+        parts = features_of(clients)
         check_means(parts, self.estimator if self.constant else "v")
         counts = torch.tensor([len(part) for part in parts])
         shares = resolve_weights(weights, counts.tolist())
         if self.constant:
             self._within = self._means_within(parts, shares)
         each = (shares / counts).repeat_interleave(counts)
-        self._shares = each.to(self._device)
-        self._origin = self._shares.new_zeros(parts[0].shape[1])
+        self._keep(parts, each, each)
+        self.counts = counts.tolist()
+        return self
+
+    @torch.no_grad()
+    def set_expansion(self, points: Tensor, shares: Tensor, within: float = 0.0) -> Self:
+        """The loss itself, against sum_j shares_j k(points_j, .) in place of the references' mean kernel.
+
+        Args:
+            points: features [q, D].
+            shares: float64 [q], of either sign. Large ones cancel, and only float64 keeps the digits of that.
+            within: A, the references' mean kernel among themselves, which only the value needs.
+
+        Raises:
+            ValueError: for unusable points, or another number of shares.
+        """
+        check_features(points, "points")
+        if shares.shape != (len(points),):
+            raise ValueError(f"{len(points)} points need as many shares, got {list(shares.shape)}")
+        self._within = {None: within}
+        self._keep([points], shares.double(), torch.full_like(shares.double(), 1 / len(points)))
+        self.counts = [len(points)]
+        return self
+
+    def _keep(self, parts: list[Tensor], shares: Tensor, weights: Tensor) -> None:
+        """Keeps features [n, D] in all with shares [n], centred on their mean by the weights [n]."""
+        self._shares, weights = shares.to(self._device), weights.to(self._device)
+        self._origin = weights.new_zeros(parts[0].shape[1])
         for place, rows in _chunks(parts):
-            self._origin += self._shares[place] @ rows.to(self._origin)
-        self._references = self._origin.new_empty(len(each), len(self._origin), dtype=self.dtype)
+            self._origin += weights[place] @ rows.to(self._origin)
+        self._references = self._origin.new_empty(len(shares), len(self._origin), dtype=self.dtype)
         self._offsets = torch.empty_like(self._shares)
         for place, rows in _chunks(parts):
             self._references[place] = rows.to(self._origin) - self._origin
             self._offsets[place] = self.kernel.offsets(self._references[place], self._origin)[0]
-        self.counts = counts.tolist()
-        return self
 
     def evaluate(self, features: Tensor) -> Tensor:
         """The scalar of `forward`, with its gradient beside it where the features ask for one."""
@@ -124,13 +148,13 @@ class MMD2Loss(FeatureLoss):
     def _differentiate(self, features: Tensor, needed: bool) -> tuple[Tensor, Tensor | None]:
         """The value and, if needed, its gradient [m, D], both in the loss's dtype."""
         client = self.client if self.aggregate == "own" else None
-        real, count = self._real(client), len(features)
+        count = len(features)
         pairs = count * (count - 1) if self.estimator == "u" else count**2
         batch = (features.double() - self._origin).to(self.dtype)
         offsets, slope = self.kernel.offsets(batch, self._origin)
-        made = _Side(batch, offsets, torch.full_like(offsets, 1 / pairs))
+        made = Side(batch, offsets, torch.full_like(offsets, 1 / pairs))
         within, pull = self._sums(made, made, needed, diagonal=self.estimator == "v")
-        between, push = self._sums(made, real, needed)
+        between, push = self._between(made, client, needed)
         value = (self._within.get(client, 0.0) + within.sum() - 2 * between.mean()).to(self.dtype)
         if not needed:
             return value, None
@@ -138,9 +162,11 @@ class MMD2Loss(FeatureLoss):
         rows, mass = (2 * a.double() - (2 / count) * b for a, b in zip(pull, push))
         return value, rows.addcmul_(mass.unsqueeze(1), slope).to(self.dtype)
 
-    def _sums(
-        self, x: "_Side", y: "_Side", needed: bool, diagonal: bool = True
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _between(self, made: "Side", client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """As `_sums`, of the batch with everybody's references or one client's."""
+        return self._sums(made, self._real(client), needed)
+
+    def _sums(self, x: "Side", y: "Side", needed: bool, diagonal: bool = True) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Sums over b of v_b k(x_a, y_b) [m]; if needed, of v_b f'(u_ab) y_b [m, D] and v_b f'(u_ab) [m].
 
         Args:
@@ -166,15 +192,15 @@ class MMD2Loss(FeatureLoss):
                 rows.addmm_(slopes.to(rows.dtype), y.features[part])
         return values, (rows, mass)
 
-    def _real(self, client: int | None) -> "_Side":
+    def _real(self, client: int | None) -> "Side":
         """Everybody's references, or one client's, whose shares then sum to 1."""
         if client is None:
-            return _Side(self._references, self._offsets, self._shares)
+            return Side(self._references, self._offsets, self._shares)
         if not 0 <= client < len(self.counts):
             raise ValueError(f"client {client} has no references; set_references was given {len(self.counts)} clients")
         start, count = sum(self.counts[:client]), self.counts[client]
         mine = slice(start, start + count)
-        return _Side(self._references[mine], self._offsets[mine], torch.full_like(self._shares[mine], 1 / count))
+        return Side(self._references[mine], self._offsets[mine], torch.full_like(self._shares[mine], 1 / count))
 
     def _means_within(self, parts: list[Tensor], weights: Tensor) -> dict[int | None, float]:
         """A of the aggregate, at None, and of each client unless the aggregate is "all"."""
@@ -186,7 +212,7 @@ class MMD2Loss(FeatureLoss):
 
 
 @dataclass(frozen=True, eq=False)
-class _Side:
+class Side:
     """Images of one side: features [n, D] minus the origin, in the loss's dtype; offsets and shares float64 [n]."""
 
     features: Tensor
@@ -203,13 +229,17 @@ def _chunks(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
             start += len(rows)
 
 
-def _features_of(clients: Sequence[Tensor] | Sequence[Gaussian]) -> list[Tensor]:
-    """The clients' features, detached; ValueError for summaries."""
+def features_of(clients: Sequence[Tensor] | Sequence[Gaussian]) -> list[Tensor]:
+    """The clients' features, detached.
+
+    Raises:
+        ValueError: for summaries.
+    """
     parts: list[Tensor] = []
     for number, part in enumerate(clients):
         if not isinstance(part, Tensor):
             raise ValueError(
-                f"client {number} is a {type(part).__name__}, but MMD^2 needs every image: give features [n, D]"
+                f"client {number} is a {type(part).__name__}, but every image is needed here: give features [n, D]"
             )
         parts.append(part.detach())
     return parts

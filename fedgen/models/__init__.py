@@ -4,8 +4,10 @@ from fedgen.models.adversarial import AdversarialLoss, Hinge, NonSaturating, Was
 from fedgen.models.ddpm import DDPM
 from fedgen.models.diffusion_sampling import Sampler
 from fedgen.models.diffusion_schedule import NoiseSchedule
+from fedgen.models.distributed_fine_tuning import DistributedFineTuning, LocalSteps
 from fedgen.models.ema import EMA
 from fedgen.models.empirical import EmpiricalGenerator
+from fedgen.models.few_steps import FewStepGenerator
 from fedgen.models.fine_tuning import FineTuning
 from fedgen.models.flow import Glow
 from fedgen.models.gan import GAN
@@ -20,11 +22,14 @@ __all__ = [
     "GAN",
     "WGANGP",
     "AdversarialLoss",
+    "DistributedFineTuning",
     "EmpiricalGenerator",
+    "FewStepGenerator",
     "FineTuning",
     "Glow",
     "Hinge",
     "LoRA",
+    "LocalSteps",
     "NoiseSchedule",
     "NonSaturating",
     "RoundClock",

@@ -41,19 +41,23 @@ def read_generator(path: str | Path) -> nn.Module:
     Its attribute `optimised_on` names the embeddings that its training optimised.
 
     Args:
-        path: a .ckpt of a module whose hyperparameters describe its `generator`, as GANs do.
+        path: a .ckpt of a module whose hyperparameters describe its `generator`, as GANs do, or its `model` with one.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it is no such checkpoint, or its generator is not one of fedgen's networks.
     """
     checkpoint = read_checkpoint(path)
-    description = checkpoint.get("hyper_parameters", {}).get("generator")
+    settings, within = checkpoint.get("hyper_parameters", {}), ""
+    if isinstance(model := settings.get("model"), dict):
+        settings, within = model.get("init_args", {}), "model."
+    description = settings.get("generator")
     if not isinstance(description, dict) or "class_path" not in description:
         raise ValueError(f"{path} does not describe a generator; give a GAN's checkpoint, or the generator itself")
     generator = build(description, "generator")
     state = checkpoint["state_dict"]
-    prefix = EMA_PREFIX if any(name.startswith(EMA_PREFIX) for name in state) else PREFIX
+    averaged = any(name.startswith(within + EMA_PREFIX) for name in state)
+    prefix = within + (EMA_PREFIX if averaged else PREFIX)
     try:
         own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
         generator.load_state_dict(own)

@@ -146,7 +146,7 @@ class FineTuning(LatentGenerator):
             return
         require(bool(self.generator_losses), "FineTuning has no generator_losses, and nothing else to train on")
         with evaluating(self):
-            check_images(self.generator, None, getattr(getattr(self.trainer, "datamodule", None), "image_shape", None))
+            check_images(self.generator, None, getattr(self.data, "image_shape", None))
         self.start_losses()
         if self.latents is not None and self.label_frequencies is not None:
             draws = seeded(self.seed, "labels of fixed latents")
@@ -167,18 +167,18 @@ class FineTuning(LatentGenerator):
         shared = [loss for loss in self.generator_losses if not getattr(loss, "separate", False)]
         if shared:
             losses = ImageLosses(shared)
-            for part in losses.backward_parts(*self._draw(self.batch), self.chunk, self._note):
+            for part in losses.backward_parts(*self.draw(self.batch), self.chunk, self._note):
                 self.manual_backward(part)
         for loss in self.embedded_losses:
             if loss.separate:
-                for part in loss.backward_parts(*self._draw(loss.num_images or self.batch), None):
+                for part in loss.backward_parts(*self.draw(loss.num_images or self.batch), None):
                     self.manual_backward(part)
         optimizer.step()
 
-    def _draw(self, count: int) -> tuple[nn.Module, Tensor]:
+    def draw(self, count: int) -> tuple[nn.Module, Tensor]:
         """The generator as a function of one input an image, and a step's inputs: some of the fixed ones, or new."""
         if self.latents is None:
-            return super()._draw(count)
+            return super().draw(count)
         fixed = len(self.latents)
         positions = torch.randperm(fixed)[:count] if count < fixed else torch.arange(fixed)
         positions = positions.to(self.latents.device)
@@ -188,10 +188,6 @@ class FineTuning(LatentGenerator):
 
     def _note(self, total: Tensor) -> None:
         self.means.add({"generator_loss": total})
-
-    def on_train_epoch_end(self) -> None:
-        """Logs the round's means."""
-        self.log_means()
 
 
 def _freeze(generator: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:

@@ -141,9 +141,8 @@ class GAN(LatentGenerator):
         """
         if stage != "fit":
             return
-        data = getattr(self.trainer, "datamodule", None)
         with evaluating(self):
-            check_images(self.generator, self.critic, getattr(data, "image_shape", None))
+            check_images(self.generator, self.critic, getattr(self.data, "image_shape", None))
         self._check_roles()
         self.start_losses()
         if self.compiles:
@@ -208,7 +207,7 @@ class GAN(LatentGenerator):
             fake = generate(self.generator, self._draw_latents(len(real)), labels)
         require_shape(real, fake.shape[1:], "the generator")
         terms = self.loss.critic_loss(critic_function(self.critic, len(real), labels), real, fake)
-        self.manual_backward(terms.loss, inputs=self._start_step(optimizer))
+        self.manual_backward(terms.loss, inputs=self.start_step(optimizer))
         optimizer.step()
         self.means.add({"critic_loss": terms.loss, "critic_gap": terms.gap})
 
@@ -225,19 +224,14 @@ class GAN(LatentGenerator):
                 loss = loss if extra.separate else loss + extra(fake, adversarial.detach())
             else:
                 loss = loss + extra(fake)
-        own = self._start_step(optimizer)
+        own = self.start_step(optimizer)
         self.manual_backward(loss, inputs=own)
         for extra in separate:
-            generator, inputs = self._draw(extra.num_images or count)
+            generator, inputs = self.draw(extra.num_images or count)
             for part in extra.backward_parts(generator, inputs, adversarial.detach()):
                 self.manual_backward(part, inputs=own)
         optimizer.step()
         self.means.add({"generator_loss": loss})
-
-    def _start_step(self, optimizer: Any) -> list[Tensor]:
-        """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""
-        optimizer.zero_grad()
-        return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
     def on_round_end(self, iterations: int) -> None:
         """Lets the server train its generator, and moves the average of its weights by ema_decay ** iterations."""
@@ -257,7 +251,11 @@ class GAN(LatentGenerator):
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rates, which mean rounds."""
-        self.log_means()
+        super().on_train_epoch_end()
+        self.step_schedulers()
+
+    def step_schedulers(self) -> None:
+        """Moves the learning rates by a round."""
         schedulers: Any = self.lr_schedulers()
         for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
             scheduler.step()

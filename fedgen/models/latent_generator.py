@@ -74,6 +74,7 @@ class LatentGenerator(RoundClock):
         self.unexchanged: tuple[str, ...] = ()
         self._frozen: Collection[str] = ()  # submodules of the generator of which nothing moves
         self._optimised_before = list(getattr(generator, "optimised_on", ()))  # by what trained these weights earlier
+        self.own_data: Any = None  # in the trainer's data module's place, if another module trains this one
 
     @property
     def embedded_losses(self) -> list[EmbeddedLoss]:
@@ -86,7 +87,17 @@ class LatentGenerator(RoundClock):
         names = (name for loss in self.embedded_losses for name in loss.names)
         return list(dict.fromkeys([*self._optimised_before, *names]))
 
+    @property
+    def data(self) -> Any:
+        """What it trains on: the trainer's data module, unless it has data of its own; None if there is neither."""
+        return getattr(self.trainer, "datamodule", None) if self.own_data is None else self.own_data
+
     # ---- losses, from fit to fit and turn to turn ----
+
+    def add_loss(self, loss: EmbeddedLoss) -> None:
+        """Adds a generator loss, as if it had been given to the constructor."""
+        self.generator_losses.append(loss)
+        self.loss_modules.append(loss)
 
     def start_losses(self) -> None:
         """Gives losses without references the clients' images, and a conditional model the frequencies of their labels.
@@ -98,22 +109,26 @@ class LatentGenerator(RoundClock):
         Raises:
             ValueError: if a loss needs clients' images and the data module has no clients.
         """
-        data = getattr(self.trainer, "datamodule", None)
         if self.label_frequencies is not None:
-            self.label_frequencies.fit(data)
+            self.label_frequencies.fit(self.data)
         self.means = RoundMeans(*self.logged, *(name for names in self._loss_names for name in names.values()))
         for loss in self.embedded_losses:
-            loss.take_totals()
-            if not loss.has_references or loss in self._lent:
-                clients = getattr(data, "clients", None)
-                require(
-                    bool(clients),
-                    f"the generator loss on {', '.join(loss.names)} has no references and the data no clients to take"
-                    " them from; train on a FederatedDataModule, or call loss.set_references([images, ...]) first",
-                )
-                images = [client.train_examples.inputs for client in clients or ()]
-                loss.set_references(images, self.trainer.strategy.root_device)
-                self._lent.add(loss)
+            self.start_loss(loss)
+
+    def start_loss(self, loss: EmbeddedLoss) -> None:
+        """Gives one loss the images of the trainer's clients, unless others were set before; see `start_losses`."""
+        loss.take_totals()
+        if loss.has_references and loss not in self._lent:
+            return
+        clients = getattr(getattr(self.trainer, "datamodule", None), "clients", None)
+        require(
+            bool(clients),
+            f"the generator loss on {', '.join(loss.names)} has no references and the data no clients to take"
+            " them from; train on a FederatedDataModule, or call loss.set_references([images, ...]) first",
+        )
+        images = [client.train_examples.inputs for client in clients or ()]
+        loss.set_references(images, self.trainer.strategy.root_device)
+        self._lent.add(loss)
 
     def manual_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Lightning's, outside autocast: each gradient in the precision of its own forward pass.
@@ -157,10 +172,14 @@ class LatentGenerator(RoundClock):
         self._collect_losses()
         super().on_turn_end(completed)
 
-    def log_means(self) -> None:
-        """Logs the round's means, embedded losses' values and weights among them."""
+    def take_means(self) -> dict[str, float]:
+        """The round's means, embedded losses' values and weights among them."""
         self._collect_losses()  # of a server's steps, after the last turn
-        super().log_means()
+        return super().take_means()
+
+    def on_train_epoch_end(self) -> None:
+        """Logs the round's means."""
+        self.log_means()
 
     def on_round_end(self, iterations: int) -> None:
         """Moves the average of the generator's weights by ema_decay ** iterations.
@@ -173,7 +192,12 @@ class LatentGenerator(RoundClock):
             self.generator_ema.update(self.generator, self.ema_decay**iterations)
             refresh(self.generator_ema.network, self._frozen)
 
-    def _draw(self, count: int) -> tuple[nn.Module, Tensor]:
+    def start_step(self, optimizer: Any) -> list[Tensor]:
+        """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""
+        optimizer.zero_grad()
+        return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+    def draw(self, count: int) -> tuple[nn.Module, Tensor]:
         """The generator as a function of one input an image, and so many inputs: latents, with labels drawn to them."""
         latents, labels = self._draw_latents(count), self._draw_labels(count)
         if labels is None:

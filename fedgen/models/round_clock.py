@@ -48,10 +48,14 @@ class RoundClock(lightning.LightningModule):
     def on_round_end(self, iterations: int) -> None:
         """Called with the number of training iterations of the round (of one client); does nothing here."""
 
-    def log_means(self) -> None:
-        """Logs the means since the last call, over all processes; for `on_train_epoch_end`."""
+    def take_means(self) -> dict[str, float]:
+        """The means since the last call by name, over all processes."""
         strategy = self.trainer.strategy
-        self.log_dict(self.means.take(lambda sums: strategy.reduce(sums, reduce_op="sum"), self.device), sync_dist=True)
+        return self.means.take(lambda sums: strategy.reduce(sums, reduce_op="sum"), self.device)
+
+    def log_means(self) -> None:
+        """Logs the means since the last call; for `on_train_epoch_end`."""
+        self.log_dict(self.take_means(), sync_dist=True)
 
     def iteration(self, batch_idx: int) -> int:
         """How many iterations came before this one since training started: the client's own count under FedAvg."""

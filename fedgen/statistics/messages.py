@@ -26,9 +26,15 @@ KINDS = {  # the tensors of each kind, and how many axes they have
     "cubic": {"count": 0, "tilted": 1, "sketch": 1, "diagonal": 0},  # read by statistics.sketches
     "fourier": {"count": 0, "cosines": 1, "sines": 1},  # read by statistics.fourier
     "kid": {"count": 0, "score": 0, "within": 0},  # read by scores.federated_kid
+    "features": {"features": 2},  # questions of a server (losses.distributed), and what it reads of the answers' sum
+    "landmarks": {"landmarks": 2},
+    "sketch": {"centre": 1},
+    "moments": {},
+    "terms": {"weight": 0, "value": 0, "gradient": 2},
+    "kernel-means": {"weight": 0, "within": 0, "kernels": 1},
     "fixed-point": {},  # another kind's tensors as whole numbers; read by statistics.fixed_point
 }
-SUMMABLE = ("sums", "private-sums", "cubic", "fourier", "kid", "fixed-point")
+SUMMABLE = ("sums", "private-sums", "cubic", "fourier", "kid", "terms", "kernel-means", "fixed-point")
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -75,10 +81,19 @@ class Message:
         if self.kind != "fixed-point":  # a narrow float that others are added to would lose their digits
             object.__setattr__(self, "tensors", {name: tensor.double() for name, tensor in self.tensors.items()})
 
-    def to_bytes(self) -> bytes:
-        """The message as safetensors, its version, kind and remarks in the header."""
+    def to_bytes(self, dtype: torch.dtype | None = None) -> bytes:
+        """The message as safetensors, its version, kind and remarks in the header.
+
+        Args:
+            dtype: of floats that are sent in another precision than float64.
+        """
         header = {"fedgen": VERSION, "kind": self.kind, "meta": json.dumps(dict(self.meta), sort_keys=True)}
-        return save({name: tensor.cpu().contiguous() for name, tensor in self.tensors.items()}, metadata=header)
+        sent = {n: t.to(dtype) if dtype and t.is_floating_point() else t for n, t in self.tensors.items()}
+        return save({name: tensor.cpu().contiguous() for name, tensor in sent.items()}, metadata=header)
+
+    def scaled(self, factor: float) -> "Message":
+        """A summable message as if each image counted `factor` times: every number times it."""
+        return Message(self.kind, {name: tensor * factor for name, tensor in self.tensors.items()}, self.meta)
 
     @staticmethod
     def from_bytes(data: bytes, kind: str | None = None) -> "Message":

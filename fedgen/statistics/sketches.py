@@ -18,6 +18,7 @@ A server with the sketch of a generated set scores it against the pool itself, w
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -161,7 +162,7 @@ class CubicSketch(Sketch):
             raise ValueError(f"centre must be {self.dim} finite numbers, got shape {tuple(self.centre.shape)}")
 
     def _sums(self, features: Tensor) -> dict[str, Tensor]:
-        signs, centre = self._signs(), self._centre()
+        centre = self._centre()
         sketch = torch.zeros(self.number, dtype=torch.float64)
         tilted = torch.zeros(self.dim, self.dim, dtype=torch.float64) if self.centre is not None else None
         diagonal = 0.0
@@ -172,7 +173,7 @@ class CubicSketch(Sketch):
             if tilted is not None:
                 tilted.addmm_(images.T, images * (images @ centre).unsqueeze(1))
             for start in range(0, self.number, SKETCHES):
-                block = signs[start : start + SKETCHES]
+                block = self._signs[start : start + SKETCHES]
                 products = (images @ block.double().view(-1, self.dim).T).view(len(images), -1, 3)
                 sketch[start : start + SKETCHES] += products.prod(2).sum(0)
         return {
@@ -219,6 +220,42 @@ class CubicSketch(Sketch):
         made = {**self.meta(), "number": str(self.number)}
         return KernelMoments(count, h, (roots[0], roots[1], roots[2]), matrices, sketch, diagonal, made)
 
+    def mean_kernels(self, features: Tensor, moments: KernelMoments) -> tuple[Tensor, Tensor]:
+        """E k(y, x) over a set's images x, of each y [m, D], and its gradient in y: float64 [m] and [m, D].
+
+        Args:
+            features: floating, on the CPU.
+            moments: of the set, as this sketch read them.
+
+        Raises:
+            ValueError: if another sketch read them.
+        """
+        check_alike({**self.meta(), "number": str(self.number)}, moments.made)
+        centre, root = self._centre(), self.dim**0.5
+        z = (features.double() - centre) / root
+        h = ((1 + centre.square().sum() / self.dim) / 2 + z @ centre / root).unsqueeze(1)
+        (h1, h2, h3), (v0, v1, v2), (first, second) = moments.h, moments.vectors, moments.matrices
+        a, b, c = (z @ torch.stack([v0, v1, v2], 1)).split(1, dim=1)  # E t, E h t and E h^2 t
+        along, tilted = z @ first, z @ second
+        d, e = (z * along).sum(1, keepdim=True), (z * tilted).sum(1, keepdim=True)  # E t^2 and E h t^2
+        cubes, slopes = self._cubes(z, moments.sketch)
+        values = h**3 + h3 + 3 * (h1 * h**2 + h2 * h + a * h**2 + 2 * b * h + c + d * h + e)
+        in_h = 3 * h**2 + 6 * (h1 + a) * h + 3 * h2 + 6 * b + 3 * d
+        in_z = 3 * (h**2 * v0 + 2 * h * v1 + v2) + 6 * (h * along + tilted) + slopes
+        return values.squeeze(1) + cubes, in_h * centre / self.dim + in_z / root
+
+    def _cubes(self, z: Tensor, sketch: Tensor) -> tuple[Tensor, Tensor]:
+        """The estimate of E t^3 for each z [m, D], and its gradient in z."""
+        values, slopes = z.new_zeros(len(z)), torch.zeros_like(z)
+        for start in range(0, self.number, SKETCHES):
+            block = self._signs[start : start + SKETCHES].double()
+            a, b, c = (z @ block.reshape(-1, self.dim).T).view(len(z), -1, 3).unbind(2)
+            shares = sketch[start : start + SKETCHES] / self.number
+            values += (a * b * c) @ shares
+            others = torch.stack([b * c, a * c, a * b], 2) * shares.unsqueeze(1)
+            slopes += others.view(len(z), -1) @ block.reshape(-1, self.dim)
+        return values, slopes
+
     def meta(self) -> dict[str, str]:
         centre = "0" if self.centre is None else hash_tensors([("centre", self.centre.double())])
         return {"seed": str(self.seed), "centre": centre, "dim": str(self.dim)}
@@ -226,6 +263,7 @@ class CubicSketch(Sketch):
     def _centre(self) -> Tensor:
         return torch.zeros(self.dim, dtype=torch.float64) if self.centre is None else self.centre.double().cpu()
 
+    @cached_property
     def _signs(self) -> Tensor:
         """Random signs int8 [q, 3, D]."""
         draws = generator(self.seed, "cubic sketch", self.dim)

@@ -39,9 +39,9 @@ class Served(L.LightningModule):
         return torch.optim.Adam(self.a.parameters(), lr=0.01), torch.optim.Adam(self.b.parameters(), lr=0.01)
 
 
-def run(rounds, ckpt_path=None, **options):
+def run(rounds, ckpt_path=None, kind=Served, **options):
     torch.manual_seed(0)
-    module = Served()
+    module = kind()
     trainer = make_trainer(FedAvgStrategy(3, seed=5, **options), rounds)
     trainer.fit(module, make_data(), ckpt_path=ckpt_path)
     return module, trainer
@@ -70,6 +70,28 @@ def test_a_resumed_server_goes_on_to_the_bit(mode, tmp_path):
     whole, _ = run(4, optimizer_state=mode)
     run(2, optimizer_state=mode)[1].save_checkpoint(tmp_path / "half.ckpt")
     resumed, _ = run(4, tmp_path / "half.ckpt", optimizer_state=mode)
+    assert same(weights(resumed), weights(whole))
+
+
+class Shared(Served):
+    """Clients train `a`; so does the server, with an Adam of its own."""
+
+    server_optimizers = (1,)
+
+    def on_round_end(self, iterations):
+        self.step(self.optimizers()[1], self.a(torch.randn(4, 3)))
+
+    def configure_optimizers(self):
+        return tuple(torch.optim.Adam(self.a.parameters(), lr=0.01) for _ in range(2))
+
+
+@pytest.mark.parametrize("mode", ["reset", "keep", "average"])
+def test_a_server_may_train_what_travels_with_an_optimizer_that_the_module_names(mode, tmp_path):
+    whole, trainer = run(4, optimizer_state=mode, kind=Shared)
+    run(2, optimizer_state=mode, kind=Shared)[1].save_checkpoint(tmp_path / "half.ckpt")
+    resumed, again = run(4, tmp_path / "half.ckpt", optimizer_state=mode, kind=Shared)
+    for each in (trainer, again):
+        assert [int(state["step"]) for state in each.optimizers[1].state.values()] == [4, 4]
     assert same(weights(resumed), weights(whole))
 
 

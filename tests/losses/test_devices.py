@@ -3,7 +3,18 @@
 import pytest
 import torch
 
-from fedgen.losses import BatchMoments, EMAMoments, EmbeddedLoss, FastFIDLoss, MMD2Loss, QueueMoments
+from fedgen.losses import (
+    BatchMoments,
+    DistributedLoss,
+    EMAMoments,
+    EmbeddedLoss,
+    FastFIDLoss,
+    MMD2Loss,
+    Nystrom,
+    OneMessageLoss,
+    QueueMoments,
+    Sketches,
+)
 from tests.losses.simple import two_numbers
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -14,11 +25,19 @@ LOSSES = {
     "fid-refreshed": lambda dtype: FastFIDLoss(QueueMoments(50), refresh_every=2, dtype=dtype),
     "fid-avg": lambda dtype: FastFIDLoss(aggregate="avg", dtype=dtype),
     "mmd2": lambda dtype: MMD2Loss(dtype=dtype),
+    "mmd2-asked": lambda dtype: DistributedLoss(MMD2Loss(dtype=dtype)),
+    "mmd2-sketched": lambda _: OneMessageLoss(summary=Sketches(20)),
+    "mmd2-landmarks": lambda _: with_public(OneMessageLoss(summary=Nystrom(20))),
 }
 
 
 def features(count, seed):
     return torch.randn(count, 6, generator=torch.Generator().manual_seed(seed)) + 0.1 * seed
+
+
+def with_public(loss):
+    loss.set_public(features(20, 5))
+    return loss
 
 
 def value_and_gradient(name, dtype, device="cpu", inputs=torch.float32, context=None):

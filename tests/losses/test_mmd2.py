@@ -305,6 +305,23 @@ def test_clients_of_one_image_do_without_the_constant_or_under_v() -> None:
     assert loss(BATCH[:1]).item() == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("kernel", [PolynomialKernel(), RBFKernel(1.5)], ids=repr)
+def test_an_expansion_of_points_with_shares_of_either_sign_stands_in_for_references(kernel: Kernel) -> None:
+    points, shares = draw(5, 8), torch.tensor([0.5, -2.0, 1.0, 0.1, 3.0], dtype=torch.float64)
+    loss = MMD2Loss(kernel).set_expansion(points, shares, within=4.0)
+    features = BATCH.clone().requires_grad_()
+    matrix = plain_kernel(kernel, features, features)
+    within = (matrix.sum() - matrix.diagonal().sum()) / (9 * 8)
+    expected = 4.0 + within - 2 * (plain_kernel(kernel, features, points).mean(0) * shares).sum()
+    assert loss(BATCH).item() == pytest.approx(expected.item(), rel=1e-12)
+    torch.testing.assert_close(gradient_of(loss, BATCH), torch.autograd.grad(expected, features)[0])
+    even = MMD2Loss(kernel, constant=False).set_expansion(points, torch.full((5,), 0.2, dtype=torch.float64))
+    same = MMD2Loss(kernel, constant=False).set_references([points])
+    torch.testing.assert_close(even(BATCH), same(BATCH), rtol=1e-12, atol=1e-13)
+    with pytest.raises(ValueError, match="5 points need as many shares"):
+        loss.set_expansion(points, shares[:2])
+
+
 def test_unusable_input_is_refused_with_a_remedy() -> None:
     with pytest.raises(ValueError, match=r"client 1 is a Gaussian.*every image"):
         MMD2Loss().set_references([CLIENTS[0], summarize(CLIENTS[1])])

@@ -43,6 +43,22 @@ def test_summable_messages_add_to_the_message_of_the_union() -> None:
     assert total.tensors["outer"].shape == (10,)
 
 
+def test_a_scaled_message_counts_images_so_many_times() -> None:
+    sums = gaussian_to_sums(summarize(client(5)), embedding="a")
+    assert_equal(gaussian_from_message(sums.scaled(3.0)), gaussian_from_message(add(sums, sums, sums)))
+    assert sums.scaled(3.0).meta == sums.meta
+
+
+def test_a_message_may_travel_in_single_precision() -> None:
+    sums = gaussian_to_sums(summarize(client(5)))
+    numbers = 1 + 4 + 10
+    double, single = sums.to_bytes(), sums.to_bytes(torch.float32)
+    assert [len(d) - 8 - int.from_bytes(d[:8], "little") for d in (double, single)] == [8 * numbers, 4 * numbers]
+    arrived = Message.from_bytes(single)
+    assert arrived.tensors["sum"].dtype == torch.float64
+    assert torch.equal(arrived.tensors["sum"], sums.tensors["sum"].float().double())
+
+
 def test_messages_that_differ_do_not_add() -> None:
     sums = gaussian_to_sums(summarize(client(5)), embedding="a")
     with pytest.raises(MessageError, match="made differently"):

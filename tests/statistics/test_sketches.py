@@ -59,6 +59,22 @@ def test_all_but_the_third_moments_is_exact_around_any_centre(centre) -> None:
         assert found.value == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize("centre", [None, torch.cat(CLIENTS).mean(0)])
+def test_each_images_mean_kernel_is_that_of_a_set_of_one_with_its_gradient(centre) -> None:
+    sketch, moments, points = CubicSketch(DIM, 400, 0, centre), sketched(centre), client(7, 4)
+    values, gradient = sketch.mean_kernels(points, moments)
+    for point, value in zip(points, values):
+        alone = sketched(centre, clients=[point.unsqueeze(0)])
+        assert float(value) == pytest.approx(moments.mean_kernel(alone).value, rel=1e-11)
+    step = 1e-6
+    for axis in range(DIM):
+        ahead, behind = (points + sign * step * torch.eye(DIM, dtype=torch.float64)[axis] for sign in (1, -1))
+        slope = (sketch.mean_kernels(ahead, moments)[0] - sketch.mean_kernels(behind, moments)[0]) / (2 * step)
+        torch.testing.assert_close(gradient[:, axis], slope, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="moments of different sketches do not compare"):
+        replace(sketch, seed=1).mean_kernels(points, moments)
+
+
 @pytest.mark.parametrize("estimator", ["u", "v"])
 def test_the_error_over_seeds_is_the_stated_one_and_the_mean_is_right(estimator) -> None:
     pooled = torch.cat(CLIENTS)

@@ -187,10 +187,14 @@ class StyleGAN2(LatentGenerator):
             half: whether weights are rounded to float16, for half the size.
             record: what else to say of the weights, plain types.
         """
+        self.as_file(record).write(path, half)
+
+    def as_file(self, record: Mapping[str, Any] | None = None) -> NetworkFile:
+        """Generator, its average and critic (themselves, no copies), with the settings of their training."""
         kept = {k: v for k, v in self._settings().items() if k not in ("generator", "critic", "compile", "micro_batch")}
         average = self.averaged
         assert isinstance(average, StyleGAN2Generator)
-        NetworkFile(self.generator, average, self.critic, kept, dict(record or {})).write(path, half)
+        return NetworkFile(self.generator, average, self.critic, kept, dict(record or {}))
 
     # ---- before training ----
 
@@ -219,10 +223,9 @@ class StyleGAN2(LatentGenerator):
         """
         if stage != "fit":
             return
-        data = getattr(self.trainer, "datamodule", None)
         with evaluating(self):
-            check_images(self.generator, self.critic, getattr(data, "image_shape", None))
-        self._check_batches(data)
+            check_images(self.generator, self.critic, getattr(self.data, "image_shape", None))
+        self._check_batches(self.data)
         self.start_losses()
         if self.compiles:
             self._compiled = {
@@ -287,7 +290,7 @@ class StyleGAN2(LatentGenerator):
             self.means.add({"real_signs": r, "augment_p": self.augment.p})
 
     def _generator_step(self, optimizer: Any, count: int) -> None:
-        own = self._start_step(optimizer)
+        own = self.start_step(optimizer)
         for n in self._micro_sizes(count):
             labels = self._draw_labels(n)
             fake = self._synthesize(draw_styles(self.generator, n, labels, self.style_mixing))
@@ -302,13 +305,13 @@ class StyleGAN2(LatentGenerator):
             self.means.add({"generator_loss": loss})
         for extra in self.embedded_losses:
             if extra.separate:
-                generator, inputs = self._draw(extra.num_images or count)
+                generator, inputs = self.draw(extra.num_images or count)
                 for part in extra.backward_parts(generator, inputs, adversarial.detach()):
                     self.manual_backward(part, inputs=own)
         self._end_step(optimizer, own)
 
     def _path_step(self, optimizer: Any, count: int) -> None:
-        own = self._start_step(optimizer)
+        own = self.start_step(optimizer)
         for n in self._micro_sizes(count):
             share = max(n // PATH_SHARE, 1)
             styles = draw_styles(self.generator, share, self._draw_labels(share), self.style_mixing)
@@ -321,7 +324,7 @@ class StyleGAN2(LatentGenerator):
         self._end_step(optimizer, own)
 
     def _critic_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
-        own = self._start_step(optimizer)
+        own = self.start_step(optimizer)
         for images, given in self._micro_batches(real, labels):
             drawn = self._draw_labels(len(images))
             with torch.no_grad():
@@ -336,7 +339,7 @@ class StyleGAN2(LatentGenerator):
         self._end_step(optimizer, own)
 
     def _r1_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
-        own = self._start_step(optimizer)
+        own = self.start_step(optimizer)
         for images, given in self._micro_batches(real, labels):
             points = images.detach().requires_grad_()
             logits = self.critic(self._augmented(points), given)
@@ -364,11 +367,6 @@ class StyleGAN2(LatentGenerator):
         if self.augment is not None:
             self.augment.observe(logits)
 
-    def _start_step(self, optimizer: Any) -> list[Tensor]:
-        """The parameters that train, their gradients cleared; passed on as the only ones that gradients reach."""
-        optimizer.zero_grad()
-        return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-
     def _end_step(self, optimizer: Any, own: list[Tensor]) -> None:
         """A step by gradients without NaN and infinity, as published; a gradient scaler has its own way with those."""
         if getattr(self.trainer.precision_plugin, "scaler", None) is None:
@@ -388,10 +386,10 @@ class StyleGAN2(LatentGenerator):
         assert self.generator_ema is not None
         self.generator_ema.update(self.generator, decay)
 
-    def on_train_epoch_end(self) -> None:
-        """Logs the round's means, and the clock."""
+    def take_means(self) -> dict[str, float]:
+        """The round's means, and the clock."""
         self.means.add({"kimg": self.clock.images / 1000})
-        self.log_means()
+        return super().take_means()
 
     # ---- after training ----
 
