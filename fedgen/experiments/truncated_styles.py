@@ -109,8 +109,8 @@ def read_styles(path: Path, device: str) -> TruncatedStyles:
     """
     if not path.is_file():
         raise FileNotFoundError(
-            f"no file {path}; to make one, run `fedgen fit --config {RECIPE}` and then, in Python,"
-            ' `StyleGAN2.load_from_checkpoint("checkpoints/.../last.ckpt").to_file(...)`; or give another by --network,'
+            f"no file {path}; to make one, run `fedgen fit --config {RECIPE}` and then `fedgen convert"
+            f" checkpoints/{Path(RECIPE).stem}/last.ckpt {path}`; or give another by --network,"
             " e.g. a published one: `fedgen convert ffhq.pkl ffhq.safetensors`"
         )
     file = NetworkFile.read(path)

@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedgen.files import atomic_write
+from fedgen.models.networks.network import Network
 from fedgen.models.require import require
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
@@ -109,18 +110,6 @@ class NetworkFile:
         return found
 
 
-def load_weights(network: nn.Module, state: Mapping[str, Tensor], owner: str) -> None:
-    """Copies tensors into a network, all of them and no others.
-
-    Raises:
-        ValueError: if names or shapes differ, or a tensor is not finite; naming the first.
-    """
-    _check_fit(network, state, owner)
-    with torch.no_grad():
-        for key, value in network.state_dict().items():
-            value.copy_(state[key])
-
-
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """In words, where two networks' settings differ in what their weights mean; "" where nowhere."""
     keys = [key for key in ours if key not in _FREE and theirs.get(key) != ours[key]]
@@ -146,21 +135,22 @@ def take_weights(
     if source is None:
         raise ValueError(f"{path} has no generator")
     if generator is None:
-        generator = type(source)(**source.settings)
-    _fill(generator, source, path, "generator")
+        generator = source
+    else:
+        _fill(generator, source, path, "generator")
     if critic is None:
         require(file.critic is not None, f"{path} has no critic, which training needs: give one beside it")
         critic = file.critic
     elif file.critic is not None:
         _fill(critic, file.critic, path, "critic")
     assert critic is not None
-    return generator, critic.train(), file.generator_ema
+    return generator.train(), critic.train(), file.generator_ema
 
 
-def _fill(network: nn.Module, source: nn.Module, path: str | Path, name: str) -> None:
-    differs = difference(source.settings, network.settings)  # type: ignore[arg-type]
+def _fill(network: Network, source: Network, path: str | Path, name: str) -> None:
+    differs = difference(source.settings, network.settings)
     require(not differs, f"{path}: its {name} has other settings than the one that is to take its weights: {differs}")
-    load_weights(network, source.state_dict(), f"{path}: its {name}")
+    network.load_state_dict(source.state_dict())
 
 
 def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
@@ -198,7 +188,7 @@ def build_network(kind: type[nn.Module], arguments: Any, state: Mapping[str, Ten
         raise ValueError(f"{owner} cannot be built from its settings: {error}") from error
     _check_fit(planned, state, owner)
     network = kind(**arguments)
-    load_weights(network, state, owner)
+    network.load_state_dict(state)
     return network
 
 

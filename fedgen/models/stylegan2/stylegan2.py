@@ -14,13 +14,13 @@ from fedgen.models.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.require import require
-from fedgen.models.sampling import evaluating
+from fedgen.models.sampling import evaluating, require_batch_size
 from fedgen.models.stylegan2.ada import AdaptiveAugment
 from fedgen.models.stylegan2.clocks import TrainingClock, ema_decay, ema_decay_over
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
-from fedgen.models.stylegan2.network_file import NetworkFile, load_weights, take_weights
+from fedgen.models.stylegan2.network_file import NetworkFile, take_weights
 from fedgen.models.stylegan2.penalties import path_lengths, r1_penalty
 
 PATH_DECAY = 0.01  # of the running mean of path lengths, an update
@@ -137,7 +137,7 @@ class StyleGAN2(LatentGenerator):
         self.augment: AdaptiveAugment | None = build(augment, "augment", AdaptiveAugment, "augmentation")
         self.generator_ema = EMA(self.generator)
         if average is not None:
-            load_weights(self.generator_ema.network, average.state_dict(), f"{weights}: its generator_ema")
+            self.generator_ema.network.load_state_dict(average.state_dict())
         self.clock = TrainingClock()
         self.r1_gamma, self.path_weight, self.style_mixing = r1_gamma, path_weight, style_mixing
         self.lr, self.critic_lr, self.betas = lr, critic_lr, (float(betas[0]), float(betas[1]))
@@ -435,7 +435,7 @@ class StyleGAN2(LatentGenerator):
         Raises:
             ValueError: for labels that cannot be, or for fewer than one image.
         """
-        require(batch_size >= 1, f"batch_size={batch_size}: the network gets at least one image at a time")
+        require_batch_size(batch_size)
         latents, labels = self.latents_and_labels(num_images, generator, labels)
         chosen = self._sampling | {k: v for k, v in (("truncation", truncation), ("noise", noise)) if v is not None}
         network = self.averaged
