@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedgen.models.stylegan2.bilinear import conv2d, conv_transpose2d
 from fedgen.models.stylegan2.filters import downsample2d, upfirdn2d, upsample2d
 
 
@@ -49,19 +50,19 @@ def convolve(
         weight = weight.flip([2, 3])
     if down == 2 and taps is not None:
         if kernel == 1:
-            return F.conv2d(downsample2d(x, taps), weight, bias)
+            return conv2d(downsample2d(x, taps), weight, bias)
         pad = kernel // 2
         wide, high = taps.shape[-1], taps.shape[0]
         around = [pad + (wide - 1) // 2, pad + (wide - 2) // 2, pad + (high - 1) // 2, pad + (high - 2) // 2]
-        return F.conv2d(upfirdn2d(x, taps, padding=around), weight, bias, stride=2)
-    return F.conv2d(x, weight, bias, padding=kernel // 2)
+        return conv2d(upfirdn2d(x, taps, padding=around), weight, bias, stride=2)
+    return conv2d(x, weight, bias, padding=kernel // 2)
 
 
 def _convolve_up(x: Tensor, weight: Tensor, taps: Tensor | None, flip: bool, bias: Tensor | None) -> Tensor:
     assert taps is not None
     kernel = weight.shape[-1]
     if kernel == 1:
-        return upsample2d(F.conv2d(x, weight, bias), taps)
+        return upsample2d(conv2d(x, weight, bias), taps)
     if flip:
         weight = weight.flip([2, 3])  # a transposed convolution rotates the kernel once more
     pad = kernel // 2
@@ -73,7 +74,7 @@ def _convolve_up(x: Tensor, weight: Tensor, taps: Tensor | None, flip: bool, bia
         pad + (high - 2) // 2 - (kernel - 2),
     ]
     inner = max(min(-side for side in around), 0)  # what the filter would crop need not be computed
-    x = F.conv_transpose2d(x, weight.transpose(0, 1), stride=2, padding=inner)
+    x = conv_transpose2d(x, weight.transpose(0, 1), stride=2, padding=inner)
     x = upfirdn2d(x, taps, padding=[side + inner for side in around], gain=4)
     return x if bias is None else x + bias[:, None, None]
 
