@@ -42,6 +42,10 @@ EXPERIMENTS = {
         "fedgen.experiments.truncation:truncation",
         "a StyleGAN2 at rising truncation over clients of little, each around a style of its own",
     ),
+    "mmd2-finetune": (
+        "fedgen.experiments.mmd2_finetune:mmd2_finetune",
+        "a StyleGAN2 fine-tuned by MMD^2 to twelve clients who keep their images, in three forms",
+    ),
     "manifold-metrics": (
         "fedgen.experiments.manifold_metrics:manifold_metrics",
         "precision, recall, density and coverage in both aggregates over clients of little variance",

@@ -25,6 +25,7 @@ from fedgen.seeds import resolve, seed_all
 
 Form = Literal["exact", "local", "message"]
 FORMS = ("exact", "local", "message")
+TRAFFIC = "traffic"  # the key of what was sent; older checkpoints have none
 PUBLIC = 10_000  # of the server's images, at most, that references are approximated on
 
 
@@ -81,7 +82,7 @@ class DistributedFineTuning(RoundClock):
 
     Batches of the server and latents follow from (seed, round). At a round's end the game's means are logged, what the
     objective measured ("kid_loss/<embedding>", "kid_loss/weight"), and what was sent in the round, over all clients:
-    `megabytes_down` and `megabytes_up`; `traffic` has the bytes since fitting started.
+    `megabytes_down` and `megabytes_up`; `traffic` has the bytes of the whole training, resumed or not.
 
     `load_from_checkpoint(path).sample(16)` needs nothing else; to train on, pass objective and data again.
 
@@ -179,7 +180,7 @@ class DistributedFineTuning(RoundClock):
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent since fitting started, over all clients."""
+        """What was sent in the whole training, over all clients; a checkpoint has what was sent before it."""
         asked = [getattr(loss, "traffic", Traffic()) for o in self._objectives for loss in o.losses]
         return Traffic(*(sum(getattr(each, k) for each in [*asked, self._sent]) for k in ("down", "up", "questions")))
 
@@ -360,15 +361,18 @@ class DistributedFineTuning(RoundClock):
         return list(dict.fromkeys([*self.model.optimised_on, *own]))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what was optimised."""
+        """Adds what was optimised, and what was sent."""
         checkpoint[OPTIMISED_ON] = self.optimised_on
+        checkpoint[TRAFFIC] = asdict(self.traffic)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Takes what was optimised, and leaves out the saved state of an objective that this module was built without.
+        """Takes what was optimised and sent, and leaves out the saved state of an objective that this module has not.
 
         What other losses of the model remembered belongs to a model that is given with them.
         """
         self.model.on_load_checkpoint(checkpoint)
+        # clients that were asked in this process, when it set up, are counted by the losses
+        self._sent, self._logged = (Traffic(**checkpoint.get(TRAFFIC, {})) for _ in range(2))
         if not self._objectives:
             own = ("local_losses.", *(() if self.model.generator_losses else ("model.loss_modules.",)))
             state = checkpoint["state_dict"]
