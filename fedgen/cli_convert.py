@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedgen.files import in_bytes, require_writable
+from fedgen.flags import with_flags
 from fedgen.models.stylegan2.convert import read_official_networks, read_trained_networks
 
 
@@ -43,5 +44,6 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
 
 def convert(arguments: Sequence[str]) -> int:
     """`fedgen convert SOURCE TARGET`."""
-    auto_cli(convert_networks, args=list(arguments), as_positional=True, prog="fedgen convert")
+    given = with_flags(convert_networks, arguments)
+    auto_cli(convert_networks, args=given, as_positional=True, prog="fedgen convert")
     return 0

@@ -189,7 +189,9 @@ def drift_line(drift: Mapping[str, Sequence[float]]) -> str:
     """What form (b) is off from (a), by local steps."""
     steps = len(next(iter(drift.values())))
     lines = [f"drift of (b) from (a) after 1 to {steps} local steps of SGD, as a share of the way:"]
-    lines += [f"  rate {lr}: " + ", ".join(f"{value:.2g}" for value in values) for lr, values in drift.items()]
+    for move, values in drift.items():
+        shown = ", ".join(f"{value:.2g}" for value in values)
+        lines.append(f"  a first step of {move} of the weights' norm: {shown}")
     return "\n".join(lines)
 
 

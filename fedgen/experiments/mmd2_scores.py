@@ -34,8 +34,8 @@ TITLES = {
 HIGHER = (RECALL, COVERAGE)  # of these more is better
 SERVER = 10_000  # of the server's images, at most, in FID to them
 SIZES = (Sketches(250), Sketches(1000), Sketches(4000), Nystrom(128), Nystrom(512), Nystrom(2048))
-RATES = (0.01, 0.1, 1.0)  # of SGD, in the drift
-STEPS = 8  # of it
+MOVES = (1e-7, 1e-6, 1e-5)  # how far a first step of SGD goes, as a share of the norm of the weights, in the drift
+STEPS = 8  # of SGD
 
 Scored = Mapping[str, Mapping[str, float]]
 """embedding -> score -> value"""
@@ -126,7 +126,7 @@ class _Still(nn.Module):
 def drifts(
     styles: TruncatedStyles, data: FederatedDataModule, embedding: Embedding, batch: int, seed: int
 ) -> dict[str, list[float]]:
-    """`local_drift` after 1, 2, ... steps from the network, in float32, by learning rate of SGD.
+    """`local_drift` after 1, 2, ... steps from the network, in float32, by how far the first step goes.
 
     Args:
         styles: the network.
@@ -137,8 +137,17 @@ def drifts(
     """
     exact = StyleGAN2Generator(**(styles.network.settings | {"half_resolutions": 0}))
     exact.load_state_dict(styles.network.state_dict())
+    still = _Still(exact.train())
     parts = [data.examples.inputs[client.train] for client in data.clients]
     objective = EmbeddedLoss(MMD2Loss(aggregate="own"), [embedding]).set_references(parts)
     latents = styles.latents(STEPS * batch, generator(seed, "drift")).view(STEPS, batch, -1)
+    objective.start_turn(None)
+    weights = [parameter for parameter in still.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(objective(still(latents[0])), weights, allow_unused=True)
+    unit = _norm(weights) / _norm([gradient for gradient in gradients if gradient is not None])
     sizes = [float(len(part)) for part in parts]
-    return {f"{lr:g}": local_drift(_Still(exact), objective, sizes, latents, lr) for lr in RATES}
+    return {f"{move:g}": local_drift(still, objective, sizes, latents, move * unit) for move in MOVES}
+
+
+def _norm(tensors: Sequence[Tensor]) -> float:
+    return float(torch.stack([tensor.detach().norm() for tensor in tensors]).norm())

@@ -8,12 +8,13 @@ import pytest
 from fedgen.__main__ import main
 from fedgen.experiments import EXPERIMENTS
 from fedgen.experiments.class_federation import ClassChoice
-from fedgen.experiments.command import reproduce, with_flags
+from fedgen.experiments.command import reproduce
 from fedgen.experiments.neighbourhoods import Choice
 from fedgen.experiments.trained_choice import TrainedChoice
 from fedgen.experiments.truncation_choice import TruncationChoice
 from fedgen.experiments.variance_limited import variance_limited
 from fedgen.experiments.wasserstein import wasserstein
+from fedgen.flags import with_flags
 
 
 def test_help_lists_every_experiment_with_a_line(capsys):

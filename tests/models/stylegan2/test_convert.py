@@ -110,7 +110,9 @@ def test_a_runs_checkpoint_becomes_a_file(tmp_path, capsys):
     )
     trainer.strategy.connect(module)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
-    assert main(["convert", str(tmp_path / "last.ckpt"), str(tmp_path / "a.safetensors"), "--half=true"]) == 0
+    assert main(["convert", str(tmp_path / "last.ckpt"), str(tmp_path / "a.safetensors"), "--half"]) == 0
+    again = ["convert", str(tmp_path / "last.ckpt"), str(tmp_path / "a.safetensors"), "--overwrite", "--half", "true"]
+    assert main(again) == 0
     assert "a.safetensors" in capsys.readouterr().out.replace("\n", "")
     file = NetworkFile.read(tmp_path / "a.safetensors")
     assert file.record == {"source": "last.ckpt", "rounds": 1, "kimg": 1.5}
