@@ -1,13 +1,14 @@
 """FIR filtering of images between resolutions: upsample, pad, filter, downsample, all by depthwise convolutions.
 
 Formulas: Karras et al. 2020 (arXiv 1912.04958) and 2020 (StyleGAN2-ADA, arXiv 2006.06676), appendices B. Everything
-here is differentiable twice, keeps the memory format of maps (not of images) and filters in the input's precision. In
+here is differentiable twice, keeps the memory format of maps (not of images) and gives the input's precision. In
 channels_last a depthwise 4 x 4 filter costs a few per cent of the convolution beside it, which no separable or sliced
-form beats on a CPU; filters of many taps stay one-dimensional and are applied along one axis after the other.
+form beats on a CPU, and upsampling is a transposed one, which is spared the zeros; filters of many taps stay
+one-dimensional and are applied along one axis after the other.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,19 +93,11 @@ class _Plan:
         return x.shape[2] * self.up[1] + y0 + y1, x.shape[3] * self.up[0] + x0 + x1
 
     def run(self, x: Tensor, kernel: Tensor) -> Tensor:
-        n, channels, height, width = x.shape
-        up_x, up_y = self.up
-        if self.up != (1, 1):
-            x = F.pad(x.reshape(n, channels, height, 1, width, 1), [0, up_x - 1, 0, 0, 0, up_y - 1])
-            x = x.reshape(n, channels, height * up_y, width * up_x)
-        x0, x1, y0, y1 = self.padding
-        around = (y0, x0)  # the convolution pads by itself, without a copy, what is the same on both sides
-        if (x0, y0) != (x1, y1) or min(around) < 0:
-            x, around = F.pad(x, list(self.padding)), (0, 0)
+        (up_x, up_y), (down_x, down_y), (x0, x1, y0, y1) = self.up, self.down, self.padding
         if kernel.ndim == 2:
-            return _depthwise(x, kernel, self.down[::-1], around)
-        x = _depthwise(x, kernel[None, :], (1, self.down[0]), (0, around[1]))
-        return _depthwise(x, kernel[:, None], (self.down[1], 1), (around[0], 0))
+            return _resample(x, kernel, (up_y, up_x), (down_y, down_x), (y0, y1, x0, x1))
+        x = _resample(x, kernel[None, :], (1, up_x), (1, down_x), (0, 0, x0, x1))
+        return _resample(x, kernel[:, None], (up_y, 1), (down_y, 1), (y0, y1, 0, 0))
 
     def transposed(self, x: Tensor, y: Tensor, kernel: Tensor) -> "_Plan":
         """What, with the rotated kernel, takes gradients of results y to those of images x."""
@@ -171,14 +164,43 @@ def _around(taps: Tensor, padding: Pair, up: int, down: int) -> list[int]:
     ]
 
 
-def _depthwise(x: Tensor, kernel: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
+def _resample(
+    x: Tensor, kernel: Tensor, up: tuple[int, int], down: tuple[int, int], padding: tuple[int, int, int, int]
+) -> Tensor:
+    """Maps with zeros inserted, padded by (top, bottom, left, right), correlated with [n, m], every so-manieth kept."""
+    n, channels, height, width = x.shape
+    top, bottom, left, right = padding
     if kernel.numel() == 1:
-        return F.pad(x, [padding[1]] * 2 + [padding[0]] * 2)[:, :, :: stride[0], :: stride[1]] * kernel
+        x = F.pad(x.reshape(n, channels, height, 1, width, 1), [0, up[1] - 1, 0, 0, 0, up[0] - 1])
+        x = F.pad(x.reshape(n, channels, height * up[0], width * up[1]), [left, right, top, bottom])
+        return x[:, :, :: down[0], :: down[1]] * kernel
+    if up != (1, 1):
+        return _spread(x, kernel, up, padding)[:, :, :: down[0], :: down[1]]
+    around = (top, left)  # the convolution pads by itself, without a copy, what is the same on both sides
+    if around != (bottom, right) or min(around) < 0:
+        x, around = F.pad(x, [left, right, top, bottom]), (0, 0)
+    return _depthwise(F.conv2d, x, kernel, stride=down, padding=around)
+
+
+def _spread(x: Tensor, kernel: Tensor, up: tuple[int, int], padding: tuple[int, int, int, int]) -> Tensor:
+    """The same without dropping samples: each is spread by the kernel, and no inserted zero is ever multiplied."""
+    starts = [kernel.shape[axis] - 1 - padding[2 * axis] for axis in (0, 1)]  # of what is kept of all that is spread
+    ends = [kernel.shape[axis] - up[axis] - padding[2 * axis + 1] for axis in (0, 1)]
+    inner = [max(min(start, end), 0) for start, end in zip(starts, ends)]  # which need not be computed
+    # CPUs have no fast routine for it in half precision
+    wide = x.float() if x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16) else x
+    kernel = kernel.flip([0, 1]).to(wide)
+    spread = _depthwise(F.conv_transpose2d, wide, kernel, stride=up, padding=tuple(inner)).to(x.dtype)
+    rest = [inner[1] - starts[1], inner[1] - ends[1], inner[0] - starts[0], inner[0] - ends[0]]
+    return F.pad(spread, rest) if any(rest) else spread
+
+
+def _depthwise(convolution: Callable[..., Tensor], x: Tensor, kernel: Tensor, **options: tuple[int, ...]) -> Tensor:
     n, channels = x.shape[:2]
     if channels < _FEW:
         x = x.reshape(1, n * channels, *x.shape[2:])
     kernels = kernel.expand(x.shape[1], 1, *kernel.shape)
-    filtered = F.conv2d(x, kernels, stride=stride, padding=padding, groups=x.shape[1])
+    filtered = convolution(x, kernels, groups=x.shape[1], **options)
     return filtered.reshape(n, channels, *filtered.shape[2:])
 
 
