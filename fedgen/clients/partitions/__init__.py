@@ -1,6 +1,8 @@
 """Partitions: which client owns which example."""
 
 from fedgen.clients.partitions.by_class import ByClass
+from fedgen.clients.partitions.by_size import BySize
+from fedgen.clients.partitions.coarse_dirichlet import CoarseDirichlet
 from fedgen.clients.partitions.dirichlet import Dirichlet
 from fedgen.clients.partitions.iid import IID
 from fedgen.clients.partitions.partition import Partition, check_assignment
@@ -11,6 +13,8 @@ from fedgen.clients.partitions.variance_limited import VarianceLimited
 __all__ = [
     "IID",
     "ByClass",
+    "BySize",
+    "CoarseDirichlet",
     "Dirichlet",
     "Partition",
     "PartitionFile",

@@ -37,9 +37,7 @@ class Dirichlet(Partition):
 
     def __init__(self, num_clients: int, alpha: float, rotate: bool = True) -> None:
         self.num_clients = at_least_one(num_clients, "num_clients")
-        if not 0 < alpha < float("inf"):
-            raise ValueError(f"alpha must be above 0 and finite, got {alpha}; use IID for equal label shares")
-        self.alpha = float(alpha)
+        self.alpha = concentration(alpha, "alpha")
         self.rotate = rotate
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
@@ -48,16 +46,31 @@ class Dirichlet(Partition):
         random = numpy_generator(seed, "partition")
         _, compact, counts = np.unique(labels, return_inverse=True, return_counts=True)
         shares = random.dirichlet(self.alpha * counts / counts.sum(), size=self.num_clients)
-        turns = self._turns(len(labels) // self.num_clients, random)
-        drawn = draw_labels(shares, counts, turns, random)
-        return check_assignment(take_examples(compact, turns, drawn, self.num_clients, random), len(labels))
+        return check_assignment(deal_by_shares(compact, shares, self.rotate, random), len(labels))
 
-    def _turns(self, draws_each: int, random: np.random.Generator) -> np.ndarray:
-        """Whose turn it is at each draw: int64 [draws_each * num_clients]."""
-        if self.rotate:
-            passes = np.tile(np.arange(self.num_clients), (draws_each, 1))
-            return random.permuted(passes, axis=1).reshape(-1)
-        return np.repeat(random.permutation(self.num_clients), draws_each)
+
+def deal_by_shares(
+    labels: np.ndarray, shares: np.ndarray, rotate: bool, random: np.random.Generator
+) -> list[np.ndarray]:
+    """The positions each client gets: floor(N / num_clients) each, of labels drawn from the client's shares.
+
+    Args:
+        labels: of the examples, int64 [N] in 0..K-1, every one of them present.
+        shares: label probabilities of each client [num_clients, K].
+        rotate: see `Dirichlet`.
+        random: the source of randomness.
+    """
+    turns = take_turns(len(shares), len(labels) // len(shares), rotate, random)
+    drawn = draw_labels(shares, np.bincount(labels), turns, random)
+    return take_examples(labels, turns, drawn, len(shares), random)
+
+
+def take_turns(num_clients: int, draws_each: int, rotate: bool, random: np.random.Generator) -> np.ndarray:
+    """Whose turn it is at each draw: int64 [draws_each * num_clients]."""
+    if rotate:
+        passes = np.tile(np.arange(num_clients), (draws_each, 1))
+        return random.permuted(passes, axis=1).reshape(-1)
+    return np.repeat(random.permutation(num_clients), draws_each)
 
 
 def draw_labels(shares: np.ndarray, counts: np.ndarray, turns: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -114,3 +127,14 @@ def take_examples(
         hits = np.flatnonzero(drawn == label)
         positions[hits] = pool[: len(hits)]
     return [positions[turns == client] for client in range(num_clients)]
+
+
+def concentration(value: float, name: str) -> float:
+    """The value of a constructor's Dirichlet concentration.
+
+    Raises:
+        ValueError: if it is not above 0 and finite.
+    """
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be above 0 and finite, got {value}; use IID for equal label shares")
+    return float(value)

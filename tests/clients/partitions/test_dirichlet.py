@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgen.clients.partitions import Dirichlet, dirichlet
-from fedgen.clients.partitions.dirichlet import draw_labels, sample_rows, take_examples, until_exhausted
+from fedgen.clients.partitions.dirichlet import draw_labels, sample_rows, take_examples, take_turns, until_exhausted
 from tests.clients.partitions.test_partition import labelled
 
 
@@ -59,6 +59,22 @@ def test_tiny_alphas_work_and_use_up_every_image(alpha, rotate):
     assert sorted(np.concatenate(clients)) == list(range(2000))
 
 
+@pytest.mark.parametrize(("rotate", "shares"), [(True, [0.25, 0.5, 0.25]), (False, [0.5, 0.0, 0.5])])
+def test_two_clients_at_alpha_001_want_one_class_each(rotate, shares):
+    """q ~ Beta(0.005, 0.005) lies within 0.01 of 0 or 1 in 97.7 % of draws, so a client wants a single class.
+
+    Half the time both want the same one: taking turns they halve it, and then the other; filled one after the other the
+    second is left with what the first did not want.
+    """
+    examples, repeats = balanced(200, classes=2), 400
+    parts = [Dirichlet(2, 0.01, rotate).assign(examples, seed)[0] for seed in range(repeats)]
+    found = np.array([examples.labels[part].float().mean() for part in parts])
+    near = [(np.abs(found - share) < 0.05).mean() for share in (0, 0.5, 1)]
+    # Standard errors are at most sqrt(0.25 / 400) = 0.025; a few draws lie between.
+    assert np.abs(np.array(near) - shares).max() < 0.09
+    assert sum(near) > 0.93
+
+
 def test_concentrations_follow_the_label_frequencies():
     examples = labelled([0] * 9000 + [1] * 1000)
     shares = label_counts(examples, Dirichlet(500, alpha=2.0).assign(examples, seed=0))[:, 1] / 20
@@ -76,10 +92,10 @@ def test_a_class_without_images_is_left_out():
 
 def test_rotation_takes_turns_in_a_fresh_order_each_pass():
     random = np.random.default_rng(0)
-    passes = Dirichlet(4, 1.0)._turns(50, random).reshape(50, 4)
+    passes = take_turns(4, 50, True, random).reshape(50, 4)
     assert all(sorted(turn) == [0, 1, 2, 3] for turn in passes.tolist())
     assert len({tuple(turn) for turn in passes.tolist()}) > 10
-    assert sorted(Dirichlet(2, 1.0, rotate=False)._turns(3, random).reshape(2, 3).tolist()) == [[0] * 3, [1] * 3]
+    assert sorted(take_turns(2, 3, False, random).reshape(2, 3).tolist()) == [[0] * 3, [1] * 3]
 
 
 def test_clients_filled_one_after_the_other_see_fewer_labels():

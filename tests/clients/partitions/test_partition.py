@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgen.clients.partitions import IID, ByClass, Dirichlet, Shards, check_assignment
+from fedgen.clients.partitions import IID, ByClass, BySize, CoarseDirichlet, Dirichlet, Shards, check_assignment
 from fedgen.data import Examples
 
 
@@ -12,7 +12,14 @@ def labelled(labels, classes=None):
     return Examples(inputs, torch.tensor(labels), "toy/train", classes or tuple(map(str, range(count))))
 
 
-RULES = [ByClass(), ByClass(2), Shards(5), Shards(4, 3), IID(7), Dirichlet(6, 0.5), Dirichlet(6, 5.0, rotate=False)]
+RANDOM = [
+    Shards(5),
+    IID(7),
+    BySize(7),
+    Dirichlet(6, 0.5),
+    CoarseDirichlet(6, groups={"even": ["0", "2"], "odd": ["1", "3"]}),
+]
+RULES = [ByClass(), ByClass(2), Shards(4, 3), Dirichlet(6, 5.0, rotate=False), *RANDOM]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
@@ -26,7 +33,7 @@ def test_every_partition_gives_sorted_disjoint_positions_and_repeats_itself(rule
     assert all(np.array_equal(a, b) for a, b in zip(clients, rule.assign(examples, seed=3)))
 
 
-@pytest.mark.parametrize("rule", [Shards(5), IID(7), Dirichlet(6, 0.5)], ids=repr)
+@pytest.mark.parametrize("rule", RANDOM, ids=repr)
 def test_another_seed_gives_other_clients_and_the_global_generators_do_not_matter(rule):
     examples = labelled([index % 4 for index in range(101)])
     first = rule.assign(examples, seed=0)
@@ -49,7 +56,9 @@ def test_clients_are_numbered_where_they_have_no_better_name():
     assert IID(2).names(labelled([0, 0])) == ["client 0", "client 1"]
 
 
-@pytest.mark.parametrize("rule", [ByClass(), Shards(2), Dirichlet(2, 1.0)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    "rule", [ByClass(), Shards(2), Dirichlet(2, 1.0), CoarseDirichlet(2)], ids=lambda rule: type(rule).__name__
+)
 def test_rules_about_labels_refuse_data_without_labels(rule):
     flat = Examples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), "flat/train", ())
     with pytest.raises(ValueError, match=f"{type(rule).__name__} needs labels, but flat/train has none"):
@@ -57,13 +66,15 @@ def test_rules_about_labels_refuse_data_without_labels(rule):
     assert len(IID(2).assign(flat, seed=0)) == 2
 
 
-@pytest.mark.parametrize("rule", [Shards(4), IID(4), Dirichlet(4, 1.0)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize(
+    "rule", [Shards(4), IID(4), BySize(4), Dirichlet(4, 1.0)], ids=lambda rule: type(rule).__name__
+)
 def test_more_clients_than_examples_are_refused(rule):
     with pytest.raises(ValueError, match="cannot deal 3 examples to 4 clients; use fewer clients"):
         rule.assign(labelled([0, 1, 1]), seed=0)
 
 
-@pytest.mark.parametrize("make", [lambda: IID(0), lambda: Shards(0), lambda: Dirichlet(-1, 1.0)])
+@pytest.mark.parametrize("make", [lambda: IID(0), lambda: BySize(0), lambda: Shards(0), lambda: Dirichlet(-1, 1.0)])
 def test_a_number_of_clients_below_one_is_refused(make):
     with pytest.raises(ValueError, match="num_clients must be at least 1"):
         make()
