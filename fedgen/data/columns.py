@@ -1,4 +1,4 @@
-"""Which column of a table holds the images and which the labels, and the labels as numbers."""
+"""Which column of a table holds the images and which the labels; labels and owners as numbers."""
 
 from typing import Any
 
@@ -75,6 +75,26 @@ def read_labels(table: Table, column: str | None, train: Table) -> tuple[Tensor,
                 f"{table.source}, row {row}: label {value!r} in {column!r} is none of the {len(names)} classes"
             )
     return torch.tensor([positions[value] for value in values], dtype=torch.int64), names
+
+
+def read_owners(table: Table, column: str | None) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Each row's owner, int64 [N], and the owners' names: the column's values in sorted order; nothing without one.
+
+    Raises:
+        ValueError: if there is no such column, or a value is neither an integer nor text.
+    """
+    if column is None:
+        return None, ()
+    feature, values = _feature(table, column), list(table.column(column))
+    kind = type(values[0])
+    for row, value in enumerate(values):
+        if type(value) is not kind or kind not in (int, str):
+            raise ValueError(
+                f"{table.source}, row {row}: owner {value!r} in {column!r} ({feature}) is neither integer nor text"
+            )
+    positions = {value: owner for owner, value in enumerate(sorted(set(values)))}
+    owners = torch.tensor([positions[value] for value in values], dtype=torch.int64)
+    return owners, tuple(map(str, positions))
 
 
 def _feature(table: Table, column: str) -> Any:

@@ -10,25 +10,31 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Labelled images or points in memory; no notion of clients.
+    """Labelled images or points in memory; no notion of clients, though the data may say who made each example.
 
     Args:
         inputs: images, uint8 [N, C, H, W], or points, float32 [N, D].
         labels: int64 [N], positions in `classes`; all 0 for data without labels.
         name: data set and split, e.g. "digits/train"; it stands in every stored score.
         classes: the labels' names; empty for data without labels.
+        owners: int64 [N], positions in `owner_names`: who made each example, such as the writer of a digit; None for
+            data that does not say.
+        owner_names: the owners' names, no two alike; empty for data that does not say.
 
     Raises:
-        ValueError: if a shape, dtype or label does not fit the above.
+        ValueError: if a shape, dtype, label or owner does not fit the above.
     """
 
     inputs: Tensor
     labels: Tensor
     name: str
     classes: tuple[str, ...]
+    owners: Tensor | None = None
+    owner_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))
+        object.__setattr__(self, "owner_names", tuple(self.owner_names))
         found = f"{self.inputs.dtype} {tuple(self.inputs.shape)}"
         if (self.inputs.dtype, self.inputs.ndim) not in {(torch.uint8, 4), (torch.float32, 2)}:
             raise ValueError(f"{self.name}: inputs must be uint8 [N, C, H, W] or float32 [N, D], got {found}")
@@ -39,6 +45,20 @@ class Examples:
             span = f"{int(self.labels.min())} to {int(self.labels.max())}"
             allowed = f"0 to {len(self.classes) - 1}" if self.classes else "all 0, as there are no classes"
             raise ValueError(f"{self.name}: labels run from {span} but must be {allowed}")
+        self._check_owners()
+
+    def _check_owners(self) -> None:
+        owners, names = self.owners, self.owner_names
+        if len(set(names)) != len(names) or (owners is None and names):
+            raise ValueError(f"{self.name}: {len(names)} owner_names need owners, and no two may be alike")
+        if owners is None:
+            return
+        if owners.dtype != torch.int64 or owners.shape != self.labels.shape:
+            found = f"{owners.dtype} {tuple(owners.shape)}"
+            raise ValueError(f"{self.name}: owners must be int64 [{len(self)}], one an input, got {found}")
+        if len(owners) and not 0 <= int(owners.min()) <= int(owners.max()) < len(names):
+            span = f"{int(owners.min())} to {int(owners.max())}"
+            raise ValueError(f"{self.name}: owners run from {span} but there are {len(names)} owner_names")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -81,4 +101,6 @@ class Examples:
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(self):
             span = f"{int(chosen.min())} to {int(chosen.max())}"
             raise IndexError(f"{self.name}: positions run from {span} but there are {len(self)} examples")
-        return replace(self, inputs=self.inputs[chosen], labels=self.labels[chosen], name=name or self.name)
+        owners = None if self.owners is None else self.owners[chosen]
+        inputs, labels = self.inputs[chosen], self.labels[chosen]
+        return replace(self, inputs=inputs, labels=labels, name=name or self.name, owners=owners)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgen.data.arrow import Table, open_tables
-from fedgen.data.columns import image_column, label_column, read_labels
+from fedgen.data.columns import image_column, label_column, read_labels, read_owners
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.image_files import check_form, read_image
@@ -27,6 +27,8 @@ class HuggingFace(DataSet):
         label_column: the column of labels; by default the only one with named classes (ClassLabel), or the one called
             "label"; without any there are no labels. Integers and text without names make a class of each value of the
             train split, in sorted order.
+        owner_column: the column that tells who made each image (integers or text), such as FEMNIST's "writer_id", for
+            the partition `Natural`; by default the images have no owners.
         size: side to which images are resized (bicubic, antialiased; the shorter side first, then the centre is cut
             out); by default all must have one size. Then the name ends in it, e.g. "pets-64".
         channels: 3 for RGB, 1 for grey; images are converted.
@@ -45,11 +47,13 @@ class HuggingFace(DataSet):
         name: str | None = None,
         train_split: str = "train",
         test_split: str | None = None,
+        owner_column: str | None = None,
     ) -> None:
         check_form(channels, size)
         self.path = Path(path)
         self.image_column = image_column
         self.label_column = label_column
+        self.owner_column = owner_column
         self.size = size
         self.channels = channels
         self.name = (name or self.path.absolute().name.removesuffix(".parquet")) + (f"-{size}" if size else "")
@@ -63,13 +67,14 @@ class HuggingFace(DataSet):
             ImportError: if `datasets` is not installed.
             FileNotFoundError: if there is no such path.
             ValueError: if it is no such folder or damaged, has no such split or column, a label is missing or not known
-                to the train split, an image cannot be read, or sizes differ and none is asked for.
+                to the train split, an owner is missing, an image cannot be read, or sizes differ and none is asked for.
         """
         tables = open_tables(self.path)
         table, train = self._choose(tables, split), self._choose(tables, "train")
         column = image_column(table, self.image_column)
         labels, classes = read_labels(table, label_column(table, self.label_column), train)
-        return Examples(self._read_images(table, column, split), labels, f"{self.name}/{split}", classes)
+        owners = read_owners(table, self.owner_column)
+        return Examples(self._read_images(table, column, split), labels, f"{self.name}/{split}", classes, *owners)
 
     def _choose(self, tables: dict[str, Table], split: Split) -> Table:
         wanted = self.sources[split]

@@ -84,3 +84,22 @@ def test_test_labels_that_the_train_split_does_not_have_are_named(tmp_path):
     splits = datasets.DatasetDict(train=table(), test=table([40], [0], kind=named))
     with pytest.raises(ValueError, match=r"split test: labels 'label' are ClassLabel.*'dog', 'cat'.* but those of"):
         HuggingFace(save(splits, tmp_path / "zoo"), test_split="test").load("test")
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "names"),
+    [("string", ["f2", "f1", "f2"], ("f1", "f2")), ("int32", [10, 9, 10], ("9", "10"))],
+)
+def test_a_column_of_owners_is_read_where_it_is_named(tmp_path, kind, values, names):
+    path = save(table(writer_id=(datasets.Value(kind), values)), tmp_path / "pets")
+    train = HuggingFace(path, owner_column="writer_id").load()
+    assert (train.owners.tolist(), train.owner_names) == ([1, 0, 1], names)
+    assert HuggingFace(path).load().owners is None
+
+
+def test_a_missing_owner_and_a_missing_column_of_owners_are_named(tmp_path):
+    path = save(table(writer=(datasets.Value("string"), ["a", None, "b"])), tmp_path / "pets")
+    with pytest.raises(ValueError, match="pets, row 1: owner None in 'writer'"):
+        HuggingFace(path, owner_column="writer").load()
+    with pytest.raises(ValueError, match="pets has no column 'owner'; it has image, label, writer"):
+        HuggingFace(path, owner_column="owner").load()

@@ -73,3 +73,31 @@ def test_labels_of_another_dtype_or_number_are_refused(labels):
 def test_labels_without_a_class_are_refused(labels, classes):
     with pytest.raises(ValueError, match="labels run from"):
         images(labels, classes)
+
+
+def writers(owners=(1, 0, 1, 2), names=("ann", "bob", "cleo")):
+    given = None if owners is None else torch.tensor(owners)
+    return Examples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64), "notes", (), given, names)
+
+
+def test_a_subset_keeps_who_made_each_example():
+    part = writers(names=["ann", "bob", "cleo"]).subset([3, 0])
+    assert part.owners.tolist() == [2, 1]
+    assert part.owner_names == ("ann", "bob", "cleo")
+    assert (images().owners, images().subset([0]).owners, images().owner_names) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("owners", "names", "message"),
+    [
+        ((0, 1, 0), ("ann", "bob"), r"owners must be int64 \[4\]"),
+        ((0.0, 1.0, 0.0, 0.0), ("ann", "bob"), r"owners must be int64 \[4\]"),
+        ((0, 2, 0, 0), ("ann", "bob"), "owners run from 0 to 2 but there are 2 owner_names"),
+        ((-1, 0, 0, 0), ("ann", "bob"), "owners run from -1 to 0"),
+        ((0, 1, 0, 0), ("ann", "ann"), "no two may be alike"),
+        (None, ("ann",), "1 owner_names need owners"),
+    ],
+)
+def test_owners_that_do_not_fit_are_refused(owners, names, message):
+    with pytest.raises(ValueError, match=message):
+        writers(owners, names)

@@ -5,6 +5,7 @@ from fedgen.clients.partitions.by_size import BySize
 from fedgen.clients.partitions.coarse_dirichlet import CoarseDirichlet
 from fedgen.clients.partitions.dirichlet import Dirichlet
 from fedgen.clients.partitions.iid import IID
+from fedgen.clients.partitions.natural import Natural
 from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.clients.partitions.saved import PartitionFile, SavedPartition, load_partition, save_partition
 from fedgen.clients.partitions.shards import Shards
@@ -16,6 +17,7 @@ __all__ = [
     "BySize",
     "CoarseDirichlet",
     "Dirichlet",
+    "Natural",
     "Partition",
     "PartitionFile",
     "SavedPartition",
