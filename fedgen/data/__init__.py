@@ -13,6 +13,7 @@ from fedgen.data.image_folder import ImageFolder
 from fedgen.data.imagenet32 import ImageNet32
 from fedgen.data.mnist import MNIST
 from fedgen.data.mnist5k import MNIST5k
+from fedgen.data.style_shift import StyleShift
 
 __all__ = [
     "CIFAR10",
@@ -28,4 +29,5 @@ __all__ = [
     "ImageFolder",
     "ImageNet32",
     "MNIST5k",
+    "StyleShift",
 ]

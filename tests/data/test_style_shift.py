@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from fedgen.clients.partitions import Natural
+from fedgen.data import MNIST5k, StyleShift
+from fedgen.data.style_shift import deal_evenly
+from fedgen.data.writer_style import render
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    """Every 25th image of MNIST5k, which is all that it has in these tests: 20 of each digit."""
+    read = MNIST5k.read
+    monkeypatch.setattr(MNIST5k, "read", lambda self, split: read(self, split).subset(range(0, 5000, 25)))
+    return MNIST5k().load()
+
+
+def test_every_image_is_the_digit_of_mnist5k_in_its_writers_style(plain):
+    data = StyleShift(num_writers=4)
+    shifted = data.load()
+    assert torch.equal(shifted.labels, plain.labels)
+    own = shifted.owners == 2
+    assert torch.equal(shifted.inputs[own], render(plain.inputs[own], data.styles[2]))
+    assert shifted.owner_names == ("writer 0", "writer 1", "writer 2", "writer 3")
+    assert shifted.name == "style_shift-4writers-seed0/train"
+    clients = Natural().assign(shifted, seed=0)
+    assert [len(client) for client in clients] == [50] * 4
+    assert torch.equal(StyleShift(num_writers=4).load().inputs, shifted.inputs)
+
+
+def test_no_strength_is_mnist5k_with_owners(plain):
+    data = StyleShift(num_writers=2, strength=0.0)
+    assert torch.equal(data.load().inputs, plain.inputs)
+    assert data.load().owners.bincount().tolist() == [100, 100]
+    assert data.name == "style_shift-2writers-seed0-strength0"
+
+
+def test_images_are_padded_before_they_are_rendered(plain):
+    padded = StyleShift(num_writers=1, pad_to=32).load()
+    assert padded.inputs.shape == (200, 1, 32, 32)
+    assert padded.name == "style_shift-32-1writers-seed0/train"
+
+
+def test_more_writers_and_other_deals_leave_the_styles_of_the_first_as_they_are():
+    assert StyleShift(num_writers=9).styles[:3] == StyleShift(num_writers=3).styles
+    assert StyleShift(seed=1).styles[0] != StyleShift(seed=0).styles[0]
+
+
+@pytest.mark.parametrize("num_owners", [10, 7])
+def test_labels_are_dealt_evenly_and_at_random(num_owners):
+    labels = torch.arange(300) % 3
+    owners = deal_evenly(labels, num_owners, seed=0)
+    counts = torch.stack([owners[labels == label].bincount(minlength=num_owners) for label in range(3)])
+    assert int((counts.amax(1) - counts.amin(1)).max()) <= 1
+    assert int(counts.sum(0).max() - counts.sum(0).min()) <= 1
+    assert not torch.equal(owners, deal_evenly(labels, num_owners, seed=1))
+    # The mean position of a random 30 of 300 is 149.5 with a standard error of 15.
+    assert abs(float((owners == 0).nonzero().double().mean()) - 149.5) < 50
+
+
+@pytest.mark.parametrize("options", [{"num_writers": 0}, {"num_writers": 5001}, {"strength": 1.5}, {"strength": -0.1}])
+def test_settings_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=r"num_writers must be 1 to 5000|strength must lie in \[0, 1\]"):
+        StyleShift(**options)
+
+
+def test_there_is_no_test_split():
+    with pytest.raises(ValueError, match="has no test split"):
+        StyleShift().load("test")
