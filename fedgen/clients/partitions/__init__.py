@@ -5,9 +5,11 @@ from fedgen.clients.partitions.by_size import BySize
 from fedgen.clients.partitions.coarse_dirichlet import CoarseDirichlet
 from fedgen.clients.partitions.dirichlet import Dirichlet
 from fedgen.clients.partitions.iid import IID
+from fedgen.clients.partitions.label_clusters import Clustering
 from fedgen.clients.partitions.natural import Natural
 from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.clients.partitions.saved import PartitionFile, SavedPartition, load_partition, save_partition
+from fedgen.clients.partitions.semantic import Semantic
 from fedgen.clients.partitions.shards import Shards
 from fedgen.clients.partitions.variance_limited import VarianceLimited
 
@@ -15,12 +17,14 @@ __all__ = [
     "IID",
     "ByClass",
     "BySize",
+    "Clustering",
     "CoarseDirichlet",
     "Dirichlet",
     "Natural",
     "Partition",
     "PartitionFile",
     "SavedPartition",
+    "Semantic",
     "Shards",
     "VarianceLimited",
     "check_assignment",

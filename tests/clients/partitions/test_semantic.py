@@ -1,0 +1,213 @@
+"""Clients of clusters that are alike across labels; the answer is known where groups were drawn."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from sklearn.metrics import adjusted_mutual_info_score
+
+from fedgen.clients.partitions import Clustering, Partition, Semantic, load_partition, save_partition
+from fedgen.clients.partitions.semantic import principal_components
+from fedgen.data import Digits, Examples
+from fedgen.embeddings import load_embedding
+from fedgen.seeds import numpy_generator
+
+GROUPS, LABELS, DIM = 8, 4, 20
+SURE = Clustering(n_init=5)  # k-means from one start may miss a group
+
+
+def grouped(seed=0, spread=0.0, each=20):
+    """Points of N(label's mean + group's style, diag(exp(2 spread z))), z of the group; and groups; in random order."""
+    random = numpy_generator(seed, "test of semantic")
+    styles = 1.5 * random.standard_normal((GROUPS, DIM))
+    scales = np.exp(spread * random.standard_normal((GROUPS, DIM)))
+    means = 4.0 * random.standard_normal((LABELS, DIM))
+    order = random.permutation(LABELS * GROUPS * each)
+    labels, groups = order // (GROUPS * each), order % GROUPS
+    points = means[labels] + styles[groups] + scales[groups] * random.standard_normal((len(order), DIM))
+    inputs = torch.tensor(points, dtype=torch.float32)
+    return Examples(inputs, torch.tensor(labels), "groups/train", tuple("abcd")), groups
+
+
+def owners(rule, examples, seed=0):
+    """The client of each example, all of which must have one."""
+    clients = rule.assign(examples, seed)
+    owner = np.full(len(examples), -1)
+    for client, own in enumerate(clients):
+        owner[own] = client
+    assert (owner >= 0).all()
+    return owner
+
+
+def recovered(rule, **options):
+    """Mean adjusted mutual information of clients and groups over two data sets: 1 for the same, 0 by chance."""
+    found = [(owners(rule, examples), groups) for seed in range(2) for examples, groups in [grouped(seed, **options)]]
+    return np.mean([adjusted_mutual_info_score(a, b) for a, b in found])
+
+
+@pytest.mark.parametrize("covariance", ["diag", "tied", "shrunk"])
+def test_clients_are_the_groups_that_the_points_were_drawn_from(covariance):
+    assert recovered(Semantic(GROUPS, "identity", clustering=replace(SURE, covariance=covariance))) > 0.95
+
+
+def test_groups_that_vary_in_ways_of_their_own_are_found_by_full_covariances():
+    assert recovered(Semantic(GROUPS, "identity", clustering=SURE), spread=0.4, each=80) > 0.95
+
+
+def test_with_labels_means_left_in_clusters_are_found_but_fewer_partners():
+    centred = Semantic(GROUPS, "identity", clustering=SURE)
+    published = Semantic(GROUPS, "identity", clustering=SURE, center_per_label=False)
+    examples, groups = grouped()
+    owner, labels = owners(published, examples), examples.labels.numpy()
+    within = [adjusted_mutual_info_score(owner[labels == k], groups[labels == k]) for k in range(LABELS)]
+    assert min(within) > 0.95
+    assert recovered(published) < 0.6
+    assert recovered(centred) > recovered(published) + 0.15
+
+
+def test_tied_covariances_match_the_same_whatever_the_labels_means():
+    rules = (Semantic(GROUPS, "identity", None, replace(SURE, covariance="tied"), centre) for centre in (True, False))
+    examples, _ = grouped()
+    assert adjusted_mutual_info_score(*(owners(rule, examples) for rule in rules)) > 0.999
+
+
+def test_random_partners_and_random_starts_lose_the_groups():
+    assert recovered(Semantic(GROUPS, "identity", clustering=SURE, matching="random")) < 0.5
+    frozen = replace(SURE, init="random", n_init=1, max_iter=1000)
+    assert recovered(Semantic(GROUPS, "identity", clustering=frozen)) < 0.5
+
+
+def test_the_same_seed_gives_the_same_clients_another_one_others_and_global_generators_do_not_matter():
+    examples, _ = grouped()
+    rule = Semantic(GROUPS, "identity")
+    first = rule.assign(examples, seed=0)
+    np.random.seed(5)
+    torch.manual_seed(5)
+    assert all(np.array_equal(a, b) for a, b in zip(first, rule.assign(examples, seed=0)))
+    assert any(not np.array_equal(a, b) for a, b in zip(first, rule.assign(examples, seed=1)))
+
+
+def test_a_sample_of_each_label_is_enough_to_assign_all():
+    rule = Semantic(GROUPS, "identity", clustering=replace(SURE, covariance="tied", fit_examples=100))
+    assert recovered(rule) > 0.9
+
+
+def test_images_are_embedded_and_features_kept(tmp_path, monkeypatch):
+    digits, pixels = Digits().load().subset(range(300)), load_embedding("pixels")
+    rule = Semantic(4, pixels, cache=str(tmp_path))
+    first = owners(rule, digits)
+    monkeypatch.setattr(type(pixels), "forward", None)
+    assert np.array_equal(first, owners(rule, digits))
+
+
+def test_settings_and_the_partition_file(tmp_path):
+    digits = Digits().load().subset(range(300))
+    rule = Semantic(4, {"name": "pixels"}, 8)
+    stored = load_partition(save_partition(tmp_path / "clients.npz", rule, digits, seed=3))
+    assert stored.partition == json.loads(json.dumps(rule.settings()))
+    assert stored.partition["clustering"]["covariance"] == "full"
+    assert stored.names == ["client 0", "client 1", "client 2", "client 3"]
+    assert all(np.array_equal(a, b) for a, b in zip(stored.assignment, rule.assign(digits, 3)))
+    pixels = load_embedding("pixels")
+    assert Semantic(4, pixels).settings()["embedding"] == {"name": "pixels", "fingerprint": pixels.fingerprint()}
+    assert Semantic(4, {"name": "x", "weights": Path("w")}).settings()["embedding"]["weights"] == "w"
+
+
+def test_the_papers_settings():
+    rule = Semantic.paper()
+    assert (rule.num_clients, rule.components, rule.center_per_label, rule.min_examples) == (300, 256, False, 1)
+    assert rule.clustering == Clustering("full", "kmeans", "always", 10_000, 100, 1e-3, 1e-4, 1)
+
+
+def test_a_recipe_names_the_class_or_the_papers_settings():
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Partition, "partition")
+    instantiate = getattr(parser, "instantiate", parser.instantiate_classes)  # renamed in jsonargparse 4.49
+
+    def made(name, **arguments):
+        given = {"class_path": f"fedgen.clients.partitions.{name}", "init_args": arguments}
+        return instantiate(parser.parse_object({"partition": given})).partition
+
+    rule = made("Semantic", num_clients=5, embedding="pixels", clustering={"covariance": "tied", "n_init": 2})
+    assert (rule.clustering, rule.embedding) == (Clustering("tied", n_init=2), "pixels")
+    rule = made("Semantic.paper", num_clients=100)
+    assert (rule.num_clients, rule.clustering.em) == (100, "always")
+
+
+def test_components_are_the_singular_vectors_and_as_many_as_there_are():
+    features = torch.tensor(numpy_generator(0, "x").standard_normal((30, 5)) * [5, 4, 3, 2, 1] + 7, dtype=torch.float32)
+    found = principal_components(features, 256, seed=0)
+    centred = features.double().numpy() - features.double().numpy().mean(axis=0)
+    left, values, _ = np.linalg.svd(centred, full_matrices=False)
+    assert found.shape == (30, 5)
+    np.testing.assert_allclose(abs(found), abs(left * values), atol=1e-9)
+    assert principal_components(features[:3], 256, seed=0).shape == (3, 3)
+    np.testing.assert_allclose(principal_components(features, None, seed=0), centred, atol=1e-9)
+
+
+def test_components_of_very_many_examples_come_from_a_sample(monkeypatch):
+    monkeypatch.setattr("fedgen.clients.partitions.semantic.PCA_EXAMPLES", 200)
+    features = torch.tensor(numpy_generator(0, "x").standard_normal((1000, 4)) * [9, 3, 1, 0.3], dtype=torch.float32)
+    found = principal_components(features, 2, seed=0)
+    assert found.shape == (1000, 2)
+    assert abs(np.corrcoef(found[:, 0], features[:, 0])[0, 1]) > 0.99
+
+
+def test_a_client_of_too_few_examples_is_filled_up_and_the_warning_counts():
+    # two tight clusters and a lone point in each of two labels: the lone points make a client of two
+    one = [0.0] * 10 + [100.0] * 10 + [1000.0]
+    values = torch.tensor(one + one) + torch.linspace(0, 1, 42)
+    examples = Examples(values.unsqueeze(1), torch.tensor([0] * 21 + [1] * 21), "lone/train", ("a", "b"))
+    clustering = Clustering(covariance="tied", em="never", n_init=5)
+    with pytest.warns(
+        UserWarning, match=r"1 of 3 clients .* min_examples=6 examples \(2; the largest 20\) .* 4 in all"
+    ):
+        clients = Semantic(3, "identity", clustering=clustering, min_examples=6).assign(examples, 0)
+    (lone,) = (own for own in clients if 20 in own)
+    assert {20, 41} < set(lone)
+    assert len(lone) == 6
+    assert values[lone].sort().values[0] > 99  # given by the nearer cluster
+    assert sorted(np.concatenate(clients)) == list(range(42))
+
+
+def test_labels_with_fewer_examples_than_clusters_are_named_before_anything_is_embedded(monkeypatch):
+    monkeypatch.setattr("fedgen.clients.partitions.semantic.embed", None)
+    examples, _ = grouped(each=5)
+    few = examples.subset(
+        np.flatnonzero(examples.labels != 2).tolist() + (examples.labels == 2).nonzero()[:7, 0].tolist()
+    )
+    with pytest.raises(ValueError, match=r"class 'c' of groups/train has 7 examples, and Semantic forms 8 clusters"):
+        Semantic(8, "identity").assign(few, 0)
+    with pytest.raises(ValueError, match="class 'c' of groups/train has 0 examples"):
+        Semantic(8, "identity").assign(examples.subset(np.flatnonzero(examples.labels != 2)), 0)
+    with pytest.raises(ValueError, match=r"8 clients of min_examples=21 are more than the 160 examples of groups"):
+        Semantic(8, "identity", min_examples=21).assign(examples, 0)
+    flat = Examples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), "flat/train", ())
+    with pytest.raises(ValueError, match="Semantic needs labels, but flat/train has none"):
+        Semantic(2, "identity").assign(flat, 0)
+
+
+def test_features_that_are_not_finite_are_refused():
+    examples, _ = grouped()
+    examples.inputs[3, 1] = float("nan")
+    with pytest.raises(ValueError, match="point 3 holds NaN or infinity"):
+        Semantic(4, "identity").assign(examples, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_clients": 0}, "num_clients must be at least 1"),
+        ({"components": 0}, "components must be at least 1"),
+        ({"min_examples": 0}, "min_examples must be at least 1"),
+        ({"matching": "greedy"}, "matching must be one of kl, random, got 'greedy'"),
+        ({"clustering": Clustering(fit_examples=3)}, "fit_examples=3 cannot form the 4 clusters of each label"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Semantic(**{"num_clients": 4, **arguments})
