@@ -23,14 +23,16 @@ def test_the_snippet_is_at_most_15_lines_and_selects_a_checkpoint(tmp_path, monk
     assert "round=00001.ckpt" in capsys.readouterr().out
 
 
-def test_metrics_and_losses_take_the_clients_images_as_written(capsys):
+def test_metrics_losses_and_the_shipped_network_work_as_written(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
     draws = torch.Generator().manual_seed(0)
     clients = [torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8, generator=draws) for _ in range(2)]
     fake = (torch.rand(12, 1, 8, 8, generator=draws) * 2 - 1).requires_grad_()
     names = {"clients": clients, "generated": clients[1], "fake": fake}
     for snippet in SNIPPETS[1:]:
         exec(compile(snippet, "README.md", "exec"), names)
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 4
+    assert names["images"].shape == (16, 1, 32, 32)
     assert re.search(r"'fid_avg': tensor.*'fid_all': tensor", capsys.readouterr().out)
     assert fake.grad.abs().max() > 0
 
