@@ -7,6 +7,7 @@ from fedgen.data.dataset import DataSet
 from fedgen.data.digits import Digits
 from fedgen.data.examples import Examples
 from fedgen.data.fashion_mnist import FashionMNIST
+from fedgen.data.femnist import FEMNIST
 from fedgen.data.gaussian_mixture import GaussianMixture
 from fedgen.data.huggingface import HuggingFace
 from fedgen.data.image_folder import ImageFolder
@@ -18,6 +19,7 @@ from fedgen.data.style_shift import StyleShift
 __all__ = [
     "CIFAR10",
     "CIFAR100",
+    "FEMNIST",
     "MNIST",
     "CelebA",
     "DataSet",

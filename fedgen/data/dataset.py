@@ -26,7 +26,7 @@ class DataSet(ABC):
         if split not in self.splits:
             raise ValueError(
                 f"{self.name} has no {split} split; hold out some of its train examples instead, or use a data set "
-                "that has one: MNIST, FashionMNIST, CIFAR10, CIFAR100, CelebA, ImageNet32, GaussianMixture, "
+                "that has one: MNIST, FashionMNIST, CIFAR10, CIFAR100, CelebA, FEMNIST, ImageNet32, GaussianMixture, "
                 "ImageFolder with test_root, or HuggingFace with test_split"
             )
         return self.read(split)
