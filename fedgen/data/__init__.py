@@ -11,6 +11,7 @@ from fedgen.data.femnist import FEMNIST
 from fedgen.data.gaussian_mixture import GaussianMixture
 from fedgen.data.huggingface import HuggingFace
 from fedgen.data.image_folder import ImageFolder
+from fedgen.data.image_manifest import ImageManifest
 from fedgen.data.imagenet32 import ImageNet32
 from fedgen.data.mnist import MNIST
 from fedgen.data.mnist5k import MNIST5k
@@ -29,6 +30,7 @@ __all__ = [
     "GaussianMixture",
     "HuggingFace",
     "ImageFolder",
+    "ImageManifest",
     "ImageNet32",
     "MNIST5k",
     "StyleShift",

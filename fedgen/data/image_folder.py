@@ -1,5 +1,6 @@
 """Images in folders: one folder for each class, or all in one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -51,25 +52,31 @@ class ImageFolder(DataSet):
         files, labels, classes = list_images(self.roots[split])
         if split == "test" and classes != (expected := list_images(self.roots["train"])[2]):
             raise ValueError(f"{self.roots[split]} has the classes {classes}, but the train split has {expected}")
-        images = self._read_all(files, f"{self.name}/{split}")
+        images = read_images(files, f"{self.name}/{split}", self.channels, self.size)
         return Examples(images, torch.tensor(labels), f"{self.name}/{split}", classes)
 
-    def _read_all(self, files: list[Path], name: str) -> Tensor:
-        images: list[Tensor] = []
-        broken: list[str] = []
-        for file in track(files, f"reading {name}", len(files), "images"):
-            try:
-                images.append(read_image(file, self.channels, self.size))
-            except ValueError as error:
-                broken.append(str(error))
-        if broken:
-            listing = "\n  ".join(broken)
-            raise ValueError(f"{len(broken)} of {len(files)} images of {name} cannot be read:\n  {listing}")
-        shapes = {tuple(image.shape[1:]): file for image, file in zip(images, files)}
-        if len(shapes) > 1:
-            found = ", ".join(f"{h} x {w} ({file})" for (h, w), file in list(shapes.items())[:5])
-            raise ValueError(f"the images of {name} have {len(shapes)} sizes: {found}; give size= to resize them")
-        return torch.stack(images)
+
+def read_images(files: Sequence[Path], name: str, channels: int, size: int | None) -> Tensor:
+    """The images of these files, uint8 [N, channels, H, W]; see `ImageFolder` for channels and size.
+
+    Raises:
+        ValueError: if files cannot be read (all are listed), or sizes differ and none is asked for.
+    """
+    images: list[Tensor] = []
+    broken: list[str] = []
+    for file in track(files, f"reading {name}", len(files), "images"):
+        try:
+            images.append(read_image(file, channels, size))
+        except ValueError as error:
+            broken.append(str(error))
+    if broken:
+        listing = "\n  ".join(broken)
+        raise ValueError(f"{len(broken)} of {len(files)} images of {name} cannot be read:\n  {listing}")
+    shapes = {tuple(image.shape[1:]): file for image, file in zip(images, files)}
+    if len(shapes) > 1:
+        found = ", ".join(f"{h} x {w} ({file})" for (h, w), file in list(shapes.items())[:5])
+        raise ValueError(f"the images of {name} have {len(shapes)} sizes: {found}; give size= to resize them")
+    return torch.stack(images)
 
 
 def list_images(root: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
