@@ -28,7 +28,7 @@ class Mmd2Choice:
         weights: a local file of the judge's weights.
         clients: how many, each around a centre of its own.
         client_images: of each client, half of which are trained on and half held out.
-        client_truncation: of their images' styles, to their own centre.
+        client_truncation: of their images' styles, to their own centre; at 0.25 many leave the attribute.
         weight: of MMD^2 beside the GAN's loss.
         rounds: of fine-tuning; a multiple of 4.
         iterations: of the server's game, in a round.
@@ -56,7 +56,7 @@ class Mmd2Choice:
     weights: Path | None = None
     clients: int = 12
     client_images: int = 200
-    client_truncation: float = 0.25
+    client_truncation: float = 0.1
     weight: float = 5.0
     rounds: int = 8
     iterations: int = 20

@@ -20,8 +20,7 @@ from fedgen.seeds import generator
 
 SEARCHED = 20_000  # latents, at most, among which centres are looked for
 KNOWN = 10_000  # of the server's images, at most, that say what a centre shows
-NEIGHBOURS, AGREEING = 5, 4  # of an image's nearest ones so many must have the attribute
-AROUND, SHOWING = 16, 12  # of the images around a centre so many must show it
+NEIGHBOURS = 5  # a centre's nearest images, which must all have the attribute
 STAMP = ".made"  # in the clients' folder: what they were made of
 
 
@@ -39,8 +38,8 @@ def open_server(choice: Mmd2Choice, styles: TruncatedStyles) -> DataSet:
 def find_centres(choice: Mmd2Choice, styles: TruncatedStyles, known: Examples, seed: int) -> list[int]:
     """Numbers of latents whose images show the attribute: the first ones of (seed, "centre", number) that do.
 
-    So do 12 of 16 images around them. An image shows it if 4 of the 5 nearest of the server's images have it, in the
-    objective's embedding: clients are made by whoever has the network, before anything is trained.
+    An image shows it if the 5 nearest of the server's images have it, in the objective's embedding: clients are
+    made by whoever has the network, before anything is trained.
 
     Args:
         choice: the attribute, how many, or the numbers themselves.
@@ -62,22 +61,14 @@ def find_centres(choice: Mmd2Choice, styles: TruncatedStyles, known: Examples, s
     places = torch.randperm(len(known), generator=generator(choice.seed, "known"))[:KNOWN]
     text = f"embedding {known.name} with {embedding.name}"
     features = embed(embedding, known.inputs[places], description=text, cache=FeatureCache(CACHE))
-    has = (known.labels[places] == known.classes.index(choice.attribute)).long()
-
-    def shows(images: Tensor) -> Tensor:
-        distances = torch.cdist(embed(embedding, images).double(), features.double())
-        return has[distances.topk(NEIGHBOURS, largest=False).indices].sum(dim=1) >= AGREEING
-
-    draws = styles.latents(AROUND, generator(seed, "around centres"))
+    has = known.labels[places] == known.classes.index(choice.attribute)
     found: list[int] = []
     for start in track(range(0, SEARCHED, BATCH), f"looking for {choice.attribute}", SEARCHED // BATCH, "batches"):
         numbers = range(start, start + BATCH)
-        latents = torch.cat([latent(styles, seed, number) for number in numbers])
-        centres = styles.styles(latents)
-        for place in shows(styles.make(styles.mean, 1.0, latents, still())).nonzero().flatten().tolist():
-            around = styles.make(centres[place], choice.client_truncation, draws, still())
-            if int(shows(around).sum()) >= SHOWING:
-                found.append(numbers[place])
+        images = styles.make(styles.mean, 1.0, torch.cat([latent(styles, seed, k) for k in numbers]), still())
+        near = torch.cdist(embed(embedding, images).double(), features.double()).topk(NEIGHBOURS, largest=False).indices
+        shows = has[near].all(dim=1)
+        found += [number for number, yes in zip(numbers, shows.tolist()) if yes]
         if len(found) >= choice.clients:
             return found[: choice.clients]
     raise ValueError(
