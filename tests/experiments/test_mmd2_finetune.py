@@ -59,7 +59,7 @@ def known_by_brightness(styles):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"judge": "efficientnet-lite0"}, "has the network of efficientnet-lite0-32"),
+        ({"judge": "efficientnet-lite0-32"}, "has the network of efficientnet-lite0"),
         ({"client_images": 25}, "an even number of images from 24"),
         ({"clients": 1}, "at least 2 clients"),
         ({"centres": (1, 2, 2), "clients": 3}, "give 3 different ones"),
@@ -147,7 +147,7 @@ def rows_with(fall, seeds=5):
     def state(kid, fid, seed):
         noise = 0.01 * seed
         own = {KID_AVG: kid + noise + 1.0, KID_ALL: kid + noise, "recall": 0.5, "coverage": 0.5, FID_SERVER: fid}
-        return dict.fromkeys(("classifier-mnist5k", "efficientnet-lite0-32"), own)
+        return dict.fromkeys(("classifier-mnist5k", "efficientnet-lite0"), own)
 
     rows = {
         arm: {
