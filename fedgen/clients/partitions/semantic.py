@@ -7,21 +7,19 @@ none are filled up. `Semantic.paper` has the published settings.
 """
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from sklearn.decomposition import PCA
 from torch import Tensor
 
+from fedgen.clients.partitions.embedded import EmbeddingLike, described, features_of
 from fedgen.clients.partitions.gaussian_matching import match_clusters
 from fedgen.clients.partitions.label_clusters import Clustering, find_clusters
 from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment, require_labels
 from fedgen.clients.partitions.small_clients import fill_small
 from fedgen.data.examples import Examples
-from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.progress import track
 from fedgen.seeds import derive, numpy_generator
 
@@ -60,7 +58,7 @@ class Semantic(Partition):
     def __init__(
         self,
         num_clients: int,
-        embedding: str | Mapping[str, Any] | Embedding = "efficientnet-lite0",
+        embedding: EmbeddingLike = "efficientnet-lite0",
         components: int | None = 256,
         clustering: Clustering = DEFAULT_CLUSTERING,
         center_per_label: bool = True,
@@ -88,7 +86,7 @@ class Semantic(Partition):
     def paper(
         cls,
         num_clients: int = 300,
-        embedding: str | Mapping[str, Any] | Embedding = "efficientnet-lite0-32",
+        embedding: EmbeddingLike = "efficientnet-lite0-32",
         cache: str | None = None,
     ) -> "Semantic":
         """The partition with the paper's settings (300 clients for CIFAR-10, 100 for CIFAR-100), but for two.
@@ -109,22 +107,16 @@ class Semantic(Partition):
                 `min_examples` of each client, or images or features that the embedding cannot take or that hold NaN.
         """
         self._check_counts(examples)
-        network = load_embedding(self.embedding)
-        cache = FeatureCache(self.cache) if self.cache else None
-        text = f"embed {examples.name} with {network.name} to find clusters"
-        features = embed(network, examples.inputs, description=text, cache=cache)
-        points = principal_components(features, self.components, seed)
+        points = principal_components(
+            features_of(examples, self.embedding, self.cache, "clusters"), self.components, seed
+        )
         owner = self._owners(points, examples, seed)
         return check_assignment([np.flatnonzero(owner == client) for client in range(self.num_clients)], len(examples))
 
     def settings(self) -> dict[str, Any]:
         """Class name and arguments for JSON; an embedding by its name and fingerprint."""
-        given: Any = self.embedding
-        if isinstance(given, Embedding):
-            given = {"name": given.name, "fingerprint": given.fingerprint()}
-        elif isinstance(given, Mapping):
-            given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
-        return {**super().settings(), "embedding": given, "clustering": asdict(self.clustering)}
+        own = {"embedding": described(self.embedding), "clustering": asdict(self.clustering)}
+        return super().settings() | own
 
     def _check_counts(self, examples: Examples) -> None:
         require_labels(examples, "Semantic")

@@ -3,8 +3,7 @@
 The papers take K = 20 neighbours in Inception's features; they leave open whether the image itself is one of the 20.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedgen.clients.partitions.by_class import ByClass
+from fedgen.clients.partitions.embedded import EmbeddingLike, described, features_of
 from fedgen.clients.partitions.partition import Partition, at_least_one, check_assignment, require_labels
 from fedgen.data.examples import Examples
-from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.models.empirical import nearest
 from fedgen.seeds import generator
 
@@ -37,7 +36,7 @@ class VarianceLimited(Partition):
     def __init__(
         self,
         neighbours: int = 20,
-        embedding: str | Mapping[str, Any] | Embedding = "efficientnet-lite0",
+        embedding: EmbeddingLike = "efficientnet-lite0",
         across_classes: bool = False,
         cache: str | None = None,
     ) -> None:
@@ -53,10 +52,7 @@ class VarianceLimited(Partition):
             ValueError: for a class with too few images, or images that the embedding cannot take.
         """
         anchors = draw_anchors(examples, seed, self._needed(examples))
-        network = load_embedding(self.embedding)
-        cache = FeatureCache(self.cache) if self.cache else None
-        text = f"embedding {examples.name} with {network.name} to find neighbours"
-        features = embed(network, examples.inputs, description=text, cache=cache)
+        features = features_of(examples, self.embedding, self.cache, "neighbours")
         if self.across_classes:
             clients = share_neighbours(features, anchors, self.neighbours)
         else:
@@ -70,12 +66,7 @@ class VarianceLimited(Partition):
 
     def settings(self) -> dict[str, Any]:
         """Class name and arguments for JSON; an embedding by its name and fingerprint."""
-        given: Any = self.embedding
-        if isinstance(given, Embedding):
-            given = {"name": given.name, "fingerprint": given.fingerprint()}
-        elif isinstance(given, Mapping):
-            given = {key: str(value) if isinstance(value, Path) else value for key, value in given.items()}
-        return {**super().settings(), "embedding": given}
+        return {**super().settings(), "embedding": described(self.embedding)}
 
     def _needed(self, examples: Examples) -> int:
         """Images that each class must have; across classes one does, if there are enough in all."""

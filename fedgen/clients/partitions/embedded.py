@@ -1,0 +1,36 @@
+"""What partitions that look at images share: their embedding, as recipes name it and as partition files describe it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedgen.data.examples import Examples
+from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
+
+EmbeddingLike = str | Mapping[str, Any] | Embedding
+"""A name, options of `load_embedding` with the key "name", or an embedding."""
+
+
+def features_of(examples: Examples, embedding: EmbeddingLike, cache: str | None, purpose: str) -> Tensor:
+    """Features [N, D] of all examples.
+
+    Args:
+        examples: the images.
+        embedding: makes the features.
+        cache: folder that keeps them; embedded anew each time if None.
+        purpose: what for, as the progress bar says it.
+    """
+    network = load_embedding(embedding)
+    text = f"embedding {examples.name} with {network.name} to find {purpose}"
+    return embed(network, examples.inputs, description=text, cache=FeatureCache(cache) if cache else None)
+
+
+def described(embedding: EmbeddingLike) -> Any:
+    """The embedding for JSON: as it was given, one that is made by its name and fingerprint."""
+    if isinstance(embedding, Embedding):
+        return {"name": embedding.name, "fingerprint": embedding.fingerprint()}
+    if isinstance(embedding, Mapping):
+        return {key: str(value) if isinstance(value, Path) else value for key, value in embedding.items()}
+    return embedding
