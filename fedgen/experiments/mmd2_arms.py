@@ -73,7 +73,7 @@ class Mmd2Runs:
         return Training(self.recipe, self._folder(arm, seed), seed, settings)
 
     def _folder(self, arm: str, seed: int) -> Path:
-        # runs of another network, recipe or choice are others
+        # runs of another network or recipe are others; of another choice, the study refuses the folder
         own = [arm.replace(" ", "-").strip("()").replace(")", ""), f"seed{seed}", self.fingerprint[:8]]
         own += [start_of(self.recipe), *(["quick"] if self.choice.quick else [])]
         return self.root / "runs" / "-".join(own)

@@ -66,12 +66,12 @@ class HeldOutScores:
 
     def __init__(self, data: FederatedDataModule, server: Examples, embeddings: Sequence[Embedding], seed: int) -> None:
         self._sides = []
-        places = torch.randperm(len(server), generator=generator(seed, "server's images"))[:SERVER]
+        public = server_sample(server, seed)
         for embedding in embeddings:
             features = embed(embedding, data.examples.inputs, description=f"embedding clients with {embedding.name}")
             reference = Reference([features[client.held_out] for client in data.clients], ["kid", "recall", "coverage"])
             text = f"embedding {server.name} with {embedding.name}"
-            theirs = summarize(embed(embedding, server.inputs[places], description=text, cache=FeatureCache(CACHE)))
+            theirs = summarize(embed(embedding, public, description=text, cache=FeatureCache(CACHE)))
             self._sides.append(_Side(embedding, reference, theirs))
         training = torch.cat([client.train for client in data.clients])
         self.floor = self.score(data.examples.inputs[training])
@@ -92,6 +92,11 @@ class HeldOutScores:
         }
 
 
+def server_sample(server: Examples, seed: int) -> Tensor:
+    """Images uint8 [n, C, H, W] of the server, 10,000 at most, that FID is measured to and landmarks are drawn from."""
+    return server.inputs[torch.randperm(len(server), generator=generator(seed, "server's images"))[:SERVER]]
+
+
 def message_errors(
     data: FederatedDataModule, server: Examples, images: Tensor, embedding: Embedding, seed: int
 ) -> list[dict[str, Any]]:
@@ -104,8 +109,7 @@ def message_errors(
         embedding: the objective's.
         seed: of the choice among public images.
     """
-    places = torch.randperm(len(server), generator=generator(seed, "server's images"))[:SERVER]
-    public = embed(embedding, server.inputs[places], cache=FeatureCache(CACHE))
+    public = embed(embedding, server_sample(server, seed), cache=FeatureCache(CACHE))
     features = embed(embedding, data.examples.inputs)
     sizes = [size for size in SIZES if isinstance(size, Sketches) or size.number <= len(public)]
     clients = [features[client.train] for client in data.clients]
