@@ -90,6 +90,7 @@ def plainly() -> Iterator[None]:
     """Networks compute in the plain formulation inside the block."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch(f"{OURS}.generator.modulated_conv2d", plain_modulated_conv2d))
+        stack.enter_context(mock.patch(f"{OURS}.convolution.conv2d", F.conv2d))
         stack.enter_context(mock.patch(f"{OURS}.convolution.upfirdn2d", plain_upfirdn2d))
         stack.enter_context(mock.patch(f"{OURS}.filters.upfirdn2d", plain_upfirdn2d))
         yield

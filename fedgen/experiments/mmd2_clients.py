@@ -19,20 +19,21 @@ from fedgen.progress import track
 from fedgen.seeds import generator
 
 SEARCHED = 20_000  # latents, at most, among which centres are looked for
-KNOWN = 10_000  # of the server's images, at most, that say what a centre shows
+PUBLIC = 10_000  # of the server's images, at most, that are compared with
 NEIGHBOURS = 5  # a centre's nearest images, which must all have the attribute
 STAMP = ".made"  # in the clients' folder: what they were made of
 
 
-def open_server(choice: Mmd2Choice, styles: TruncatedStyles) -> DataSet:
-    """The server's data.
+def public_images(choice: Mmd2Choice, styles: TruncatedStyles) -> Examples:
+    """Images that the server has, 10,000 at most: what centres show, FID and landmarks are found by them.
 
     Raises:
         ValueError: for what is neither a known name nor a folder.
     """
     described = choice.server(styles.network.image_shape)
-    found: DataSet = getattr(fedgen.data, described["class_path"].rpartition(".")[2])(**described["init_args"])
-    return found
+    data: DataSet = getattr(fedgen.data, described["class_path"].rpartition(".")[2])(**described["init_args"])
+    server = data.load("train")
+    return server.subset(torch.randperm(len(server), generator=generator(choice.seed, "server's images"))[:PUBLIC])
 
 
 def find_centres(choice: Mmd2Choice, styles: TruncatedStyles, known: Examples, seed: int) -> list[int]:
@@ -44,7 +45,7 @@ def find_centres(choice: Mmd2Choice, styles: TruncatedStyles, known: Examples, s
     Args:
         choice: the attribute, how many, or the numbers themselves.
         styles: the network.
-        known: the server's images with their classes.
+        known: images of the server with their classes.
         seed: of the repetition.
 
     Raises:
@@ -58,10 +59,9 @@ def find_centres(choice: Mmd2Choice, styles: TruncatedStyles, known: Examples, s
             f"attribute={choice.attribute!r} is no class of {known.name}, which has {names}; or give --centres"
         )
     embedding = load_embedding(choice.embedding).to(choice.device)
-    places = torch.randperm(len(known), generator=generator(choice.seed, "known"))[:KNOWN]
     text = f"embedding {known.name} with {embedding.name}"
-    features = embed(embedding, known.inputs[places], description=text, cache=FeatureCache(CACHE))
-    has = known.labels[places] == known.classes.index(choice.attribute)
+    features = embed(embedding, known.inputs, description=text, cache=FeatureCache(CACHE))
+    has = known.labels == known.classes.index(choice.attribute)
     found: list[int] = []
     for start in track(range(0, SEARCHED, BATCH), f"looking for {choice.attribute}", SEARCHED // BATCH, "batches"):
         numbers = range(start, start + BATCH)

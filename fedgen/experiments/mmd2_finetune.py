@@ -21,7 +21,7 @@ from fedgen.evaluation.rebuild import rebuild
 from fedgen.experiments.comparison import expectation
 from fedgen.experiments.mmd2_arms import ARMS, CONTROL, FORMS, START, Mmd2Runs, images_of, sent
 from fedgen.experiments.mmd2_choice import Mmd2Choice
-from fedgen.experiments.mmd2_clients import find_centres, open_server, write_clients
+from fedgen.experiments.mmd2_clients import find_centres, public_images, write_clients
 from fedgen.experiments.mmd2_figure import CURVES, GRID, draw_curves, draw_grid
 from fedgen.experiments.mmd2_scores import (
     COVERAGE,
@@ -86,10 +86,10 @@ def measure(study: Study, runs: Mmd2Runs, styles: TruncatedStyles) -> None:
     choice, seeds = runs.choice, {str(seed): seed for seed in runs.choice.seeds_of}
     if not study.missing("drift"):
         return
-    server = open_server(choice, styles).load("train")
+    public = public_images(choice, styles)
     judge = load_embedding(choice.judge, weights=choice.weights).to(choice.device)
     embedding = load_embedding(choice.embedding).to(choice.device)
-    centres = study.each("centres", seeds, lambda seed: find_centres(choice, styles, server, seed), "seeds")
+    centres = study.each("centres", seeds, lambda seed: find_centres(choice, styles, public, seed), "seeds")
     for name, seed in seeds.items():
         write_clients(choice, styles, centres[name], seed, runs.clients(seed))
     train_all([runs.training(arm, seed) for seed in seeds.values() for arm in ARMS], choice.parallel)
@@ -98,7 +98,7 @@ def measure(study: Study, runs: Mmd2Runs, styles: TruncatedStyles) -> None:
         return rebuild(runs.training(CONTROL, seed).place)[1]
 
     def scored(seed: int) -> dict[str, Any]:
-        scores = HeldOutScores(data_of(seed), server, [judge, embedding], choice.seed)
+        scores = HeldOutScores(data_of(seed), public, [judge, embedding])
         made = {state: images_of(path, choice.num_images, seed, choice.device) for state, path in _paths(runs, seed)}
         return {"floor": scores.floor} | {state: scores.score(images) for state, images in made.items()}
 
@@ -107,7 +107,7 @@ def measure(study: Study, runs: Mmd2Runs, styles: TruncatedStyles) -> None:
     last = {arm: list(runs.states(arm, choice.seed).values())[-1] for arm in FORMS}
     study.step("traffic", lambda: {arm: asdict(sent(path)) for arm, path in last.items()})
     data, batch = data_of(choice.seed), images_of(choice.network, choice.batch, choice.seed, choice.device)
-    study.step("messages", lambda: message_errors(data, server, batch, embedding, choice.seed))
+    study.step("messages", lambda: message_errors(data, public, batch, embedding))
     study.step("drift", lambda: drifts(styles, data, embedding, choice.batch, choice.seed))
 
 

@@ -32,7 +32,6 @@ TITLES = {
     FID_SERVER: "FID-all to the server's images",
 }
 HIGHER = (RECALL, COVERAGE)  # of these more is better
-SERVER = 10_000  # of the server's images, at most, in FID to them
 SIZES = (Sketches(250), Sketches(1000), Sketches(4000), Nystrom(128), Nystrom(512), Nystrom(2048))
 MOVES = (1e-7, 1e-6, 1e-5)  # how far a first step of SGD goes, as a share of the norm of the weights, in the drift
 STEPS = 8  # of SGD
@@ -55,23 +54,21 @@ class HeldOutScores:
 
     Args:
         data: the clients, whose held-out images were trained on by nobody.
-        server: images that the network was trained on.
+        public: images that the network was trained on.
         embeddings: in which to score.
-        seed: of the choice among the server's images.
 
     Attributes:
         floor: what the clients' training images score in a generator's place; their "fid server" is that of a generator
             that has gone over to the clients altogether.
     """
 
-    def __init__(self, data: FederatedDataModule, server: Examples, embeddings: Sequence[Embedding], seed: int) -> None:
+    def __init__(self, data: FederatedDataModule, public: Examples, embeddings: Sequence[Embedding]) -> None:
         self._sides = []
-        public = server_sample(server, seed)
         for embedding in embeddings:
             features = embed(embedding, data.examples.inputs, description=f"embedding clients with {embedding.name}")
             reference = Reference([features[client.held_out] for client in data.clients], ["kid", "recall", "coverage"])
-            text = f"embedding {server.name} with {embedding.name}"
-            theirs = summarize(embed(embedding, public, description=text, cache=FeatureCache(CACHE)))
+            text = f"embedding {public.name} with {embedding.name}"
+            theirs = summarize(embed(embedding, public.inputs, description=text, cache=FeatureCache(CACHE)))
             self._sides.append(_Side(embedding, reference, theirs))
         training = torch.cat([client.train for client in data.clients])
         self.floor = self.score(data.examples.inputs[training])
@@ -92,28 +89,22 @@ class HeldOutScores:
         }
 
 
-def server_sample(server: Examples, seed: int) -> Tensor:
-    """Images uint8 [n, C, H, W] of the server, 10,000 at most, that FID is measured to and landmarks are drawn from."""
-    return server.inputs[torch.randperm(len(server), generator=generator(seed, "server's images"))[:SERVER]]
-
-
 def message_errors(
-    data: FederatedDataModule, server: Examples, images: Tensor, embedding: Embedding, seed: int
+    data: FederatedDataModule, public: Examples, images: Tensor, embedding: Embedding
 ) -> list[dict[str, Any]]:
     """Rows of `approximation_errors` for SIZES, of a batch of generated images in the objective's embedding.
 
     Args:
         data: the clients.
-        server: public images, of which 10,000 at most are used.
+        public: images that landmarks are drawn from.
         images: the batch, uint8.
         embedding: the objective's.
-        seed: of the choice among public images.
     """
-    public = embed(embedding, server_sample(server, seed), cache=FeatureCache(CACHE))
+    known = embed(embedding, public.inputs, cache=FeatureCache(CACHE))
     features = embed(embedding, data.examples.inputs)
-    sizes = [size for size in SIZES if isinstance(size, Sketches) or size.number <= len(public)]
+    sizes = [size for size in SIZES if isinstance(size, Sketches) or size.number <= len(known)]
     clients = [features[client.train] for client in data.clients]
-    return [asdict(row) for row in approximation_errors(sizes, clients, embed(embedding, images), public)]
+    return [asdict(row) for row in approximation_errors(sizes, clients, embed(embedding, images), known)]
 
 
 class _Still(nn.Module):
