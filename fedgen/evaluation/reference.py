@@ -197,7 +197,7 @@ def scaled(score: FederatedScore, factor: float) -> FederatedScore:
         terms={term: _times(values, factor) for term, values in score.terms.items()},
         error_parts={side: _times(values, factor) for side, values in score.error_parts.items()},
         client_errors=None if score.client_errors is None else score.client_errors * factor,
-        errors_over_clients=_times(score.errors_over_clients, factor),
+        over_clients=score.over_clients and score.over_clients.times(factor),
         client_error_parts={side: part * factor for side, part in score.client_error_parts.items()},
     )
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedgen.scores.over_clients import OverClients
+
 Weights = str | Sequence[float] | Tensor
 
 
@@ -24,11 +26,9 @@ class FederatedScore:
         error_parts: {"generated": {...}, "real": {...}}, standard errors with the other side's images held fixed. Two
             checkpoints scored against the same clients share the second, so their difference has mostly the first.
         client_errors: float64 [K], standard errors of `per_client`; None if they were not asked for.
-        client_error_parts: {"generated": [K], "real": [K]}, their parts as in `error_parts`.
-        errors_over_clients: standard errors of "avg" and "all" where the clients stand for others that might have been
-            there, each with its images: they say how far the values hold beyond these clients. With more than one
-            client; not part of `errors`, which are for these clients. The one generated set's own part is not in them.
         higher_is_better: whether a better generated set scores higher.
+        over_clients: what each client adds to "avg" and "all"; None if errors were not asked for.
+        client_error_parts: {"generated": [K], "real": [K]}, the parts of `client_errors` as in `error_parts`.
     """
 
     name: str
@@ -39,8 +39,17 @@ class FederatedScore:
     error_parts: dict[str, dict[str, float]] = field(default_factory=dict)
     client_errors: Tensor | None = None
     higher_is_better: bool = False
-    errors_over_clients: dict[str, float] = field(default_factory=dict)
+    over_clients: OverClients | None = None
     client_error_parts: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def errors_over_clients(self) -> dict[str, float]:
+        """Standard errors of "avg" and "all" where the clients stand for others that might have been there.
+
+        Each comes with its images: they say how far the values hold beyond these clients. With more than one client;
+        not part of `errors`, which are for these clients. The one generated set's own part is not in them.
+        """
+        return self.over_clients.errors() if self.over_clients else {}
 
 
 def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
@@ -112,7 +121,7 @@ def combine(
     error_parts: dict[str, dict[str, float]] | None = None,
     client_error_parts: dict[str, Tensor] | None = None,
     higher_is_better: bool = False,
-    errors_over_clients: dict[str, float] | None = None,
+    over_clients: OverClients | None = None,
 ) -> FederatedScore:
     """The FederatedScore of per-client scores [K] and the score against the pool; errors add in squares over parts."""
     worst = aggregate(per_client, weights, "worst", higher_is_better)
@@ -129,6 +138,6 @@ def combine(
         parts,
         torch.stack([part.square() for part in own.values()]).sum(0).sqrt() if own else None,
         higher_is_better,
-        errors_over_clients or {},
+        over_clients,
         own,
     )

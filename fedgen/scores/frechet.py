@@ -18,7 +18,7 @@ from fedgen.scores.frechet_errors import (
     sample_deviations,
     sample_pool,
 )
-from fedgen.scores.over_clients import errors_over_clients
+from fedgen.scores.over_clients import OverClients
 from fedgen.scores.roots import Roots, factor, stack, stackable, trace_sqrt
 from fedgen.statistics.gaussian import Gaussian, RunningPool, check_features, summarize
 
@@ -143,7 +143,7 @@ class FrechetReference:
             named,
             parts,
             own,
-            errors_over_clients=over_clients,
+            over_clients=over_clients,
         )
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:
@@ -170,11 +170,11 @@ class FrechetReference:
         terms = {"mean": means, "covariance": covariances.clamp(min=0)}
         return terms["mean"] + terms["covariance"], terms
 
-    def _over_clients(self, per_client: Tensor, influences: InfluenceErrors) -> dict[str, float]:
+    def _over_clients(self, per_client: Tensor, influences: InfluenceErrors) -> OverClients | None:
         if len(self.counts) < 2:
-            return {}
+            return None
         slopes = influences.slopes.result(self._means, influences.summary.mean, self._traces, self._scales)
-        return errors_over_clients(per_client, slopes, self.weights)
+        return OverClients(per_client, slopes, self.weights)
 
     def _factor(self, number: int, summary: Gaussian) -> Roots:
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgen.scores.over_clients import errors_over_clients
+from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
 
 
@@ -48,9 +48,9 @@ class Influences:
         real = torch.stack([mean_variance(part) for part in self.real])
         return {"generated": mean_variance(self.generated[:-1]).sqrt(), "real": real.sqrt()}
 
-    def over_clients(self, per_client: Tensor) -> dict[str, float]:
-        """Standard errors of avg and all over clients, for their scores [K]."""
-        return errors_over_clients(per_client, torch.stack([part.mean() for part in self.pool]), self.weights)
+    def over_clients(self, per_client: Tensor) -> OverClients:
+        """What clients of these scores [K] add to avg and all."""
+        return OverClients(per_client, torch.stack([part.mean() for part in self.pool]), self.weights)
 
 
 def shared_errors(rows: Tensor, weights: Tensor, worst: int) -> dict[str, float]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
-from fedgen.scores.over_clients import errors_over_clients
+from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_features
 
@@ -82,7 +82,7 @@ class LikelihoodReference:
         variances = torch.stack([_variance(part) for part in logs])
         average = float((self.weights[used].square() @ variances[used]).sqrt())
         parts = {"real": {"avg": average, "all": average, "worst": float(variances[worst].sqrt())}}
-        own, over_clients = {"real": variances.sqrt()}, errors_over_clients(per_client, per_client, self.weights)
+        own, over_clients = {"real": variances.sqrt()}, OverClients(per_client, per_client, self.weights)
         return combine("ll", per_client, pooled, self.weights, None, parts, own, True, over_clients)
 
 

@@ -23,7 +23,7 @@ from fedgen.scores.manifold_errors import (
     without_real,
 )
 from fedgen.scores.neighbours import nearest
-from fedgen.scores.over_clients import client_means, errors_over_clients
+from fedgen.scores.over_clients import OverClients, client_means
 from fedgen.scores.pairwise import Points, lower_bounds, pairs_within
 from fedgen.statistics.gaussian import check_clients, check_features
 
@@ -124,7 +124,7 @@ class ManifoldReference:
     ) -> FederatedScore:
         per_client, pooled, beyond = values[:-1], float(values[-1]), None
         if of_pool is not None:  # a union of images whatever the weights
-            beyond = errors_over_clients(per_client, of_pool, self.weights, resolve_weights("examples", self.counts))
+            beyond = OverClients(per_client, of_pool, self.weights, resolve_weights("examples", self.counts))
         return combine(name, per_client, pooled, self.weights, None, parts, of_clients, True, beyond)
 
     def _balls(self, generated: Tensor, errors: bool) -> tuple[Balls, Balls, Balls]:

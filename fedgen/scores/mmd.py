@@ -16,7 +16,7 @@ from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_we
 from fedgen.scores.joined import joined
 from fedgen.scores.kernels import Kernel, PolynomialKernel, cross_sums, within_sums
 from fedgen.scores.mmd_errors import ClientSums, generated_variances, real_variances
-from fedgen.scores.over_clients import errors_over_clients
+from fedgen.scores.over_clients import OverClients
 from fedgen.statistics.gaussian import check_clients, check_features
 
 Estimator = Literal["u", "v"]
@@ -158,8 +158,8 @@ class KernelReference:
         }
         roots = {side: {key: value**0.5 for key, value in parts.items()} for side, (parts, _) in found.items()}
         own = {side: variances.sqrt() for side, (_, variances) in found.items()}
-        beyond = errors_over_clients(per_client, self._sums.slopes(means), self.weights)
-        return combine("kid", per_client, pooled, self.weights, None, roots, own, errors_over_clients=beyond)
+        beyond = OverClients(per_client, self._sums.slopes(means), self.weights)
+        return combine("kid", per_client, pooled, self.weights, None, roots, own, over_clients=beyond)
 
 
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:

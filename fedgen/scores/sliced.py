@@ -153,7 +153,7 @@ class SlicedReference:
         parts = {**found.parts(), "projections": shared_errors(rows.powers, self.weights, worst)}
         own = {**found.client_parts(), "projections": mean_variance(rows.powers[:-1]).sqrt()}
         beyond = found.over_clients(distances[:-1])
-        return combine(name, distances[:-1], pooled, self.weights, None, parts, own, errors_over_clients=beyond)
+        return combine(name, distances[:-1], pooled, self.weights, None, parts, own, over_clients=beyond)
 
     def _slices(self, generated: Tensor) -> "Slices":
         number = len(self.counts)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgen.embeddings import ClassifierOptions, train_classifier
 from fedgen.embeddings.small_classifier import check_labelled
 from fedgen.scores.aggregate import FederatedScore, Weights, aggregate, combine, resolve_weights
-from fedgen.scores.over_clients import errors_over_clients
+from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
 
 
@@ -86,7 +86,7 @@ def of_hits(hits: Sequence[Tensor], weights: Tensor, errors: bool = True) -> Fed
     spread = torch.stack([mean_variance(part) for part in hits])
     worst = int(per_client.masked_fill(weights == 0, torch.inf).argmin())
     average = float((weights.square() @ spread).sqrt())
-    over_clients = errors_over_clients(per_client, per_client, weights)
+    over_clients = OverClients(per_client, per_client, weights)
     score = combine("utility", per_client, pooled, weights, None, None, None, True, over_clients)
     # no parts: whatever varies with the generated images is not known, so these stand for both sides
     found = {"avg": average, "all": average, "worst": float(spread[worst].sqrt())}

@@ -98,9 +98,7 @@ class WassersteinReference:
         both = rows if number > 1 else rows[[0, 0]]
         found = Influences(both, real, pool, self.weights, worst)
         own, over_clients = found.client_parts(), found.over_clients(per_client)
-        return combine(
-            "w1", per_client, pooled, self.weights, None, found.parts(), own, errors_over_clients=over_clients
-        )
+        return combine("w1", per_client, pooled, self.weights, None, found.parts(), own, over_clients=over_clients)
 
     def _train(self, generated: Tensor, divided: Parts, clients: list[int]) -> Critic:
         """The critic between generated images and those of one client, or of all."""

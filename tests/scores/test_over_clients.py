@@ -18,7 +18,7 @@ from fedgen.scores import (
 )
 from fedgen.scores.critic import Side
 from fedgen.scores.manifold import NAMES
-from fedgen.scores.over_clients import errors_over_clients
+from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics import summarize
 
@@ -46,20 +46,20 @@ SCORES: dict[str, Score] = {
 
 def test_three_clients_by_hand() -> None:
     scores, of_pool = torch.tensor([1.0, 2.0, 6.0]), torch.tensor([5.0, 5.0, 8.0])
-    found = errors_over_clients(scores, of_pool, torch.full((3,), 1 / 3, dtype=torch.float64))
+    found = OverClients(scores, of_pool, torch.full((3,), 1 / 3, dtype=torch.float64)).errors()
     assert found["avg"] == pytest.approx((7 / 3) ** 0.5)  # the variance is 7
     assert found["all"] == pytest.approx(1.0)
-    weighted = errors_over_clients(scores, of_pool, torch.tensor([0.5, 0.25, 0.25]).double())
+    weighted = OverClients(scores, of_pool, torch.tensor([0.5, 0.25, 0.25]).double()).errors()
     squares = 0.5**2 * 1.5**2 + 0.25**2 * 0.5**2 + 0.25**2 * 3.5**2  # the mean is 2.5
     assert weighted["avg"] == pytest.approx((squares / (1 - 0.375)) ** 0.5)
 
 
 def test_clients_of_weight_zero_do_not_count_and_one_client_says_nothing() -> None:
     scores = torch.tensor([1.0, 2.0, 6.0, 7.0])
-    some = errors_over_clients(scores, scores, torch.tensor([0.5, 0.0, 0.5, 0.0]).double())
+    some = OverClients(scores, scores, torch.tensor([0.5, 0.0, 0.5, 0.0]).double()).errors()
     assert some["avg"] == pytest.approx(2.5)
-    assert errors_over_clients(scores, scores, torch.tensor([0.0, 1.0, 0.0, 0.0]).double()) == {}
-    assert errors_over_clients(scores[:1], scores[:1], torch.ones(1).double()) == {}
+    assert OverClients(scores, scores, torch.tensor([0.0, 1.0, 0.0, 0.0]).double()).errors() == {}
+    assert OverClients(scores[:1], scores[:1], torch.ones(1).double()).errors() == {}
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -122,7 +122,7 @@ def test_fid_of_clients_without_spread_has_finite_errors() -> None:
 
 def test_infinite_scores_have_infinite_errors() -> None:
     scores = torch.tensor([1.0, -math.inf, 2.0])
-    found = errors_over_clients(scores, scores, torch.full((3,), 1 / 3).double())
+    found = OverClients(scores, scores, torch.full((3,), 1 / 3).double()).errors()
     assert found == {"avg": math.inf, "all": math.inf}
 
 
