@@ -14,6 +14,7 @@ from fedgen.scores.mmd import KernelReference, mmd2, mmd2_subsets
 from fedgen.scores.rankings import ExcessInversions, Inversion, excess_inversions, inversions, kendall_tau
 from fedgen.scores.sliced import SlicedReference, sliced_wasserstein
 from fedgen.scores.utility import UtilityReference
+from fedgen.scores.vendi import vendi_score
 from fedgen.scores.wasserstein import WassersteinReference, wasserstein_critic
 
 __all__ = [
@@ -49,5 +50,6 @@ __all__ = [
     "mmd2_subsets",
     "resolve_weights",
     "sliced_wasserstein",
+    "vendi_score",
     "wasserstein_critic",
 ]
