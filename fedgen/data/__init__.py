@@ -15,6 +15,7 @@ from fedgen.data.image_manifest import ImageManifest
 from fedgen.data.imagenet32 import ImageNet32
 from fedgen.data.mnist import MNIST
 from fedgen.data.mnist5k import MNIST5k
+from fedgen.data.photo_patches import PhotoPatches
 from fedgen.data.style_shift import StyleShift
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "ImageManifest",
     "ImageNet32",
     "MNIST5k",
+    "PhotoPatches",
     "StyleShift",
 ]
