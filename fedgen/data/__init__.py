@@ -8,6 +8,7 @@ from fedgen.data.digits import Digits
 from fedgen.data.examples import Examples
 from fedgen.data.fashion_mnist import FashionMNIST
 from fedgen.data.femnist import FEMNIST
+from fedgen.data.flower import FlowerDataset
 from fedgen.data.gaussian_mixture import GaussianMixture
 from fedgen.data.huggingface import HuggingFace
 from fedgen.data.image_folder import ImageFolder
@@ -28,6 +29,7 @@ __all__ = [
     "Digits",
     "Examples",
     "FashionMNIST",
+    "FlowerDataset",
     "GaussianMixture",
     "HuggingFace",
     "ImageFolder",

@@ -6,7 +6,7 @@ Only what lies in the folder is read: nothing is looked up on a hub, no script r
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,13 +77,22 @@ def import_datasets() -> Any:
 def _saved_table(source: str, folder: Path) -> Table:
     for file in json.loads((folder / "state.json").read_text("utf-8"))["_data_files"]:
         _plain(file["filename"])
-    dataset = import_datasets().load_from_disk(folder)
+    return dataset_table(source, [import_datasets().load_from_disk(folder)])
+
+
+def dataset_table(source: str, parts: Sequence[Any]) -> Table:
+    """Datasets of the library, one after the other, as one table.
+
+    Args:
+        source: where they are, for messages.
+        parts: one at least, all of the first one's columns.
+    """
 
     def column(name: str) -> Iterator[Any]:
-        rows = dataset.select_columns([name]).with_format("arrow").iter(ROWS)
-        return _values(source, (batch[name] for batch in rows))
+        views = (part.select_columns([name]).with_format("arrow") for part in parts)
+        return _values(source, (batch[name] for view in views for batch in view.iter(ROWS)))
 
-    return Table(source, dataset.features, len(dataset), column)
+    return Table(source, parts[0].features, sum(map(len, parts)), column)
 
 
 def _plain(name: str) -> str:

@@ -74,7 +74,11 @@ class HuggingFace(DataSet):
         column = image_column(table, self.image_column)
         labels, classes = read_labels(table, label_column(table, self.label_column), train)
         owners = read_owners(table, self.owner_column)
-        return Examples(self._read_images(table, column, split), labels, f"{self.name}/{split}", classes, *owners)
+        folder = self.path if self.path.is_dir() else self.path.parent
+        name = f"{self.name}/{split}"
+        return Examples(
+            read_images(table, column, folder, self.channels, self.size, name), labels, name, classes, *owners
+        )
 
     def _choose(self, tables: dict[str, Table], split: Split) -> Table:
         wanted = self.sources[split]
@@ -86,26 +90,38 @@ class HuggingFace(DataSet):
             raise ValueError(f"{tables[wanted].source} has no rows")
         return tables[wanted]
 
-    def _read_images(self, table: Table, column: str, split: Split) -> Tensor:
-        images = torch.empty(0)
-        folder = self.path if self.path.is_dir() else self.path.parent
-        values = track(table.column(column), f"reading {self.name}/{split}", table.count, "images")
-        for row, value in enumerate(values):
-            try:
-                image = decode(value, folder, self.channels, self.size)
-            except ValueError as error:
-                raise ValueError(f"{table.source}, row {row}: {error}") from error
-            if row == 0:
-                images = torch.empty(table.count, *image.shape, dtype=torch.uint8)
-            if image.shape != images.shape[1:]:
-                first, other = (" x ".join(map(str, shape[-2:])) for shape in (images.shape, image.shape))
-                sizes = f"{first} (row 0) and {other} (row {row})"
-                raise ValueError(f"{table.source}: images of several sizes, {sizes}; give size= to resize them")
-            images[row] = image
-        return images
+
+def read_images(table: Table, column: str, folder: Path | None, channels: int, size: int | None, name: str) -> Tensor:
+    """The images of a column, uint8 [N, channels, H, W].
+
+    Args:
+        table: that has them.
+        column: of images.
+        folder: whose files the table may name; None if it must hold the images itself.
+        channels: see `HuggingFace`.
+        size: see `HuggingFace`.
+        name: of the data, for the progress bar.
+
+    Raises:
+        ValueError: if an image cannot be read, or sizes differ and none is asked for; the message names the row.
+    """
+    images = torch.empty(0)
+    for row, value in enumerate(track(table.column(column), f"reading {name}", table.count, "images")):
+        try:
+            image = decode(value, folder, channels, size)
+        except ValueError as error:
+            raise ValueError(f"{table.source}, row {row}: {error}") from error
+        if row == 0:
+            images = torch.empty(table.count, *image.shape, dtype=torch.uint8)
+        if image.shape != images.shape[1:]:
+            first, other = (" x ".join(map(str, shape[-2:])) for shape in (images.shape, image.shape))
+            sizes = f"{first} (row 0) and {other} (row {row})"
+            raise ValueError(f"{table.source}: images of several sizes, {sizes}; give size= to resize them")
+        images[row] = image
+    return images
 
 
-def decode(value: Any, folder: Path, channels: int, size: int | None) -> Tensor:
+def decode(value: Any, folder: Path | None, channels: int, size: int | None) -> Tensor:
     """An image as it is stored, bytes or a dictionary with bytes or a path: uint8 [channels, H, W]; see `read_image`.
 
     Raises:
@@ -119,6 +135,8 @@ def decode(value: Any, folder: Path, channels: int, size: int | None) -> Tensor:
         raise ValueError(f"the image is stored as {type(content).__name__}, not as bytes")
     if not isinstance(path, str):
         raise ValueError("there is no image")
+    if folder is None:
+        raise ValueError(f"the image is not stored, only its path {path}; let save_to_disk of datasets store it")
     return read_image(_file_beside(folder, path), channels, size)
 
 

@@ -127,7 +127,7 @@ def find_photo(photo: str) -> Path:
     path = Path(str(skimage.__file__)).parent / "data" / {**COLOUR, **GREY}[photo]
     if not path.is_file():
         raise FileNotFoundError(
-            f"scikit-image {skimage.__version__} does not bring the photo {photo!r} ({path}); install 0.25 or 0.26, "
+            f"the installed scikit-image does not bring the photo {photo!r} ({path}); install 0.25 or 0.26, "
             "or choose other photos"
         )
     return path

@@ -3,6 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fedgen.clients.partitions import Natural
 from fedgen.data import ImageFolder
 
 
@@ -129,3 +130,64 @@ def test_images_beside_class_folders_are_refused(pets):
 def test_options_without_meaning_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         ImageFolder(".", **options)
+
+
+@pytest.fixture
+def hospitals(tmp_path):
+    root = tmp_path / "hospitals"
+    for value, name in enumerate(["rome/ill/a.png", "rome/well/b.png", "athens/well/deep/c.png", "athens/ill/d.png"]):
+        write_image(root / name, 10 * value)
+    write_image(root / "oslo" / "well" / "e.png", 50)
+    write_image(root / ".trash" / "well" / "f.png", 60)
+    return root
+
+
+def test_owner_folders_are_owners_and_the_folders_in_them_classes(hospitals):
+    examples = ImageFolder(hospitals, owner_folders=True).load()
+    assert examples.inputs[:, 0, 0, 0].tolist() == [30, 20, 50, 0, 10]
+    assert (examples.owners.tolist(), examples.owner_names) == ([0, 0, 1, 2, 2], ("athens", "oslo", "rome"))
+    assert (examples.labels.tolist(), examples.classes) == ([0, 1, 1, 0, 1], ("ill", "well"))
+    assert (examples.name, Natural().names(examples)) == ("hospitals/train", ["athens", "oslo", "rome"])
+    assert [part.tolist() for part in Natural().assign(examples, seed=0)] == [[0, 1], [2], [3, 4]]
+
+
+def test_owner_folders_without_class_folders_have_no_labels(tmp_path):
+    for name in ("rome/a.png", "athens/b.png", "athens/c.png"):
+        write_image(tmp_path / name)
+    examples = ImageFolder(tmp_path, owner_folders=True, size=4, channels=1).load()
+    assert (examples.owners.tolist(), examples.classes, examples.inputs.shape) == ([0, 0, 1], (), (3, 1, 4, 4))
+    assert not examples.is_labelled
+
+
+def test_the_test_split_may_have_other_owners_but_no_other_classes(hospitals, tmp_path):
+    for name in ("bern/ill/a.png", "bern/well/b.png"):
+        write_image(tmp_path / "test" / name)
+    data = ImageFolder(hospitals, test_root=tmp_path / "test", owner_folders=True)
+    assert data.load("test").owner_names == ("bern",)
+    write_image(tmp_path / "test" / "bern" / "odd" / "b.png")
+    with pytest.raises(ValueError, match=r"test has the classes \('ill', 'odd', 'well'\), but the train split has"):
+        data.load("test")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("oslo/g.png", r"oslo holds both images \(such as g.png\) and folders; move them into class folders"),
+        ("g.png", "hospitals holds both images .* move them into owner folders"),
+        ("bern/g.png", r"bern has no class folders, but other owners have \(ill, well"),
+    ],
+)
+def test_images_in_the_wrong_place_among_owners_are_refused(hospitals, file, message):
+    write_image(hospitals / file)
+    with pytest.raises(ValueError, match=message):
+        ImageFolder(hospitals, owner_folders=True).load()
+
+
+def test_an_owner_without_images_is_named(hospitals, tmp_path):
+    (hospitals / "bern").mkdir()
+    with pytest.raises(FileNotFoundError, match="hospitals/bern has no images"):
+        ImageFolder(hospitals, owner_folders=True).load()
+    with pytest.raises(FileNotFoundError, match="bern has no folders; with owner_folders each owner"):
+        ImageFolder(hospitals / "bern", owner_folders=True).load()
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*none"):
+        ImageFolder(tmp_path / "none", owner_folders=True).load()

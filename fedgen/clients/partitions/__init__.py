@@ -4,6 +4,7 @@ from fedgen.clients.partitions.by_class import ByClass
 from fedgen.clients.partitions.by_size import BySize
 from fedgen.clients.partitions.coarse_dirichlet import CoarseDirichlet
 from fedgen.clients.partitions.dirichlet import Dirichlet
+from fedgen.clients.partitions.flower import FlowerPartition
 from fedgen.clients.partitions.iid import IID
 from fedgen.clients.partitions.label_clusters import Clustering
 from fedgen.clients.partitions.natural import Natural
@@ -20,6 +21,7 @@ __all__ = [
     "Clustering",
     "CoarseDirichlet",
     "Dirichlet",
+    "FlowerPartition",
     "Natural",
     "Partition",
     "PartitionFile",

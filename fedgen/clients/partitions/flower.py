@@ -1,0 +1,103 @@
+"""Clients as the library flwr-datasets makes them (its 0.6), of any data of this kit."""
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedgen.clients.partitions.partition import Partition, check_assignment
+from fedgen.data.arrow import import_datasets
+from fedgen.data.examples import Examples
+from fedgen.data.flower import FlowerPartitioner, load_partitions, partition_names
+from fedgen.seeds import derive, numpy_generator
+
+HOME = "flwr_datasets.partitioner"
+
+
+class FlowerPartition(Partition):
+    """The clients of a partitioner of flwr-datasets, which sees the columns "label" and "owner", where there are any.
+
+    Its options are its own, for example `{"num_partitions": 10, "partition_by": "label", "alpha": 0.5}` of a
+    `DirichletPartitioner`. A partitioner that takes a seed and is given none gets one of this partition's. Rows come in
+    random order, by the seed, as a FederatedDataset shuffles them by default: some partitioners cut them up as they
+    come. Needs the library: pip install fedgen[flwr-datasets].
+
+    Args:
+        partitioner: a class of flwr_datasets.partitioner by its name, or any class like them by its path.
+        options: its arguments, plain types for partition files.
+    """
+
+    def __init__(self, partitioner: str, options: Mapping[str, Any] | None = None) -> None:
+        self.partitioner = partitioner
+        self.options = dict(options or {})
+
+    def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
+        """As every partition's.
+
+        Raises:
+            ImportError: if the library is not installed.
+            ValueError: if it has no such class, the class does not take the options, or it deals columns; whatever the
+                partitioner finds wrong with its options or the data.
+        """
+        made = self._made(examples, seed)
+        parts = [np.array(part["position"][:]) for part in load_partitions(made, examples.name)]
+        return check_assignment(parts, len(examples), partition_names(made, "client"))
+
+    def names(self, examples: Examples) -> list[str]:
+        """Natural ids where the partitioner has them, else "client 0" and so on."""
+        count = self.options.get("num_partitions")
+        if count is not None:  # known without dealing, which may fail or not by the seed
+            return [f"client {client}" for client in range(count)]
+        return partition_names(self._made(examples, 0), "client")
+
+    def _made(self, examples: Examples, seed: int) -> FlowerPartitioner:
+        """The partitioner with the examples as its dataset."""
+        kind = find_class(self.partitioner)
+        options = dict(self.options)
+        if "seed" in inspect.signature(kind).parameters:
+            options.setdefault("seed", derive(seed, "partition") % 2**32)
+        try:
+            made = kind(**options)
+        except TypeError as error:
+            raise ValueError(f"{self.partitioner} does not take the options {options} ({error})") from error
+        made.dataset = as_table(examples, numpy_generator(seed, "partition", "order").permutation(len(examples)))
+        return made
+
+
+def find_class(name: str) -> Any:
+    """A class of flwr_datasets.partitioner by its name, or another by its path.
+
+    Raises:
+        ImportError: if its module is not installed.
+        ValueError: if the module has no such class.
+    """
+    module, _, attribute = name.rpartition(".")
+    try:
+        home = importlib.import_module(module or HOME)
+    except ImportError as error:
+        remedy = "" if module else ": pip install fedgen[flwr-datasets]"
+        raise ImportError(f"FlowerPartition needs {module or HOME} for {name}{remedy} ({error})") from error
+    if not hasattr(home, attribute):
+        known = [known for known in dir(home) if known.endswith("Partitioner")]
+        raise ValueError(f"{home.__name__} has no {attribute!r}; it has {', '.join(known)}")
+    return getattr(home, attribute)
+
+
+def as_table(examples: Examples, order: np.ndarray) -> Any:
+    """A `datasets.Dataset` of the examples' positions in this order, with labels and owners' names where known.
+
+    Args:
+        examples: what it is about; inputs are left out.
+        order: a permutation of 0..N-1.
+
+    Raises:
+        ImportError: if `datasets` is not installed.
+    """
+    columns: dict[str, Any] = {"position": order}
+    if examples.is_labelled:
+        columns["label"] = examples.labels.numpy()[order]
+    if examples.owners is not None:
+        columns["owner"] = [examples.owner_names[owner] for owner in examples.owners.numpy()[order]]
+    return import_datasets().Dataset.from_dict(columns)

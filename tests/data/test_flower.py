@@ -1,0 +1,81 @@
+"""Images of flwr-datasets' partitioners, and of stand-ins without that library."""
+
+import datasets
+import numpy as np
+import pytest
+
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import Natural
+from fedgen.data import FlowerDataset
+from tests.data.flower import ByColumn, Columns, Deal
+from tests.data.tables import levels, picture, table
+
+TEXT = datasets.Value("string")
+
+
+def writers(*names, values=(10, 20, 30, 40), labels=(0, 2, 1, 1)):
+    return table(list(values), list(labels), writer=(TEXT, list(names)))
+
+
+def given(partitioner, data):
+    partitioner.dataset = data
+    return partitioner
+
+
+def test_each_partition_is_an_owner_and_its_natural_id_the_name():
+    data = FlowerDataset({"train": given(ByColumn("writer"), writers("eve", "adam", "eve", "bob"))}, "letters")
+    train = data.load()
+    assert train.owner_names == ("adam", "bob", "eve")
+    assert (levels(train), train.owners.tolist()) == ([20, 40, 10, 30], [0, 1, 2, 2])
+    assert (train.labels.tolist(), train.classes) == ([2, 1, 0, 1], ("cat", "dog", "fox"))
+    assert (train.name, train.inputs.shape) == ("letters/train", (4, 3, 4, 6))
+    clients = FederatedDataModule(data, Natural(), held_out=0.0).clients
+    assert [client.name for client in clients] == ["adam", "bob", "eve"]
+
+
+def test_partitions_without_natural_ids_are_numbered_and_may_be_empty():
+    partitioner = given(Deal(5), writers(*"abcd"))
+    train = FlowerDataset({"train": partitioner}, "letters", size=8, channels=1).load()
+    assert train.owner_names == tuple(f"partition {number}" for number in range(5))
+    assert train.owners.tolist() == [0, 1, 2, 3]
+    assert (train.name, train.inputs.shape) == ("letters-8/train", (4, 1, 8, 8))
+
+
+def test_the_test_split_has_the_classes_of_the_train_split():
+    integers = datasets.Value("int64")
+    train = given(Deal(2), table(labels=(7, 9, 7), kind=integers))
+    test = given(Deal(1), table([50], [9], kind=integers))
+    data = FlowerDataset({"train": train, "test": test}, "letters")
+    assert (data.load("test").labels.tolist(), data.load("test").classes) == ([1], ("7", "9"))
+    with pytest.raises(ValueError, match="letters has no test split"):
+        FlowerDataset({"train": train}, "letters").load("test")
+
+
+def test_what_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="the Deal of letters/train has no dataset; give `partitioners` of its Feder"):
+        FlowerDataset({"train": Deal(2)}, "letters").load()
+    with pytest.raises(ValueError, match="partition 1 of letters/train has the columns label, but partition 0 has ima"):
+        FlowerDataset({"train": given(Columns(2), table())}, "letters").load()
+    with pytest.raises(ValueError, match="letters, split train: none of the 2 partitions has a row"):
+        FlowerDataset({"train": given(Deal(2), table([], []))}, "letters").load()
+    with pytest.raises(ValueError, match=r"partitioners of the splits \['test'\]: give one as 'train'"):
+        FlowerDataset({"test": Deal(2)}, "letters")
+    picture(3).save(tmp_path / "a.png")
+    paths = datasets.Dataset.from_dict({"image": [str(tmp_path / "a.png")]}).cast_column("image", datasets.Image())
+    with pytest.raises(ValueError, match=r"row 0: the image is not stored, only its path .*a\.png; let save_to_disk"):
+        FlowerDataset({"train": given(Deal(1), paths)}, "letters").load()
+
+
+def test_the_partitioners_of_flwr_datasets_are_read():
+    partitioner = pytest.importorskip("flwr_datasets.partitioner")
+    names = ["eve", "adam", "eve", "bob"] * 10
+    rows = writers(*names, values=range(40), labels=[0, 1] * 20)
+    natural = given(partitioner.NaturalIdPartitioner(partition_by="writer"), rows)
+    train = FlowerDataset({"train": natural}, "letters").load()
+    assert train.owner_names == ("adam", "bob", "eve")
+    assert [train.owner_names[owner] for owner in train.owners] == [names[level] for level in levels(train)]
+    dirichlet = partitioner.DirichletPartitioner(3, partition_by="label", alpha=1.0, min_partition_size=2)
+    train = FlowerDataset({"train": given(dirichlet, rows)}, "letters").load()
+    assert sorted(levels(train)) == list(range(40))
+    assert train.owners.bincount().tolist() == [len(dirichlet.load_partition(number)) for number in range(3)]
+    assert np.array_equal(train.labels, np.array(levels(train)) % 2)
