@@ -3,6 +3,7 @@
 from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
+from fedgen.federated.schedules import Constant, ExponentialDecay, InverseLinear, InverseSquareRoot, Schedule, WarmUp
 from fedgen.federated.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedgen.federated.strategy import FedAvgStrategy
 
@@ -10,10 +11,16 @@ __all__ = [
     "Aggregator",
     "AtomicCheckpointIO",
     "ClientAlgorithm",
+    "Constant",
+    "ExponentialDecay",
     "FedAdagrad",
     "FedAdam",
     "FedAvgM",
     "FedAvgStrategy",
     "FedYogi",
+    "InverseLinear",
+    "InverseSquareRoot",
     "Mean",
+    "Schedule",
+    "WarmUp",
 ]

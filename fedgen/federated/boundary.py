@@ -8,6 +8,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from fedgen.clients.turn import Turn
+
 if TYPE_CHECKING:
     from fedgen.federated.strategy import FedAvgStrategy
 
@@ -26,6 +28,32 @@ def check_settings(interval: int, cohort_size: int | None, client_weights: str, 
         raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
     if optimizer_state not in ("reset", "keep", "average"):
         raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
+
+
+def check_devices(num_nodes: int, num_processes: int) -> None:
+    """Refuses more than one device.
+
+    Raises:
+        MisconfigurationException: with the numbers.
+    """
+    if num_processes * num_nodes != 1:
+        raise MisconfigurationException(
+            f"FedAvgStrategy simulates all clients in one process, but the Trainer asks for"
+            f" {num_nodes} node(s) x {num_processes} device(s); pass Trainer(devices=1, num_nodes=1)"
+        )
+
+
+def check_turn(batch: Any) -> None:
+    """Refuses a batch that is no client's turn.
+
+    Raises:
+        MisconfigurationException: naming what it is.
+    """
+    if not isinstance(batch, Turn):
+        raise MisconfigurationException(
+            f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
+            " loader hands it one client's turn at a time"
+        )
 
 
 def check_trainer(trainer: Trainer) -> None:
@@ -74,7 +102,7 @@ def _averages_steps(callback: Callback) -> bool:
 
 
 class RoundBoundary(Callback):
-    """Drops a round that Lightning cut short, and passes optimizer steps on to the client algorithm.
+    """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, logs schedules.
 
     The strategy puts it first among the trainer's callbacks.
     """
@@ -100,6 +128,8 @@ class RoundBoundary(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._drop_if_cut(trainer)
+        for name, factor in self._strategy.factors.items():
+            pl_module.log(name, factor)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._strategy.in_round:  # which the strategy drops next

@@ -17,6 +17,17 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     return bool(torch.isfinite(norm)) or all(bool(torch.isfinite(t).all()) for t in floats)
 
 
+def require_finite(tensors: Mapping[str, Tensor], iterations: int) -> None:
+    """Refuses a client's tensors that training broke.
+
+    Raises:
+        FloatingPointError: naming the first that is not finite.
+    """
+    if not all_finite(list(tensors.values())):
+        bad = next(name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all()))
+        raise FloatingPointError(f"{bad} is not finite after {iterations} local iterations")
+
+
 class Exchange:
     """A module's tensors by what federated averaging does with them.
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fedgen.federated.exchange import copy_tensors
+from fedgen.federated.schedules import scaled_rates
 
 Convention = Literal["keras", "reddi"]
 # convention -> beta2, epsilon, initial second moment, bias correction
@@ -23,7 +24,8 @@ Defaults = Mapping[str, tuple[float, float, float, bool]]
 class FedAvgM(SGD):
     """Server momentum (Hsu et al. 2019): v = momentum v + g, w -= lr v, with g the pseudo-gradient.
 
-    Keras keeps the rate inside v; the two are equal while the rate is constant.
+    Keras keeps the rate inside v; the two are equal while the rate is constant. A `server_schedule` acts on the whole
+    of v here, so a fall is felt at once; in Keras' form it is felt as v forgets.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float = 1.0, momentum: float = 0.9) -> None:
@@ -149,7 +151,7 @@ class ServerUpdate:
     """Applies the clients' combined tensors to the server's, through a server optimizer or directly.
 
     The pseudo-gradient of a parameter is the server's value minus the combined one; floating buffers take the
-    combined value.
+    combined value, whatever the learning rate.
 
     Args:
         server: the server's tensors by name; updated in place.
@@ -160,24 +162,42 @@ class ServerUpdate:
     def __init__(
         self, server: dict[str, Tensor], trained: set[str], create: Callable[[Iterable[Tensor]], Optimizer] | None
     ) -> None:
-        self._server = server
+        self._server, self._trained = server, trained
         self._leaves = {n: nn.Parameter(_as_real(t)) for n, t in server.items() if n in trained} if create else {}
         self.optimizer = create(list(self._leaves.values())) if create and self._leaves else None
 
     @torch.no_grad()
-    def apply(self, names: Iterable[str], combined: Iterable[Tensor]) -> None:
-        """One server step."""
+    def apply(self, names: Iterable[str], combined: Iterable[Tensor], factor: float = 1.0) -> None:
+        """One server step, with the optimizer's learning rate multiplied by a factor.
+
+        Without an optimizer the rate is 1: the server goes the factor's part of the way to the combined values.
+        """
         replaced: dict[str, Tensor] = {}
         for name, value in zip(names, combined):
             if name in self._leaves:
                 # in the aggregator's precision: rounding the average to half first would lose small updates
                 self._leaves[name].grad = _as_real((self._server[name] - value).to(self._server[name].dtype))
+            elif name in self._trained and factor != 1:
+                replaced[name] = torch.lerp(self._server[name].to(value.dtype), value, factor)
             else:
                 replaced[name] = value
         copy_tensors([self._server[name] for name in replaced], replaced.values())
         if self.optimizer is not None:
-            self.optimizer.step()
+            with scaled_rates(self.optimizer, factor):
+                self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
+
+    def check_replaceable(self) -> None:
+        """Refuses to give way to the update of another set of parameters once its optimizer has state.
+
+        Raises:
+            MisconfigurationException: with the remedy.
+        """
+        if self.optimizer is not None and self.optimizer.state:
+            raise MisconfigurationException(
+                "parameters were frozen or unfrozen during training, and the server optimizer has state for the old"
+                " set; use server_optimizer=None with layers that thaw"
+            )
 
     def state_dict(self) -> dict[str, Any] | None:
         """The server optimizer's class name and state; None without one."""

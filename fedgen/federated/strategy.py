@@ -20,13 +20,15 @@ from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
-from fedgen.federated.boundary import RoundBoundary, check_settings, check_trainer
+from fedgen.federated.boundary import RoundBoundary, check_devices, check_settings, check_trainer, check_turn
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.exchange import Exchange, all_finite, describe_difference
+from fedgen.federated.exchange import Exchange, describe_difference, require_finite
 from fedgen.federated.federation_state import CHECKPOINT_KEY, pack_state, unpack_state
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
+from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.federated.switches import Switches
 from fedgen.files import in_bytes
 from fedgen.seeds import resolve, seed_all
 
@@ -61,6 +63,11 @@ class FedAvgStrategy(DDPStrategy):
             without any exchange.
         aggregator: how clients' tensors are combined; `Mean` by default.
         client_algorithm: hooks around local steps (FedProx, SCAFFOLD); plain local training by default.
+        client_schedule: a factor by round on the learning rates of the clients' optimizers, e.g.
+            `ExponentialDecay(0.5, rounds=100)`; beside the module's own schedules, which go on. It acts within
+            optimizer steps, so what `LearningRateMonitor` shows is without it; "client_lr_factor" is logged.
+        server_schedule: likewise on the server optimizer's; without one the server goes the factor's part of the way
+            to the average. "server_lr_factor" is logged.
         seed: None takes what `seed_everything` was given, else 0.
         checkpoint_io: `AtomicCheckpointIO` by default.
         kwargs: as for `DDPStrategy`.
@@ -85,6 +92,8 @@ class FedAvgStrategy(DDPStrategy):
         personal: Sequence[str] = (),
         aggregator: Aggregator | None = None,
         client_algorithm: ClientAlgorithm | None = None,
+        client_schedule: Schedule | None = None,
+        server_schedule: Schedule | None = None,
         seed: int | None = None,
         checkpoint_io: Any = None,
         **kwargs: Any,
@@ -99,6 +108,7 @@ class FedAvgStrategy(DDPStrategy):
         self.personal = list(personal)
         self.aggregator = aggregator or Mean()
         self.client_algorithm = client_algorithm or ClientAlgorithm()
+        self.client_schedule, self.server_schedule = client_schedule, server_schedule
         self._given_seed = seed
         self._memory = ClientMemory()
         self.in_round = False  # the model is not the server's, or not of a whole round
@@ -121,11 +131,7 @@ class FedAvgStrategy(DDPStrategy):
         self._server_update: ServerUpdate | None = None
 
     def _configure_launcher(self) -> None:
-        if self.num_processes * self.num_nodes != 1:
-            raise MisconfigurationException(
-                f"FedAvgStrategy simulates all clients in one process, but the Trainer asks for"
-                f" {self.num_nodes} node(s) x {self.num_processes} device(s); pass Trainer(devices=1, num_nodes=1)"
-            )
+        check_devices(self.num_nodes, self.num_processes)
         self._launcher = None
 
     def setup_distributed(self) -> None:
@@ -158,6 +164,7 @@ class FedAvgStrategy(DDPStrategy):
             getattr(self.precision_plugin, "scaler", None),
             self.optimizer_state_mode,
         )
+        check_rates(self.client_schedule, self._local.optimizers)
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
 
@@ -171,19 +178,16 @@ class FedAvgStrategy(DDPStrategy):
         return self.lightning_module
 
     def _make_exchange(self) -> None:
-        self._parameters, self._modules = list(self._module.parameters()), list(self._module.modules())
-        self._flags = [p.requires_grad for p in self._parameters]
+        self._switches = Switches(self._module)
         optimized = [p for optimizer in self.optimizers for p in _parameters_of(optimizer)]
-        present = self._server_update.optimizer if self._server_update is not None else None
+        present = self._server_update
         self._exchange = Exchange(self._module, optimized, self.personal)
         self._exchange.snapshot()
         shared = {name: self._exchange.server[name] for name in self._exchange.shared}
         self._server_update = ServerUpdate(shared, self._exchange.trained, self.server_optimizer)
-        if present is not None and self._server_update.optimizer is not None and present.state:
-            raise MisconfigurationException(
-                "parameters were frozen or unfrozen during training, and the server optimizer has state for the old"
-                " set; use server_optimizer=None with layers that thaw"
-            )
+        check_rates(self.server_schedule, [self._server_update.optimizer])
+        if present is not None:
+            present.check_replaceable()
 
     @property
     def exchange(self) -> Exchange:
@@ -207,27 +211,31 @@ class FedAvgStrategy(DDPStrategy):
         return sample_cohort(num_clients, self.cohort_size, self.seed, round)
 
     @property
+    def factors(self) -> dict[str, float]:
+        """The schedules' factors in the present round, by the names under which they are logged."""
+        schedules = {"client_lr_factor": self.client_schedule, "server_lr_factor": self.server_schedule}
+        round = self._module.current_epoch
+        return {name: factor_in(schedule, round) for name, schedule in schedules.items() if schedule is not None}
+
+    @property
     def in_turns(self) -> bool:
         """Whether a round has begun and its last turn is not over."""
         return self._turn is not None
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        if not isinstance(batch, Turn):
-            raise MisconfigurationException(
-                f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
-                " loader hands it one client's turn at a time"
-            )
+        check_turn(batch)
         if batch.is_first:
             self._start_round()
         self._start_turn(batch)
 
     def _start_round(self) -> None:
-        if self._flags != [p.requires_grad for p in self._module.parameters()]:
+        if self._switches.thawed_or_frozen():
             self._make_exchange()
         self.exchange.snapshot()
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         self._local.start_round()
         self._errors, self._completed = [], 0
+        self._client_factor = factor_in(self.client_schedule, self._module.current_epoch)
         self.in_round = True
 
     def _start_turn(self, turn: Turn) -> None:
@@ -236,7 +244,7 @@ class FedAvgStrategy(DDPStrategy):
             exchange.load_server()
         self._memory.load_personal(turn.client, exchange)
         self._local.start_turn(turn.client)
-        self._clear_gradients()
+        self._switches.clear_gradients()
         seed_all(self.seed, "turn", turn.round, turn.client)
         self.client_algorithm.start_turn(turn.client, exchange.shared, exchange.server)
         self._turn = turn
@@ -272,7 +280,7 @@ class FedAvgStrategy(DDPStrategy):
         **kwargs: Any,
     ) -> Any:
         if not self._awaits_step:
-            return super().optimizer_step(optimizer, closure, model, **kwargs)
+            return self._scaled_step(optimizer, closure, model, **kwargs)
         self._awaits_step = False
         opened = False
         progress = self._module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
@@ -281,13 +289,13 @@ class FedAvgStrategy(DDPStrategy):
             nonlocal opened
             if not opened:  # Lightning has called the module's optimizer_step hook and counts this step itself
                 opened = True
-                return super(FedAvgStrategy, self).optimizer_step(optimizer, closure, model, **kwargs)
+                return self._scaled_step(optimizer, closure, model, **kwargs)
             progress.increment_ready()
             if self._hook_overridden:
                 epoch, wrapped = self._module.current_epoch, self._lightning_optimizers[0]
                 output = self._module.optimizer_step(epoch, self._batch_idx, wrapped, closure)
             else:
-                output = super(FedAvgStrategy, self).optimizer_step(optimizer, closure, model, **kwargs)
+                output = self._scaled_step(optimizer, closure, model, **kwargs)
             progress.increment_completed()
             return output
 
@@ -297,26 +305,26 @@ class FedAvgStrategy(DDPStrategy):
             self._skip_step = True
             closure()
             self._skip_step = False
-            self._clear_gradients()
+            self._switches.clear_gradients()
         return output
+
+    def _scaled_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any, **kwargs: Any) -> Any:
+        with scaled_rates(optimizer, self._client_factor if self.in_turns else 1.0):
+            return super().optimizer_step(optimizer, closure, model, **kwargs)
 
     def _run_turn(self, step: Callable[[], Any]) -> Any:
         turn, output = self._turn, None
         assert turn is not None
         done = self._memory.iterations.get(turn.client, 0)
-        flags, modes = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
         try:
-            for i, batch in enumerate(turn.batches(self.communication_interval)):
-                self._local_batch = turn.current = super().batch_to_device(self.precision_plugin.convert_input(batch))
-                self._batch_idx = done + i
-                output = step()
-            self._check_finite(turn)
+            with self._switches.restored_on_error():
+                for i, batch in enumerate(turn.batches(self.communication_interval)):
+                    batch = super().batch_to_device(self.precision_plugin.convert_input(batch))
+                    self._local_batch = turn.current = batch
+                    self._batch_idx = done + i
+                    output = step()
+                require_finite(self.exchange.live, self.communication_interval)
         except Exception as error:
-            for parameter, flag in zip(self._parameters, flags):
-                parameter.requires_grad_(flag)
-            for part, mode in zip(self._modules, modes):
-                part.training = mode
-            self._clear_gradients()
             self._leave_out(turn, error)
             self._call_turn_end(completed=False)
         else:
@@ -329,16 +337,6 @@ class FedAvgStrategy(DDPStrategy):
         if turn.is_last:
             self._end_round()
         return output
-
-    def _clear_gradients(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def _check_finite(self, turn: Turn) -> None:
-        live = self.exchange.live
-        if not all_finite(list(live.values())):
-            bad = next(name for name, tensor in live.items() if not bool(torch.isfinite(tensor).all()))
-            raise FloatingPointError(f"{bad} is not finite after {self.communication_interval} local iterations")
 
     def _leave_out(self, turn: Turn, error: Exception) -> None:
         self._errors.append(error)
@@ -369,10 +367,11 @@ class FedAvgStrategy(DDPStrategy):
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
             ) from self._errors[0]
         names = list(self.exchange.shared)
-        self._server_update.apply(names, self.aggregator.result())
+        factor = factor_in(self.server_schedule, self._module.current_epoch)
+        self._server_update.apply(names, self.aggregator.result(), factor)
         self.exchange.load_server()
         self._local.end_round()
-        self._clear_gradients()
+        self._switches.clear_gradients()
         self.client_algorithm.end_round()
         self._turn, self.in_round = None, False
         if not self.local_only:

@@ -1,0 +1,167 @@
+"""Learning-rate schedules over rounds, for clients and for the server.
+
+A schedule is a factor on a learning rate: a function of the round t = 0, 1, ... alone, so it has no state and a resumed
+run goes on with it. The forms are those of the released code of Yuan et al. 2022, "What Do We Mean by Generalization in
+Federated Learning?", with the optimizer's own rate as base.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from torch.optim import Optimizer
+
+
+class Schedule(ABC):
+    """A factor on a learning rate that depends on the round."""
+
+    @abstractmethod
+    def factor(self, round: int) -> float:
+        """What the rate is multiplied by in a round (from 0): finite, not negative."""
+
+
+class Constant(Schedule):
+    """1 in every round."""
+
+    def factor(self, round: int) -> float:
+        return 1.0
+
+
+class _Decay(Schedule):
+    def __init__(self, rate: float, rounds: int, staircase: bool = False) -> None:
+        if not 0 < rate < math.inf:
+            raise ValueError(f"rate={rate}: a decay rate is positive and finite")
+        if rounds < 1:
+            raise ValueError(f"rounds={rounds}: a period has at least one round")
+        self.rate, self.rounds, self.staircase = rate, rounds, staircase
+
+    def _periods(self, round: int) -> float:
+        """t / rounds, or its floor."""
+        return float(round // self.rounds) if self.staircase else round / self.rounds
+
+
+class ExponentialDecay(_Decay):
+    """rate^(t / rounds).
+
+    Args:
+        rate: what remains after `rounds` rounds, in (0, 1].
+        rounds: rounds a period.
+        staircase: whether the factor changes only at the ends of periods: t / rounds is rounded down.
+
+    Raises:
+        ValueError: for a value out of range.
+    """
+
+    def __init__(self, rate: float, rounds: int, staircase: bool = False) -> None:
+        super().__init__(rate, rounds, staircase)
+        if rate > 1:
+            raise ValueError(f"rate={rate}: the rate would grow; choose a value in (0, 1]")
+
+    def factor(self, round: int) -> float:
+        return float(self.rate ** self._periods(round))
+
+
+class InverseLinear(_Decay):
+    """1 / (1 + rate t / rounds).
+
+    Args:
+        rate: positive; with 1 a half remains after `rounds` rounds.
+        rounds: rounds a period.
+        staircase: whether t / rounds is rounded down.
+
+    Raises:
+        ValueError: for a value out of range.
+    """
+
+    def factor(self, round: int) -> float:
+        return 1 / (1 + self.rate * self._periods(round))
+
+
+class InverseSquareRoot(_Decay):
+    """1 / sqrt(1 + rate t / rounds).
+
+    Args:
+        rate: positive; with 3 a half remains after `rounds` rounds.
+        rounds: rounds a period.
+        staircase: whether t / rounds is rounded down.
+
+    Raises:
+        ValueError: for a value out of range.
+    """
+
+    def factor(self, round: int) -> float:
+        return 1 / math.sqrt(1 + self.rate * self._periods(round))
+
+
+class WarmUp(Schedule):
+    """(t + 1) / rounds in the first `rounds` rounds, then another schedule, whose round 0 is the first after them.
+
+    Args:
+        rounds: how many rounds the rate rises; the last of them has all of it. 0 is no warm-up.
+        then: what follows; constant by default.
+
+    Raises:
+        ValueError: for a negative number of rounds.
+    """
+
+    def __init__(self, rounds: int, then: Schedule | None = None) -> None:
+        if rounds < 0:
+            raise ValueError(f"rounds={rounds}: a warm-up takes 0 rounds or more")
+        self.rounds, self.then = rounds, then or Constant()
+
+    def factor(self, round: int) -> float:
+        return (round + 1) / self.rounds if round < self.rounds else self.then.factor(round - self.rounds)
+
+
+def factor_in(schedule: Schedule | None, round: int) -> float:
+    """A schedule's factor in a round; 1 without one.
+
+    Raises:
+        ValueError: if it is negative or not finite.
+    """
+    if schedule is None:
+        return 1.0
+    factor = float(schedule.factor(round))
+    if not 0 <= factor < math.inf:
+        raise ValueError(
+            f"{type(schedule).__name__}.factor({round}) is {factor}; a schedule multiplies a learning rate by a finite"
+            " number that is not negative"
+        )
+    return factor
+
+
+def check_rates(schedule: Schedule | None, optimizers: Iterable[Optimizer | None]) -> None:
+    """Refuses optimizers that a schedule, if there is one, cannot act on.
+
+    Raises:
+        ValueError: if one has no learning rate.
+    """
+    for optimizer in optimizers if schedule is not None else ():
+        if optimizer is not None and not all("lr" in group for group in optimizer.param_groups):
+            raise ValueError(
+                f"{type(optimizer).__name__} has no learning rate `lr`, which {type(schedule).__name__} could multiply;"
+                " leave the schedule out or choose another optimizer"
+            )
+
+
+@contextmanager
+def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """Multiplies an optimizer's learning rates within the block; after it they are what they were, to the bit.
+
+    A rate that something else sets within the block is left as set.
+    """
+    if factor == 1:
+        yield
+        return
+    groups = list(optimizer.param_groups)
+    rates = [group["lr"] for group in groups]
+    scaled = [rate * factor for rate in rates]
+    for group, rate in zip(groups, scaled):
+        group["lr"] = rate
+    try:
+        yield
+    finally:
+        for group, before, rate in zip(groups, rates, scaled):
+            if group["lr"] is rate:
+                group["lr"] = before
