@@ -3,6 +3,7 @@
 from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
+from fedgen.federated.prox import FedProx
 from fedgen.federated.schedules import Constant, ExponentialDecay, InverseLinear, InverseSquareRoot, Schedule, WarmUp
 from fedgen.federated.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedgen.federated.strategy import FedAvgStrategy
@@ -17,6 +18,7 @@ __all__ = [
     "FedAdam",
     "FedAvgM",
     "FedAvgStrategy",
+    "FedProx",
     "FedYogi",
     "InverseLinear",
     "InverseSquareRoot",

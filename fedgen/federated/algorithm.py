@@ -1,23 +1,44 @@
 """What a client does besides its own steps (the seam that FedProx and SCAFFOLD plug into)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
 class ClientAlgorithm:
     """Hooks around a client's local steps; the base class is plain local training.
 
-    All mappings go from parameter names to live tensors; `server` must not be changed.
+    All mappings go from the names of tensors that travel (parameters and floating buffers) to live tensors; `server`
+    must not be changed. A round that is cut short has a start and no end: what it brought is void.
     """
+
+    def reset(self) -> None:
+        """Before another model is fitted: its clients are others, forget those of the last one."""
+
+    def start_fit(
+        self, model: Mapping[str, Tensor], optimizers: Sequence[Optimizer], shares: Sequence[float] | None
+    ) -> None:
+        """When fitting starts, before a checkpoint is read.
+
+        Args:
+            model: the model's tensors.
+            optimizers: those that clients step.
+            shares: every client's weight in the mean over the whole federation, adding up to 1; None if the trainer's
+                data module does not say who the clients are.
+        """
+
+    def start_round(self) -> None:
+        """Before the first turn of a round."""
 
     def start_turn(self, client: int, model: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
         """Before the client's first step; the model holds the server's weights."""
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """Before each optimizer step, with gradients in place: the moment to change them."""
+        """Before each step that an optimizer takes, with gradients in place, unscaled and not yet clipped: the moment
+        to change them. Its `lr` is the one of the step, schedules included."""
 
     def end_turn(self, client: int, model: Mapping[str, Tensor], iterations: int) -> None:
         """After the client's last step, before its weights are aggregated; not called for a client left out."""
@@ -25,9 +46,43 @@ class ClientAlgorithm:
     def end_round(self) -> None:
         """After the server's update."""
 
+    def num_bytes(self, model: Mapping[str, Tensor]) -> int:
+        """What server and client send each other in a round beside the model's tensors, each way."""
+        return 0
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold (tensors and plain types)."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores `state_dict`."""
+        """Restores `state_dict`.
+
+        Raises:
+            MisconfigurationException: if it is another algorithm's.
+        """
+        if state:
+            raise MisconfigurationException(
+                f"the checkpoint holds what another client algorithm keeps of its clients ({', '.join(state)}), and"
+                f" {type(self).__name__} keeps nothing; resume with the same `client_algorithm`"
+            )
+
+
+def parameter_names(model: Mapping[str, Tensor]) -> dict[int, str]:
+    """The names of a model's parameters by their identity."""
+    return {id(tensor): name for name, tensor in model.items() if isinstance(tensor, nn.Parameter)}
+
+
+def about_to_step(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
+    """The named parameters that an optimizer is about to step, those that have a gradient.
+
+    Args:
+        optimizer: one of several: the gradients of other optimizers' parameters are not its business.
+        names: by identity.
+    """
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return {names[id(p)]: p for p in parameters if p.grad is not None and id(p) in names}
+
+
+def gradients_of(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The live gradients of parameters that have one."""
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]

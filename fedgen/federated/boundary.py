@@ -117,7 +117,10 @@ class RoundBoundary(Callback):
         trainer.callbacks = [cls(strategy), *others]
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        if self._strategy.in_turns:  # the server may take steps of its own after them
+        # the server may take steps of its own after the turns
+        if self._strategy.in_turns and not _will_be_skipped(
+            getattr(trainer.precision_plugin, "scaler", None), optimizer
+        ):
             self._strategy.client_algorithm.before_step(optimizer)
 
     def on_train_batch_end(
@@ -140,6 +143,12 @@ class RoundBoundary(Callback):
             self._strategy.drop_round()
             _hold_checkpoints(trainer)
             rank_zero_warn("a round was cut short before its last client's turn and is dropped")
+
+
+def _will_be_skipped(scaler: Any, optimizer: Any) -> bool:
+    """Whether an fp16 grad scaler will skip an optimizer's step, for gradients that overflowed."""
+    found = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {}).get("found_inf_per_device", {})
+    return any(bool(overflow) for overflow in found.values())
 
 
 def _hold_checkpoints(trainer: Trainer) -> None:

@@ -1,9 +1,11 @@
 """Which of a module's tensors travel between server and clients, and the server's copy of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 
@@ -42,6 +44,8 @@ class Exchange:
 
     A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
     only left alone for `exchanged = False` if all of them lie in such modules or begin so.
+
+    `beside` counts the bytes that a client algorithm sends along with them, each way.
 
     Args:
         module: the model.
@@ -87,6 +91,7 @@ class Exchange:
                 f"personal pattern(s) {sorted(unmatched)} match no tensor of the model; names: {known}, ..."
             )
         self.server: dict[str, Tensor] = {}
+        self.beside = 0
 
     @property
     def live(self) -> dict[str, Tensor]:
@@ -95,8 +100,8 @@ class Exchange:
 
     @property
     def num_bytes(self) -> int:
-        """What a client sends to the server in a round: the size of the shared tensors."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.shared.values())
+        """What a client sends to the server in a round: the size of the shared tensors, and what goes beside them."""
+        return self.beside + sum(tensor.numel() * tensor.element_size() for tensor in self.shared.values())
 
     def snapshot(self) -> None:
         """Takes the model's present values as the server's."""
@@ -125,6 +130,20 @@ def copy_tensors(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
     targets, sources = list(targets), list(sources)
     if targets:
         torch._foreach_copy_(targets, sources)
+
+
+@contextmanager
+def naming_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> Iterator[None]:
+    """Says what of a checkpoint's state does not fit the model, if loading it in the block fails.
+
+    Raises:
+        MisconfigurationException: for a RuntimeError of the block.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        difference = describe_difference(model, saved)
+        raise MisconfigurationException(f"the checkpoint holds another model than this one: {difference}") from error
 
 
 def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> str:

@@ -5,8 +5,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
+
+from fedgen.files import in_bytes
 
 OptimizerState = Literal["reset", "keep", "average"]
 State = dict[Any, dict[str, Any]]  # parameter -> name -> value, as in torch.optim.Optimizer.state
@@ -87,7 +90,11 @@ class LocalState:
         self._after = self._read_settings()
         states: list[State] = [dict(optimizer.state) for optimizer in self.optimizers]
         if self.mode == "keep":
+            first = not self.clients
             self.clients[client] = states
+            if first:
+                size = in_bytes(self.num_bytes(client))
+                rank_zero_info(f"optimizer_state='keep' holds {size} of optimizer state for every client")
         elif self.mode == "average":
             for mean, state in zip(self._means, states):
                 mean.add(state, weight)

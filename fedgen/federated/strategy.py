@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -22,7 +22,8 @@ from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary, check_devices, check_settings, check_trainer, check_turn
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.exchange import Exchange, describe_difference, require_finite
+from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
+from fedgen.federated.exchange import Exchange, naming_difference, require_finite
 from fedgen.federated.federation_state import CHECKPOINT_KEY, pack_state, unpack_state
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
@@ -62,7 +63,7 @@ class FedAvgStrategy(DDPStrategy):
         personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
             without any exchange.
         aggregator: how clients' tensors are combined; `Mean` by default.
-        client_algorithm: hooks around local steps (FedProx, SCAFFOLD); plain local training by default.
+        client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.
         client_schedule: a factor by round on the learning rates of the clients' optimizers, e.g.
             `ExponentialDecay(0.5, rounds=100)`; beside the module's own schedules, which go on. It acts within
             optimizer steps, so what `LearningRateMonitor` shows is without it; "client_lr_factor" is logged.
@@ -86,7 +87,7 @@ class FedAvgStrategy(DDPStrategy):
         self,
         communication_interval: int = 160,
         cohort_size: int | None = None,
-        client_weights: Literal["examples", "uniform"] = "examples",
+        client_weights: ClientWeights = "examples",
         server_optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None,
         optimizer_state: OptimizerState = "reset",
         personal: Sequence[str] = (),
@@ -102,7 +103,7 @@ class FedAvgStrategy(DDPStrategy):
         check_settings(communication_interval, cohort_size, client_weights, optimizer_state)
         self.communication_interval = communication_interval
         self.cohort_size = cohort_size
-        self.client_weights = client_weights
+        self.client_weights: ClientWeights = client_weights
         self.server_optimizer = server_optimizer
         self.optimizer_state_mode = optimizer_state
         self.personal = list(personal)
@@ -144,7 +145,9 @@ class FedAvgStrategy(DDPStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             check_trainer(trainer)
             self._reset_fit()
-            self._memory = self._memory.of(self._module)
+            memory, self._memory = self._memory, self._memory.of(self._module)
+            if memory is not self._memory:
+                self.client_algorithm.reset()
         Strategy.setup(self, trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             self._start_fit(trainer)
@@ -165,6 +168,8 @@ class FedAvgStrategy(DDPStrategy):
             self.optimizer_state_mode,
         )
         check_rates(self.client_schedule, self._local.optimizers)
+        shares = shares_of(getattr(trainer, "datamodule", None), self.client_weights)
+        self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
 
@@ -182,6 +187,7 @@ class FedAvgStrategy(DDPStrategy):
         optimized = [p for optimizer in self.optimizers for p in _parameters_of(optimizer)]
         present = self._server_update
         self._exchange = Exchange(self._module, optimized, self.personal)
+        self._exchange.beside = self.client_algorithm.num_bytes(self._exchange.shared)
         self._exchange.snapshot()
         shared = {name: self._exchange.server[name] for name in self._exchange.shared}
         self._server_update = ServerUpdate(shared, self._exchange.trained, self.server_optimizer)
@@ -234,6 +240,7 @@ class FedAvgStrategy(DDPStrategy):
         self.exchange.snapshot()
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         self._local.start_round()
+        self.client_algorithm.start_round()
         self._errors, self._completed = [], 0
         self._client_factor = factor_in(self.client_schedule, self._module.current_epoch)
         self.in_round = True
@@ -346,18 +353,14 @@ class FedAvgStrategy(DDPStrategy):
 
     def _end_turn(self, turn: Turn) -> None:
         exchange = self.exchange
-        weight = float(turn.num_examples) if self.client_weights == "examples" else 1.0
+        weight = weight_of(turn.num_examples, self.client_weights)
         self.client_algorithm.end_turn(turn.client, exchange.shared, self.communication_interval)
         if self.local_only:
             self._call_round_end(turn.client)
         with torch.no_grad():
             self.aggregator.add(turn.client, list(exchange.shared.values()), weight)
         self._memory.keep_personal(turn.client, exchange)
-        first = self.optimizer_state_mode == "keep" and not self._local.clients
         self._local.end_turn(turn.client, weight)
-        if first:
-            size = in_bytes(self._local.num_bytes(turn.client))
-            rank_zero_info(f"optimizer_state='keep' holds {size} of optimizer state for every client")
 
     def _end_round(self) -> None:
         assert self._server_update is not None
@@ -429,13 +432,8 @@ class FedAvgStrategy(DDPStrategy):
         return {"local": self._local, "server_optimizer": self._server_update, "algorithm": self.client_algorithm}
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        try:
+        with naming_difference(self._module.state_dict(), checkpoint["state_dict"]):
             super().load_model_state_dict(checkpoint, strict)
-        except RuntimeError as error:
-            difference = describe_difference(self._module.state_dict(), checkpoint["state_dict"])
-            raise MisconfigurationException(
-                f"the checkpoint holds another model than this one: {difference}"
-            ) from error
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         super().load_optimizer_state_dict(checkpoint)

@@ -1,5 +1,6 @@
 """The smallest trainable modules, shared by the tests of the strategy."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import lightning as L
@@ -121,3 +122,32 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     """Whether two states are equal to the bit."""
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+class Quadratic(L.LightningModule):
+    """One number w under a client's loss a / 2 (w - b)^2, by SGD with rate 0.1 from w = 1; its gradient is a (w - b).
+
+    Args:
+        make: makes the optimizer of [w]; SGD with rate 0.1 by default.
+    """
+
+    def __init__(self, make: Callable[[list[Tensor]], torch.optim.Optimizer] | None = None) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1, dtype=torch.float64))
+        self.make = make or (lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        a, b = batch[0][0, 0].double(), batch[0][0, 1].double()
+        return (a / 2 * (self.w - b) ** 2).sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.make([self.w])
+
+
+def make_quadratics(
+    terms: Sequence[tuple[float, float]] = ((1.0, 0.0), (3.0, 4.0)), sizes: tuple[int, ...] = (2, 2)
+) -> FederatedDataModule:
+    """Clients of given sizes, each with one pair (a, b)."""
+    rows = torch.tensor([[a, b, 0.0] for (a, b), size in zip(terms, sizes) for _ in range(size)])
+    points = Examples(rows, torch.zeros(len(rows), dtype=torch.int64), "quadratics/train", ("only",))
+    return FederatedDataModule(points, Contiguous(sizes), batch_size=1, seed=0, held_out=0.0)
