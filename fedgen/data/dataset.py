@@ -27,7 +27,7 @@ class DataSet(ABC):
             raise ValueError(
                 f"{self.name} has no {split} split; hold out some of its train examples instead, or use a data set "
                 "that has one: MNIST, FashionMNIST, CIFAR10, CIFAR100, CelebA, FEMNIST, ImageNet32, GaussianMixture, "
-                "PhotoPatches, ImageFolder with test_root, or HuggingFace with test_split"
+                "PhotoPatches, StyleShift with held_out, ImageFolder with test_root, or HuggingFace with test_split"
             )
         return self.read(split)
 

@@ -5,7 +5,7 @@ images of classes that no client holds, mixtures of such classes, and an image w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -278,8 +278,7 @@ class ClassFederation:
     @cached_property
     def _points(self) -> Examples:
         """All images of the generators' data as points in the embedding's features, which are not copied."""
-        examples = self.makers.examples
-        return Examples(self.makers.features, examples.labels, examples.name, examples.classes)
+        return replace(self.makers.examples, inputs=self.makers.features)
 
     @cached_property
     def _near(self) -> Tensor:

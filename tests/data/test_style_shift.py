@@ -3,7 +3,7 @@ import torch
 
 from fedgen.clients.partitions import Natural
 from fedgen.data import MNIST5k, StyleShift
-from fedgen.data.style_shift import deal_evenly
+from fedgen.data.style_shift import deal_evenly, hold_out_evenly
 from fedgen.data.writer_style import render
 
 
@@ -58,12 +58,46 @@ def test_labels_are_dealt_evenly_and_at_random(num_owners):
     assert abs(float((owners == 0).nonzero().double().mean()) - 149.5) < 50
 
 
-@pytest.mark.parametrize("options", [{"num_writers": 0}, {"num_writers": 5001}, {"strength": 1.5}, {"strength": -0.1}])
+def test_held_out_images_are_more_digits_of_the_same_writers(plain):
+    data = StyleShift(num_writers=4, held_out=0.2)
+    train, test = data.load(), data.load("test")
+    assert (train.name, test.name) == tuple(f"style_shift-4writers-seed0-held_out0.2/{s}" for s in ("train", "test"))
+    assert train.label_counts().tolist() == [16] * 10
+    assert test.label_counts().tolist() == [4] * 10
+    for part in (train, test):
+        counts = torch.stack([part.owners[part.labels == label].bincount(minlength=4) for label in range(10)])
+        assert int((counts.amax(1) - counts.amin(1)).max()) <= 1
+        assert part.owner_names == StyleShift(num_writers=4).load().owner_names
+    held_out = hold_out_evenly(plain.labels, 0.2, seed=0)
+    own = test.owners == 3
+    assert torch.equal(test.inputs[own], render(plain.inputs[held_out][own], data.styles[3]))
+    assert torch.equal(train.labels, plain.labels[~held_out])
+    assert data.styles == StyleShift(num_writers=4).styles
+
+
+def test_what_is_held_out_is_drawn_by_the_seed_and_more_contains_less():
+    labels = torch.arange(300) % 3
+    parts = {fraction: hold_out_evenly(labels, fraction, seed=0) for fraction in (0.001, 0.29, 0.5)}
+    assert [labels[part].bincount().tolist() for part in parts.values()] == [[1] * 3, [29] * 3, [50] * 3]
+    assert bool((parts[0.5] | ~parts[0.29]).all())
+    assert not torch.equal(parts[0.5], hold_out_evenly(labels, 0.5, seed=1))
+    # the mean position of a random 150 of 300 is 149.5 with a standard error of 5
+    assert abs(float(parts[0.5].nonzero().double().mean()) - 149.5) < 20
+
+
+def test_a_split_with_fewer_images_than_writers_is_refused(plain):
+    with pytest.raises(ValueError, match=r"test split has 40 images with held_out=0\.2, too few for num_writers=50"):
+        StyleShift(held_out=0.2).load("test")
+
+
+@pytest.mark.parametrize(
+    "options", [{"num_writers": 0}, {"num_writers": 5001}, {"strength": 1.5}, {"strength": -0.1}, {"held_out": 1.0}]
+)
 def test_settings_out_of_range_are_refused(options):
-    with pytest.raises(ValueError, match=r"num_writers must be 1 to 5000|strength must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"(num_writers must be 1|(strength|held_out) must lie in \[0)"):
         StyleShift(**options)
 
 
-def test_there_is_no_test_split():
-    with pytest.raises(ValueError, match="has no test split"):
+def test_with_nothing_held_out_there_is_no_test_split():
+    with pytest.raises(ValueError, match=r"has no test split; .* StyleShift with held_out"):
         StyleShift().load("test")

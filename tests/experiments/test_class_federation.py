@@ -48,6 +48,18 @@ def test_every_generator_draws_as_many_images_none_twice_and_the_same_ones_again
         assert torch.equal(drawn, places.draw(name))
 
 
+def test_generators_points_keep_the_images_labels_and_owners():
+    places = ClassFederation(DIGITS)
+    images = places.makers.examples
+    owned = replace(images, owners=torch.arange(1797) % 2, owner_names=("ann", "bob"))
+    places.makers.__dict__["examples"] = owned
+    points = places._points
+    assert points.inputs.shape == (1797, 64)
+    assert points.owners is owned.owners
+    assert (points.labels is images.labels, points.name, points.classes) == (True, images.name, images.classes)
+    assert points.owner_names == ("ann", "bob")
+
+
 def test_generators_hold_what_their_recipes_say():
     places = ClassFederation(DIGITS)
     labels = {tuple(row.tolist()): int(y) for row, y in zip(places.clients.features, places.clients.examples.labels)}

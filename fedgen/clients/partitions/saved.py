@@ -13,7 +13,7 @@ from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.data.examples import Examples
 from fedgen.files import atomic_write, read_npz
 
-VERSION = 1
+VERSION = 2  # 1 had no owners_fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,8 @@ class PartitionFile:
         fingerprint: `label_fingerprint` of their labels.
         partition: settings of the partition (class name and arguments).
         seed: the seed it was drawn with.
+        owners_fingerprint: `owner_fingerprint` of their owners, "" for examples without any; None in files of format 1,
+            which do not say.
     """
 
     assignment: list[np.ndarray]
@@ -37,12 +39,28 @@ class PartitionFile:
     fingerprint: str
     partition: dict[str, Any]
     seed: int
+    owners_fingerprint: str | None = None
 
 
 def label_fingerprint(examples: Examples) -> str:
     """A hash of the labels in their order (BLAKE2b, 32 hex digits): other data or another order, another hash."""
     labels = np.ascontiguousarray(examples.labels.numpy(), dtype="<i8")
     return hashlib.blake2b(labels.tobytes(), digest_size=16).hexdigest()
+
+
+def owner_fingerprint(examples: Examples) -> str:
+    """A hash of who owns which example (BLAKE2b, 32 hex digits); "" for examples without owners.
+
+    By the names of those who own any, so that it is the same however the owners are numbered.
+    """
+    if examples.owners is None:
+        return ""
+    present, places = np.unique(examples.owners.numpy(), return_inverse=True)
+    names = [examples.owner_names[owner] for owner in present]
+    order = sorted(range(len(names)), key=names.__getitem__)
+    ranks = np.argsort(order)[places].astype("<i8")
+    content = json.dumps([names[place] for place in order]).encode() + ranks.tobytes()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def save_partition(
@@ -74,6 +92,7 @@ def save_partition(
         "names": names,
         "partition": partition.settings(),
         "seed": seed,
+        "owners_fingerprint": owner_fingerprint(examples),
     }
     offsets = np.cumsum([0, *map(len, checked)])
     with atomic_write(path) as file:
@@ -95,8 +114,8 @@ def load_partition(path: str | Path) -> PartitionFile:
         indices, offsets = arrays["indices"], arrays["offsets"]
     except (KeyError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is not a partition file written by save_partition ({error!r})") from error
-    if version != VERSION:
-        raise ValueError(f"{path} has partition format {version}, but this fedgen reads {VERSION}; upgrade fedgen")
+    if version not in range(1, VERSION + 1):
+        raise ValueError(f"{path} has partition format {version}, but this fedgen reads 1 to {VERSION}; upgrade fedgen")
     if offsets[0] != 0 or offsets[-1] != len(indices):
         raise ValueError(f"{path} is damaged: offsets end at {offsets[-1]} for {len(indices)} positions; save it again")
     parts = np.split(indices, offsets[1:-1])
@@ -123,8 +142,12 @@ class SavedPartition(Partition):
     def _read(self, examples: Examples) -> PartitionFile:
         stored = load_partition(self.path)
         if len(examples) != stored.num_examples or label_fingerprint(examples) != stored.fingerprint:
-            raise ValueError(
-                f"{self.path} deals the {stored.num_examples} examples of {stored.data}, but got other labels: "
-                f"{len(examples)} examples of {examples.name}; load the data it was made from, or save a new partition"
-            )
-        return stored
+            other = "labels"
+        elif stored.owners_fingerprint not in (None, owner_fingerprint(examples)):
+            other = "owners"
+        else:
+            return stored
+        raise ValueError(
+            f"{self.path} deals the {stored.num_examples} examples of {stored.data}, but got other {other}: "
+            f"{len(examples)} examples of {examples.name}; load the data it was made from, or save a new partition"
+        )

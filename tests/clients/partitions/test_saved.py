@@ -1,9 +1,11 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from fedgen.clients.partitions import ByClass, Dirichlet, SavedPartition, load_partition, save_partition
+from fedgen.clients.partitions import ByClass, Dirichlet, Natural, SavedPartition, load_partition, save_partition
 from fedgen.files import read_npz
 from tests.clients.partitions.test_partition import labelled
 
@@ -61,9 +63,42 @@ def test_other_data_are_refused(path, labels):
 
 
 def test_a_newer_format_is_refused(path):
-    rewrite(path, settings={"version": 2})
-    with pytest.raises(ValueError, match=r"format 2, but this fedgen reads 1; upgrade fedgen"):
+    rewrite(path, settings={"version": 3})
+    with pytest.raises(ValueError, match=r"format 3, but this fedgen reads 1 to 2; upgrade fedgen"):
         load_partition(path)
+
+
+def by_writers(*owners, names=("ann", "bob", "cleo")):
+    return replace(labelled([0, 1] * 2), owners=torch.tensor(owners), owner_names=names)
+
+
+def test_other_owners_are_refused_though_the_labels_are_the_same(tmp_path):
+    path = save_partition(tmp_path / "clients.npz", Natural(), by_writers(0, 1, 1, 0), seed=0)
+    partition = SavedPartition(path)
+    assert [own.tolist() for own in partition.assign(by_writers(0, 1, 1, 0), seed=1)] == [[0, 3], [1, 2]]
+    for other in (by_writers(0, 1, 0, 1), by_writers(0, 2, 2, 0), labelled([0, 1] * 2)):
+        with pytest.raises(ValueError, match="deals the 4 examples of toy/train, but got other owners: 4 examples of"):
+            partition.assign(other, seed=0)
+    without = save_partition(tmp_path / "without.npz", ByClass(), labelled([0, 1] * 2), seed=0)
+    with pytest.raises(ValueError, match="got other owners"):
+        SavedPartition(without).names(by_writers(0, 1, 1, 0))
+
+
+def test_owners_may_be_numbered_otherwise(tmp_path):
+    path = save_partition(tmp_path / "clients.npz", Natural(), by_writers(0, 1, 1, 0), seed=0)
+    same = by_writers(2, 0, 0, 2, names=("bob", "dan", "ann"))
+    assert SavedPartition(path).names(same) == ["ann", "bob"]
+
+
+def test_a_file_of_format_1_does_not_say_whose_the_examples_are(tmp_path):
+    examples = by_writers(0, 1, 1, 0)
+    path = save_partition(tmp_path / "clients.npz", Natural(), examples, seed=0)
+    arrays = read_npz(path)
+    settings = json.loads(str(arrays["settings"])) | {"version": 1}
+    del settings["owners_fingerprint"]
+    np.savez(path, **(arrays | {"settings": json.dumps(settings)}))
+    assert load_partition(path).owners_fingerprint is None
+    assert SavedPartition(path).names(by_writers(0, 1, 0, 1)) == ["ann", "bob"]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import torch
 from jsonargparse import ArgumentParser
 from sklearn.metrics import adjusted_mutual_info_score
 
-from fedgen.clients.partitions import Clustering, Partition, Semantic, load_partition, save_partition
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import Clustering, Dirichlet, Partition, Semantic, load_partition, save_partition
 from fedgen.clients.partitions.semantic import principal_components
-from fedgen.data import Digits, Examples
+from fedgen.data import Digits, Examples, MNIST5k, StyleShift
 from fedgen.embeddings import load_embedding
 from fedgen.seeds import numpy_generator
 
@@ -89,6 +90,39 @@ def test_the_same_seed_gives_the_same_clients_another_one_others_and_global_gene
     torch.manual_seed(5)
     assert all(np.array_equal(a, b) for a, b in zip(first, rule.assign(examples, seed=0)))
     assert any(not np.array_equal(a, b) for a, b in zip(first, rule.assign(examples, seed=1)))
+
+
+def test_writers_of_known_styles_are_found_far_above_chance_and_above_a_label_partition(monkeypatch):
+    """From the pixels of 1,248 digits by 8 writers whose labels are alike, so that labels tell nothing about them.
+
+    Measured over four seeds: 0.15 to 0.20, with random partners 0.04 to 0.05, by Dirichlet and by chance within 0.005.
+    """
+    read = MNIST5k.read
+    monkeypatch.setattr(MNIST5k, "read", lambda self, split: read(self, split).subset(range(0, 4992, 4)))
+    digits = StyleShift(num_writers=8).load()
+    writers = digits.owners.numpy()
+    shrunk = Clustering(covariance="shrunk", n_init=3)
+
+    def agreement(rule):
+        return np.mean([adjusted_mutual_info_score(owners(rule, digits, seed), writers) for seed in range(2)])
+
+    chance = [adjusted_mutual_info_score(numpy_generator(0, draw).permutation(writers), writers) for draw in range(20)]
+    found = agreement(Semantic(8, "pixels", 32, shrunk))
+    assert max(map(abs, chance)) < 0.015
+    assert abs(agreement(Dirichlet(8, 1.0))) < 0.015
+    assert found > 0.12
+    assert found > 2 * agreement(Semantic(8, "pixels", 32, shrunk, matching="random"))
+
+
+def test_clients_of_a_data_module_are_the_partitions_and_keep_part_of_theirs_from_training():
+    digits = Digits().load().subset(range(300))
+    rule = Semantic(4, "pixels", 8)
+    module = FederatedDataModule(digits, rule, held_out=0.25, seed=5)
+    assert [client.name for client in module.clients] == [f"client {client}" for client in range(4)]
+    for client, dealt in zip(module.clients, rule.assign(digits, seed=5)):
+        assert sorted([*client.train.tolist(), *client.held_out.tolist()]) == dealt.tolist()
+        assert len(client.held_out) == len(dealt) // 4
+    assert module.image_shape == (1, 8, 8)
 
 
 def test_a_sample_of_each_label_is_enough_to_assign_all():
