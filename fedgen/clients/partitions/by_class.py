@@ -17,8 +17,19 @@ class ByClass(Partition):
         self.classes_per_client = at_least_one(classes_per_client, "classes_per_client")
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
+        """As every partition's.
+
+        Raises:
+            ValueError: if the classes do not divide into groups, there are none, or a client's have no examples.
+        """
         names = self.names(examples)
         group = require_labels(examples, "ByClass") // self.classes_per_client
+        for name, count in zip(names, np.bincount(group, minlength=len(names))):
+            if not count:
+                raise ValueError(
+                    f"{name} has no examples in {examples.name}, so that its client would be empty; use more "
+                    "classes_per_client, or another partition"
+                )
         return check_assignment([np.flatnonzero(group == client) for client in range(len(names))], len(examples), names)
 
     def names(self, examples: Examples) -> list[str]:

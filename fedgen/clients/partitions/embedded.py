@@ -21,10 +21,23 @@ def features_of(examples: Examples, embedding: EmbeddingLike, cache: str | None,
         embedding: makes the features.
         cache: folder that keeps them; embedded anew each time if None.
         purpose: what for, as the progress bar says it.
+
+    Raises:
+        ValueError: for images or features that hold NaN or that the embedding cannot take, or features that are all
+            alike; the message names the data, and the image where it is one.
     """
     network = load_embedding(embedding)
     text = f"embedding {examples.name} with {network.name} to find {purpose}"
-    return embed(network, examples.inputs, description=text, cache=FeatureCache(cache) if cache else None)
+    try:
+        features = embed(network, examples.inputs, description=text, cache=FeatureCache(cache) if cache else None)
+    except ValueError as error:
+        raise ValueError(f"{examples.name}: {error}") from error
+    if len(features) > 1 and bool((features == features[0]).all()):
+        raise ValueError(
+            f"{examples.name}: embedding {network.name} gives all {len(features)} examples the same features, which "
+            f"leaves no {purpose} to find; use another embedding"
+        )
+    return features
 
 
 def described(embedding: EmbeddingLike) -> Any:

@@ -67,10 +67,13 @@ def test_rules_about_labels_refuse_data_without_labels(rule):
 
 
 @pytest.mark.parametrize(
-    "rule", [Shards(4), IID(4), BySize(4), Dirichlet(4, 1.0)], ids=lambda rule: type(rule).__name__
+    "rule",
+    [Shards(4), IID(4), BySize(4), Dirichlet(4, 1.0), CoarseDirichlet(4, groups={"all": ["0", "1"]})],
+    ids=lambda rule: type(rule).__name__,
 )
 def test_more_clients_than_examples_are_refused(rule):
-    with pytest.raises(ValueError, match="cannot deal 3 examples to 4 clients; use fewer clients"):
+    name = type(rule).__name__
+    with pytest.raises(ValueError, match=f"{name} cannot deal 3 examples to 4 clients; use fewer clients"):
         rule.assign(labelled([0, 1, 1]), seed=0)
 
 

@@ -11,7 +11,15 @@ from jsonargparse import ArgumentParser
 from sklearn.metrics import adjusted_mutual_info_score
 
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.partitions import Clustering, Dirichlet, Partition, Semantic, load_partition, save_partition
+from fedgen.clients.partitions import (
+    Clustering,
+    Dirichlet,
+    Partition,
+    Semantic,
+    VarianceLimited,
+    load_partition,
+    save_partition,
+)
 from fedgen.clients.partitions.semantic import principal_components
 from fedgen.data import Digits, Examples, MNIST5k, StyleShift
 from fedgen.embeddings import load_embedding
@@ -230,6 +238,50 @@ def test_features_that_are_not_finite_are_refused():
     examples.inputs[3, 1] = float("nan")
     with pytest.raises(ValueError, match="point 3 holds NaN or infinity"):
         Semantic(4, "identity").assign(examples, 0)
+
+
+class Fails(torch.nn.Module):
+    """Mean grey levels as features: NaN for a white image, or the same for all."""
+
+    def __init__(self, constant=False):
+        super().__init__()
+        self.constant = constant
+
+    def forward(self, images):
+        means = images.float().mean(dim=(2, 3))
+        if self.constant:
+            return torch.ones_like(means)
+        return means.masked_fill((means == means.max()) & (means > 0.99), float("nan"))
+
+
+@pytest.mark.parametrize("rule", [Semantic, VarianceLimited])
+def test_an_embedding_that_fails_is_named_with_the_data_and_the_image(rule):
+    digits = Digits().load().subset(range(100))
+    digits.inputs[71] = 255
+    with pytest.raises(ValueError, match=r"^digits/train: embedding Fails gives NaN or infinity for image 71; check"):
+        rule(3, load_embedding(Fails())).assign(digits, 0)
+    with pytest.raises(ValueError, match=r"^digits/train: embedding Fails gives all 100 examples the same features"):
+        rule(3, load_embedding(Fails(constant=True))).assign(digits, 0)
+
+
+def test_labels_are_counted_by_a_progress_bar(monkeypatch):
+    shown = []
+
+    def track(items, description, total, unit):
+        shown.append((description, total, unit))
+        return items
+
+    monkeypatch.setattr("fedgen.clients.partitions.semantic.track", track)
+    Semantic(4, "identity").assign(grouped()[0], 0)
+    assert shown == [("cluster groups/train", LABELS, "labels")]
+
+
+def test_examples_that_are_all_alike_in_a_label_are_named():
+    points = torch.cat([torch.zeros(20, 3), torch.arange(60.0).reshape(20, 3)])
+    examples = Examples(points, torch.tensor([0] * 20 + [1] * 20), "toy/train", ("flat", "wide"))
+    with pytest.warns(UserWarning, match=r"clusters of class 'flat' of toy/train: Number of distinct clusters \(1\)"):
+        clients = Semantic(4, "identity", min_examples=1).assign(examples, 0)
+    assert sorted(np.concatenate(clients)) == list(range(40))
 
 
 @pytest.mark.parametrize(
