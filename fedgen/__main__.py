@@ -14,6 +14,10 @@ COMMANDS = {
     "evaluate": ("fedgen.cli_run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli_run:select", "rank a run's checkpoints by a score and print the best one's path"),
     "convert": ("fedgen.cli_convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
+    "clients": (
+        "fedgen.cli_clients:clients",
+        "who has what under a recipe, and how unlike clients are; nothing is trained",
+    ),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }
 

@@ -1,0 +1,104 @@
+"""What a partition deals: the clients' sizes and labels."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.clients import Client, FederatedDataModule
+from fedgen.scores.between_clients import label_table
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionSummary:
+    """Sizes and labels of all clients.
+
+    Attributes:
+        source: what was dealt, e.g. "digits/train".
+        kind: "images" or "points".
+        partition: its settings.
+        seed: of the dealing.
+        undealt: examples that no client has.
+        names: of the clients.
+        train: how many examples each trains on.
+        held_out: how many each holds out.
+        classes: the labels' names; none for data without labels.
+        labels: each client's examples of each label, int64 [K, L], training and held-out ones together.
+    """
+
+    source: str
+    kind: str
+    partition: dict[str, Any]
+    seed: int
+    undealt: int
+    names: list[str]
+    train: list[int]
+    held_out: list[int]
+    classes: tuple[str, ...]
+    labels: Tensor
+
+    @classmethod
+    def of(cls, data: FederatedDataModule) -> "PartitionSummary":
+        """The summary of a data module's clients; deals them.
+
+        Raises:
+            ValueError: if the data cannot be dealt.
+        """
+        clients, examples = data.clients, data.examples
+        train, held_out = ([len(getattr(client, part)) for client in clients] for part in ("train", "held_out"))
+        return cls(
+            examples.name,
+            "images" if examples.is_images else "points",
+            data.partition.settings(),
+            data.seed,
+            len(examples) - sum(train) - sum(held_out),
+            [client.name for client in clients],
+            train,
+            held_out,
+            examples.classes,
+            count_labels(clients),
+        )
+
+    @property
+    def sizes(self) -> list[int]:
+        """Examples of each client, training and held-out ones together."""
+        return [train + held_out for train, held_out in zip(self.train, self.held_out)]
+
+    @property
+    def labels_held(self) -> list[int]:
+        """How many labels each client has examples of; nothing for data without labels."""
+        return (self.labels > 0).sum(1).tolist() if self.classes else []
+
+    @property
+    def spans(self) -> dict[str, tuple[float, float, float]]:
+        """Least, median and most over clients, by what is counted."""
+        counted = {f"training {self.kind}": self.train, f"held-out {self.kind}": self.held_out}
+        counted |= {"labels held": self.labels_held} if self.classes else {}
+        return {name: (min(values), statistics.median(values), max(values)) for name, values in counted.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain types."""
+        clients = [
+            {"name": name, "train": train, "held_out": held_out, **({"labels": labels} if self.classes else {})}
+            for name, train, held_out, labels in zip(self.names, self.train, self.held_out, self.labels.tolist())
+        ]
+        return {
+            "source": self.source,
+            "partition": self.partition,
+            "seed": self.seed,
+            "undealt": self.undealt,
+            "classes": list(self.classes),
+            "summary": {name: dict(zip(("min", "median", "max"), span)) for name, span in self.spans.items()},
+            "clients": clients,
+        }
+
+
+def count_labels(clients: Sequence[Client]) -> Tensor:
+    """Each client's examples of each label, int64 [K, L]; one column for data without labels."""
+    parts = [torch.cat([client.train, client.held_out]) for client in clients]
+    owners = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
+    data = clients[0].data
+    return label_table(data.labels[torch.cat(parts)], owners, max(1, len(data.classes)))

@@ -1,0 +1,82 @@
+"""The clients of a recipe or of a run folder, without its model and its trainer."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+from lightning.pytorch import LightningDataModule
+
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import SavedPartition
+from fedgen.evaluation.rebuild import PARTITION, RECIPE
+from fedgen.seeds import isolated
+
+PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "local_only", "centralised")
+WRITTEN = ("optimizer", "lr_scheduler")  # by LightningCLI, into the recipes that runs keep
+
+
+def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> FederatedDataModule:
+    """The data module of a recipe, whose clients are those that `fedgen fit` would train with its seed.
+
+    Only the recipe's `data` and `seed_everything` are read, so that a file with nothing else in it will do.
+
+    Args:
+        source: a recipe; or a run folder, whose clients are those of its partition file.
+        overrides: as for `fedgen fit`, "--data.SETTING=VALUE" and "--seed_everything=N".
+
+    Raises:
+        FileNotFoundError: if there is no such recipe.
+        ValueError: if it cannot be read, has unknown keys, or has no clients; or for overrides of a run, which is over.
+    """
+    source = Path(source)
+    path = source / RECIPE if source.is_dir() else source
+    recipe = _read(path)
+    saved = source / PARTITION
+    if overrides and saved.exists():
+        raise ValueError(f"{source} is a run, whose clients are dealt; leave {overrides[0]} out, or give its recipe")
+    settings = _parse(path, recipe, overrides)
+    own = settings.data.get("init_args", {})
+    if "seed" in own and own["seed"] is None:
+        # Lightning takes true and false too, and seeds with 0 or not at all; clients are then dealt by 0
+        own["seed"] = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
+    with isolated():
+        data = _parser().instantiate(settings).data
+    if not isinstance(data, FederatedDataModule):
+        raise ValueError(f"the data of {path} is a {type(data).__name__}, which has no clients")
+    if saved.exists():
+        data.partition = SavedPartition(saved)
+    return data
+
+
+def _parser() -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--seed_everything", type=bool | int, default=0)
+    parser.add_subclass_arguments(LightningDataModule, "data", required=True, fail_untyped=False)
+    return parser
+
+
+def _parse(path: Path, recipe: dict[str, Any], overrides: Sequence[str]) -> Any:
+    found = {key: recipe[key] for key in ("data", "seed_everything") if key in recipe}
+    try:
+        return _parser().parse_args([f"--config={json.dumps(found)}", *overrides])
+    except (ArgumentError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; give a recipe, or the folder of a run made by `fedgen fit`")
+    try:
+        recipe = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no recipe ({' '.join(str(error).split())})") from error
+    if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
+        raise ValueError(f"{path} is no recipe with clients: it has no 'data' with a class_path")
+    unknown = [key for key in recipe if key not in (*PARTS, *WRITTEN)]
+    if unknown:
+        raise ValueError(f"{path}: Option {unknown[0]!r} is not accepted; a recipe has {', '.join(PARTS)}")
+    return recipe
