@@ -4,6 +4,7 @@ from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.prox import FedProx
+from fedgen.federated.scaffold import Scaffold
 from fedgen.federated.schedules import Constant, ExponentialDecay, InverseLinear, InverseSquareRoot, Schedule, WarmUp
 from fedgen.federated.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedgen.federated.strategy import FedAvgStrategy
@@ -23,6 +24,7 @@ __all__ = [
     "InverseLinear",
     "InverseSquareRoot",
     "Mean",
+    "Scaffold",
     "Schedule",
     "WarmUp",
 ]

@@ -7,8 +7,9 @@ import pytest
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from fedgen.federated import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedgen.federated import ExponentialDecay, FedAdagrad, FedAdam, FedAvgM, FedAvgStrategy, FedYogi
 from fedgen.federated.server_optimizers import ServerUpdate
+from tests.federated.modules import Quadratic, make_quadratics, make_trainer
 
 GRADIENTS = (2.0, -0.5)
 # beta2, eps, initial v, bias correction
@@ -85,6 +86,63 @@ def test_adagrads_first_two_steps(convention, v0, eps):
     second = first + 0.1 * 0.5 / (math.sqrt(v0 + 4.25) + eps)
     path = steps(lambda p: FedAdagrad(p, lr=0.1, convention=convention))
     assert path == pytest.approx([first, second], rel=1e-12)
+
+
+def in_the_strategy(server, w, rounds, factor):
+    """A federation of one client with gradient w and rate 0.1, one step a round: the pseudo-gradient is 0.1 w.
+
+    Args:
+        server: (second moment, eps, its start, bias correction, beta1, beta2).
+        w: the server's parameter before.
+        rounds: how many.
+        factor: of the learning rate 0.1, by round.
+    """
+    second_moment, eps, v, correct, beta1, beta2 = server
+    m = 0.0
+    for t in range(rounds):
+        g = 0.1 * w
+        m = beta1 * m + (1 - beta1) * g
+        v = second_moment(v, g)
+        rate = 0.1 * factor(t)
+        if correct:
+            rate *= math.sqrt(1 - beta2 ** (t + 1)) / (1 - beta1 ** (t + 1))
+        w -= rate * m / (math.sqrt(v) + eps)
+    return w
+
+
+def forms(kind, convention):
+    """An optimizer's published form, as `in_the_strategy` has it."""
+    if kind is FedAdagrad:
+        v0, eps = {"keras": (0.1, 1e-7), "reddi": (1e-6, 1e-3)}[convention]
+        return lambda v, g: v + g * g, eps, v0, False, 0.0, 1.0
+    beta2, eps, v0, correct = (ADAM if kind is FedAdam else YOGI)[convention]
+    moments = {
+        FedAdam: lambda v, g: beta2 * v + (1 - beta2) * g * g,
+        FedYogi: lambda v, g: v + (1 - beta2) * math.copysign(1, g * g - v) * g * g,
+    }
+    return moments[kind], eps, v0, correct, 0.9, beta2
+
+
+@pytest.mark.parametrize("schedule", [None, ExponentialDecay(0.5, rounds=2)])
+@pytest.mark.parametrize("convention", ["keras", "reddi"])
+@pytest.mark.parametrize("kind", [FedAdam, FedYogi, FedAdagrad])
+def test_conventions_over_the_rounds_of_a_federation(kind, convention, schedule):
+    module = Quadratic()
+    strategy = FedAvgStrategy(
+        1, seed=0, server_optimizer=lambda p: kind(p, lr=0.1, convention=convention), server_schedule=schedule
+    )
+    make_trainer(strategy, 5).fit(module, make_quadratics(((1.0, 0.0),), (2,)))
+    factor = schedule.factor if schedule else lambda t: 1.0
+    expected = in_the_strategy(forms(kind, convention), 1.0, 5, factor)
+    assert module.w.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_servers_momentum_over_the_rounds_of_a_federation():
+    """g = 0.1, v = 0.1, w = 0.95; then g = 0.095, v = 0.09 + 0.095 = 0.185, w = 0.95 - 0.5 * 0.185 = 0.8575."""
+    module = Quadratic()
+    strategy = FedAvgStrategy(1, seed=0, server_optimizer=lambda p: FedAvgM(p, lr=0.5))
+    make_trainer(strategy, 2).fit(module, make_quadratics(((1.0, 0.0),), (2,)))
+    assert module.w.item() == pytest.approx(0.8575, rel=1e-12)
 
 
 def test_momentum_is_that_of_sgd_with_the_rate_outside():
