@@ -120,13 +120,15 @@ def take_examples(
     labels: np.ndarray, turns: np.ndarray, drawn: np.ndarray, num_clients: int, random: np.random.Generator
 ) -> list[np.ndarray]:
     """The positions each client gets: the i-th draw of a label takes the i-th of its examples in random order."""
-    positions = np.empty(len(turns), dtype=np.int64)
     order = random.permutation(len(labels))
-    for label in np.unique(drawn):
-        pool = order[labels[order] == label]
-        hits = np.flatnonzero(drawn == label)
-        positions[hits] = pool[: len(hits)]
-    return [positions[turns == client] for client in range(num_clients)]
+    pools = order[np.argsort(labels[order], kind="stable")]  # label by label
+    counts, taken = np.bincount(labels), np.bincount(drawn)
+    first = np.cumsum(counts) - counts  # where each label's pool starts
+    picks = [start + np.arange(number) for start, number in zip(first, taken)]
+    positions = np.empty(len(turns), dtype=np.int64)
+    positions[np.argsort(drawn, kind="stable")] = pools[np.concatenate(picks)]
+    by_client = positions[np.argsort(turns, kind="stable")]
+    return np.split(by_client, np.cumsum(np.bincount(turns, minlength=num_clients))[:-1])
 
 
 def concentration(value: float, name: str) -> float:

@@ -153,6 +153,20 @@ def test_images_of_a_label_are_taken_at_random():
     assert 30 < first.mean() < 70
 
 
+def test_each_client_gets_the_examples_of_its_own_draws():
+    """The i-th draw of a label takes the i-th of its examples in random order, whoever draws; one client draws none."""
+    random = np.random.default_rng(1)
+    labels, turns, drawn = np.repeat([0, 1], 30), random.choice([0, 1, 3], 40), random.integers(2, size=40)
+    order = np.random.default_rng(0).permutation(60)
+    pools = [iter(order[labels[order] == label]) for label in (0, 1)]
+    expected = [[], [], [], []]
+    for client, label in zip(turns, drawn):
+        expected[client].append(next(pools[label]))
+    found = take_examples(labels, turns, drawn, 4, np.random.default_rng(0))
+    assert [part.tolist() for part in found] == expected
+    assert expected[2] == []
+
+
 @pytest.mark.parametrize("alpha", [0, -1.0, float("inf"), float("nan")])
 def test_an_alpha_that_is_not_positive_and_finite_is_refused(alpha):
     with pytest.raises(ValueError, match="alpha must be above 0 and finite"):
