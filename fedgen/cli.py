@@ -22,14 +22,16 @@ from rich.console import Console
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import save_partition
+from fedgen.clients.three_way import save_roles
 from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.checkpoints import LAST
-from fedgen.evaluation.rebuild import PARTITION, RECIPE
-from fedgen.figures import draw_curves
+from fedgen.evaluation.gap_table import has_gaps
+from fedgen.evaluation.rebuild import PARTITION, RECIPE, ROLES
+from fedgen.figures import draw_curves, draw_generalisation
 from fedgen.files import atomic_write, require_writable
 from fedgen.models.checkpoint_file import read_checkpoint
 
-CURVES = "curves.png"
+CURVES, GENERALISATION = "curves.png", "generalisation.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
 # what may change between a run and its continuation
 _FREE = {
@@ -147,8 +149,9 @@ def train(cli: FedgenCLI) -> None:
         write_recipe(folder, recipe)
         if isinstance(cli.datamodule, FederatedDataModule):
             data = cli.datamodule
-            dealt = [torch.cat([client.train, client.held_out]).numpy() for client in data.clients]
-            save_partition(folder / PARTITION, data.partition, data.examples, data.seed, dealt)
+            save_partition(folder / PARTITION, data.partition, data.examples, data.seed, data.dealt)
+            if data.split is not None:
+                save_roles(folder / ROLES, data.roles, [client.name for client in data.everyone])
         run_fit(cli, path, last, console)
     if any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
         report(folder_of(FederatedEvaluation, trainer), console)
@@ -287,8 +290,10 @@ def report(folder: Path, console: Console) -> None:
     """Prints a run's tables and draws its curves."""
     run = Run(folder)
     print_report(run, console)
-    if not all(record.is_floor for record in run.records):
+    if any(record.is_model for record in run.records):
         console.print(f"figure: {draw_curves(run.records, folder / CURVES)}")
+    if has_gaps([record for record in run.records if record.is_model]):
+        console.print(f"figure: {draw_generalisation(run.records, folder / GENERALISATION)}")
 
 
 def fit(arguments: Sequence[str]) -> int:

@@ -27,13 +27,15 @@ from fedgen.evaluation import (
 from fedgen.evaluation import select as select_checkpoints
 from fedgen.evaluation.device import require_device
 from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.gap_table import gap_tables
 from fedgen.evaluation.marks import explained, strongest
-from fedgen.evaluation.panels import DEFAULT_SCORES
+from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED
 from fedgen.evaluation.rebuild import rebuild
 from fedgen.evaluation.sampling_settings import change_sampling, say_sampling
 from fedgen.evaluation.score_choice import choose_scores
 from fedgen.evaluation.selection import unmarked
 from fedgen.evaluation.table import format_value
+from fedgen.flags import with_flags
 
 
 def evaluate_checkpoints(
@@ -49,6 +51,7 @@ def evaluate_checkpoints(
     cache: Path | None = None,
     device: str = "cpu",
     sampling: dict[str, Any] | None = None,
+    controls: bool = False,
 ) -> None:
     """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
 
@@ -56,9 +59,9 @@ def evaluate_checkpoints(
         run: the run folder.
         embeddings: one name, or several with commas between: inception-v3-compat,pixels.
         scores: names with commas between (fid,kid by default; also kid-rbf, precision, recall, density, coverage, sw1,
-            sw2, w1, is, ll, memorisation, utility), or with options as '[fid, {name: precision, k: 3}]'.
+            sw2, w1, is, ll, loss, memorisation, utility), or with options as '[fid, {name: precision, k: 3}]'.
         preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
-        aggregates: power means beside avg, all and worst, e.g. power-2.
+        aggregates: beside avg, all and worst, with commas between, e.g. power-2,var,pct95.
         client_weights: of clients in avg and all: by their number of images, or equal.
         num_images: generated images a split.
         rounds: which checkpoints, e.g. '[39, 79]'; all by default.
@@ -67,6 +70,8 @@ def evaluate_checkpoints(
         device: where to sample and embed, e.g. cuda.
         sampling: other settings of a model that has some, e.g. '{"solver": "ddpm", "steps": 1000}'; the scores replace
             those of its usual ones.
+        controls: also score real images in a generator's place: those of participating clients alone, and those that
+            were trained on; for a run with clients that never train.
     """
     named, presets = names_in(embeddings), names_in(preset)
     _check_networks(named, presets, scores, weights)
@@ -85,19 +90,21 @@ def evaluate_checkpoints(
         device=device,
         aggregates=names_in(aggregates),
         presets=[{"name": name, "weights": weights} for name in presets],
+        controls=controls,
     )
     evaluate_run(run, model, evaluator, rounds)
     console, records = Console(), Run(run).records
     for embedding in evaluator.embeddings:
         split = next(record.split for record in records if record.embedding == embedding.name)
-        for table in score_tables(records, split, embedding.name, console.width):
+        own = [record for record in records if record.embedding == embedding.name]
+        for table in [*score_tables(records, split, embedding.name, console.width), *gap_tables(own)]:
             console.print(table)
     console.print(inversion_table(records))
 
 
 def _check_networks(named: Sequence[str], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
     asked = None if scores is None else choose_scores(scores_in(scores))
-    unembedded = asked is not None and all(choice.needs == "labels" for choice in asked)
+    unembedded = asked is not None and all(choice.needs in UNEMBEDDED for choice in asked)
     if not named and not presets and not unembedded:
         raise ValueError("give an embedding's name, or --preset, whose embedding is its own")
     if scores is not None and not named and not unembedded:
@@ -163,6 +170,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     if set(arguments) & {"-h", "--help"}:
         print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
         print("2. A run's checkpoints:\n")
+    arguments = with_flags(evaluate_checkpoints, arguments)
     parser = ArgumentParser(prog="fedgen evaluate")
     parser.add_function_arguments(evaluate_checkpoints, as_positional=True, skip={"embeddings"})
     parser.add_argument(

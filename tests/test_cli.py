@@ -423,7 +423,7 @@ def stop_in_training(recipe, rounds, how):
     """Starts the run in "broken" and sends it a signal when it has trained a further round; its output and status."""
     before = set(Path("broken").glob("round=*.ckpt"))
     process = start(recipe, "broken", rounds)
-    for _ in range(1200):
+    for _ in range(3600):  # three minutes, as on a busy machine
         if process.poll() is not None or set(Path("broken").glob("round=*.ckpt")) > before:
             break
         time.sleep(0.05)

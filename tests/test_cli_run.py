@@ -1,6 +1,7 @@
 """`fedgen evaluate RUN` and `fedgen select RUN` on a conditional model with sampling settings."""
 
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -111,3 +112,55 @@ def test_scores_that_a_loss_used_are_marked_from_training_to_selection(work, cap
     shown = words(capsys)
     assert "a training loss used pixels" not in shown
     assert "efficientnet-lite0-32/fid_all / fid_all *" in shown
+
+
+def three_way_recipe(folder):
+    path = Path(recipe_of(folder, num_classes=10))
+    recipe = yaml.safe_load(path.read_text())
+    data = recipe["data"]["init_args"]
+    data["partition"]["init_args"]["num_clients"] = 10
+    data |= {
+        "held_out": 0.25,
+        "split": {"class_path": "fedgen.clients.ThreeWaySplit", "init_args": {"unparticipating": 0.3}},
+    }
+    scores = {"scores": ["fid", "kid", {"name": "utility", "epochs": 1}], "controls": True, "num_images": 60}
+    recipe["trainer"]["callbacks"][0]["init_args"] |= scores
+    path.write_text(yaml.safe_dump(recipe))
+    return str(path)
+
+
+def test_clients_that_never_train_are_scored_from_training_to_selection(work, capsys):
+    assert main(["fit", "--config", three_way_recipe(work)]) == 0
+    said, run = words(capsys), work / "checkpoints/tiny"
+    assert "fid_all, embedding pixels: 3 clients of either kind" in said
+    assert "on unseen clients" in said
+    assert "generalisation.png" in said
+    assert "pct95" in said
+    assert (run / "generalisation.png").stat().st_size > 10_000
+    records = Run(run).records
+    assert {"part_train", "part_val", "unpart", "gap/out_of_sample", "gap/participation"} == {r.split for r in records}
+    assert {"model", "floor", "participants", "memoriser"} == {r.generator for r in records}
+    assert {r.split for r in records if r.score == "utility"} == {"part_val", "unpart", "gap/participation"}
+    roles = yaml.safe_load((run / "split.json").read_text())
+    assert [len(roles[role]) for role in ("participating", "unparticipating", "left_out")] == [7, 3, 0]
+
+    assert main(["evaluate", str(run), "identity-like"]) == 2
+    capsys.readouterr()
+    before = {(r.round, r.split, r.aggregate): r.value for r in records if r.score == "fid" and r.is_model}
+    assert main(["evaluate", str(run), "pixels", "--num_images", "60", "--controls"]) == 0
+    assert "memoriser: the very images of part_train" in words(capsys)
+    again = {(r.round, r.split, r.aggregate): r.value for r in Run(run).records if r.score == "fid" and r.is_model}
+    assert again == pytest.approx(before)
+
+    assert main(["select", str(run), "--by", "unpart/fid_all"]) == 0
+    assert "round=0000" in words(capsys)
+
+
+def test_a_stored_split_of_other_clients_is_refused(work, capsys):
+    path = three_way_recipe(work)
+    assert main(["fit", "--config", path]) == 0
+    split = work / "checkpoints/tiny/split.json"
+    split.write_text('{"version": 1, "participating": [{"client": 0}], "unparticipating": [], "left_out": []}')
+    capsys.readouterr()
+    assert main(["evaluate", str(split.parent), "pixels", "--num_images", "60"]) == 2
+    assert "the split is one of 1 clients, and the partition gives 10" in capsys.readouterr().err.replace("\n", " ")

@@ -17,6 +17,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture, sampler_of
 from fedgen.evaluation.density import density_of
+from fedgen.evaluation.example_losses import ExampleLosses, losses_of
 from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.sampling import Sample, inside
@@ -32,7 +33,8 @@ class FederatedEvaluation(Callback):
     """Scores the model against every client and their pool at some rounds and at the last.
 
     Each evaluation appends its records to `scores.jsonl`, logs every column ("fid_avg", "fid_all", "kid_avg", ...;
-    "report/..." on held-out images; the embedding's name in front from the second on, but for presets such as "cmmd",
+    "report/..." on held-out images, or "part_val/...", "unpart/..." and "gap/participation/..." where the data keep
+    clients from training; the embedding's name in front from the second on, but for presets such as "cmmd",
     which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
     evaluated rounds only, and writes a grid `samples/round=00012.png`. Of "precision", "recall", "density", "coverage",
     "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
@@ -53,13 +55,15 @@ class FederatedEvaluation(Callback):
         cache_folder: keeps the real images' features on disk between runs.
         batch_size: images embedded at once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
-        aggregates: power means beside avg, all and worst, e.g. ("power-2",).
+        aggregates: beside avg, all and worst, e.g. ("power-2", "pct95"); as for `evaluation.Evaluator`.
         presets: scores in an embedding of their own: "fid", "kid", "fd-dinov2", "cmmd", "is", or {"name": ...,
             "weights": a local file}.
+        controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
+            place; see `evaluation.three_way`.
 
     Raises:
-        TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll"), or data that is
-            not a FederatedDataModule.
+        TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll", or
+            `example_losses`, for "loss"), or data that is not a FederatedDataModule.
         ValueError: before training, for images that an embedding or a score cannot take, an unknown monitor,
             or a second FederatedEvaluation.
         PermissionError: before training, if the folder cannot be written.
@@ -80,6 +84,7 @@ class FederatedEvaluation(Callback):
         seed: int | None = None,
         aggregates: Sequence[str] = (),
         presets: Sequence[str | dict[str, Any]] = (),
+        controls: bool = False,
     ) -> None:
         if every_n_rounds < 1:
             raise ValueError(f"every_n_rounds={every_n_rounds}: evaluate every 1 or more rounds")
@@ -93,12 +98,14 @@ class FederatedEvaluation(Callback):
             "seed": seed,
             "aggregates": aggregates,
             "presets": presets,
+            "controls": controls,
         }
         self.dirpath, self.cache_folder = dirpath, cache_folder
         self.evaluated_round: int | None = None
         self.evaluator: Evaluator | None = None
         self._watchers: list[Any] = []
         self._density: Density | None = None
+        self._losses: ExampleLosses | None = None
         self._last_round: int | None = None
 
     # ---- before training ----
@@ -123,6 +130,7 @@ class FederatedEvaluation(Callback):
         device = trainer.strategy.root_device
         self.evaluator = Evaluator(data, cache=cache, device=device, **self.settings)
         self._density = density_of(pl_module) if self.evaluator.needs_density else None
+        self._losses = losses_of(pl_module) if self.evaluator.needs_losses else None
         _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -130,7 +138,7 @@ class FederatedEvaluation(Callback):
         assert self.evaluator is not None  # setup made it
         first = trainer.current_epoch
         self.evaluated_round = self._last_round = None
-        self.evaluator.try_out(self._sampler(trainer, pl_module)[0], self._density)
+        self.evaluator.try_out(self._sampler(trainer, pl_module)[0], self._density, self._losses)
         self._watchers = watchers(trainer.callbacks, self.evaluator.column_names())
         gate(self._watchers, self._is_fresh)
         with paused(trainer):
@@ -167,7 +175,9 @@ class FederatedEvaluation(Callback):
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on = getattr(pl_module, "optimised_on", ())
         with paused(trainer):
-            evaluation = self.evaluator.evaluate(sample, round, checkpoint, optimised_on, note, self._density)
+            evaluation = self.evaluator.evaluate(
+                sample, round, checkpoint, optimised_on, note, self._density, self._losses
+            )
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)

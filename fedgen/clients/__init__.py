@@ -3,6 +3,7 @@
 from fedgen.clients.client import Client
 from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.data_module import FederatedDataModule
+from fedgen.clients.three_way import ThreeWaySplit
 from fedgen.clients.turn import Turn
 
-__all__ = ["Client", "FederatedDataModule", "Turn", "sample_cohort"]
+__all__ = ["Client", "FederatedDataModule", "ThreeWaySplit", "Turn", "sample_cohort"]

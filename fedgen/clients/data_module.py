@@ -2,9 +2,10 @@
 
 import warnings
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedgen.clients.client import Client, hold_out
 from fedgen.clients.partitions import Partition, check_assignment
+from fedgen.clients.three_way import Roles, ThreeWaySplit
 from fedgen.clients.turn import Turn
 from fedgen.data import DataSet, Examples
 from fedgen.data.model_batches import Batch, draw_batches, to_batch
@@ -43,8 +45,9 @@ class FederatedDataModule(LightningDataModule):
         batch_size: examples a batch (all of them for a client with fewer).
         held_out: the fraction of each client's examples kept from training, for measuring.
         iterations: batches an epoch for pooled training; None is one pass over the data.
-        seed: of the partition, the held-out examples and pooled training; None takes what `seed_everything` was given,
-            else 0.
+        seed: of the partition, the held-out examples, the split and pooled training; None takes what
+            `seed_everything` was given, else 0.
+        split: keeps some clients from training, to be scored beside those that train; None trains on all.
 
     Raises:
         ValueError: for settings out of range, or if a client gets no data.
@@ -59,6 +62,7 @@ class FederatedDataModule(LightningDataModule):
         held_out: float = 0.2,
         iterations: int | None = None,
         seed: int | None = None,
+        split: ThreeWaySplit | None = None,
     ) -> None:
         super().__init__()
         if batch_size < 1:
@@ -69,6 +73,10 @@ class FederatedDataModule(LightningDataModule):
             raise ValueError(f"iterations={iterations}: an epoch has at least one batch")
         self.data, self.partition, self.batch_size = data, partition, batch_size
         self.held_out, self.iterations, self._given_seed = held_out, iterations, seed
+        self.split = split
+        self._roles: Roles | None = None
+        self._dealt: list[np.ndarray] | None = None
+        self._everyone: list[Client] | None = None
         self._clients: list[Client] | None = None
 
     @cached_property
@@ -77,18 +85,59 @@ class FederatedDataModule(LightningDataModule):
         return resolve(self._given_seed)
 
     @property
-    def clients(self) -> list[Client]:
-        """The clients; dealt on first use."""
-        if self._clients is None:
+    def everyone(self) -> list[Client]:
+        """All clients of the partition, whatever their roles; dealt on first use."""
+        if self._everyone is None:
             examples = self.data.load("train") if isinstance(self.data, DataSet) else self.data
             names = self.partition.names(examples)
-            assignment = check_assignment(self.partition.assign(examples, self.seed), len(examples), names)
-            parts = [
-                hold_out(torch.from_numpy(indices), self.held_out, self.seed, client)
-                for client, indices in enumerate(assignment)
-            ]
-            self._clients = [Client(name, examples, *part) for name, part in zip(names, parts)]
+            self._dealt = check_assignment(self.partition.assign(examples, self.seed), len(examples), names)
+            parts = [self._parts(torch.from_numpy(indices), client) for client, indices in enumerate(self._dealt)]
+            self._everyone = [Client(name, examples, *part) for name, part in zip(names, parts)]
+        return self._everyone
+
+    def _parts(self, indices: Tensor, client: int) -> tuple[Tensor, Tensor]:
+        train, held_out = hold_out(indices, self.held_out, self.seed, client)
+        if self.split is None:
+            return train, held_out
+        cap = partial(self.split.cap, seed=self.seed, client=client)
+        return cap(train, part="train"), cap(held_out, part="held_out")
+
+    @property
+    def dealt(self) -> list[np.ndarray]:
+        """The positions that the partition gave each client, those that no part keeps too."""
+        _ = self.everyone
+        assert self._dealt is not None
+        return self._dealt
+
+    @property
+    def roles(self) -> Roles:
+        """Who trains and who does not; set it to take those of a stored run.
+
+        Raises:
+            ValueError: if the split leaves a role without a client, or roles that were set are of other clients.
+        """
+        count = len(self.everyone)
+        if self._roles is None:
+            self._roles = self.split.assign(count, self.seed) if self.split else Roles(tuple(range(count)), ())
+        if self._roles.count != count:
+            raise ValueError(f"the split is one of {self._roles.count} clients, and the partition gives {count}")
+        return self._roles
+
+    @roles.setter
+    def roles(self, roles: Roles) -> None:
+        self._roles, self._clients = roles, None
+
+    @property
+    def clients(self) -> list[Client]:
+        """The clients that train."""
+        if self._clients is None:
+            self._clients = [self.everyone[number] for number in self.roles.participating]
         return self._clients
+
+    @property
+    def unparticipating(self) -> list[Client]:
+        """The clients that never train and are scored; none without a split."""
+        return [self.everyone[number] for number in self.roles.unparticipating]
 
     def setup(self, stage: str) -> None:
         _ = self.clients
@@ -96,7 +145,7 @@ class FederatedDataModule(LightningDataModule):
     @property
     def examples(self) -> Examples:
         """The whole data set that was dealt."""
-        return self.clients[0].data
+        return self.everyone[0].data
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -104,7 +153,7 @@ class FederatedDataModule(LightningDataModule):
         return tuple(self.examples.inputs.shape[1:])
 
     def pooled(self, part: str) -> Tensor:
-        """Positions of all clients' "train" or "held_out" examples."""
+        """Positions of all training clients' "train" or "held_out" examples."""
         return torch.cat([getattr(client, part) for client in self.clients])
 
     @property
@@ -143,9 +192,9 @@ class _Turns:
 
     def __iter__(self) -> Iterator[Turn]:
         module, round = self._module, self._module.round
-        cohort = self._cohort(round)
+        cohort, owners = self._cohort(round), module.clients
         for client in cohort:
-            owner = module.clients[client]
+            owner = owners[client]
             turn = Turn(owner.data, owner.train, module.batch_size, self._strategy.seed, client, owner.name, round)
             turn.is_first, turn.is_last = client == cohort[0], client == cohort[-1]
             yield turn

@@ -5,12 +5,15 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.mnist5k import MNIST5k
 from fedgen.data.writer_style import Style, draw_style, render
 from fedgen.seeds import generator
+
+SIDE = 28  # of MNIST's images
 
 
 class StyleShift(DataSet):
@@ -31,6 +34,7 @@ class StyleShift(DataSet):
         strength: of all differences between writers, in [0, 1]; 0 gives the images of MNIST5k, with owners.
         pad_to: side of the images, e.g. 32, padded with black before they are rendered.
         held_out: fraction of the images in the test split, in [0, 1), at least one of each digit; 0 for no test split.
+        shrink: pixels along either side that are averaged to one after rendering: with pad_to=32, 2 gives 16 x 16.
 
     Raises:
         ValueError: for values out of range, or if a split has fewer images than there are writers.
@@ -43,6 +47,7 @@ class StyleShift(DataSet):
         strength: float = 1.0,
         pad_to: int | None = None,
         held_out: float = 0.0,
+        shrink: int = 1,
     ) -> None:
         if not 1 <= num_writers <= 5000:
             raise ValueError(f"num_writers must be 1 to 5000, the number of images, got {num_writers}")
@@ -50,16 +55,20 @@ class StyleShift(DataSet):
             raise ValueError(f"strength must lie in [0, 1], got {strength}")
         if not 0 <= held_out < 1:
             raise ValueError(f"held_out must lie in [0, 1), got {held_out}; 0 is no test split")
+        if shrink < 1 or (pad_to or SIDE) % shrink:
+            raise ValueError(f"shrink={shrink} must divide the images' side, {pad_to or SIDE}; pad_to is another one")
         self.num_writers = num_writers
         self.seed = seed
         self.strength = strength
         self.pad_to = pad_to
         self.held_out = held_out
+        self.shrink = shrink
         self.splits = ("train", "test") if held_out else ("train",)
         size = [] if pad_to is None else [str(pad_to)]
         weaker = [f"strength{strength:g}"] if strength != 1 else []
         fewer = [f"held_out{held_out:g}"] if held_out else []
-        self.name = "-".join(["style_shift", *size, f"{num_writers}writers", f"seed{seed}", *weaker, *fewer])
+        smaller = [f"shrink{shrink}"] if shrink > 1 else []
+        self.name = "-".join(["style_shift", *size, f"{num_writers}writers", f"seed{seed}", *weaker, *fewer, *smaller])
 
     @cached_property
     def styles(self) -> tuple[Style, ...]:
@@ -78,6 +87,8 @@ class StyleShift(DataSet):
         for writer, style in enumerate(self.styles):
             own = owners == writer
             inputs[own] = render(plain.inputs[own], style)
+        if self.shrink > 1:
+            inputs = F.avg_pool2d(inputs.float(), self.shrink).round().to(torch.uint8)
         names = tuple(f"writer {writer}" for writer in range(self.num_writers))
         return Examples(inputs, plain.labels, f"{self.name}/{split}", plain.classes, owners, names)
 

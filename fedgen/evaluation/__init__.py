@@ -2,9 +2,11 @@
 
 from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
 from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
+from fedgen.evaluation.federation_splits import splits_of
 from fedgen.evaluation.peers import PeerEvaluation, score_reference
 from fedgen.evaluation.presets import PRESETS, Preset, find_preset
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+from fedgen.evaluation.report import print_report
 from fedgen.evaluation.run import Run, evaluate_run
 from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
 from fedgen.evaluation.scores_file import append_records, drop_from, drop_round, read_records
@@ -17,7 +19,7 @@ from fedgen.evaluation.selection import (
     inversions,
     select,
 )
-from fedgen.evaluation.splits import Split, splits_of
+from fedgen.evaluation.splits import Split
 from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions, score_stored
 from fedgen.evaluation.stored_files import save_features, save_statistics
 from fedgen.evaluation.stored_images import Reading
@@ -25,7 +27,6 @@ from fedgen.evaluation.stored_table import client_table, client_tables, peer_tab
 from fedgen.evaluation.table import (
     comparison_table,
     inversion_table,
-    print_report,
     score_table,
     score_tables,
     selection_table,

@@ -1,8 +1,9 @@
-"""The aggregates of an evaluation: avg, all and worst always, and power means by name."""
+"""The aggregates of an evaluation: avg, all and worst always; power means and the clients' distribution by name."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from fedgen.evaluation.score_choice import ScoreChoice
@@ -10,10 +11,14 @@ from fedgen.scores import FederatedScore, aggregate
 
 AGGREGATES = ("avg", "all", "worst")
 POWER = "power-"
+PERCENTILES = {f"pct{q}": q for q in (95, 75, 50, 25, 5)}
+DISTRIBUTION = ("unweighted", "var", *PERCENTILES)
+"""Of the clients' scores, each client once: mean, variance (divisor K), and percentiles that occur ("nearest"), as
+section 3 and appendix C of Yuan et al. 2022 (arXiv 2110.14216) have them."""
 
 
 def choose_aggregates(further: Sequence[str]) -> tuple[str, ...]:
-    """avg, all and worst, then the power means asked for, "power-p" each.
+    """avg, all and worst, then what is asked for: power means, "power-p" each, and names of `DISTRIBUTION`.
 
     Args:
         further: names; those that are there in any case change nothing.
@@ -24,7 +29,8 @@ def choose_aggregates(further: Sequence[str]) -> tuple[str, ...]:
     names = [further] if isinstance(further, str) else further
     chosen = tuple(dict.fromkeys([*AGGREGATES, *names]))
     for name in chosen[len(AGGREGATES) :]:
-        power_of(name)
+        if name not in DISTRIBUTION:
+            power_of(name)
     return chosen
 
 
@@ -35,7 +41,8 @@ def power_of(name: str) -> float:
     except ValueError:
         power = float("nan")
     if not abs(power) < float("inf"):
-        raise ValueError(f"unknown aggregate {name!r}; known: {', '.join(AGGREGATES)}, {POWER}2 and other powers")
+        known = (*AGGREGATES, *DISTRIBUTION)
+        raise ValueError(f"unknown aggregate {name!r}; known: {', '.join(known)}, {POWER}2 and other powers")
     return power
 
 
@@ -43,10 +50,11 @@ def applies(name: str, choice: ScoreChoice) -> bool:
     """Whether a score has an aggregate: power means lean towards badly served clients, and need values of at least 0.
 
     So p is at least 1, and at most 1 where higher is better (0 is the geometric mean, -1 the harmonic one). The
-    Inception Score is one value for all clients, and memorisation is best in the middle: neither has any.
+    Inception Score is one value for all clients, and memorisation is best in the middle: neither has any. The Inception
+    Score has no distribution either.
     """
-    if name in AGGREGATES:
-        return True
+    if name in AGGREGATES or name in DISTRIBUTION:
+        return name in AGGREGATES or choice.kind != "is"
     power = power_of(name)
     return choice.has_powers and (power <= 1 if choice.higher_is_better else power >= 1)
 
@@ -63,10 +71,10 @@ def check_aggregates(aggregates: Sequence[str], choices: Sequence[ScoreChoice]) 
             )
 
 
-def with_powers(
+def with_further(
     score: FederatedScore, choice: ScoreChoice, aggregates: Sequence[str], weights: Tensor
 ) -> FederatedScore:
-    """The score with the power means among its values; they have no standard errors.
+    """The score with the other aggregates that were asked for among its values; they have no standard errors.
 
     The clients' errors do not give them: all clients are scored against the same generated images, which vary together.
 
@@ -77,6 +85,16 @@ def with_powers(
         weights: of the clients, float64 [K].
     """
     names = [name for name in aggregates if name not in AGGREGATES and applies(name, choice)]
-    per_client = score.per_client.clamp(min=0)  # rounding may leave -1e-17 of a value that cannot be negative
-    powers = {name: aggregate(per_client, weights, power_of(name), choice.higher_is_better) for name in names}
-    return replace(score, values={**score.values, **powers}) if powers else score
+    found = {name: _further(name, score.per_client, choice, weights) for name in names}
+    return replace(score, values={**score.values, **found}) if found else score
+
+
+def _further(name: str, per_client: Tensor, choice: ScoreChoice, weights: Tensor) -> float:
+    if name == "unweighted":
+        return float(per_client.mean())
+    if name == "var":
+        return float(per_client.var(correction=0))
+    if name in PERCENTILES:
+        return float(np.percentile(per_client.numpy(), PERCENTILES[name], method="nearest"))
+    # rounding may leave -1e-17 of a value that cannot be negative
+    return aggregate(per_client.clamp(min=0), weights, power_of(name), choice.higher_is_better)

@@ -1,7 +1,8 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,20 +10,26 @@ from torch import Tensor, nn
 
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.density import density_of
+from fedgen.evaluation.example_losses import ExampleLosses, losses_of
+from fedgen.evaluation.federation_splits import Clients, as_splits
+from fedgen.evaluation.gaps import GAPS, gaps_of
 from fedgen.evaluation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real_side import RealSide
-from fedgen.evaluation.records import FLOOR, MODEL, Columns, ScoreRecord
+from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Reference, records_of, too_few
 from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
 from fedgen.evaluation.score_choice import ScoreLike
-from fedgen.evaluation.splits import Clients, Split, as_splits
+from fedgen.evaluation.splits import Split
 from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights
 from fedgen.seeds import resolve
 
-NO_FLOOR = ("points", "held out")  # real images have no density, and the floor's may be the held-out ones themselves
+# real images are no model, and may be the held-out ones themselves
+NO_STAND_IN = ("points", "held out", "model")
+
+_Found = dict[tuple[str, str], list[FederatedScore]]  # split and embedding -> scores of one generated set
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +45,8 @@ class Evaluator:
 
     Everything is checked when it is made; the clients' images are embedded on first use. Where a client has too few
     images for a score, that is an error in the first split; in another the score is left out there with a warning.
-    Splits are scored on independent generated images, so that a model selected on one is reported without its luck.
+    Splits are scored on independent generated images, so that a model selected on one is reported without its luck;
+    but the three of a federation with a `split` on the same, and their differences, the gaps, are scored too.
 
     Args:
         splits: the clients' real images: a data module, splits, or {name: [examples of each client]}. The first is the
@@ -52,8 +60,9 @@ class Evaluator:
             client and one for the pool at every evaluation, which takes minutes), "is" (generated images alone, so one
             value for all clients; on an embedding of logits), "ll" (models with `log_prob`, of points), "memorisation"
             (in the first split, where there is a split "report" of the same clients' held-out images), "utility"
-            (epochs, seed, batch_size, learning_rate; class-conditional models: accuracy on the split "report" of a
-            small classifier trained on the generated images; it has no embedding).
+            (epochs, seed, batch_size, learning_rate; class-conditional models: accuracy on held-out images of a
+            small classifier trained on the generated images; it has no embedding), "loss" (the model's own loss of the
+            clients' images, by its `example_losses`; no embedding either).
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours
             know no weights: all of precision, recall, density and coverage counts every image once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
@@ -61,10 +70,13 @@ class Evaluator:
         batch_size: images embedded at once.
         device: where to embed; where each embedding lies by default.
         chunk: images sampled at once.
-        aggregates: power means beside avg, all and worst, e.g. ("power-2",); without standard errors, and not of scores
-            that may be negative.
+        aggregates: beside avg, all and worst: power means, e.g. ("power-2",), not of scores that may be negative; and
+            of the clients' distribution, "unweighted" (mean), "var", "pct95", "pct75", "pct50", "pct25" and "pct5",
+            which three-way splits have in any case. Without standard errors.
         presets: scores under their usual names, each in its own embedding: "fid", "kid", "fd-dinov2", "cmmd", "is", or
             {"name": ..., "weights": a local file of the embedding's weights}.
+        controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
+            place.
 
     Raises:
         ValueError: for images that an embedding or a score cannot take, clients with too few images, unknown or
@@ -85,9 +97,10 @@ class Evaluator:
         chunk: int = CHUNK,
         aggregates: Sequence[str] = (),
         presets: Sequence[PresetLike] = (),
+        controls: bool = False,
     ) -> None:
         self.splits, self.panels = as_splits(splits), make_panels(embeddings, scores, presets)
-        self.plan = Plan(self.splits, self.panels, num_images, weights, aggregates)
+        self.plan = Plan(self.splits, self.panels, num_images, weights, aggregates, controls)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
         self._real = RealSide(self.plan, self.seed, cache, batch_size, device)
@@ -103,6 +116,11 @@ class Evaluator:
     def needs_density(self) -> bool:
         """Whether a score needs the model's density besides its images."""
         return bool(self.plan.asking("points"))
+
+    @property
+    def needs_losses(self) -> bool:
+        """Whether a score needs the model's own losses of the clients' images."""
+        return bool(self.plan.asking("model"))
 
     @property
     def columns(self) -> Columns:
@@ -122,15 +140,16 @@ class Evaluator:
         return self.plan.client_weights()
 
     def prepare(self) -> None:
-        """Embeds the clients' images of every split, and those of the floors, once."""
+        """Embeds the clients' images of every split, and those of the stand-ins, once."""
         self._real.prepare()
 
-    def try_out(self, sample: Sample, density: Density | None = None) -> None:
+    def try_out(self, sample: Sample, density: Density | None = None, losses: ExampleLosses | None = None) -> None:
         """Draws and embeds two images, so that what would fail after a long training fails before it.
 
         Args:
             sample: the model's sampler.
             density: the model's, where `needs_density`; asked for the log-density at two points.
+            losses: the model's, where `needs_losses`; asked for those of two images.
 
         Raises:
             ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
@@ -141,6 +160,9 @@ class Evaluator:
         if self.needs_density:
             points = self.splits[0].images[:2]
             Reference([points], "ll").score(points, errors=False, density=density)
+        if losses is not None:
+            first = self.splits[0]
+            losses(first.images[:2], None if first.labels is None else first.labels[:2], self.seed)
         images, _ = self._draw(sample, 2, -1, stream="trial", chunk=2, description="trying out")
         shape = self.splits[0].shape
         if tuple(images.shape[1:]) != shape:
@@ -165,6 +187,7 @@ class Evaluator:
         optimised_on: Sequence[str] = (),
         note: str = "",
         density: Density | None = None,
+        losses: ExampleLosses | None = None,
     ) -> Evaluation:
         """The scores of one model against every split and embedding.
 
@@ -178,72 +201,127 @@ class Evaluator:
             optimised_on: scores or embeddings that a training loss used.
             note: what else a reader must know.
             density: the model's, where `needs_density`.
+            losses: the model's, where `needs_losses`.
         """
         self.prepare()
-        details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
+        own = None if losses is None else lambda images, labels: losses(images, labels, self.seed)
         sampling = dict(getattr(sample, "sampling", {}))
-        records: list[ScoreRecord] = []
-        first: Tensor | None = None
+        details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
+        made = _Generated(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
+        found: _Found = {}
         for split in self.splits:
-            scored = [panel for panel in self.panels if self._real.reference(split, panel)]  # not all are left out
-            if not scored:
-                continue
-            options = {"stream": split.name, "chunk": self.chunk, "description": f"sampling for {split.name}"}
-            images, labels = self._draw(sample, self.num_images, round, **options)
-            first = images if first is None else first
-            for panel in scored:
-                features = self._real.embed(panel, images)
-                scores = self._score(split, panel, features, density=density, labels=labels)
-                own = self._records(split, panel, scores, len(features), MODEL, sampling=sampling, **details)
-                records += own
-        assert first is not None  # there is at least one split with a score
-        return Evaluation(records, first)
+            for panel in self.panels:
+                if self._real.reference(split, panel):  # not all of its scores are left out
+                    features, labels = made.of(split, panel)
+                    scores = self._score(split, panel, features, density=density, labels=labels, losses=own)
+                    found[split.name, panel.embedding.name] = scores
+        assert made.first is not None  # there is at least one split with a score
+        return Evaluation(self._all_records(found, MODEL, self.num_images, sampling=sampling, **details), made.first)
 
     def floor(self) -> list[ScoreRecord]:
         """The scores of real images in place of generated ones, at most `num_images` of them, for each split with some.
 
         A perfect generator would score about this: with as many images, this is the bias of the score itself. Scores
-        that are not of images, and those that need more images than there are, have none.
+        that are not of images, and those that need more images than there are, have none. With `controls`, those of
+        the other stand-ins too.
         """
         if self._floor is None:
             self.prepare()
-            self._floor = []
-            for split in self.splits:
-                for panel in self.panels:
-                    found = self._real.floor(split, panel)
-                    if found is not None:
-                        self._floor += self._floor_records(split, panel, *found)
+            names = dict.fromkeys(name for split in self.splits for name in self.plan.stand_ins(split))
+            self._floor = [record for name in names for record in self._stand_in_records(name)]
         return self._floor
 
-    def _floor_records(self, split: Split, panel: Panel, features: Tensor, labels: Tensor | None) -> list[ScoreRecord]:
-        possible = [choice for choice in self.plan.choices(split, panel) if choice.needs not in NO_FLOOR]
-        names = [choice.name for choice in possible if not too_few(choice, len(features), "the floor")]
+    def _stand_in_records(self, name: str) -> list[ScoreRecord]:
+        found: _Found = {}
+        counts: dict[tuple[str, str], int] = {}
+        for split in self.splits:
+            for panel in self.panels:
+                if (real := self._real.stand_in(name, split, panel)) is not None:
+                    key = split.name, panel.embedding.name
+                    found[key], counts[key] = self._score_real(split, panel, *real, name), len(real[0])
+        return self._all_records(found, name, counts)
+
+    def _score_real(
+        self, split: Split, panel: Panel, features: Tensor, labels: Tensor | None, name: str
+    ) -> list[FederatedScore]:
+        possible = [choice for choice in self.plan.choices(split, panel) if choice.needs not in NO_STAND_IN]
+        names = [choice.name for choice in possible if not too_few(choice, len(features), f"the {name}")]
         names = [name for name in names if labels is not None or not panel.on_images]
         features = self._real.embed(panel, features) if panel.on_images else features  # to the device
-        scores = self._score(split, panel, features, only=names, labels=labels)
-        return self._records(split, panel, scores, len(features), FLOOR)
+        return self._score(split, panel, features, only=names, labels=labels)
 
     def _score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
         reference = self._real.reference(split, panel)
         return reference.score(features, **options) if reference else []
 
+    def _all_records(
+        self, found: _Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
+    ) -> list[ScoreRecord]:
+        """The records of one generated set's scores by split and embedding, and those of the gaps between splits."""
+        records: list[ScoreRecord] = []
+        splits = {split.name: split for split in self.splits}
+        details = {"generator": generator, **details}
+
+        def add(place: str, split: Split, panel: Panel, scores: Sequence[FederatedScore], names: Sequence[str]) -> None:
+            count = counts if isinstance(counts, int) else counts[split.name, panel.embedding.name]
+            common = {"split": place, "num_generated": count, "reference": split.reference, **details}
+            records.extend(self._records(scores, panel, names, common))
+
+        for (name, embedding), scores in found.items():
+            add(name, splits[name], self._panels[embedding], scores, splits[name].client_names)
+        for embedding, panel in self._panels.items():
+            by_split = {split: scores for (split, name), scores in found.items() if name == embedding}
+            for gap, scores in gaps_of(by_split).items():
+                better, worse = (splits[name].client_names for name in GAPS[gap])
+                pairs = [a if a == b else f"{b} - {a}" for a, b in zip(better, worse)]
+                add(gap, splits[GAPS[gap][1]], panel, scores, pairs)
+        return records
+
     def _records(
-        self, split: Split, panel: Panel, scores: Sequence[FederatedScore], count: int, generator: str, **details: Any
+        self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]
     ) -> list[ScoreRecord]:
         common = {
-            "split": split.name,
             "embedding": panel.embedding.name,
             "embedding_fingerprint": panel.embedding.fingerprint(),
             "embedding_settings": dict(panel.embedding.settings),
-            "reference": split.reference,
-            "num_generated": count,
-            "num_clients": len(split.counts),
+            "num_clients": len(client_names),
             "seed": self.seed,
             "weights": self.weights if isinstance(self.weights, str) else "given",
-            "generator": generator,
             **details,
         }
-        return records_of(scores, split.client_names, common, self.plan.aggregates, panel.choices)
+        return records_of(scores, client_names, common, self.plan.aggregates, panel.choices)
+
+    @property
+    def _panels(self) -> dict[str, Panel]:
+        return {panel.embedding.name: panel for panel in self.panels}
+
+
+class _Generated:
+    """The generated images of one model, drawn once a stream and embedded once a stream and embedding.
+
+    Args:
+        real: which embeds.
+        draw: images and their labels, of a stream.
+    """
+
+    def __init__(self, real: RealSide, draw: Callable[..., tuple[Tensor, Tensor | None]]) -> None:
+        self._real, self._draw = real, draw
+        self._stream = ""
+        self._features: dict[str, Tensor] = {}
+        self._images = torch.empty(0)
+        self._labels: Tensor | None = None
+        self.first: Tensor | None = None
+
+    def of(self, split: Split, panel: Panel) -> tuple[Tensor, Tensor | None]:
+        """Features, or images for a panel that takes those, and labels. Splits of one stream come one after another."""
+        if split.stream != self._stream:
+            self._images, self._labels = self._draw(stream=split.stream, description=f"sampling for {split.stream}")
+            self._stream, self._features = split.stream, {}
+            self.first = self._images if self.first is None else self.first
+        name = panel.embedding.name
+        if name not in self._features:
+            self._features[name] = self._real.embed(panel, self._images)
+        return self._features[name], self._labels
 
 
 def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Any) -> list[ScoreRecord]:
@@ -257,12 +335,13 @@ def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **opti
         options: as for `Evaluator`: embeddings, num_images, scores, weights, seed, ...
 
     Raises:
-        TypeError: for a model without `sample`, or without `log_prob` where a score needs it.
+        TypeError: for a model without `sample`, or without `log_prob` or `example_losses` where a score needs it.
     """
     evaluator = Evaluator(clients, **options)
     sample = sampler_of(model) if isinstance(model, nn.Module) else model
     density = density_of(model) if evaluator.needs_density else None
-    evaluator.try_out(sample, density)
+    losses = losses_of(model) if evaluator.needs_losses else None
+    evaluator.try_out(sample, density, losses)
     # scores in an embedding that its training optimised are marked, as where a run is scored
     used = getattr(model, "optimised_on", ())
-    return evaluator.evaluate(sample, round, optimised_on=used, density=density).records
+    return evaluator.evaluate(sample, round, optimised_on=used, density=density, losses=losses).records

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from fedgen.embeddings import network_of
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.splits import REPORT
+from fedgen.evaluation.splits import HELD_OUT
 
 SAME, RELATED = "*", "(*)"
 MEANINGS = {
@@ -20,7 +20,7 @@ def mark_of(record: ScoreRecord) -> str:
     Weaker is a score on held-out images, which the loss did not see, and one of the same network at another size, layer
     or seed.
     """
-    return _mark(record.is_optimised, record.is_in_losses_embedding, record.split == REPORT)
+    return _mark(record.is_optimised, record.is_in_losses_embedding, record.split in HELD_OUT)
 
 
 def mark_in(embedding: str, optimised: Collection[str], held_out: bool) -> str:

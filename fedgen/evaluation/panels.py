@@ -1,6 +1,6 @@
 """What is scored on which embedding: every score on every embedding, and each preset on its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,17 +32,35 @@ class Panel:
     @property
     def on_images(self) -> bool:
         """Whether its scores take images with labels in place of features."""
-        return isinstance(self.embedding, OwnClassifier)
+        return isinstance(self.embedding, NoEmbedding)
 
 
-class OwnClassifier(Embedding):
-    """What stands in records where scores have no embedding: they train a small classifier on the images themselves."""
+class NoEmbedding(Embedding):
+    """What stands in records where scores take the images themselves."""
+
+    def features(self, levels: Tensor) -> Tensor:
+        return levels.flatten(1)
+
+
+class OwnClassifier(NoEmbedding):
+    """Of scores that train a small classifier on images with labels."""
 
     def __init__(self) -> None:
         super().__init__("own-classifier", dim=None, settings={"network": "SmallClassifier", "version": 1})
 
-    def features(self, levels: Tensor) -> Tensor:
-        return levels.flatten(1)
+
+class OwnModel(NoEmbedding):
+    """Of scores that ask the model about images, or points."""
+
+    def __init__(self) -> None:
+        super().__init__("own-model", dim=None)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Nothing: the model says what it cannot take."""
+
+
+UNEMBEDDED: dict[str, Callable[[], NoEmbedding]] = {"labels": OwnClassifier, "model": OwnModel}
+"""What scores need -> what stands in an embedding's place."""
 
 
 def make_panels(
@@ -52,7 +70,7 @@ def make_panels(
 ) -> list[Panel]:
     """The panels of an evaluation, those of presets last; presets in one embedding share it.
 
-    Scores of images with labels have no embedding and a panel of their own.
+    Scores of images themselves have no embedding and panels of their own.
 
     Args:
         embeddings: on which all scores are measured; None for efficientnet-lite0, or for none where presets are given.
@@ -64,8 +82,7 @@ def make_panels(
             than fid and kid with presets alone.
     """
     asked = choose_scores(scores)
-    choices = tuple(choice for choice in asked if choice.needs != "labels")
-    labelled = tuple(choice for choice in asked if choice.needs == "labels")
+    choices = tuple(choice for choice in asked if choice.needs not in UNEMBEDDED)
     named = [presets] if isinstance(presets, (str, Mapping)) else list(presets)
     if embeddings is None and named and choices and choices != choose_scores(DEFAULT_SCORES):
         scored = ", ".join(choice.name for choice in choices)
@@ -77,7 +94,9 @@ def make_panels(
     panels = [Panel(load_embedding(embedding), choices) for embedding in embeddings] if choices else []
     for preset in named:
         panels = _with_preset(panels, preset)
-    panels += [Panel(OwnClassifier(), labelled)] if labelled else []
+    for needs, kind in UNEMBEDDED.items():
+        own = tuple(choice for choice in asked if choice.needs == needs)
+        panels += [Panel(kind(), own)] if own else []
     check_distinct("embedding", [panel.embedding.name for panel in panels])
     for panel in panels:
         check_distinct("score", [choice.name for choice in panel.choices])

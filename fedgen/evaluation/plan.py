@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggregates
+from fedgen.evaluation.aggregates import DISTRIBUTION, applies, check_aggregates, choose_aggregates
+from fedgen.evaluation.gaps import AGGREGATES as GAP_AGGREGATES
+from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.records import Columns
+from fedgen.evaluation.records import FLOOR, Columns
 from fedgen.evaluation.reference import check_clients_of, check_count, too_few
 from fedgen.evaluation.score_choice import Needs, ScoreChoice, check_distinct
-from fedgen.evaluation.splits import REPORT, Split
+from fedgen.evaluation.splits import HELD_OUT, PART_VAL, REPORT, UNPART, Split, StandIn
 from fedgen.scores import resolve_weights
 from fedgen.scores.aggregate import Weights
 
@@ -23,7 +25,8 @@ class Plan:
         panels: embeddings with their scores.
         num_images: generated images a split.
         weights: of the clients.
-        aggregates: power means beside avg, all and worst.
+        aggregates: beside avg, all and worst; those of the clients' distribution come with three-way splits.
+        controls: whether all stand-ins are scored, or the floor alone.
 
     Raises:
         ValueError: for images that an embedding or a score cannot take, clients with too few images, missing labels,
@@ -37,9 +40,12 @@ class Plan:
         num_images: int,
         weights: Weights = "examples",
         aggregates: Sequence[str] = (),
+        controls: bool = False,
     ) -> None:
+        self.controls = controls
         self.splits, self.panels, self.num_images, self.weights = list(splits), list(panels), num_images, weights
-        self.aggregates = choose_aggregates(aggregates)
+        three_way = any(split.name == UNPART for split in self.splits)
+        self.aggregates = choose_aggregates([*aggregates, *(DISTRIBUTION if three_way else ())])
         self._left_out: set[tuple[str, str]] = set()  # split and score
         self._check()
 
@@ -54,6 +60,8 @@ class Plan:
             for panel in self.panels:
                 panel.embedding.check((2, *split.shape))
                 self._check_scores(split, panel)
+        if self.controls and not any(set(split.stand_ins) - {FLOOR} for split in self.splits):
+            raise ValueError("controls are those of clients that never train; give the data module a `split`")
         if self.asking("held out"):
             self._check_held_out()
         for score in self.asking("labels"):
@@ -104,8 +112,12 @@ class Plan:
 
     @property
     def held_out(self) -> Split | None:
-        """The split of the clients' held-out images, if there is one."""
-        return next((split for split in self.splits if split.name == REPORT), None)
+        """The split of the training clients' held-out images, if there is one."""
+        return next((split for split in self.splits if split.name in (REPORT, PART_VAL)), None)
+
+    def stand_ins(self, split: Split) -> dict[str, StandIn]:
+        """What is scored in a generator's place on a split."""
+        return {name: one for name, one in split.stand_ins.items() if self.controls or name == FLOOR}
 
     def asking(self, needs: Needs) -> list[str]:
         """The names of the scores with a need."""
@@ -113,7 +125,7 @@ class Plan:
 
     def choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
         """The scores of a panel that are measured on a split."""
-        where = {"held out": split is self.splits[0], "labels": split.name == REPORT}
+        where = {"held out": split is self.splits[0], "labels": split.name in HELD_OUT}
         return [
             choice
             for choice in panel.choices
@@ -135,11 +147,25 @@ class Plan:
 
     def directions(self) -> dict[str, bool]:
         """Of each column, whether higher is better."""
-        return {name: choice.higher_is_better for name, choice in self._columns()}
+        return dict(self._columns())
 
-    def _columns(self) -> Iterator[tuple[str, ScoreChoice]]:
+    def _columns(self) -> Iterator[tuple[str, bool]]:
         for split in self.splits:
             for panel in self.panels:
                 for choice in self.choices(split, panel):
                     score = self.columns.score(split.name, panel.embedding.name, choice.name)
-                    yield from ((f"{score}_{name}", choice) for name in self.aggregates if applies(name, choice))
+                    names = [name for name in self.aggregates if applies(name, choice)]
+                    yield from ((f"{score}_{name}", choice.higher_is_better and name != "var") for name in names)
+        for gap, sides in GAPS.items():
+            for panel in self.panels:
+                for choice in self._on_all(sides, panel):
+                    score = self.columns.score(gap, panel.embedding.name, choice.name)
+                    yield from ((f"{score}_{name}", False) for name in GAP_AGGREGATES)
+
+    def _on_all(self, names: Sequence[str], panel: Panel) -> list[ScoreChoice]:
+        """The scores of a panel that are measured on all of these splits."""
+        splits = {split.name: split for split in self.splits}
+        if not set(names) <= set(splits):
+            return []
+        found = [self.choices(splits[name], panel) for name in names]
+        return [choice for choice in found[0] if all(choice in other for other in found[1:])]

@@ -1,4 +1,4 @@
-"""The clients' real images in every embedding, with their floors: what is computed once for all models."""
+"""The clients' real images in every embedding, with stand-ins: what is computed once for all models."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ class RealSide:
 
     Args:
         plan: what is measured.
-        seed: of the floor's images, where there are more than are asked for.
+        seed: of the stand-ins' images, where there are more than are asked for.
         cache: keeps features on disk.
         batch_size: images embedded at once.
         device: where to embed, and to train classifiers; where each embedding lies by default.
@@ -34,14 +34,14 @@ class RealSide:
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
         self._references: dict[tuple[str, str], Reference] = {}
-        self._floors: dict[tuple[str, str], tuple[Tensor, Tensor | None]] = {}
+        self._stand_ins: dict[tuple[str, str, str], tuple[Tensor, Tensor | None]] = {}
 
     def prepare(self) -> None:
-        """Embeds the clients' images of every split, and those of the floors, once."""
+        """Embeds the clients' images of every split, and those of the stand-ins, once."""
         if self._references:
             return
         references: dict[tuple[str, str], Reference] = {}
-        floors: dict[tuple[str, str], tuple[Tensor, Tensor | None]] = {}
+        stand_ins: dict[tuple[str, str, str], tuple[Tensor, Tensor | None]] = {}
         for panel in self.plan.panels:
             features = self._embed_real(panel)
             for split in self.plan.splits:
@@ -49,21 +49,22 @@ class RealSide:
                 if not self.plan.choices(split, panel):
                     continue
                 references[key] = self._reference(split, panel, features)
-                if split.floor is not None:
-                    draws = generator(self.seed, "floor", split.name)
-                    chosen = torch.randperm(len(split.floor), generator=draws)[: self.plan.num_images].sort().values
-                    labels = None if split.floor_labels is None else split.floor_labels[chosen]
-                    floors[key] = features[id(split.floor)][chosen], labels
-        self._references, self._floors = references, floors
+                for name, stand_in in self.plan.stand_ins(split).items():
+                    draws = generator(self.seed, name, split.stream)
+                    chosen = torch.randperm(len(stand_in.images), generator=draws)[: self.plan.num_images].sort().values
+                    labels = None if stand_in.labels is None else stand_in.labels[chosen]
+                    stand_ins[*key, name] = features[id(stand_in.images)][chosen], labels
+        self._references, self._stand_ins = references, stand_ins
 
     def _embed_real(self, panel: Panel) -> dict[int, Tensor]:
-        """Features of all splits' images and floors by the images' identity: the floor of one is often another's."""
+        """Features of all splits' images and stand-ins by the images' identity: those of one are often another's."""
         found: dict[int, Tensor] = {}
         for split in self.plan.splits:
-            for images, what in ((split.images, split.reference), (split.floor, f"floor of {split.name}")):
-                if images is not None and panel.on_images:
+            others = [(one.images, f"{name} of {split.name}") for name, one in self.plan.stand_ins(split).items()]
+            for images, what in ((split.images, split.reference), *others):
+                if panel.on_images:
                     found[id(images)] = images
-                elif images is not None and id(images) not in found:
+                elif id(images) not in found:
                     found[id(images)] = self._embed(panel.embedding, images, f"embedding {what} with", self.cache)
         return found
 
@@ -79,9 +80,9 @@ class RealSide:
         """The clients' side of a panel's scores on a split; None where none of them is measured there."""
         return self._references.get((split.name, panel.embedding.name))
 
-    def floor(self, split: Split, panel: Panel) -> tuple[Tensor, Tensor | None] | None:
-        """Features of the floor's images, or those themselves, and their labels; None where there is no floor."""
-        return self._floors.get((split.name, panel.embedding.name))
+    def stand_in(self, name: str, split: Split, panel: Panel) -> tuple[Tensor, Tensor | None] | None:
+        """Features of a stand-in's images, or those themselves, and their labels; None where it is not there."""
+        return self._stand_ins.get((split.name, panel.embedding.name, name))
 
     def embed(self, panel: Panel, images: Tensor) -> Tensor:
         """Features of generated images, or for a panel of image scores the images, on the device."""

@@ -9,9 +9,10 @@ from lightning.pytorch import LightningDataModule, LightningModule
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import SavedPartition
+from fedgen.clients.three_way import load_roles
 from fedgen.seeds import isolated
 
-RECIPE, PARTITION = "recipe.yaml", "partition.npz"
+RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
 
 
 def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
@@ -49,6 +50,8 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
         raise ValueError(f"{run} trained on a {type(made.data).__name__}, which has no clients to score against")
     if (saved := Path(run) / PARTITION).exists():
         made.data.partition = SavedPartition(saved)
+    if (roles := Path(run) / ROLES).exists():
+        made.data.roles = load_roles(roles)
     return made.model, made.data
 
 

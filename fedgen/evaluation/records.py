@@ -9,11 +9,12 @@ from typing import Any
 from fedgen.embeddings import network_of
 
 MODEL, FLOOR = "model", "floor"
+PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
 # scores by which more is better; by all others less is
 HIGHER_IS_BETTER = frozenset({"precision", "recall", "density", "coverage", "is", "ll", "utility"})
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name
-OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is", "utility"})
+OWN_EMBEDDING = frozenset({"fd-dinov2", "cmmd", "is", "utility", "loss"})
 # JSON has no words for these (a log-density of zero, a critic that diverged), so they are stored as text
 NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 NUMBERS = ("value", "standard_error", "error_over_clients", "error_parts", "terms", "per_client", "per_client_errors")
@@ -37,7 +38,8 @@ class ScoreRecord:
         seed: seed of the generated images.
         weights: the clients' weights, "examples", "uniform" or "given".
         round: the round after which the model was measured; -1 before training, None for the floor.
-        generator: "model", or "floor": real images scored as if they were generated.
+        generator: "model", or what stood in for one, all of them real images: "floor", images of others; "participants"
+            and "memoriser", see `evaluation.three_way`.
         checkpoint: file name of the model's checkpoint.
         embedding_settings: resize, layer, dtype and whatever else decides the features.
         optimised_on: names of the scores or embeddings that a training loss used.
@@ -107,8 +109,13 @@ class ScoreRecord:
         return self.error_parts.get("generated", 0.0) if self.error_parts else self.standard_error or 0.0
 
     @property
+    def is_model(self) -> bool:
+        """Whether the images were generated; real ones stood in for them otherwise."""
+        return self.generator == MODEL
+
+    @property
     def is_floor(self) -> bool:
-        """Whether real images stood in for generated ones."""
+        """Whether real images of others stood in for generated ones."""
         return self.generator == FLOOR
 
     @property
@@ -196,11 +203,11 @@ class Columns:
 
 
 def by_column(records: Sequence[ScoreRecord], columns: Columns | None = None) -> dict[str, list[ScoreRecord]]:
-    """The records of models (not the floor) by column, each by round."""
+    """The records of models (not of controls) by column, each by round."""
     names = columns or Columns.of(records)
     found: dict[str, list[ScoreRecord]] = {}
     for record in records:
-        if not record.is_floor:
+        if record.is_model:
             found.setdefault(names.name(record), []).append(record)
     return {name: sorted(group, key=_round) for name, group in found.items()}
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.aggregates import AGGREGATES, choose_aggregates, with_powers
-from fedgen.evaluation.records import HIGHER_IS_BETTER, ScoreRecord
+from fedgen.evaluation.aggregates import AGGREGATES, choose_aggregates, with_further
+from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
-from fedgen.evaluation.scorers import FAMILIES, ClientSide, Made, Score
+from fedgen.evaluation.scorers import FAMILIES, ClientSide, Losses, Made, Score
 from fedgen.scores import CriticOptions, Density, FederatedScore, WassersteinReference
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.joined import joined
@@ -28,7 +28,7 @@ class Reference:
         weights: the clients' weights, shared by all scores and by avg and all.
         aggregates: power means beside avg, all and worst, e.g. "power-2".
         held_out: features of images that each client did not train on, for memorisation.
-        labels: of each client's images, for utility, of which the "features" are images uint8 [n_i, C, H, W].
+        labels: of each client's images, for utility and loss, of which the "features" are images uint8 [n_i, C, H, W].
         num_classes: of those labels.
 
     Attributes:
@@ -65,6 +65,7 @@ class Reference:
         density: Density | None = None,
         only: Sequence[str] | None = None,
         labels: Tensor | None = None,
+        losses: Losses | None = None,
     ) -> list[FederatedScore]:
         """Every score of generated features [m, D] against every client and their pool, in the order asked for.
 
@@ -74,12 +75,13 @@ class Reference:
             density: of the model, for ll.
             only: names of the scores that are wanted; all by default.
             labels: int64 [m], what generated images were asked for, for utility.
+            losses: of the model, for loss.
 
         Raises:
             ValueError: for unusable features, another D, or too few images for a score.
         """
         wanted = [choice.name for choice in self.choices] if only is None else list(only)
-        made = Made(generated, density, labels)
+        made = Made(generated, density, labels, losses)
         found: dict[str, FederatedScore] = {}
         for group, score in self._passes:
             chosen = [choice for choice in group if choice.name in wanted]
@@ -92,7 +94,7 @@ class Reference:
         values = score.score(made, errors)
         found = {}
         for choice in choices:
-            own = with_powers(values[choice.kind], choice, self.aggregates, self._weights)
+            own = with_further(values[choice.kind], choice, self.aggregates, self._weights)
             found[choice.name] = replace(
                 scaled(own, choice.scale), name=choice.name, higher_is_better=choice.higher_is_better
             )
@@ -227,7 +229,7 @@ def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common:
         standard_error=score.errors.get(aggregate),
         error_parts={side: part[aggregate] for side, part in score.error_parts.items() if aggregate in part},
         terms={term: values[aggregate] for term, values in score.terms.items() if aggregate in values},
-        higher_is_better=score.higher_is_better or score.name in HIGHER_IS_BETTER,
+        higher_is_better=score.higher_is_better and aggregate != "var",
         error_over_clients=score.errors_over_clients.get(aggregate),
         **clients,
         **common,

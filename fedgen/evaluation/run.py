@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models, tensors_in_place
 from fedgen.evaluation.density import density_of
 from fedgen.evaluation.evaluate import Evaluator
+from fedgen.evaluation.example_losses import losses_of
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.sampling import Sample, Sampler, inside, mixture, sampler_of
 from fedgen.evaluation.sampling_settings import say_sampling
@@ -108,7 +109,7 @@ def refuse_mixture(evaluator: Evaluator) -> None:
 
     A mixture of them has no density that they know, and it is not said which of them to ask for an image of a class.
     """
-    whole: dict[Needs, str] = {"points": "density", "labels": "images by class"}
+    whole: dict[Needs, str] = {"points": "density", "labels": "images by class", "model": "losses"}
     for needs, what in whole.items():
         for score in evaluator.plan.asking(needs):
             raise ValueError(
@@ -133,7 +134,7 @@ def evaluate_run(
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
         ValueError: before any long work, if the first is another model's, or its images are not of the clients' shape.
-        TypeError: for a model without `log_prob` where a score needs it.
+        TypeError: for a model without `log_prob` or `example_losses` where a score needs it.
     """
     run = run if isinstance(run, Run) else Run(run)
     found = run.checkpoints
@@ -143,7 +144,8 @@ def evaluate_run(
         have = ", ".join(map(str, found)) or "none"
         raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
     density = density_of(module) if evaluator.needs_density else None
-    evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0], density)
+    losses = losses_of(module) if evaluator.needs_losses else None
+    evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0], density, losses)
     before = read_records(run.scores_path)
     known = {record.round: record.optimised_on for record in before}
     append_records(run.scores_path, evaluator.floor())
@@ -151,7 +153,7 @@ def evaluate_run(
     for round in chosen:
         sample, note = checkpoint_sampler(module, found[round], evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *getattr(module, "optimised_on", ())]))
-        evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note, density)
+        evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note, density, losses)
         append_records(run.scores_path, evaluation.records)
         records += evaluation.records
     _warn_of_sampling(before, records)

@@ -10,7 +10,7 @@ from fedgen.evaluation.records import HIGHER_IS_BETTER
 from fedgen.scores import CriticOptions, PolynomialKernel, RBFKernel, manifold
 from fedgen.scores.mmd import Estimator
 
-Needs = Literal["summaries", "features", "logits", "points", "held out", "labels"]
+Needs = Literal["summaries", "features", "logits", "points", "held out", "labels", "model"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Kind:
         family: scores of one family and the same options are computed in one pass.
         defaults: its options.
         needs: "summaries" of features will do, "features", "logits" of generated images alone, real "points" and a
-            model's density, the clients' "held out" features besides, or images with "labels" in place of features.
+            model's density, the clients' "held out" features besides, or in place of features images with "labels", or
+            images for the "model".
         check: raises ValueError for options that it cannot take.
     """
 
@@ -101,6 +102,7 @@ KINDS: dict[str, Kind] = {
     "is": Kind("is", needs="logits"),
     "ll": Kind("ll", needs="points"),
     "memorisation": Kind("memorisation", needs="held out"),
+    "loss": Kind("loss", needs="model"),
     "utility": Kind("utility", asdict(ClassifierOptions()), "labels", lambda options: ClassifierOptions(**options)),
 }
 
@@ -141,7 +143,7 @@ class ScoreChoice:
     @property
     def has_powers(self) -> bool:
         """Whether power means of it say something: values differ by client, and none is below 0."""
-        return self.kind not in ("w1", "ll", "is", "memorisation") and self.options.get("estimator") != "u"
+        return self.kind not in ("w1", "ll", "is", "memorisation", "loss") and self.options.get("estimator") != "u"
 
     @property
     def least(self) -> int:

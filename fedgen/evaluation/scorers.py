@@ -25,10 +25,13 @@ from fedgen.scores import (
     memorisation,
 )
 from fedgen.scores.aggregate import Weights, combine, resolve_weights
+from fedgen.scores.linear import mean_score
 from fedgen.scores.mmd import Estimator
 from fedgen.statistics import Gaussian
 
 Options = Mapping[str, Any]
+Losses = Callable[[Tensor, Tensor | None], Tensor]
+"""Images and their labels to the model's losses float64 [N]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +69,12 @@ class ClientSide:
 @dataclass(frozen=True, eq=False)
 class Made:
     """What is to be scored: features of generated images, or their summary, or the images themselves; the model's
-    density if it has one; the labels that the images were asked for."""
+    density and its losses if it has some; the labels that the images were asked for."""
 
     features: Tensor | Gaussian
     density: Density | None = None
     labels: Tensor | None = None
+    losses: Losses | None = None
 
     @property
     def rows(self) -> Tensor:
@@ -179,6 +183,21 @@ class OfClassifier:
         return {"utility": self._reference.score(made.rows, made.labels, errors)}
 
 
+class OfLosses:
+    """The model's own loss of the clients' images; all of them at once, so that draws are common to equal splits."""
+
+    def __init__(self, side: ClientSide, options: Options) -> None:
+        self._images, self._labels = side.features, side.labels
+        self._weights = resolve_weights(side.weights, [len(part) for part in self._images])
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
+        if made.losses is None:
+            raise ValueError("score loss needs the model's own losses, example_losses(images, labels, seed)")
+        labels = None if self._labels is None else torch.cat(list(self._labels))
+        losses = made.losses(torch.cat(self._images), labels).split([len(part) for part in self._images])
+        return {"loss": mean_score("loss", losses, self._weights, errors)}
+
+
 def _kernel(kind: str, side: ClientSide, kernel: Kernel, estimator: Estimator) -> OfFeatures:
     return OfFeatures(kind, KernelReference.from_features(side.features, kernel, estimator, side.weights))
 
@@ -208,4 +227,5 @@ FAMILIES: dict[str, Callable[[ClientSide, Options], Score]] = {
     "ll": OfDensity,
     "memorisation": OfHeldOut,
     "utility": OfClassifier,
+    "loss": OfLosses,
 }

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.marks import mark_of, strongest
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.run import Run
@@ -110,8 +111,8 @@ def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
 
 
 def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
-    """avg against all, for each score, split and embedding; not of memorisation, which is best in the middle."""
-    columns = by_column([record for record in records if record.score != BALANCED])
+    """avg against all, for each score, split and embedding; not of gaps, nor of memorisation, best in the middle."""
+    columns = by_column([record for record in records if record.score != BALANCED and record.split not in GAPS])
     pairs = [(name, name.removesuffix("avg") + "all") for name in columns if name.endswith("_avg")]
     return [compare(records, avg, all_) for avg, all_ in pairs if all_ in columns]
 

@@ -1,17 +1,31 @@
 """The clients' real images that scores are measured against, by split."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedgen.clients import FederatedDataModule
 from fedgen.data import Examples
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
 SELECT, REPORT = "train", "report"
+PART_TRAIN, PART_VAL, UNPART = "part_train", "part_val", "unpart"
+HELD_OUT = (REPORT, PART_VAL, UNPART)  # of images that no training has seen
+
+
+@dataclass(frozen=True, eq=False)
+class StandIn:
+    """Real images that are scored as if they were generated.
+
+    Args:
+        images: uint8 [N, C, H, W], or points float32 [N, D].
+        labels: int64 [N], positions in the split's classes; None where they have none.
+    """
+
+    images: Tensor
+    labels: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,10 +38,11 @@ class Split:
         counts: images of each client, adding up to N.
         source: what the images are, e.g. "digits/train".
         client_names: one a client; numbered by default.
-        floor: real images of others, scored as if they were generated: the best that a generator can do.
+        stand_ins: real images in a generator's place; of them "floor", images of others, is the best that a generator
+            can do.
         classes: the names of the images' classes; none where they have no labels.
         labels: int64 [N], positions in `classes`.
-        floor_labels: of the floor's images.
+        stream: splits of one stream are scored on the same generated images; its name by default.
 
     Raises:
         ValueError: for a client with fewer than two images, or parts that do not fit each other.
@@ -38,14 +53,15 @@ class Split:
     counts: tuple[int, ...]
     source: str
     client_names: tuple[str, ...] = ()
-    floor: Tensor | None = None
+    stand_ins: Mapping[str, StandIn] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     labels: Tensor | None = None
-    floor_labels: Tensor | None = None
+    stream: str = ""
 
     def __post_init__(self) -> None:
         names = self.client_names or tuple(f"client {k}" for k in range(len(self.counts)))
         object.__setattr__(self, "client_names", names)
+        object.__setattr__(self, "stream", self.stream or self.name)
         if not self.counts:
             raise ValueError(f"split {self.name!r} has no client; a score needs at least one")
         if sum(self.counts) != len(self.images) or len(names) != len(self.counts):
@@ -53,8 +69,8 @@ class Split:
                 f"split {self.name!r}: {len(self.images)} images, counts adding up to {sum(self.counts)}, {len(names)}"
                 f" names for {len(self.counts)} clients do not fit each other"
             )
-        for images, labels in ((self.images, self.labels), (self.floor, self.floor_labels)):
-            if labels is not None and (images is None or len(images) != len(labels)):
+        for images, labels in ((self.images, self.labels), *((s.images, s.labels) for s in self.stand_ins.values())):
+            if labels is not None and len(images) != len(labels):
                 raise ValueError(f"split {self.name!r}: {len(labels)} labels fit none of its sets of images")
         for client, count in zip(names, self.counts):
             if count < LEAST:
@@ -85,40 +101,3 @@ class Split:
         kind = "images" if self.images.ndim == 4 else "points"
         clients = "1 client" if len(self.counts) == 1 else f"{len(self.counts)} clients"
         return f"{self.source}, {clients}, {len(self.images)} {kind}"
-
-
-def splits_of(data: FederatedDataModule) -> list[Split]:
-    """A federation's splits: "train" for selecting and, from images that no training has seen, "report".
-
-    "train" is what each client trains on (the field's convention) with the pooled held-out images as its floor;
-    "report" the held-out images, with the pooled training images as its floor. "report" is left out if a client holds
-    out fewer than two images.
-
-    Raises:
-        ValueError: for a client with fewer than two training images.
-    """
-    names, examples = tuple(client.name for client in data.clients), data.examples
-    parts = [data.pooled(part) for part in ("train", "held_out")]
-    trained, held = (examples.inputs[part] for part in parts)
-    labels, held_labels = (examples.labels[part] if examples.is_labelled else None for part in parts)
-    counts = tuple(len(client.train) for client in data.clients)
-    held_counts = tuple(len(client.held_out) for client in data.clients)
-    source, classes = examples.name, examples.classes
-    floor, floor_labels = (held, held_labels) if len(held) >= LEAST else (None, None)
-    splits = [Split(SELECT, trained, counts, source, names, floor, classes, labels, floor_labels)]
-    if min(held_counts) >= LEAST:
-        report = f"{source} held out"
-        splits.append(Split(REPORT, held, held_counts, report, names, trained, classes, held_labels, labels))
-    return splits
-
-
-Clients = FederatedDataModule | Sequence[Split] | Mapping[str, Sequence[Examples]]
-
-
-def as_splits(clients: Clients) -> list[Split]:
-    """Splits from a data module, from splits, or from {split: [examples of each client]}."""
-    if isinstance(clients, FederatedDataModule):
-        return splits_of(clients)
-    if isinstance(clients, Mapping):
-        return [Split.of_clients(name, examples) for name, examples in clients.items()]
-    return list(clients)

@@ -3,19 +3,19 @@
 import math
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedgen.evaluation.aggregates import DISTRIBUTION
 from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.marks import explained, mark_of, marked, say_marks
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
-from fedgen.evaluation.run import Run
 from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.evaluation.selection import Comparison, aggregates_compared, reported, select
-from fedgen.evaluation.splits import REPORT
+from fedgen.evaluation.splits import REPORT, UNPART
 
-HIDDEN = "worst"  # in tables over rounds
+HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
 
 
@@ -30,8 +30,8 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
         embedding: the run's first by default.
     """
     split, embedding = split or records[0].split, embedding or records[0].embedding
-    shown = [record for record in _of(records, split, embedding) if record.aggregate != HIDDEN]
-    models = [record for record in shown if not record.is_floor]
+    shown = [record for record in _of(records, split, embedding) if record.aggregate not in HIDDEN]
+    models = [record for record in shown if record.is_model]
     names = list(dict.fromkeys(record.name for record in shown))
     table = Table(title=_title(models or shown), caption=_caption(shown), caption_justify="left")
     table.add_column("round", justify="right")
@@ -84,7 +84,7 @@ def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
     """
     columns: dict[str, set[str]] = {}
     for record in records:
-        columns.setdefault(record.score, set()).update({record.aggregate} - {HIDDEN})
+        columns.setdefault(record.score, set()).update({record.aggregate} - HIDDEN)
     groups: list[list[str]] = []
     used = width + 1
     for score, aggregates in columns.items():
@@ -98,24 +98,28 @@ def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
 
 
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
-    """What each column selects, with the same score of the selected checkpoint on the report split.
+    """What each column selects, with the same score of the selected checkpoint on images that nobody trained on.
+
+    Those are the clients' held-out images, or of unseen clients where some are kept from training.
 
     Of checkpoints of one best value the first is selected, and their number said.
     """
     table = Table(title="Selected by each column")
-    for heading in ("column", "round", "checkpoint", "value", "on held-out images"):
+    unseen = any(record.split == UNPART for record in records)
+    final, where = (UNPART, "on unseen clients") if unseen else (REPORT, "on held-out images")
+    for heading in ("column", "round", "checkpoint", "value", where):
         left = heading in ("column", "checkpoint")
         table.add_column(heading, justify="left" if left else "right", overflow="fold")  # names are there to be copied
     marks: set[str] = set()
     for column, group in by_column(records).items():
-        if group[0].split == REPORT or group[0].aggregate == HIDDEN or group[0].score == BALANCED:
+        if group[0].split in (final, *GAPS) or group[0].aggregate in HIDDEN or group[0].score == BALANCED:
             continue
         ranking = select(records, column)
         if ranking:
             best = ranking[0]
             value = format_value(best.value, best.standard_error)
             equals = sum(entry.value == best.value for entry in ranking)
-            held_out = reported(records, column, best.round)
+            held_out = reported(records, column, best.round, final)
             marks |= {best.mark, mark_of(held_out) if held_out else ""}
             table.add_row(
                 escape(f"{column} {best.mark}".rstrip()),
@@ -168,17 +172,6 @@ def _tau(comparison: Comparison) -> str:
     return "-" if comparison.tau is None else f"{comparison.tau:.2f}"
 
 
-def print_report(run: Run, console: Console | None = None) -> None:
-    """Prints a run's tables: scores by split and embedding, what each column selects, and the inverted pairs."""
-    console = console or Console()
-    records = run.records
-    for split, embedding in dict.fromkeys((record.split, record.embedding) for record in records):
-        for table in score_tables(records, split, embedding, console.width):
-            console.print(table)
-    console.print(selection_table(records))
-    console.print(inversion_table(records))
-
-
 def format_value(value: float, error: float | None) -> str:
     """ "12.34±0.06": as many digits as the error lets stand (its first, or two if that is a 1); four without one.
 
@@ -207,7 +200,7 @@ def _title(records: Sequence[ScoreRecord]) -> str:
 
 def _caption(records: Sequence[ScoreRecord]) -> str:
     parts = [f"{say_directions(records)}; ± standard error, bold: best"]
-    models = [record for record in records if not record.is_floor]
+    models = [record for record in records if record.is_model]
     others = {r.name: r.num_generated for r in models if r.num_generated != models[0].num_generated}
     parts += [f"{name}: {count} generated images" for name, count in others.items()]
     counts = sorted({record.num_generated for record in records if record.is_floor})

@@ -2,5 +2,6 @@
 
 from fedgen.figures.clients import draw_clients
 from fedgen.figures.curves import draw_curves
+from fedgen.figures.generalisation import draw_generalisation
 
-__all__ = ["draw_clients", "draw_curves"]
+__all__ = ["draw_clients", "draw_curves", "draw_generalisation"]

@@ -29,9 +29,9 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    if not any(not record.is_floor for record in records):
+    if not any(record.is_model for record in records):
         raise ValueError("no scores to draw; evaluate a checkpoint first")
-    first = next(record for record in records if not record.is_floor)
+    first = next(record for record in records if record.is_model)
     shown = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
     scores = list(dict.fromkeys(record.score for record in shown))
     figure = Figure(figsize=(10, 3.4 * len(scores) + 0.7), layout="constrained")
@@ -89,7 +89,7 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
 
 def remarks(records: Sequence[ScoreRecord], figure: Any) -> list[str]:
     """Lines for a figure's title, as long as it is wide: how models sampled, and what marks of scores mean."""
-    said = sorted({say_sampling(record.sampling) for record in records if not record.is_floor} - {""})
+    said = sorted({say_sampling(record.sampling) for record in records if record.is_model} - {""})
     width = int(11 * figure.get_figwidth())  # characters of the titles' size
     return [line for text in [*said, *explained(records)] for line in textwrap.wrap(text, width)]
 
@@ -101,5 +101,5 @@ def finite(error: float | None) -> float:
 
 def _line(records: Sequence[ScoreRecord], aggregate: str) -> list[ScoreRecord]:
     """The models' records of one aggregate with finite values, by round."""
-    own = [r for r in records if not r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)]
+    own = [r for r in records if r.is_model and r.aggregate == aggregate and math.isfinite(r.value)]
     return sorted(own, key=lambda record: -1 if record.round is None else record.round)

@@ -88,11 +88,13 @@ def _draw_sizes(axes: Any, summary: PartitionSummary) -> None:
         low, high = min(summary.sizes), max(summary.sizes)
         whole = [size - 0.5 for size in range(low, high + 2)]  # edges, for a bar a size
         axes.hist(summary.sizes, bins=whole if len(whole) <= BINS else BINS, color=PARTS["train"])
+        if high - low < 6:
+            axes.set_xlim(low - 3, high + 3)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel(f"{summary.kind} of a client, training and held-out")
         axes.set_ylabel("clients")
         axes.axvline(statistics.median(summary.sizes), color="0.2", linewidth=1, linestyle="--", label="median")
-        axes.legend(fontsize=8)
+        axes.legend(fontsize=8, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.1)
     axes.set_title("sizes", fontsize=10)
     axes.grid(axis="y", alpha=0.25)
     axes.set_axisbelow(True)

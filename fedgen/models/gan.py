@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from fedgen.losses import EmbeddedLoss
 from fedgen.models.adversarial import AdversarialLoss
 from fedgen.models.conditioning import critic_function, generate
+from fedgen.models.critic_losses import CriticLosses
 from fedgen.models.game_checks import check_images, check_pair
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
@@ -22,7 +23,7 @@ from fedgen.models.sampling import evaluating, keeping_buffers
 TrainedBy = Literal["clients", "server"]
 
 
-class GAN(LatentGenerator):
+class GAN(CriticLosses, LatentGenerator):
     """A generator and a critic that play a game against each other, trained under manual optimisation.
 
     One `training_step` is one iteration: a critic step, and every `n_critic`-th time a generator step. Nothing is

@@ -5,16 +5,13 @@ class-conditional generator for what its images are made for, and falls where it
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from fedgen.embeddings import ClassifierOptions, train_classifier
 from fedgen.embeddings.small_classifier import check_labelled
-from fedgen.scores.aggregate import FederatedScore, Weights, aggregate, combine, resolve_weights
-from fedgen.scores.over_clients import OverClients
-from fedgen.scores.uncertainty import mean_variance
+from fedgen.scores.aggregate import FederatedScore, Weights, resolve_weights
+from fedgen.scores.linear import mean_score
 
 
 class UtilityReference:
@@ -68,26 +65,4 @@ class UtilityReference:
         title = "training the utility score's classifier"
         classifier = train_classifier(images, labels, self.num_classes, self.options, description=title)
         hits = [(classifier.classify(own) == real).double() for own, real in zip(self._images, self._labels)]
-        return of_hits(hits, self.weights, errors)
-
-
-def of_hits(hits: Sequence[Tensor], weights: Tensor, errors: bool = True) -> FederatedScore:
-    """The score of right (1) and wrong (0) answers, float64 [n_i] of each client.
-
-    Args:
-        hits: one tensor a client.
-        weights: of the clients, float64 [K], summing to 1.
-        errors: whether to add standard errors.
-    """
-    per_client = torch.stack([part.mean() for part in hits])
-    pooled = aggregate(per_client, weights)  # the same to the last digit, so that no rounding ranks in two ways
-    if not errors:
-        return combine("utility", per_client, pooled, weights, higher_is_better=True)
-    spread = torch.stack([mean_variance(part) for part in hits])
-    worst = int(per_client.masked_fill(weights == 0, torch.inf).argmin())
-    average = float((weights.square() @ spread).sqrt())
-    over_clients = OverClients(per_client, per_client, weights)
-    score = combine("utility", per_client, pooled, weights, None, None, None, True, over_clients)
-    # no parts: whatever varies with the generated images is not known, so these stand for both sides
-    found = {"avg": average, "all": average, "worst": float(spread[worst].sqrt())}
-    return replace(score, errors=found, client_errors=spread.sqrt())
+        return mean_score("utility", hits, self.weights, errors, higher_is_better=True)

@@ -101,3 +101,17 @@ def test_settings_out_of_range_are_refused(options):
 def test_with_nothing_held_out_there_is_no_test_split():
     with pytest.raises(ValueError, match=r"has no test split; .* StyleShift with held_out"):
         StyleShift().load("test")
+
+
+def test_smaller_images_are_averages_of_the_rendered_ones():
+    whole, half = (StyleShift(10, pad_to=32, shrink=shrink).load("train") for shrink in (1, 2))
+    assert half.inputs.shape == (5000, 1, 16, 16)
+    averages = whole.inputs[:20].float().reshape(20, 1, 16, 2, 16, 2).mean(dim=(3, 5))
+    assert torch.equal(half.inputs[:20], averages.round().to(torch.uint8))
+    assert half.name == "style_shift-32-10writers-seed0-shrink2/train"
+
+
+@pytest.mark.parametrize("options", [{"shrink": 0}, {"shrink": 3}, {"shrink": 5, "pad_to": 32}])
+def test_sides_that_do_not_shrink_are_refused(options):
+    with pytest.raises(ValueError, match="must divide the images' side"):
+        StyleShift(10, **options)

@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggregates, power_of, with_powers
+from fedgen.evaluation.aggregates import (
+    DISTRIBUTION,
+    applies,
+    check_aggregates,
+    choose_aggregates,
+    power_of,
+    with_further,
+)
 from fedgen.evaluation.score_choice import choose
 from fedgen.scores.aggregate import combine
 
@@ -18,7 +25,7 @@ def test_avg_all_and_worst_are_always_there():
 
 @pytest.mark.parametrize("name", ["power", "power-", "power-x", "2", "median", "power-inf", "power-nan"])
 def test_other_names_are_refused(name):
-    with pytest.raises(ValueError, match=f"unknown aggregate '{name}'; known: avg, all, worst, power-2"):
+    with pytest.raises(ValueError, match=f"unknown aggregate '{name}'; known: avg, all, worst, .*power-2"):
         choose_aggregates([name])
 
 
@@ -28,13 +35,13 @@ def test_powers_are_read_from_names():
 
 def test_power_means_by_hand():
     score = combine("fid", torch.tensor([3.0, 4.0], dtype=torch.float64), 1.0, WEIGHTS)
-    found = with_powers(score, choose("fid"), ("avg", "all", "worst", "power-2", "power--1"), WEIGHTS)
+    found = with_further(score, choose("fid"), ("avg", "all", "worst", "power-2", "power--1"), WEIGHTS)
     assert found.values == {"avg": 3.5, "all": 1.0, "worst": 4.0, "power-2": pytest.approx(12.5**0.5)}
 
 
 def test_where_higher_is_better_powers_lean_the_other_way():
     score = combine("recall", torch.tensor([0.2, 0.6], dtype=torch.float64), 0.5, WEIGHTS, higher_is_better=True)
-    found = with_powers(score, choose("recall"), ("power-2", "power--1"), WEIGHTS)
+    found = with_further(score, choose("recall"), ("power-2", "power--1"), WEIGHTS)
     assert found.values["power--1"] == pytest.approx(2 / (1 / 0.2 + 1 / 0.6))
     assert "power-2" not in found.values
     assert found.values["worst"] == 0.2
@@ -61,5 +68,19 @@ def test_an_aggregate_of_no_score_is_refused():
 
 def test_rounding_below_zero_is_no_negative_score():
     score = combine("kid", torch.tensor([-1e-18, 2.0], dtype=torch.float64), 1.0, WEIGHTS)
-    found = with_powers(score, choose({"name": "kid", "estimator": "v"}), ("power-2",), WEIGHTS)
+    found = with_further(score, choose({"name": "kid", "estimator": "v"}), ("power-2",), WEIGHTS)
     assert found.values["power-2"] == pytest.approx(2**0.5)
+
+
+def test_the_distribution_of_five_clients_by_hand():
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0, 10.0]).double()
+    score = combine("fid", values, 1.0, torch.ones(5).double() / 5)
+    found = with_further(score, choose("fid"), ("avg", *DISTRIBUTION), torch.ones(5).double() / 5).values
+    assert found["unweighted"] == 5.0
+    assert found["var"] == (16 + 9 + 1 + 9 + 25) / 5
+    assert [found[name] for name in ("pct95", "pct75", "pct50", "pct25", "pct5")] == [10.0, 8.0, 4.0, 2.0, 1.0]
+
+
+def test_one_value_for_all_clients_has_no_distribution():
+    assert not any(applies(name, choose("is")) for name in DISTRIBUTION)
+    assert all(applies(name, choose("kid")) for name in DISTRIBUTION)

@@ -10,6 +10,7 @@ from torch import nn
 from fedgen.embeddings import FeatureCache, ModuleEmbedding, Pixels, embed
 from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate
 from fedgen.evaluation.score_choice import KINDS
+from fedgen.evaluation.splits import StandIn
 from fedgen.scores import FrechetReference, KernelReference, ManifoldReference, inception_score, memorisation
 from tests.evaluation.samples import CLIENTS, dark_noise, grey_noise, pictures
 
@@ -95,7 +96,7 @@ def test_splits_are_scored_on_independent_images_and_embeddings_on_the_same():
 
 def test_the_floor_scores_other_real_images_as_if_generated():
     other = pictures(200, 9)
-    split = Split.of_clients("train", CLIENTS, floor=other.inputs)
+    split = Split.of_clients("train", CLIENTS, stand_ins={"floor": StandIn(other.inputs)})
     judge = Evaluator([split], ["pixels"], num_images=50, seed=1)
     floor = judge.floor()
     assert all(record.is_floor and record.round is None and record.num_generated == 50 for record in floor)
@@ -113,7 +114,7 @@ def test_real_images_are_embedded_once_and_found_again_on_disk(tmp_path):
             return images.flatten(1)
 
     def judge():
-        split = Split.of_clients("train", CLIENTS, floor=CLIENTS[0].inputs)
+        split = Split.of_clients("train", CLIENTS, stand_ins={"floor": StandIn(CLIENTS[0].inputs)})
         embedding = ModuleEmbedding(Counting(), name="counting")
         return Evaluator([split], [embedding], num_images=10, cache=FeatureCache(tmp_path), batch_size=1000)
 
@@ -194,7 +195,7 @@ def test_many_scores_share_one_evaluation_and_their_columns_know_which_way_is_be
 
 
 def test_a_floor_of_few_images_leaves_out_the_scores_that_need_more():
-    split = Split.of_clients("train", CLIENTS, floor=pictures(4, 9).inputs)
+    split = Split.of_clients("train", CLIENTS, stand_ins={"floor": StandIn(pictures(4, 9).inputs)})
     floor = Evaluator([split], ["pixels"], num_images=50, seed=1, scores=["fid", "coverage"]).floor()
     assert {record.score for record in floor} == {"fid"}
     assert Evaluator([split], ["pixels"], num_images=50, seed=1, scores="coverage").floor() == []

@@ -8,7 +8,7 @@ from fedgen.clients.partitions import IID
 from fedgen.data import Digits
 from fedgen.evaluation import Evaluator, draw_images, evaluate, sampler_of
 from fedgen.evaluation.labelled import draw_labelled, frequencies_of
-from fedgen.evaluation.splits import Split
+from fedgen.evaluation.splits import Split, StandIn
 from tests.evaluation.conditional import CLIENTS, HELD_OUT, TRAINED, Conditional
 from tests.evaluation.samples import CLIENTS as UNLABELLED
 from tests.evaluation.samples import grey_noise
@@ -53,7 +53,7 @@ def test_the_floor_is_a_classifier_of_the_clients_own_training_images():
     judge = Evaluator(CLIENTS, scores=[UTILITY], **OPTIONS)
     assert judge.floor() == []  # these splits bring none
     train, held_out = (Split.of_clients(name, CLIENTS[name]) for name in ("train", "report"))
-    report = Split.of_clients("report", HELD_OUT, floor=train.images, floor_labels=train.labels)
+    report = Split.of_clients("report", HELD_OUT, stand_ins={"floor": StandIn(train.images, train.labels)})
     floor = Evaluator([train, report], scores=[UTILITY], **OPTIONS).floor()
     assert {record.name for record in floor} == {f"utility_{how}" for how in ("avg", "all", "worst")}
     assert floor[0].num_generated == 120
@@ -67,7 +67,7 @@ def test_a_federation_splits_images_and_labels_alike():
     for split, part in zip(judge.splits, ("train", "held_out")):
         assert split.classes == tuple("0123456789")
         assert torch.equal(split.labels, torch.cat([getattr(c, f"{part}_examples").labels for c in data.clients]))
-    assert torch.equal(judge.splits[0].floor_labels, judge.splits[1].labels)
+    assert torch.equal(judge.splits[0].stand_ins["floor"].labels, judge.splits[1].labels)
 
 
 def test_classes_are_asked_for_as_often_as_they_occur_and_from_each_chunks_generator():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.evaluation import Split, splits_of
-from fedgen.evaluation.splits import as_splits
+from fedgen.evaluation.federation_splits import as_splits
 from tests.evaluation.samples import CLIENTS, pictures
 from tests.federated.modules import make_data
 
@@ -36,17 +36,16 @@ def test_a_federation_has_a_split_to_select_by_and_one_to_report():
     assert (report.name, report.counts) == ("report", (3, 5, 2))
     assert torch.equal(train.images, torch.cat([c.train_examples.inputs for c in data.clients]))
     assert torch.equal(report.images, torch.cat([c.held_out_examples.inputs for c in data.clients]))
-    assert torch.equal(train.floor, report.images)
-    assert torch.equal(report.floor, train.images)
+    assert torch.equal(train.stand_ins["floor"].images, report.images)
+    assert torch.equal(report.stand_ins["floor"].images, train.images)
     assert report.reference == "points/train held out, 3 clients, 10 points"
 
 
 def test_the_report_is_left_out_where_a_client_holds_out_too_little():
     (train,) = splits_of(make_data((12, 20, 4), held_out=0.25))
-    assert train.floor is not None
-    assert len(train.floor) == 9
+    assert len(train.stand_ins["floor"].images) == 9
     (alone,) = splits_of(make_data((12, 20, 4), held_out=0.0))
-    assert alone.floor is None
+    assert alone.stand_ins == {}
 
 
 def test_splits_come_from_examples_too():

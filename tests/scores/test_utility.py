@@ -5,7 +5,7 @@ import torch
 
 from fedgen.embeddings import ClassifierOptions
 from fedgen.scores import UtilityReference
-from fedgen.scores.utility import of_hits
+from fedgen.scores.linear import mean_score
 
 RIGHT = [torch.tensor([1.0, 1, 1, 0]), torch.tensor([1.0, 0]), torch.tensor([0.0, 0, 1])]
 RIGHT = [part.double() for part in RIGHT]
@@ -29,7 +29,7 @@ FAST = ClassifierOptions(epochs=4, batch_size=16)
 
 
 def test_all_is_the_accuracy_on_the_pooled_images_and_the_mean_by_their_numbers():
-    score = of_hits(RIGHT, torch.tensor([4, 2, 3]).double() / 9)
+    score = mean_score("utility", RIGHT, torch.tensor([4, 2, 3]).double() / 9, higher_is_better=True)
     assert score.per_client.tolist() == pytest.approx([0.75, 0.5, 1 / 3])
     assert score.values["all"] == pytest.approx(5 / 9, rel=1e-15)
     assert score.values["avg"] == pytest.approx((4 * 0.75 + 2 * 0.5 + 3 / 3) / 9, rel=1e-15)
@@ -37,20 +37,20 @@ def test_all_is_the_accuracy_on_the_pooled_images_and_the_mean_by_their_numbers(
 
 
 def test_avg_and_all_share_the_weights_and_a_client_without_weight_is_not_the_worst():
-    score = of_hits(RIGHT, torch.tensor([0.5, 0.5, 0.0]).double())
+    score = mean_score("utility", RIGHT, torch.tensor([0.5, 0.5, 0.0]).double(), higher_is_better=True)
     assert score.values["avg"] == score.values["all"] == pytest.approx(0.625)
     assert score.values["worst"] == 0.5
 
 
 def test_standard_errors_are_binomial():
-    score = of_hits(RIGHT, torch.tensor([4, 2, 3]).double() / 9)
+    score = mean_score("utility", RIGHT, torch.tensor([4, 2, 3]).double() / 9, higher_is_better=True)
     own = [0.75 * 0.25 / 3, 0.5 * 0.5 / 1, (1 / 3) * (2 / 3) / 2]  # p (1 - p) / (n - 1)
     assert score.client_errors.tolist() == pytest.approx([v**0.5 for v in own])
     expected = sum((n / 9) ** 2 * v for n, v in zip((4, 2, 3), own)) ** 0.5
     assert score.errors["avg"] == score.errors["all"] == pytest.approx(expected)
     assert score.errors["worst"] == pytest.approx(own[2] ** 0.5)
     assert set(score.errors_over_clients) == {"avg", "all"}
-    assert not of_hits(RIGHT, torch.ones(3).double() / 3, errors=False).errors
+    assert not mean_score("utility", RIGHT, torch.ones(3).double() / 3, errors=False, higher_is_better=True).errors
 
 
 def test_images_of_the_asked_classes_teach_and_wrong_labels_or_noise_do_not():

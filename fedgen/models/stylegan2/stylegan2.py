@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedgen.losses import EmbeddedLoss
+from fedgen.models.critic_losses import CriticLosses
 from fedgen.models.ema import EMA
 from fedgen.models.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
@@ -27,7 +28,7 @@ PATH_DECAY = 0.01  # of the running mean of path lengths, an update
 PATH_SHARE = 2  # path lengths are measured on every so-manieth latent
 
 
-class StyleGAN2(LatentGenerator):
+class StyleGAN2(CriticLosses, LatentGenerator):
     """StyleGAN2 with its training: non-saturating loss, lazy R1 and path length, style mixing, ADA, EMA by images.
 
     One `training_step` is one iteration on a batch of real images: a generator step; every `path_interval`-th iteration

@@ -1,0 +1,110 @@
+"""What runs on seen and unseen clients found, as numbers for `results.json`, tables and verdicts."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from scipy import stats
+
+from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.gap_table import SPLITS
+from fedgen.evaluation.gaps import GAPS
+from fedgen.experiments.paired import change_of, compare_pairs
+
+OUT_OF_SAMPLE, PARTICIPATION = GAPS
+COLUMNS = (("loss", "avg"), ("kid", "avg"), ("kid", "all"), ("fid", "avg"), ("fid", "all"))
+
+Curve = Mapping[str, Any]
+"""One score and aggregate of one run: "rounds" [R], by split and gap "values" [R], and of gaps "errors" [R]."""
+
+
+def curves_of(records: Sequence[ScoreRecord]) -> dict[str, Curve]:
+    """A run's scores over rounds, by "score aggregate"."""
+    found: dict[str, Curve] = {}
+    for score, aggregate in COLUMNS:
+        own = [r for r in records if r.is_model and (r.score, r.aggregate) == (score, aggregate)]
+        by_place = {place: {r.round: r for r in own if r.split == place} for place in (*SPLITS, *GAPS)}
+        rounds = sorted(round for round in by_place[SPLITS[0]] if round is not None)
+        if rounds:
+            values = {place: [by_place[place][round].value for round in rounds] for place in by_place}
+            errors = {gap: [by_place[gap][round].error_over_clients for round in rounds] for gap in GAPS}
+            found[f"{score} {aggregate}"] = {"rounds": rounds, "values": values, "errors": errors}
+    return found
+
+
+def controls_of(records: Sequence[ScoreRecord]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """The gaps of real images in a generator's place: control -> "score aggregate" -> gap -> value, and its error."""
+    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    for record in records:
+        if not record.is_model and record.split in GAPS:
+            own = found.setdefault(record.generator, {}).setdefault(f"{record.score} {record.aggregate}", {})
+            own[record.split] = record.value
+            own[f"{record.split} error"] = record.error_over_clients
+    return found
+
+
+def last(curve: Curve, place: str) -> float:
+    """A run's last value on a split, or of a gap."""
+    return float(curve["values"][place][-1])
+
+
+def smallest_gap(errors: Sequence[float], seeds: int, power: float = 0.8) -> float:
+    """The smallest gap that so many repetitions find with this power, at 5 % two-sided: 2.8 errors of their mean.
+
+    A repetition's gap has the error over its clients, and repetitions draw their clients anew.
+
+    Args:
+        errors: over clients, of every repetition's gap.
+        seeds: repetitions.
+        power: the probability of finding it.
+    """
+    error = (statistics.mean(error**2 for error in errors) / seeds) ** 0.5
+    return float(stats.norm.ppf(0.975) + stats.norm.ppf(power)) * error
+
+
+def gap_lines(curves: Sequence[Curve], gap: str) -> tuple[float, float, float]:
+    """The mean over repetitions of the last gap, and its 95 % interval, of clients and repetitions together.
+
+    Each repetition draws its clients anew, so their errors over clients hold what repetitions differ by; the interval
+    is the wider of that of the errors and, from three repetitions on, that of Student over repetitions.
+    """
+    values = [last(curve, gap) for curve in curves]
+    errors = [float(curve["errors"][gap][-1] or 0.0) for curve in curves]
+    mean, count = statistics.mean(values), len(values)
+    half = 1.96 * (sum(error**2 for error in errors)) ** 0.5 / count
+    if count > 2:
+        half = max(half, float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5)
+    return mean, mean - half, mean + half
+
+
+def arms_table(
+    found: Mapping[str, Mapping[str, Mapping[str, Curve]]], column: str, title: str, control: str | None = None
+) -> Table:
+    """The arms' last scores of one column: three splits, two gaps with intervals, and the change from a control.
+
+    Args:
+        found: arm -> seed -> column -> curve.
+        column: "score aggregate".
+        title: of the table.
+        control: the arm that others are compared with, on unseen clients.
+    """
+    caption = "gaps: mean over seeds with 95 % intervals over clients and seeds"
+    table = Table(title=f"{title}: {column}", caption=caption)
+    table.add_column("trained", no_wrap=True)
+    for heading in (*SPLITS, "out of sample", "participation", *([f"unpart beside {control}"] if control else [])):
+        table.add_column(heading, justify="right")
+    for arm, seeds in found.items():
+        curves = [by_column[column] for by_column in seeds.values() if column in by_column]
+        if not curves:
+            continue
+        cells = [f"{statistics.mean(last(curve, split) for curve in curves):.4g}" for split in SPLITS]
+        for gap in GAPS:
+            mean, low, high = gap_lines(curves, gap)
+            cells.append(f"{mean:+.3g}\n{low:+.2g} to {high:+.2g}")
+        if control:
+            first = [last(by_column[column], SPLITS[2]) for by_column in found[control].values()]
+            row = compare_pairs(first, [last(curve, SPLITS[2]) for curve in curves])
+            cells.append("" if arm == control else change_of(row))
+        table.add_row(arm, *cells)
+    return table

@@ -1,0 +1,60 @@
+"""An experiment on clients that never train: trains its arms, reads what was found, prints tables, draws the figure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from fedgen.evaluation import ScoreRecord
+from fedgen.experiments.gap_figure import draw_arms
+from fedgen.experiments.gap_numbers import Curve, arms_table, controls_of, curves_of
+from fedgen.experiments.gap_runs import Arm, GapChoice
+from fedgen.experiments.runs import train_all
+from fedgen.experiments.study import Study
+
+Found = Mapping[str, Mapping[str, Mapping[str, Curve]]]
+"""arm -> seed -> "score aggregate" -> curve"""
+MAIN = "loss avg"  # the most sensitive column: draws are common to all splits
+SHOWN = (MAIN, "kid avg", "kid all", "fid all")
+DRAWN = 3  # of them
+
+
+def check_clients(choice: GapChoice, arms: Sequence[Arm]) -> dict[str, list[int]]:
+    """How many clients train and how many never do, by arm; what is wrong with one is said before any training."""
+    found = {arm.name: choice.federation(arm) for arm in arms}
+    return {name: [len(data.clients), len(data.unparticipating)] for name, data in found.items()}
+
+
+def run_arms(study: Study, choice: GapChoice, arms: Sequence[Arm]) -> Found:
+    """Trains every arm with every seed, unless that is done, and gives their scores over rounds."""
+    seeds = {str(seed): seed for seed in choice.seeds_of}
+    study.step("clients", lambda: check_clients(choice, arms))
+    if study.missing("curves"):
+        train_all([choice.training(arm, seed) for seed in seeds.values() for arm in arms], choice.parallel)
+        records = {arm.name: {name: choice.records(arm, seed) for name, seed in seeds.items()} for arm in arms}
+        study.step("controls", lambda: _each(records, controls_of))
+        study.step("curves", lambda: _each(records, curves_of))
+    found: Found = study.numbers["curves"]
+    return found
+
+
+def _each(
+    records: Mapping[str, Mapping[str, Sequence[ScoreRecord]]], read: Callable[[Sequence[ScoreRecord]], Any]
+) -> dict[str, dict[str, Any]]:
+    return {arm: {seed: read(found) for seed, found in by_seed.items()} for arm, by_seed in records.items()}
+
+
+def report_arms(study: Study, found: Found, title: str, lines: Sequence[str], control: str | None = None) -> None:
+    """Prints a table a column and the lines, and draws the figure.
+
+    Args:
+        study: the experiment's.
+        found: of `run_arms`.
+        title: of tables and figure.
+        lines: what was expected, and whether it is so.
+        control: the arm that others are compared with.
+    """
+    here = [column for column in SHOWN if all(column in by for seeds in found.values() for by in seeds.values())]
+    tables: list[Table | str] = [arms_table(found, column, title, control) for column in here]
+    figure = draw_arms(found, here[:DRAWN], study.path(f"{study.name.replace('-', '_')}.png"), title)
+    study.report([*tables, *lines], figure)
