@@ -20,8 +20,9 @@ from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
-from fedgen.federated.boundary import RoundBoundary, check_devices, check_settings, check_trainer, check_turn
+from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
+from fedgen.federated.checks import check_devices, check_settings, check_trainer, check_turn, warn_unseen_steps
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference, require_finite
 from fedgen.federated.federation_state import CHECKPOINT_KEY, pack_state, unpack_state
@@ -254,7 +255,7 @@ class FedAvgStrategy(DDPStrategy):
         self._switches.clear_gradients()
         seed_all(self.seed, "turn", turn.round, turn.client)
         self.client_algorithm.start_turn(turn.client, exchange.shared, exchange.server)
-        self._turn = turn
+        self._turn, self._stepped = turn, False
         self._awaits_step = self._module.automatic_optimization
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
@@ -316,6 +317,7 @@ class FedAvgStrategy(DDPStrategy):
         return output
 
     def _scaled_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any, **kwargs: Any) -> Any:
+        self._stepped = True
         with scaled_rates(optimizer, self._client_factor if self.in_turns else 1.0):
             return super().optimizer_step(optimizer, closure, model, **kwargs)
 
@@ -353,6 +355,8 @@ class FedAvgStrategy(DDPStrategy):
 
     def _end_turn(self, turn: Turn) -> None:
         exchange = self.exchange
+        if not self._stepped:
+            warn_unseen_steps(self.client_algorithm, self.client_schedule)
         weight = weight_of(turn.num_examples, self.client_weights)
         self.client_algorithm.end_turn(turn.client, exchange.shared, self.communication_interval)
         if self.local_only:

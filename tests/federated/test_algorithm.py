@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import nn
 
-from fedgen.federated import ClientAlgorithm, FedAvgStrategy
+from fedgen.federated import ClientAlgorithm, Constant, FedAvgStrategy
 from fedgen.federated.algorithm import about_to_step, gradients_of, parameter_names
-from fedgen.federated.client_weights import shares_of
-from tests.federated.modules import Automatic, Quadratic, make_data, make_quadratics, make_trainer
+from tests.federated.modules import Automatic, Manual, Quadratic, make_data, make_quadratics, make_trainer
 
 HOOKS = ("reset", "start_fit", "start_round", "start_turn", "before_step", "end_turn", "end_round")
 
@@ -70,10 +70,6 @@ def test_it_is_told_every_clients_share_though_one_alone_takes_part(kind, shares
     assert told.optimizers == trainer.optimizers
 
 
-def test_data_that_names_no_clients_has_no_shares():
-    assert shares_of(None, "examples") is None
-
-
 def test_what_it_sends_counts_as_sent(caplog):
     """A weight of eight bytes, and a hundred for it."""
     with caplog.at_level(logging.INFO):
@@ -97,3 +93,20 @@ def test_another_algorithms_state_is_refused_by_what_it_holds():
     ClientAlgorithm().load_state_dict({})
     with pytest.raises(MisconfigurationException, match=r"\(server, clients\), and ClientAlgorithm keeps nothing"):
         ClientAlgorithm().load_state_dict({"server": {}, "clients": {}})
+
+
+class Raw(Manual):
+    """Steps past Lightning."""
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        optimizer.zero_grad()
+        self.manual_backward(nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("options", [{"client_algorithm": Told()}, {"client_schedule": Constant()}])
+def test_steps_that_it_cannot_see_are_warned_of(options):
+    with pytest.warns(UserWarning, match=r"no optimizer step through Lightning.*step what `self.optimizers\(\)` gives"):
+        make_trainer(FedAvgStrategy(1, seed=0, **options), 1).fit(Raw(), make_data())
+    make_trainer(FedAvgStrategy(1, seed=0), 1).fit(Raw(), make_data())

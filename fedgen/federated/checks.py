@@ -1,0 +1,109 @@
+"""Settings, Trainers and batches that federated averaging refuses or warns of."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from fedgen.clients.turn import Turn
+from fedgen.federated.algorithm import ClientAlgorithm
+from fedgen.federated.schedules import Schedule
+
+
+def check_settings(interval: int, cohort_size: int | None, client_weights: str, optimizer_state: str) -> None:
+    """Refuses settings of the strategy that are out of range.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    if interval < 1:
+        raise ValueError(f"communication_interval={interval}: a turn has at least one iteration")
+    if cohort_size is not None and cohort_size < 1:
+        raise ValueError(f"cohort_size={cohort_size}: a round has at least one client")
+    if client_weights not in ("examples", "uniform"):
+        raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
+    if optimizer_state not in ("reset", "keep", "average"):
+        raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
+
+
+def check_devices(num_nodes: int, num_processes: int) -> None:
+    """Refuses more than one device.
+
+    Raises:
+        MisconfigurationException: with the numbers.
+    """
+    if num_processes * num_nodes != 1:
+        raise MisconfigurationException(
+            f"FedAvgStrategy simulates all clients in one process, but the Trainer asks for"
+            f" {num_nodes} node(s) x {num_processes} device(s); pass Trainer(devices=1, num_nodes=1)"
+        )
+
+
+def check_turn(batch: Any) -> None:
+    """Refuses a batch that is no client's turn.
+
+    Raises:
+        MisconfigurationException: naming what it is.
+    """
+    if not isinstance(batch, Turn):
+        raise MisconfigurationException(
+            f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
+            " loader hands it one client's turn at a time"
+        )
+
+
+def warn_unseen_steps(algorithm: ClientAlgorithm, schedule: Schedule | None) -> None:
+    """Warns, if something was to act on the steps of a turn, that none of them came by."""
+    if schedule is not None or type(algorithm) is not ClientAlgorithm:
+        rank_zero_warn(
+            "a client took no optimizer step through Lightning in its turn, so the client algorithm and schedule did"
+            " not act on it; under manual optimisation step what `self.optimizers()` gives, not the raw optimizers"
+        )
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Refuses Trainer settings that would cut a round.
+
+    Raises:
+        MisconfigurationException: naming the setting and the remedy.
+    """
+    if trainer.accumulate_grad_batches != 1:
+        raise MisconfigurationException(
+            f"accumulate_grad_batches={trainer.accumulate_grad_batches}: one Lightning batch is a client's whole turn,"
+            " so gradients would add up over clients; use a larger batch_size in the data module instead"
+        )
+    # a float is a fraction of the round; an integer (1 too) or a time means after so many turns or seconds
+    interval = getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval
+    if not (isinstance(interval, float) and interval == 1.0):
+        raise MisconfigurationException(
+            f"val_check_interval={interval!r}: validation inside a round would see a client's model;"
+            " use check_val_every_n_epoch, which counts rounds"
+        )
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and (callback._every_n_train_steps or callback._train_time_interval):
+            raise MisconfigurationException(
+                "ModelCheckpoint(every_n_train_steps=... or train_time_interval=...) would save inside a round; use"
+                " every_n_epochs, which counts rounds"
+            )
+    for callback in trainer.callbacks:
+        if isinstance(callback, StochasticWeightAveraging) or _averages_steps(callback):
+            raise MisconfigurationException(
+                f"{type(callback).__name__} would average clients' models in the middle of a round; use"
+                " EMAWeightAveraging(update_every_n_steps=0, update_starting_at_epoch=0), which averages the server's"
+            )
+    module, data = trainer.lightning_module, getattr(trainer, "datamodule", None)
+    if any(owner is not None and is_overridden("on_before_batch_transfer", owner) for owner in (module, data)):
+        raise MisconfigurationException(
+            "on_before_batch_transfer would receive a client's turn, not a batch; override on_after_batch_transfer"
+        )
+    # A turn is long: without this, no turn of a small federation would ever be logged.
+    trainer.log_every_n_steps = 1
+
+
+def _averages_steps(callback: Callback) -> bool:
+    """Whether a weight average would be updated after steps, sooner or later."""
+    late = 10**9 * getattr(callback, "update_every_n_steps", 1)
+    return isinstance(callback, WeightAveraging) and callback.should_update(step_idx=late)
