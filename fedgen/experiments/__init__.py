@@ -98,6 +98,34 @@ EXPERIMENTS = {
         "fedgen.experiments.fid_loss_artifacts:fid_loss_artifacts",
         "a GAN whose critic is removed and a Glow, with FID as a loss: what samples show and the score does not",
     ),
+    "participation-gap": (
+        "fedgen.experiments.participation_gap:participation_gap",
+        "a DDPM on clients that never train, under natural, semantic, label and random partitions of the same images",
+    ),
+    "client-percentiles": (
+        "fedgen.experiments.client_percentiles:client_percentiles",
+        "the same runs: percentiles over seen and unseen clients",
+    ),
+    "number-of-clients": (
+        "fedgen.experiments.number_of_clients:number_of_clients",
+        "more clients that train: what clients that never do gain",
+    ),
+    "client-diversity": (
+        "fedgen.experiments.client_diversity:client_diversity",
+        "as many images, of few clients or of many",
+    ),
+    "local-epochs": (
+        "fedgen.experiments.local_epochs:local_epochs",
+        "gaps by the length of a turn, at equal local iterations",
+    ),
+    "learning-rates": (
+        "fedgen.experiments.learning_rates:learning_rates",
+        "client and server rates, chosen by the sum of seen and unseen clients' scores; gaps at the best",
+    ),
+    "server-optimizers": (
+        "fedgen.experiments.server_optimizers:server_optimizers",
+        "FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx, SCAFFOLD: rounds and bytes to a KID, and gaps",
+    ),
 }
 
 __all__ = ["EXPERIMENTS"]

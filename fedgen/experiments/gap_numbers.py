@@ -44,6 +44,11 @@ def controls_of(records: Sequence[ScoreRecord]) -> dict[str, dict[str, dict[str,
     return found
 
 
+def unseen(seeds: Mapping[str, Mapping[str, Curve]], column: str) -> list[float]:
+    """An arm's last scores on clients that never train, one a seed."""
+    return [last(by_column[column], SPLITS[-1]) for by_column in seeds.values()]
+
+
 def last(curve: Curve, place: str) -> float:
     """A run's last value on a split, or of a gap."""
     return float(curve["values"][place][-1])

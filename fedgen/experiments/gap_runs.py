@@ -14,7 +14,6 @@ from fedgen.experiments.runs import Control, Training, arguments
 
 EMBEDDING = "efficientnet-lite0-32"
 SCORES = ("loss", "kid", "fid")
-CHECKED = 5  # evaluations of a run, evenly spaced
 CALLBACK = "fedgen.callbacks.FederatedEvaluation"
 
 
@@ -46,6 +45,7 @@ class GapChoice:
         embedding: in whose features generated images are scored.
         weights: a local file of its weights.
         num_images: generated in an evaluation.
+        checks: evaluations of a run, evenly spaced.
         runs: folder of the run folders.
         parallel: runs at once.
         seed: of the first repetition.
@@ -62,16 +62,20 @@ class GapChoice:
     embedding: str = EMBEDDING
     weights: Path | None = None
     num_images: int = 1000
+    checks: int = 5
     runs: Path = Path("checkpoints/runs")
     parallel: int = 1
     seed: int = 0
     quick: bool = False
 
     def __post_init__(self) -> None:
-        if min(self.seeds, self.parallel, self.rounds or 1) < 1 or self.num_images < 10:
+        if (
+            min(self.seeds, self.parallel, self.checks, 1 if self.rounds is None else self.rounds) < 1
+            or self.num_images < 10
+        ):
             raise ValueError(
-                f"seeds={self.seeds}, parallel={self.parallel}, rounds={self.rounds} count from 1;"
-                f" num_images={self.num_images} from 10"
+                f"seeds={self.seeds}, parallel={self.parallel}, checks={self.checks} and rounds={self.rounds} count"
+                f" from 1, num_images={self.num_images} from 10"
             )
         split = ((read_recipe(self.recipe).get("data") or {}).get("init_args") or {}).get("split")
         if not split:
@@ -86,7 +90,7 @@ class GapChoice:
     def total(self) -> int:
         """Rounds of an arm whose multiple is 1."""
         rounds = self.rounds or rounds_of(self.recipe)
-        return max(CHECKED, rounds // 100) if self.quick else rounds
+        return max(self.checks, rounds // 100) if self.quick else rounds
 
     @property
     def images(self) -> int:
@@ -115,9 +119,9 @@ class GapChoice:
 
     def training(self, arm: Arm, seed: int) -> Training:
         """An arm's run of a repetition."""
-        rounds = max(CHECKED, round(self.total * arm.rounds))
+        rounds = max(1, round(self.total * arm.rounds))
         evaluation = {
-            "every_n_rounds": max(1, rounds // CHECKED),
+            "every_n_rounds": max(1, rounds // self.checks),
             "num_images": self.images,
             "embeddings": [{"name": self.embedding, **({"weights": str(self.weights)} if self.weights else {})}],
             "scores": list(SCORES),
@@ -130,7 +134,14 @@ class GapChoice:
             "trainer.logger": False,
             **arm.settings,
         }
-        parts = [self.recipe.stem, start_of(self.recipe), arm.name, f"rounds{rounds}", f"seed{seed}"]
+        parts = [
+            self.recipe.stem,
+            start_of(self.recipe),
+            arm.name,
+            f"rounds{rounds}",
+            f"checks{self.checks}",
+            f"seed{seed}",
+        ]
         parts += [self.embedding, *(["quick"] if self.quick else [])]
         name = "-".join(parts).replace(" ", "_").replace("/", "_")
         return Training(self.recipe, self.runs / name, seed, arguments(given), arm.control)

@@ -1,5 +1,6 @@
 """An experiment on clients that never train: trains its arms, reads what was found, prints tables, draws the figure."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -7,8 +8,9 @@ from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.experiments.gap_figure import draw_arms
-from fedgen.experiments.gap_numbers import Curve, arms_table, controls_of, curves_of
+from fedgen.experiments.gap_numbers import Curve, arms_table, controls_of, curves_of, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
+from fedgen.experiments.paired import change_of, compare_pairs
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
 
@@ -58,3 +60,25 @@ def report_arms(study: Study, found: Found, title: str, lines: Sequence[str], co
     tables: list[Table | str] = [arms_table(found, column, title, control) for column in here]
     figure = draw_arms(found, here[:DRAWN], study.path(f"{study.name.replace('-', '_')}.png"), title)
     study.report([*tables, *lines], figure)
+
+
+def gap_verdicts(found: Found, control: str, gaps: Sequence[str], column: str) -> list[str]:
+    """Of every arm: whether a gap differs from the control's, over paired seeds.
+
+    Args:
+        found: of `run_arms`.
+        control: the arm that others are compared with.
+        gaps: names of gaps.
+        column: "score aggregate".
+    """
+    lines = []
+    for gap in gaps:
+        of = {arm: [last(by_column[column], gap) for by_column in seeds.values()] for arm, seeds in found.items()}
+        for arm in found:
+            if arm != control:
+                row = compare_pairs(of[control], of[arm])
+                text = f"{arm}: {gap.removeprefix('gap/').replace('_', ' ')} gap in {column} beside {control}"
+                low, high = row.get("interval", (-math.inf, math.inf))
+                said = "differs" if low > 0 or high < 0 else "cannot be told apart"
+                lines.append(f"{text} {said}: {change_of(row)}")
+    return lines

@@ -1,0 +1,54 @@
+"""As many images of more and more clients: is it better to have few images of many clients, or many of few?
+
+Figure 8 of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), for a
+generator: 5 % x 128 images to 80 % x 8 there. The scored parts are capped as well, so that scores with a bias of few
+images, as FID, do not compare across arms; the loss and KID do.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgen.experiments.gap_numbers import unseen
+from fedgen.experiments.gap_runs import Arm, GapChoice
+from fedgen.experiments.gap_study import MAIN, report_arms, run_arms
+from fedgen.experiments.paired import compare_pairs, verdict
+from fedgen.experiments.study import Study
+
+SPLIT = "data.init_args.split.init_args"
+
+
+def client_diversity(
+    output: Path | None = None,
+    participating: Sequence[float] = (0.16, 0.31, 0.62, 1.0),
+    images: Sequence[int] = (64, 32, 16, 10),
+    **options: Any,
+) -> None:
+    """Scores on seen and unseen clients at about one number of training images, of few clients or of many.
+
+    Args:
+        output: folder of results.json and the figure.
+        participating: fractions of the clients that may train; a cohort must fit into the least.
+        images: of each of them at most, in the same order.
+        options: the fields of `GapChoice`.
+
+    Raises:
+        ValueError: for another number of images than of fractions.
+    """
+    if len(participating) != len(images):
+        raise ValueError(f"{len(images)} numbers of images for {len(participating)} fractions of clients; give as many")
+    choice = GapChoice(**options)
+    own = {"participating": list(participating), "images": list(images)}
+    study = Study("client-diversity", output, choice.settings() | own)
+    arms = [
+        Arm(f"{rate:g} x {count}", {f"{SPLIT}.participating": rate, f"{SPLIT}.max_examples": count})
+        for rate, count in zip(participating, images)
+    ]
+    found = run_arms(study, choice, arms)
+    first = arms[0].name
+    lines = [f"{name}: {count} clients train" for name, (count, _) in study.numbers["clients"].items()]
+    for arm in arms[1:]:
+        for column in (MAIN, "kid avg"):
+            row = compare_pairs(unseen(found[first], column), unseen(found[arm.name], column))
+            lines.append(verdict(f"{arm.name}: {column} on unseen clients is below that of {first}", row, "less"))
+    report_arms(study, found, "as many images of more clients", lines, first)

@@ -1,0 +1,114 @@
+"""Experiments on clients that never train, on a tiny DDPM of 8 x 8 digits of ten writers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedgen.__main__ import main
+from fedgen.experiments.gap_runs import Arm, GapChoice
+from fedgen.experiments.server_optimizers import arms_of, reached_after
+
+ROOT = Path(__file__).parent.parent.parent
+SPLITS = ("part_train", "part_val", "unpart")
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """The shipped recipe with fewer writers, smaller images and four rounds of one iteration."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    settings = yaml.safe_load((ROOT / "recipes/ddpm_style_shift.yaml").read_text())
+    settings["trainer"]["max_epochs"] = 4
+    settings["trainer"]["strategy"]["init_args"] |= {"communication_interval": 1, "cohort_size": 2}
+    settings["model"]["init_args"]["network"]["init_args"] |= {"image_size": 8, "widths": [8], "layers": 1}
+    settings["model"]["init_args"]["sampler"] = {"class_path": "fedgen.models.Sampler", "init_args": {"steps": 2}}
+    settings["data"]["init_args"]["data"]["init_args"] |= {"num_writers": 12, "shrink": 4}
+    settings["data"]["init_args"]["split"]["init_args"] = {"unparticipating": 0.33, "max_examples": 12}
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def reproduce(name, recipe, capsys, *more):
+    given = ["--recipe", str(recipe), "--embedding", "pixels", "--checks", "2", "--seeds", "1", "--num_images", "20"]
+    assert main(["reproduce", name, *given, *more]) == 0
+    (folder,) = Path("checkpoints").glob(f"{name}*")
+    said = " ".join(capsys.readouterr().out.split())
+    return said, json.loads((folder / "results.json").read_text())["numbers"], folder
+
+
+@pytest.mark.slow
+def test_more_clients_train_and_a_second_call_trains_nothing(recipe, capsys):
+    given = ("--participating", "[0.5, 1.0]")
+    said, numbers, folder = reproduce("number-of-clients", recipe, capsys, *given)
+    assert numbers["clients"] == {"0.5 of them": [4, 4], "1 of them": [8, 4]}
+    curve = numbers["curves"]["0.5 of them"]["0"]["loss avg"]
+    assert curve["rounds"] == [1, 3]
+    assert set(curve["values"]) == {*SPLITS, "gap/out_of_sample", "gap/participation"}
+    assert "cannot be told from one seed: loss avg on unseen clients falls from 4 to 8 clients" in said
+    assert (folder / "number_of_clients.png").stat().st_size > 10_000
+    runs = {path: path.stat().st_mtime_ns for path in Path("checkpoints/runs").rglob("*.ckpt")}
+    again, _, _ = reproduce("number-of-clients", recipe, capsys, *given)
+    assert again == said
+    assert runs == {path: path.stat().st_mtime_ns for path in Path("checkpoints/runs").rglob("*.ckpt")}
+
+
+@pytest.mark.slow
+def test_partitions_are_compared_and_the_smallest_gap_comes_first(recipe, capsys):
+    more = ("--clients", "12", "--partition_embedding", "efficientnet-lite0-32")
+    said, numbers, folder = reproduce("participation-gap", recipe, capsys, *more)
+    assert said.index("before training: participation gaps") < said.index("clients that never train: loss avg")
+    assert set(numbers["detectable"]) == {"natural", "semantic", "Dirichlet", "random"}
+    assert set(numbers["detectable"]["natural"]) == {"floor", "participants", "memoriser"}
+    assert len(numbers["curves"]) == 8
+    assert "natural, centralised" in said
+    assert (folder / "participation_gap.png").stat().st_size > 10_000
+    said, numbers, folder = reproduce("client-percentiles", recipe, capsys, *more)
+    assert set(numbers["spread"]) == {"natural", "semantic", "Dirichlet", "random"}
+    assert (folder / "client_percentiles.png").stat().st_size > 10_000
+    assert "the 95th percentile of loss is larger over unseen clients" in said
+
+
+def test_a_partition_and_scores_in_one_embedding_are_refused(recipe, capsys):
+    assert main(["reproduce", "participation-gap", "--recipe", str(recipe), "--embedding", "pixels"]) == 2
+    assert "scores would see the features that made the clients" in capsys.readouterr().err
+
+
+def test_a_recipe_without_unseen_clients_is_refused():
+    with pytest.raises(ValueError, match=r"has no data.init_args.split"):
+        GapChoice(recipe=ROOT / "recipes/quickstart.yaml")
+
+
+@pytest.mark.parametrize("settings", [{"seeds": 0}, {"checks": 0}, {"rounds": 0}, {"num_images": 5}])
+def test_numbers_out_of_range_are_refused(recipe, settings):
+    with pytest.raises(ValueError, match="from 1"):
+        GapChoice(recipe=recipe, **settings)
+
+
+def test_an_arm_that_cannot_be_dealt_is_named_before_any_training(recipe):
+    choice = GapChoice(recipe=recipe)
+    arm = Arm(
+        "too many",
+        {
+            "data.init_args.partition": {
+                "class_path": "fedgen.clients.partitions.IID",
+                "init_args": {"num_clients": 9999},
+            }
+        },
+    )
+    with pytest.raises(ValueError, match=r"^too many: "):
+        choice.federation(arm)
+
+
+def test_arms_of_servers_and_clients():
+    arms = arms_of({"FedAdam": 0.01}, mu=0.5)
+    assert [arm.name for arm in arms] == ["FedAvg", "FedAdam", "FedProx", "SCAFFOLD"]
+    (settings,) = arms[1].settings.values()
+    assert settings == {"class_path": "fedgen.federated.FedAdam", "init_args": {"lr": 0.01}}
+
+
+def test_a_target_is_reached_at_the_first_evaluation_that_is_no_worse():
+    curve = {"rounds": [9, 19, 29], "values": {"unpart": [3.0, 2.0, 1.0]}}
+    assert [reached_after(curve, target) for target in (2.0, 5.0, 0.5)] == [20, 10, None]
