@@ -8,13 +8,20 @@ from rich.console import Console
 
 from fedgen.embeddings import FeatureCache, load_embedding, network_of
 from fedgen.evaluation.device import require_device
+from fedgen.evaluation.entropy import with_entropy
 from fedgen.evaluation.heterogeneity import measure_clients
 from fedgen.evaluation.partition_summary import PartitionSummary
 from fedgen.evaluation.partition_table import partition_tables, remarks_on
 from fedgen.evaluation.recipe_data import load_federation
 from fedgen.figures.partition import draw_partition
 from fedgen.files import require_writable, write_json
+from fedgen.flags import with_flags
+from fedgen.scores.client_entropy import DEFAULT, EntropyOptions
 
+DESCRIPTION = (
+    "Settings of the recipe are changed as for `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g."
+    " --data.partition.alpha 0.1, or --data.partition IID --data.partition.num_clients 10."
+)
 PICTURE, NUMBERS = "clients.png", "clients.json"
 OF_RECIPES = ("--data", "--seed_everything")
 
@@ -28,12 +35,13 @@ def look_at_clients(
     output: Path | None = None,
     cache: Path = Path("checkpoints/features"),
     device: str = "cpu",
+    entropy: bool = False,
+    vae: EntropyOptions = DEFAULT,
     overrides: Sequence[str] = (),
 ) -> None:
     """Shows who has what under a recipe's partition, and how unlike the clients are: tables, a picture, the numbers.
 
-    Nothing is trained. Settings of the recipe's data are changed as for `fedgen fit`: --data.partition.alpha 0.1,
-    --data.partition IID, --seed_everything 1.
+    Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
 
     Args:
         recipe: the recipe, of which its data and seed are read; or a run folder.
@@ -43,7 +51,9 @@ def look_at_clients(
         controls: random deals of the same images, with which every measure is compared.
         output: folder of the picture and the numbers; checkpoints/clients-RECIPE by default.
         cache: folder that keeps features.
-        device: where to embed, e.g. cuda.
+        device: where to embed and to fit, e.g. cuda.
+        entropy: whether to measure client entropy, for which autoencoders are fitted to 50 clients' images: minutes.
+        vae: how those are fitted.
         overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N.
     """
     require_device(device)
@@ -52,14 +62,16 @@ def look_at_clients(
     summary = PartitionSummary.of(data)
     network = load_embedding(embedding or ("efficientnet-lite0-32" if data.examples.is_images else "identity"))
     store = FeatureCache(cache)
-    found = measure_clients(data.clients, network, num_images, max_clients, controls, data.seed, store, device)
+    found = measure_clients(data.everyone, network, num_images, max_clients, controls, data.seed, store, device)
+    if entropy:
+        found = with_entropy(found, data.everyone, vae, seed=data.seed, device=device)
     console = Console()
     for table in partition_tables(summary, found):
         console.print(table)
     for remark in [*remarks_on(summary, found), *same_network(summary, found.embedding)]:
         console.print(remark, markup=False)
     write_json(folder / NUMBERS, {**summary.to_json(), "heterogeneity": found.to_json()})
-    picture = draw_partition(data.clients, summary, found, folder / PICTURE, data.seed)
+    picture = draw_partition(data.everyone, summary, found, folder / PICTURE, data.seed)
     console.print(f"written: {picture}, {folder / NUMBERS}", markup=False, soft_wrap=True)
 
 
@@ -77,8 +89,8 @@ def same_network(summary: PartitionSummary, embedding: str) -> list[str]:
 
 def clients(arguments: Sequence[str]) -> int:
     """`fedgen clients RECIPE [--data.SETTING VALUE ...] [--option VALUE ...]`."""
-    own, overrides = split_arguments(arguments)
-    parser = ArgumentParser(prog="fedgen clients")
+    own, overrides = split_arguments(with_flags(look_at_clients, arguments))
+    parser = ArgumentParser(prog="fedgen clients", description=DESCRIPTION)
     parser.add_function_arguments(look_at_clients, as_positional=True, skip={"overrides"})
     look_at_clients(**vars(parser.instantiate(parser.parse_args(own))), overrides=overrides)
     return 0

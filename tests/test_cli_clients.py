@@ -56,7 +56,7 @@ def test_settings_of_the_recipe_are_changed_on_the_way(capsys):
     changed = ["--data.partition", "Dirichlet", "--data.partition.num_clients=7", "--data.partition.alpha", "0.1"]
     own = ["--embedding=pixels", "--num_images=200", "--controls=0", "--output", "elsewhere"]
     assert look(write(), *changed, "--seed_everything", 5, *own) == 0
-    assert "7 clients (5 of no client), seed 5" in words(capsys)
+    assert "7 clients (5 images of no client), seed 5" in words(capsys)
     stored = json.loads(Path("elsewhere/clients.json").read_text())
     assert stored["partition"] == {"class": "Dirichlet", "num_clients": 7, "alpha": 0.1, "rotate": True}
     assert stored["heterogeneity"]["measures"]["fid"]["controls"] == {"iid": [], "labels": []}
@@ -67,6 +67,14 @@ def test_points_are_measured_as_they_are(capsys):
     out = words(capsys)
     assert "gaussian_mixture/train: 100,000 points, 2 clients" in out
     assert "means over clients, in identity" in out
+
+
+def test_client_entropy_is_measured_if_asked_for(capsys):
+    quick = ["--vae.steps", 20, "--vae.width", 4, "--vae.samples", 5, "--vae.batch_size", 8]
+    assert look(write(), "--embedding", "pixels", "--num_images", 100, "--controls", 0, "--entropy", *quick) == 0
+    assert "entropy: of 10 clients' images of one label each, by autoencoders of 20 steps" in words(capsys)
+    stored = json.loads(Path("checkpoints/clients-mine/clients.json").read_text())
+    assert stored["heterogeneity"]["measures"]["entropy"]["options"]["width"] == 4
 
 
 def test_measuring_by_what_dealt_the_images_is_remarked(capsys):

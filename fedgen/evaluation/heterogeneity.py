@@ -31,7 +31,7 @@ TITLES = {
     "kid": "KID to the pool",
     "vendi": "Vendi score",
     "labels": "labels, total variation",
-    "entropy": "client entropy, nats",
+    "entropy": "entropy above grey, nats",
 }
 CONTROLS = {"iid": "IID, same sizes", "labels": "same sizes and labels"}
 
@@ -45,12 +45,14 @@ class Measure:
         per_client: of each measured client; NaN where it has none.
         counts: images of each of them, their weights in a mean.
         controls: by the rule of dealing (CONTROLS), `per_client` of each deal.
+        details: what else there is to know, ready for JSON.
     """
 
     name: str
     per_client: list[float]
     counts: list[int]
     controls: dict[str, list[list[float]]] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
     @property
     def value(self) -> float:
@@ -66,7 +68,8 @@ class Measure:
         deals = {control: [_plain(own) for own in values] for control, values in self.controls.items()}
         means = {control: _plain(self.of_deals(control)) for control in self.controls}
         own = _plain(self.per_client)
-        return {"value": _plain([self.value])[0], "controls": means, "per_client": own, "control_clients": deals}
+        found = {"value": _plain([self.value])[0], "controls": means, "per_client": own, "counts": self.counts}
+        return {**found, "control_clients": deals, **self.details}
 
     def _mean(self, values: Sequence[float]) -> float:
         known = [(value, count) for value, count in zip(values, self.counts) if math.isfinite(value)]
@@ -226,9 +229,14 @@ def choose_images(
         )
     drawn = torch.randperm(len(clients), generator=generator(seed, "measured clients"))[:max_clients]
     chosen = sorted(drawn.tolist())
-    owned = [torch.cat([clients[place].train, clients[place].held_out]).sort().values for place in chosen]
+    owned = [everything_of(clients[place]) for place in chosen]
     share = min(1.0, num_images / sum(map(len, owned)))
     return chosen, [_some(own, share, seed, place) for own, place in zip(owned, chosen)]
+
+
+def everything_of(client: Client) -> Tensor:
+    """Positions of all that a client has, in order."""
+    return torch.cat([client.train, client.held_out]).sort().values
 
 
 def _some(positions: Tensor, share: float, seed: int, client: int) -> Tensor:

@@ -22,7 +22,9 @@ class PartitionSummary:
         partition: its settings.
         seed: of the dealing.
         undealt: examples that no client has.
+        capped: examples of clients that are in none of their parts.
         names: of the clients.
+        roles: what becomes of each client: "trains", "kept" (scored alone) or "left out".
         train: how many examples each trains on.
         held_out: how many each holds out.
         classes: the labels' names; none for data without labels.
@@ -34,7 +36,9 @@ class PartitionSummary:
     partition: dict[str, Any]
     seed: int
     undealt: int
+    capped: int
     names: list[str]
+    roles: list[str]
     train: list[int]
     held_out: list[int]
     classes: tuple[str, ...]
@@ -42,20 +46,22 @@ class PartitionSummary:
 
     @classmethod
     def of(cls, data: FederatedDataModule) -> "PartitionSummary":
-        """The summary of a data module's clients; deals them.
+        """The summary of all clients of a data module, those too that never train; deals them.
 
         Raises:
             ValueError: if the data cannot be dealt.
         """
-        clients, examples = data.clients, data.examples
+        clients, examples, dealt = data.everyone, data.examples, sum(map(len, data.dealt))
         train, held_out = ([len(getattr(client, part)) for client in clients] for part in ("train", "held_out"))
         return cls(
             examples.name,
             "images" if examples.is_images else "points",
             data.partition.settings(),
             data.seed,
-            len(examples) - sum(train) - sum(held_out),
+            len(examples) - dealt,
+            dealt - sum(train) - sum(held_out),
             [client.name for client in clients],
+            _roles(data),
             train,
             held_out,
             examples.classes,
@@ -82,14 +88,23 @@ class PartitionSummary:
     def to_json(self) -> dict[str, Any]:
         """Everything as plain types."""
         clients = [
-            {"name": name, "train": train, "held_out": held_out, **({"labels": labels} if self.classes else {})}
-            for name, train, held_out, labels in zip(self.names, self.train, self.held_out, self.labels.tolist())
+            {
+                "name": name,
+                "role": role,
+                "train": train,
+                "held_out": held_out,
+                **({"labels": own} if self.classes else {}),
+            }
+            for name, role, train, held_out, own in zip(
+                self.names, self.roles, self.train, self.held_out, self.labels.tolist()
+            )
         ]
         return {
             "source": self.source,
             "partition": self.partition,
             "seed": self.seed,
             "undealt": self.undealt,
+            "capped": self.capped,
             "classes": list(self.classes),
             "summary": {name: dict(zip(("min", "median", "max"), span)) for name, span in self.spans.items()},
             "clients": clients,
@@ -102,3 +117,11 @@ def count_labels(clients: Sequence[Client]) -> Tensor:
     owners = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
     data = clients[0].data
     return label_table(data.labels[torch.cat(parts)], owners, max(1, len(data.classes)))
+
+
+def _roles(data: FederatedDataModule) -> list[str]:
+    found = ["left out"] * len(data.everyone)
+    for role, places in (("trains", data.roles.participating), ("kept", data.roles.unparticipating)):
+        for place in places:
+            found[place] = role
+    return found

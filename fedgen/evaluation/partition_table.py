@@ -31,6 +31,9 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
     table = Table(title=escape(f"{_counted(summary)}, seed {summary.seed}{which}"), caption_justify="left")
     table.caption = _label_key(summary)
     table.add_column("client", overflow="fold")
+    several = len(set(summary.roles)) > 1
+    if several:
+        table.add_column("role")
     for heading in ("train", "held out"):
         table.add_column(heading, justify="right")
     if summary.classes:
@@ -39,7 +42,8 @@ def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) 
     for name in names:
         table.add_column(name, justify="right")
     for place in places:
-        row = [escape(summary.names[place]), f"{summary.train[place]:,}", f"{summary.held_out[place]:,}"]
+        row = [escape(summary.names[place]), *([summary.roles[place]] if several else [])]
+        row += [f"{summary.train[place]:,}", f"{summary.held_out[place]:,}"]
         row += _labels_of(summary, place) if summary.classes else []
         table.add_row(*row, *(_own(found, name, place) for name in names))
     return table
@@ -83,6 +87,12 @@ def remarks_on(summary: PartitionSummary, found: Heterogeneity) -> list[str]:
             f"{few:,} of {len(found.clients):,} clients have fewer {summary.kind} than the {found.dim:,} features: the"
             " clients' FID holds the bias of few, as that of IID ones does; KID has none"
         )
+    if entropy := found.measures.get("entropy"):
+        own, steps = sum(map(bool, entropy.counts)), entropy.details["options"]["steps"]
+        lines.append(
+            f"entropy: of {own:,} clients' {summary.kind} of one label each, by autoencoders of {steps:,} steps; values"
+            " compare only under the same settings"
+        )
     return lines
 
 
@@ -112,8 +122,12 @@ def _farthest(found: Heterogeneity) -> list[int]:
 
 def _counted(summary: PartitionSummary) -> str:
     clients = "1 client" if len(summary.names) == 1 else f"{len(summary.names):,} clients"
-    left = f" ({summary.undealt:,} of no client)" if summary.undealt else ""
-    return f"{summary.source}: {sum(summary.sizes):,} {summary.kind}, {clients}{left}"
+    train = summary.roles.count("trains")
+    rest = [f"{train:,} train"] if train < len(summary.names) else []
+    rest += [f"{summary.undealt:,} {summary.kind} of no client"] if summary.undealt else []
+    rest += [f"{summary.capped:,} of theirs in no part"] if summary.capped else []
+    said = f" ({'; '.join(rest)})" if rest else ""
+    return f"{summary.source}: {sum(summary.sizes):,} {summary.kind}, {clients}{said}"
 
 
 def _label_key(summary: PartitionSummary) -> str | None:

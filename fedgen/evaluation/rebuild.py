@@ -48,11 +48,20 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
         made = parser.instantiate(settings)
     if not isinstance(made.data, FederatedDataModule):
         raise ValueError(f"{run} trained on a {type(made.data).__name__}, which has no clients to score against")
-    if (saved := Path(run) / PARTITION).exists():
-        made.data.partition = SavedPartition(saved)
-    if (roles := Path(run) / ROLES).exists():
-        made.data.roles = load_roles(roles)
+    restore_clients(made.data, run)
     return made.model, made.data
+
+
+def restore_clients(data: FederatedDataModule, run: str | Path) -> None:
+    """Gives a data module the clients, and who of them trains, that a run's folder keeps; what it lacks stays.
+
+    Raises:
+        ValueError: for a damaged file of who trains; one of the clients is refused when they are first asked for.
+    """
+    if (saved := Path(run) / PARTITION).exists():
+        data.partition = SavedPartition(saved)
+    if (roles := Path(run) / ROLES).exists():
+        data.roles = load_roles(roles)
 
 
 def _read_recipe(path: Path) -> Any:

@@ -10,8 +10,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule
 
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.partitions import SavedPartition
-from fedgen.evaluation.rebuild import PARTITION, RECIPE
+from fedgen.evaluation.rebuild import PARTITION, RECIPE, restore_clients
 from fedgen.seeds import isolated
 
 PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "local_only", "centralised")
@@ -34,8 +33,7 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> Federa
     source = Path(source)
     path = source / RECIPE if source.is_dir() else source
     recipe = _read(path)
-    saved = source / PARTITION
-    if overrides and saved.exists():
+    if overrides and (source / PARTITION).exists():
         raise ValueError(f"{source} is a run, whose clients are dealt; leave {overrides[0]} out, or give its recipe")
     settings = _parse(path, recipe, overrides)
     own = settings.data.get("init_args", {})
@@ -46,8 +44,7 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> Federa
         data = _parser().instantiate(settings).data
     if not isinstance(data, FederatedDataModule):
         raise ValueError(f"the data of {path} is a {type(data).__name__}, which has no clients")
-    if saved.exists():
-        data.partition = SavedPartition(saved)
+    restore_clients(data, source)
     return data
 
 

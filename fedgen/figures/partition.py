@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedgen.clients import Client
-from fedgen.evaluation.heterogeneity import CONTROLS, TITLES, Heterogeneity, Measure
+from fedgen.evaluation.heterogeneity import CONTROLS, TITLES, Heterogeneity, Measure, everything_of
 from fedgen.evaluation.partition_summary import PartitionSummary
 from fedgen.figures.pictures import show_rows
 from fedgen.files import atomic_write
@@ -151,7 +151,7 @@ def _draw_examples(axes: Any, clients: Sequence[Client], seed: int) -> None:
         return
     colours = _colours(len(shown))
     for place, colour in zip(shown, colours):
-        own = _everything(clients[place])
+        own = everything_of(clients[place])
         points = clients[place].data.inputs[own[: POINTS // len(shown) + 1]]
         up = points[:, 1] if points.shape[1] > 1 else torch.zeros(len(points))
         axes.scatter(points[:, 0], up, s=5, alpha=0.5, color=colour, label=_drawable(clients[place].name))
@@ -162,7 +162,7 @@ def _draw_examples(axes: Any, clients: Sequence[Client], seed: int) -> None:
 
 def _images_of(client: Client, seed: int, place: int) -> Tensor:
     """COLUMNS images uint8 [COLUMNS, C, H, W] of a client at random, sorted by label; white where it has fewer."""
-    own = _everything(client)
+    own = everything_of(client)
     drawn = torch.randperm(len(own), generator=generator(seed, "shown images", place))[:COLUMNS]
     chosen = own[drawn]
     chosen = chosen[client.data.labels[chosen].argsort(stable=True)]
@@ -175,10 +175,6 @@ def _drawable(name: str) -> str:
     """A client's name, cut; a dollar is no mathematics, and a byte that is no text cannot be drawn."""
     short = name if len(name) <= 16 else f"...{name[-13:]}"
     return short.encode(errors="replace").decode().replace("$", r"\$")
-
-
-def _everything(client: Client) -> Tensor:
-    return torch.cat([client.train, client.held_out])
 
 
 def _spaced(count: int, most: int) -> list[int]:

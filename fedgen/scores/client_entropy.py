@@ -63,10 +63,11 @@ def client_entropies(
     options: EntropyOptions = DEFAULT,
     seed: int = 0,
     device: torch.device | str | None = None,
+    names: Sequence[int] | None = None,
 ) -> Tensor:
     """H of each group of images in nats, float64 [G]: a model is fitted to each alone, all at once.
 
-    A group's value depends on its images, the seed and its place, and on the other groups by rounding only. Grey pixels
+    A group's value depends on its images, the seed and its name, and on the other groups by rounding only. Grey pixels
     count as what they are in [0, 1], so that H is at least `grey_floor`, and smaller differences are what tells.
 
     Args:
@@ -74,6 +75,8 @@ def client_entropies(
         options: of fitting and reading.
         seed: of first weights and noise.
         device: where to fit; where the images lie by default.
+        names: numbers, one a group, that with the seed decide its first weights and noise; its place by default. Groups
+            of one name are compared with less noise.
 
     Raises:
         ValueError: for no groups, an empty one, or other than uint8 images of one shape.
@@ -85,7 +88,8 @@ def client_entropies(
     found = torch.empty(len(images), dtype=torch.float64)
     for start in range(0, len(order), together):
         part = order[start : start + together]
-        group = _Group([images[place] for place in part], part, options, seed, device)
+        own = [place if names is None else names[place] for place in part]
+        group = _Group([images[place] for place in part], own, options, seed, device)
         text = f"autoencoders {start + 1} to {start + len(part)} of {len(images)}"
         found[torch.tensor(part)] = group.entropies(group.fit(text)).cpu()
     return found
@@ -108,7 +112,7 @@ class _Group:
 
     Args:
         parts: float images [n_g, D] in [0, 1] of each.
-        places: of the groups among all, for their draws.
+        names: of the groups, for their draws.
         options: of fitting and reading.
         seed: of first weights and noise.
         device: where to fit.
@@ -117,12 +121,12 @@ class _Group:
     def __init__(
         self,
         parts: Sequence[Tensor],
-        places: Sequence[int],
+        names: Sequence[int],
         options: EntropyOptions,
         seed: int,
         device: torch.device | str | None,
     ) -> None:
-        self.options, self._seed, self._places = options, seed, places
+        self.options, self._seed, self._names = options, seed, names
         self.device = parts[0].device if device is None else torch.device(device)
         self.counts = [len(part) for part in parts]
         self.images = nn.utils.rnn.pad_sequence(list(parts), batch_first=True).to(self.device)
@@ -152,7 +156,7 @@ class _Group:
         return -(found * there.to(found)).sum(1) / torch.tensor(self.counts).to(found)
 
     def _generators(self, what: str) -> list[torch.Generator]:
-        return [generator(self._seed, "client entropy", what, place) for place in self._places]
+        return [generator(self._seed, "client entropy", what, name) for name in self._names]
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """For each step images [G, B, D], noise [G, B, d], and each image's share in its group's mean [G, B]."""

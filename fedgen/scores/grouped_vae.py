@@ -28,6 +28,15 @@ class GroupedVAE(nn.Module):
         generators: of the first weights, one a group.
     """
 
+    look: Tensor
+    look_bias: Tensor
+    encode: Tensor
+    encode_bias: Tensor
+    unfold: Tensor
+    unfold_bias: Tensor
+    draw: Tensor
+    draw_bias: Tensor
+
     def __init__(self, means: Tensor, width: int, latent_dim: int, generators: Sequence[torch.Generator]) -> None:
         super().__init__()
         pixels, self.latent_dim = means.shape[1], latent_dim

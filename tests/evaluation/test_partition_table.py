@@ -6,7 +6,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedgen.clients import FederatedDataModule
+from fedgen.clients import FederatedDataModule, ThreeWaySplit
 from fedgen.clients.partitions import IID, BySize, Partition
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
@@ -46,13 +46,19 @@ def shown(tables):
 
 def test_the_summary_counts_by_hand():
     summary = PartitionSummary.of(dealt(Given(), held_out=0.34))
-    assert (summary.source, summary.kind, summary.undealt) == ("toy/train", "images", 2)
+    assert (summary.source, summary.kind, summary.undealt, summary.capped) == ("toy/train", "images", 2, 0)
     assert (summary.train, summary.held_out, summary.sizes) == ([4, 3], [2, 1], [6, 4])
     assert summary.labels.tolist() == [[4, 2, 0], [0, 2, 2]]
     assert summary.labels_held == [2, 2]
     assert summary.spans["training images"] == (3, 3.5, 4)
     stored = json.loads(json.dumps(summary.to_json()))
-    assert stored["clients"][0] == {"name": "client 0", "train": 4, "held_out": 2, "labels": [4, 2, 0]}
+    assert stored["clients"][0] == {
+        "name": "client 0",
+        "role": "trains",
+        "train": 4,
+        "held_out": 2,
+        "labels": [4, 2, 0],
+    }
     assert stored["partition"] == {"class": "Given"}
     assert stored["summary"]["held-out images"] == {"min": 1, "median": 1.5, "max": 2}
 
@@ -60,11 +66,23 @@ def test_the_summary_counts_by_hand():
 def test_tables_say_who_has_what():
     summary = PartitionSummary.of(dealt(Given(), held_out=0.34))
     text = shown(partition_tables(summary))
-    assert "toy/train: 10 images, 2 clients (2 of no client), seed 0" in text
+    assert "toy/train: 10 images, 2 clients (2 images of no client), seed 0" in " ".join(text.split())
     assert "cat 67%" in text
     assert "dog [red] 50%" in text
     assert "█▄" in text
     assert "labels: one bar each, scaled to the client's most: cat dog [red] ox" in " ".join(text.split())
+
+
+def test_clients_that_never_train_are_shown_as_well():
+    split = ThreeWaySplit(unparticipating=0.4, participating=0.67, max_examples=3)
+    data = dealt(IID(5), toy(40), split=split)
+    summary = PartitionSummary.of(data)
+    assert sorted(summary.roles) == ["kept", "kept", "left out", "trains", "trains"]
+    assert [place for place, role in enumerate(summary.roles) if role == "kept"] == list(data.roles.unparticipating)
+    assert (summary.train, summary.held_out, summary.capped) == ([3] * 5, [1] * 5, 20)
+    text = shown(partition_tables(summary))
+    assert "5 clients (2 train; 20 of theirs in no part), seed 0" in " ".join(text.split())
+    assert "left out" in text
 
 
 def test_measures_stand_beside_clients_and_their_means_beside_random_deals():
