@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.density import density_of
 from fedgen.evaluation.example_losses import ExampleLosses, losses_of
@@ -23,7 +24,7 @@ from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Split
 from fedgen.scores import Density, FederatedScore
-from fedgen.scores.aggregate import Weights
+from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.seeds import resolve
 
 # real images are no model, and may be the held-out ones themselves
@@ -100,6 +101,9 @@ class Evaluator:
         controls: bool = False,
     ) -> None:
         self.splits, self.panels = as_splits(splits), make_panels(embeddings, scores, presets)
+        self._trained_on: Sequence[float] = self.splits[0].counts
+        if isinstance(splits, FederatedDataModule):
+            self._trained_on = [len(client.train) for client in splits.clients]
         self.plan = Plan(self.splits, self.panels, num_images, weights, aggregates, controls)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
@@ -136,8 +140,8 @@ class Evaluator:
         return self.plan.directions()
 
     def client_weights(self) -> Tensor:
-        """The clients' weights in the first split: float64 [K], summing to 1."""
-        return self.plan.client_weights()
+        """The weights of all clients that train, or else of the first split's: float64 [K], summing to 1."""
+        return resolve_weights(self.weights, self._trained_on)
 
     def prepare(self) -> None:
         """Embeds the clients' images of every split, and those of the stand-ins, once."""

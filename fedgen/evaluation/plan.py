@@ -3,8 +3,6 @@
 import warnings
 from collections.abc import Iterator, Sequence
 
-from torch import Tensor
-
 from fedgen.evaluation.aggregates import DISTRIBUTION, applies, check_aggregates, choose_aggregates
 from fedgen.evaluation.gaps import AGGREGATES as GAP_AGGREGATES
 from fedgen.evaluation.gaps import GAPS
@@ -13,7 +11,6 @@ from fedgen.evaluation.records import FLOOR, Columns
 from fedgen.evaluation.reference import check_clients_of, check_count, too_few
 from fedgen.evaluation.score_choice import Needs, ScoreChoice, check_distinct
 from fedgen.evaluation.splits import HELD_OUT, PART_VAL, REPORT, UNPART, Split, StandIn
-from fedgen.scores import resolve_weights
 from fedgen.scores.aggregate import Weights
 
 
@@ -131,10 +128,6 @@ class Plan:
             for choice in panel.choices
             if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
         ]
-
-    def client_weights(self) -> Tensor:
-        """The clients' weights in the first split: float64 [K], summing to 1."""
-        return resolve_weights(self.weights, self.splits[0].counts)
 
     @property
     def columns(self) -> Columns:

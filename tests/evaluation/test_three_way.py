@@ -161,6 +161,14 @@ def test_the_memoriser_has_an_out_of_sample_gap_and_the_floor_has_none():
     assert {record.generator for record in evaluator(data, scores=["fid"]).floor()} == {FLOOR}
 
 
+def test_a_mixture_of_local_models_is_of_all_clients_that_train():
+    data = federation()
+    weights = evaluator(data).client_weights()
+    counts = torch.tensor([len(client.train) for client in data.clients]).double()
+    assert len(weights) == 14  # six of them are scored
+    assert torch.allclose(weights, counts / counts.sum())
+
+
 def test_controls_without_clients_that_never_train_are_refused():
     data = FederatedDataModule(points(), IID(5), seed=0)
     with pytest.raises(ValueError, match="give the data module a `split`"):
