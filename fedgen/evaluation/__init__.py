@@ -3,6 +3,7 @@
 from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
 from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
 from fedgen.evaluation.federation_splits import splits_of
+from fedgen.evaluation.heterogeneity import Heterogeneity, measure_clients, measure_features
 from fedgen.evaluation.peers import PeerEvaluation, score_reference
 from fedgen.evaluation.presets import PRESETS, Preset, find_preset
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
@@ -38,6 +39,7 @@ __all__ = [
     "Comparison",
     "Evaluation",
     "Evaluator",
+    "Heterogeneity",
     "InvertedPair",
     "PeerEvaluation",
     "Preset",
@@ -66,6 +68,8 @@ __all__ = [
     "inversions",
     "list_checkpoints",
     "load_weights",
+    "measure_clients",
+    "measure_features",
     "mixture",
     "peer_table",
     "print_report",

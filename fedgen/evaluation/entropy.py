@@ -20,7 +20,7 @@ def with_entropy(
     clients: Sequence[Client],
     options: EntropyOptions = DEFAULT,
     max_clients: int = 50,
-    max_images: int = 100,
+    max_images: int = 10,
     controls: int = 1,
     seed: int = 0,
     device: torch.device | str | None = None,
@@ -36,7 +36,7 @@ def with_entropy(
         clients: of the partition.
         options: of fitting and reading.
         max_clients: measured, drawn at random where there are more.
-        max_images: of each, likewise.
+        max_images: of each, likewise; few, as the paper's are, because entropy grows with their number.
         controls: random deals.
         seed: of the draws and the models.
         device: where to fit.

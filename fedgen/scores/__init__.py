@@ -1,6 +1,7 @@
 """Summaries or features to numbers, with torch alone."""
 
 from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
+from fedgen.scores.client_entropy import EntropyOptions, client_entropies
 from fedgen.scores.critic import CriticOptions
 from fedgen.scores.extrapolation import Extrapolation, fid_infinity
 from fedgen.scores.federated_kid import SummedKID, kid_from_messages, kid_message
@@ -20,6 +21,7 @@ from fedgen.scores.wasserstein import WassersteinReference, wasserstein_critic
 __all__ = [
     "CriticOptions",
     "Density",
+    "EntropyOptions",
     "ExcessInversions",
     "Extrapolation",
     "FederatedScore",
@@ -36,6 +38,7 @@ __all__ = [
     "UtilityReference",
     "WassersteinReference",
     "aggregate",
+    "client_entropies",
     "excess_inversions",
     "fid_infinity",
     "frechet_distance",

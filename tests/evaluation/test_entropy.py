@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.partitions import IID, ByClass, Natural
-from fedgen.data import Examples, GaussianMixture
+from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural, Semantic
+from fedgen.data import Examples, GaussianMixture, MNIST5k, StyleShift
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.entropy import choose_labels, with_entropy
 from fedgen.evaluation.heterogeneity import measure_clients
@@ -71,3 +71,38 @@ def test_points_are_refused():
     found = measure_clients(clients, load_embedding("identity"), controls=0)
     with pytest.raises(ValueError, match="points have no grey levels"):
         with_entropy(found, clients, QUICK)
+
+
+@pytest.mark.slow
+def test_clients_of_writers_are_less_varied_than_clients_of_alike_images_and_these_than_clients_of_labels(monkeypatch):
+    """The order of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, App. E): natural <=
+    semantic < label-based, and in the cheap measures, in pixels, which dealt no image."""
+    read = MNIST5k.read
+    some = torch.arange(5000)[torch.arange(5000) % 5 < 2]  # 200 of each digit
+    monkeypatch.setattr(MNIST5k, "read", lambda self, split: read(self, split).subset(some))
+    data = StyleShift(20).load()
+    rules = {
+        "natural": Natural(),
+        "semantic": Semantic(20, embedding="efficientnet-lite0-32"),
+        "labels": Dirichlet(20, alpha=2.0),
+    }
+    found = {}
+    for name, rule in rules.items():
+        clients = FederatedDataModule(data, rule, seed=0).clients
+        measures = measure_clients(clients, load_embedding("pixels"), controls=1)
+        found[name] = with_entropy(measures, clients, EntropyOptions(steps=300, width=32)).measures
+    names = ("entropy", "vendi", "between")
+    entropy, vendi, between = ({key: own[name] for key, own in found.items()} for name in names)
+    assert entropy["natural"].value < entropy["semantic"].value < entropy["labels"].value
+    # beside clients with as many images of each label, dealt at random: less varied, but for those who were so dealt
+    shares = {
+        name: {key: own.value / own.of_deals("labels")[0] for key, own in measures.items()}
+        for name, measures in (("entropy", entropy), ("vendi", vendi))
+    }
+    assert shares["entropy"]["natural"] < 0.9
+    assert shares["entropy"]["semantic"] < 0.9
+    assert shares["entropy"]["labels"] == pytest.approx(1, abs=0.07)
+    assert shares["vendi"]["natural"] < shares["vendi"]["semantic"] < 0.95
+    assert shares["vendi"]["labels"] == pytest.approx(1, abs=0.02)
+    within = {key: 1 - own.value + own.of_deals("labels")[0] for key, own in between.items()}
+    assert within["natural"] < within["semantic"] < within["labels"]
