@@ -29,7 +29,7 @@ class Mmd2Choice:
         clients: how many, each around a centre of its own.
         client_images: of each client, half of which are trained on and half held out.
         client_truncation: of their images' styles, to their own centre; at 0.25 many leave the attribute.
-        weight: of MMD^2 beside the GAN's loss; the paper's is 5, for an embedding of another scale. At 0.5 recall falls.
+        weight: of MMD^2 beside the GAN's loss; the paper's is 5, for another embedding. At 0.5 recall falls here.
         rounds: of fine-tuning; a multiple of 4.
         iterations: of the server's game, in a round.
         batch: images of the server, an iteration, and images generated in a step.
