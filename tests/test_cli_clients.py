@@ -1,13 +1,16 @@
 """`fedgen clients RECIPE`, as somebody would use it before training."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+import fedgen
 from fedgen.__main__ import main
 from fedgen.cli_clients import split_arguments
+from fedgen.evaluation.recipe_data import load_federation
 
 PARTITION = {"class_path": "fedgen.clients.partitions.ByClass"}
 
@@ -106,6 +109,17 @@ def test_an_unknown_option_is_refused(capsys):
         look(write(), "--embeding", "pixels")
     assert end.value.code == 2
     assert "--embeding" in capsys.readouterr().err
+
+
+def test_the_page_on_clients_works_as_written(capsys):
+    page = (Path(fedgen.__file__).parent.parent / "docs/clients.md").read_text()
+    (recipe,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    Path("page.yaml").write_text(recipe)
+    assert load_federation("page.yaml").partition.num_clients == 50
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(compile(snippet, "clients.md", "exec"), names)
+    assert names["kid"].value > max(names["kid"].of_deals("iid"))
 
 
 def test_arguments_are_the_commands_or_the_recipes():

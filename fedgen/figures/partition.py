@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import textwrap
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,7 +134,7 @@ def _draw_measure(axes: Any, measure: Measure, seed: int) -> None:
             axes.plot([place - 0.38, place + 0.38], [mean, mean], color="0.1", linewidth=1.6)
     axes.set_xticks(range(len(columns)), [SHORT[name] for name in columns], fontsize=8)
     axes.set_xlim(-0.6, len(columns) - 0.4)
-    axes.set_title(TITLES[measure.name], fontsize=9)
+    axes.set_title(textwrap.fill(TITLES[measure.name], 16), fontsize=9)
     axes.tick_params(axis="y", labelsize=8)
     axes.grid(axis="y", alpha=0.25)
     axes.set_axisbelow(True)

@@ -26,13 +26,13 @@ CASES = {
 }
 
 
-SCORES = ["variance between clients", "FID to the pool", "KID to the pool"]
+SCORES = ["variance between\nclients", "FID to the pool", "KID to the pool"]
 TITLES = {
     "images": [
         "sizes",
         "labels: share of a client's",
         *SCORES,
-        "labels, total variation",
+        "labels, total\nvariation",
         "Vendi score",
         "some images",
     ],
