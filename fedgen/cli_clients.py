@@ -52,7 +52,7 @@ def look_at_clients(
         output: folder of the picture and the numbers; checkpoints/clients-RECIPE by default.
         cache: folder that keeps features.
         device: where to embed and to fit, e.g. cuda.
-        entropy: whether to measure client entropy, for which autoencoders are fitted to 50 clients' images: minutes.
+        entropy: whether to measure client entropy, for which autoencoders are fitted to 50 clients' images.
         vae: how those are fitted.
         overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N.
     """

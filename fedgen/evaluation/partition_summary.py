@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedgen.clients import Client, FederatedDataModule
+from fedgen.clients.partitions import Partition, SavedPartition, load_partition
 from fedgen.scores.between_clients import label_table
 
 
@@ -19,7 +20,7 @@ class PartitionSummary:
     Attributes:
         source: what was dealt, e.g. "digits/train".
         kind: "images" or "points".
-        partition: its settings.
+        partition: its settings; of a saved one those that it was saved with, and where ("saved").
         seed: of the dealing.
         undealt: examples that no client has.
         capped: examples of clients that are in none of their parts.
@@ -56,7 +57,7 @@ class PartitionSummary:
         return cls(
             examples.name,
             "images" if examples.is_images else "points",
-            data.partition.settings(),
+            _rule(data.partition),
             data.seed,
             len(examples) - dealt,
             dealt - sum(train) - sum(held_out),
@@ -117,6 +118,12 @@ def count_labels(clients: Sequence[Client]) -> Tensor:
     owners = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
     data = clients[0].data
     return label_table(data.labels[torch.cat(parts)], owners, max(1, len(data.classes)))
+
+
+def _rule(partition: Partition) -> dict[str, Any]:
+    if isinstance(partition, SavedPartition):
+        return {**load_partition(partition.path).partition, "saved": partition.path}
+    return partition.settings()
 
 
 def _roles(data: FederatedDataModule) -> list[str]:

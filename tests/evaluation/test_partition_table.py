@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 
 from fedgen.clients import FederatedDataModule, ThreeWaySplit
-from fedgen.clients.partitions import IID, BySize, Partition
+from fedgen.clients.partitions import IID, BySize, Partition, SavedPartition, save_partition
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.heterogeneity import measure_clients
@@ -61,6 +61,12 @@ def test_the_summary_counts_by_hand():
     }
     assert stored["partition"] == {"class": "Given"}
     assert stored["summary"]["held-out images"] == {"min": 1, "median": 1.5, "max": 2}
+
+
+def test_a_saved_partition_is_the_rule_that_made_it(tmp_path):
+    path = save_partition(tmp_path / "clients.npz", IID(3), toy(), seed=1)
+    summary = PartitionSummary.of(dealt(SavedPartition(path)))
+    assert summary.partition == {"class": "IID", "num_clients": 3, "saved": str(path)}
 
 
 def test_tables_say_who_has_what():
