@@ -428,7 +428,7 @@ def stop_in_training(recipe, rounds, how):
             break
         time.sleep(0.05)
     process.send_signal(how)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=300)  # a signal within a logger's flush makes it wait for its writer
     return out, process.returncode
 
 

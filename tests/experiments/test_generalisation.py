@@ -24,7 +24,7 @@ def recipe(tmp_path, monkeypatch):
     settings["trainer"]["strategy"]["init_args"] |= {"communication_interval": 1, "cohort_size": 2}
     settings["model"]["init_args"]["network"]["init_args"] |= {"image_size": 8, "widths": [8], "layers": 1}
     settings["model"]["init_args"]["sampler"] = {"class_path": "fedgen.models.Sampler", "init_args": {"steps": 2}}
-    settings["data"]["init_args"]["data"]["init_args"] |= {"num_writers": 12, "shrink": 4}
+    settings["data"]["init_args"]["data"]["init_args"] |= {"num_writers": 12, "shrink": 4, "held_out": 0.9}
     settings["data"]["init_args"]["split"]["init_args"] = {"unparticipating": 0.33, "max_examples": 12}
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(settings))
