@@ -290,10 +290,11 @@ def report(folder: Path, console: Console) -> None:
     """Prints a run's tables and draws its curves."""
     run = Run(folder)
     print_report(run, console)
-    if any(record.is_model for record in run.records):
-        console.print(f"figure: {draw_curves(run.records, folder / CURVES)}")
-    if has_gaps([record for record in run.records if record.is_model]):
-        console.print(f"figure: {draw_generalisation(run.records, folder / GENERALISATION)}")
+    records = run.records
+    if any(record.is_model for record in records):
+        console.print(f"figure: {draw_curves(records, folder / CURVES)}")
+    if has_gaps([record for record in records if record.is_model]):
+        console.print(f"figure: {draw_generalisation(records, folder / GENERALISATION)}")
 
 
 def fit(arguments: Sequence[str]) -> int:

@@ -35,6 +35,11 @@ def resolve(seed: int | None) -> int:
     return int(os.environ.get("PL_GLOBAL_SEED", 0)) if seed is None else int(seed)
 
 
+def subset(total: int, count: int | None, seed: int, *path: int | str) -> torch.Tensor:
+    """At most `count` of the positions 0 to `total` - 1, none twice, drawn at (seed, path): int64, rising."""
+    return torch.randperm(total, generator=generator(seed, *path))[:count].sort().values
+
+
 def seed_all(seed: int, *path: int | str) -> None:
     """Seeds the global generators of torch (CPU, and every accelerator in use), NumPy and Python at (seed, path).
 

@@ -83,3 +83,14 @@ def test_isolated_code_that_raises_leaves_them_alone_too():
         with pytest.raises(ZeroDivisionError), seeds.isolated():
             random.random() / 0
         assert draws() == expected
+
+
+def test_a_subset_is_drawn_once_each_in_rising_order_from_names():
+    subset = seeds.subset
+    found = subset(50, 10, 3, "a", 1)
+    assert found.tolist() == sorted(set(found.tolist()))
+    assert len(found) == 10
+    assert torch.equal(found, subset(50, 10, 3, "a", 1))
+    assert not torch.equal(found, subset(50, 10, 3, "a", 2))
+    assert subset(4, 10, 0).tolist() == [0, 1, 2, 3]
+    assert subset(4, None, 0).tolist() == [0, 1, 2, 3]

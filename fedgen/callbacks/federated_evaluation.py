@@ -15,16 +15,14 @@ from fedgen.callbacks.round_checkpoint import RoundCheckpoint
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture, sampler_of
-from fedgen.evaluation.density import density_of
-from fedgen.evaluation.example_losses import ExampleLosses, losses_of
+from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
+from fedgen.evaluation.evaluate import Asked
 from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.files import require_writable
 from fedgen.images import save_png, tile
-from fedgen.scores import Density
 
 GRID_SIDE = 32  # images smaller than this are enlarged in grids
 
@@ -104,8 +102,7 @@ class FederatedEvaluation(Callback):
         self.evaluated_round: int | None = None
         self.evaluator: Evaluator | None = None
         self._watchers: list[Any] = []
-        self._density: Density | None = None
-        self._losses: ExampleLosses | None = None
+        self._asked: Asked = {"density": None, "losses": None}
         self._last_round: int | None = None
 
     # ---- before training ----
@@ -124,13 +121,12 @@ class FederatedEvaluation(Callback):
             raise ValueError(
                 "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
             )
-        sampler_of(pl_module)
         require_writable(self._folder(trainer))
         cache = FeatureCache(self.cache_folder) if self.cache_folder is not None else None
         device = trainer.strategy.root_device
         self.evaluator = Evaluator(data, cache=cache, device=device, **self.settings)
-        self._density = density_of(pl_module) if self.evaluator.needs_density else None
-        self._losses = losses_of(pl_module) if self.evaluator.needs_losses else None
+        self.evaluator.sampler_of(pl_module)
+        self._asked = self.evaluator.asked_of(pl_module)
         _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -138,7 +134,7 @@ class FederatedEvaluation(Callback):
         assert self.evaluator is not None  # setup made it
         first = trainer.current_epoch
         self.evaluated_round = self._last_round = None
-        self.evaluator.try_out(self._sampler(trainer, pl_module)[0], self._density, self._losses)
+        self.evaluator.try_out(self._sampler(trainer, pl_module)[0], **self._asked)
         self._watchers = watchers(trainer.callbacks, self.evaluator.column_names())
         gate(self._watchers, self._is_fresh)
         with paused(trainer):
@@ -175,9 +171,7 @@ class FederatedEvaluation(Callback):
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on = getattr(pl_module, "optimised_on", ())
         with paused(trainer):
-            evaluation = self.evaluator.evaluate(
-                sample, round, checkpoint, optimised_on, note, self._density, self._losses
-            )
+            evaluation = self.evaluator.evaluate(sample, round, checkpoint, optimised_on, note, **self._asked)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)
@@ -187,7 +181,7 @@ class FederatedEvaluation(Callback):
     def _sampler(self, trainer: Trainer, pl_module: LightningModule) -> tuple[Sample, str]:
         """The model's sampler, or that of the mixture of the clients' models, and a note that says so."""
         assert self.evaluator is not None  # setup made it
-        sample, strategy = sampler_of(pl_module), trainer.strategy
+        sample, strategy = self.evaluator.sampler_of(pl_module), trainer.strategy
         if not getattr(strategy, "local_only", False):
             return sample, ""
         refuse_mixture(self.evaluator)

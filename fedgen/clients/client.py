@@ -27,6 +27,11 @@ class Client:
     held_out: Tensor
 
     @property
+    def everything(self) -> Tensor:
+        """Positions of all of the client's images, rising."""
+        return torch.cat([self.train, self.held_out]).sort().values
+
+    @property
     def train_examples(self) -> Examples:
         """The client's training examples (a copy)."""
         return self.data.subset(self.train)

@@ -75,25 +75,28 @@ class FederatedDataModule(LightningDataModule):
         self.held_out, self.iterations, self._given_seed = held_out, iterations, seed
         self.split = split
         self._roles: Roles | None = None
-        self._dealt: list[np.ndarray] | None = None
-        self._everyone: list[Client] | None = None
-        self._clients: list[Client] | None = None
 
     @cached_property
     def seed(self) -> int:
         """The base of all draws; read when first used, so that `seed_everything` may come after construction."""
         return resolve(self._given_seed)
 
-    @property
+    @cached_property
+    def examples(self) -> Examples:
+        """The whole data set that is dealt; read on first use."""
+        return self.data.load("train") if isinstance(self.data, DataSet) else self.data
+
+    @cached_property
+    def dealt(self) -> list[np.ndarray]:
+        """The positions that the partition gives each client, those that no part keeps too; dealt on first use."""
+        names = self.partition.names(self.examples)
+        return check_assignment(self.partition.assign(self.examples, self.seed), len(self.examples), names)
+
+    @cached_property
     def everyone(self) -> list[Client]:
-        """All clients of the partition, whatever their roles; dealt on first use."""
-        if self._everyone is None:
-            examples = self.data.load("train") if isinstance(self.data, DataSet) else self.data
-            names = self.partition.names(examples)
-            self._dealt = check_assignment(self.partition.assign(examples, self.seed), len(examples), names)
-            parts = [self._parts(torch.from_numpy(indices), client) for client, indices in enumerate(self._dealt)]
-            self._everyone = [Client(name, examples, *part) for name, part in zip(names, parts)]
-        return self._everyone
+        """All clients of the partition, whatever their roles."""
+        parts = [self._parts(torch.from_numpy(indices), client) for client, indices in enumerate(self.dealt)]
+        return [Client(name, self.examples, *part) for name, part in zip(self.partition.names(self.examples), parts)]
 
     def _parts(self, indices: Tensor, client: int) -> tuple[Tensor, Tensor]:
         train, held_out = hold_out(indices, self.held_out, self.seed, client)
@@ -101,13 +104,6 @@ class FederatedDataModule(LightningDataModule):
             return train, held_out
         cap = partial(self.split.cap, seed=self.seed, client=client)
         return cap(train, part="train"), cap(held_out, part="held_out")
-
-    @property
-    def dealt(self) -> list[np.ndarray]:
-        """The positions that the partition gave each client, those that no part keeps too."""
-        _ = self.everyone
-        assert self._dealt is not None
-        return self._dealt
 
     @property
     def roles(self) -> Roles:
@@ -125,14 +121,13 @@ class FederatedDataModule(LightningDataModule):
 
     @roles.setter
     def roles(self, roles: Roles) -> None:
-        self._roles, self._clients = roles, None
+        self._roles = roles
+        self.__dict__.pop("clients", None)
 
-    @property
+    @cached_property
     def clients(self) -> list[Client]:
         """The clients that train."""
-        if self._clients is None:
-            self._clients = [self.everyone[number] for number in self.roles.participating]
-        return self._clients
+        return [self.everyone[number] for number in self.roles.participating]
 
     @property
     def unparticipating(self) -> list[Client]:
@@ -141,11 +136,6 @@ class FederatedDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         _ = self.clients
-
-    @property
-    def examples(self) -> Examples:
-        """The whole data set that was dealt."""
-        return self.everyone[0].data
 
     @property
     def image_shape(self) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgen.files import write_json
-from fedgen.seeds import generator
+from fedgen.seeds import generator, subset
 
 VERSION = 1
 
@@ -93,8 +93,7 @@ class ThreeWaySplit:
         """A part of a client's positions [n], at most `max_examples` of them, drawn at (seed, part, client)."""
         if self.max_examples is None or len(positions) <= self.max_examples:
             return positions
-        drawn = torch.randperm(len(positions), generator=generator(seed, f"cap of {part}", client))
-        return positions[drawn[: self.max_examples].sort().values]
+        return positions[subset(len(positions), self.max_examples, seed, f"cap of {part}", client)]
 
 
 def save_roles(path: str | Path, roles: Roles, names: Sequence[str]) -> Path:

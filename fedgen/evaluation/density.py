@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.evaluation.methods import require_method
 from fedgen.models.sampling import evaluating
 from fedgen.scores import Density
 
@@ -36,10 +37,5 @@ def density_of(model: Any) -> Density:
     Raises:
         TypeError: if it has none, naming it.
     """
-    if not callable(getattr(model, "log_prob", None)):
-        name = getattr(model, "__name__", type(model).__name__)
-        raise TypeError(
-            f"{name} has no method log_prob(points), which gives the log-density [N] at points [N, D]; add one, or"
-            " leave the score ll out"
-        )
+    require_method(model, "log_prob(points)", "the log-density [N] at points [N, D]", "ll")
     return ModuleDensity(model) if isinstance(model, nn.Module) else model

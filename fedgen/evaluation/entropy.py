@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedgen.clients import Client
-from fedgen.evaluation.heterogeneity import Heterogeneity, Measure, deal_again, everything_of
+from fedgen.evaluation.heterogeneity import Heterogeneity, Measure, deal_again
 from fedgen.scores.between_clients import label_table
 from fedgen.scores.client_entropy import DEFAULT, EntropyOptions, client_entropies, grey_floor
-from fedgen.seeds import generator
+from fedgen.seeds import subset
 
 LEAST = 5  # images of a label, for it to be asked for in turn
 
@@ -45,17 +45,18 @@ def with_entropy(
         ValueError: for points.
     """
     data = clients[0].data
-    owned = [everything_of(clients[place]) for place in found.clients]
+    owned = [clients[place].everything for place in found.clients]
     rows = torch.cat(owned)
     owners = torch.repeat_interleave(torch.arange(len(owned)), torch.tensor([len(own) for own in owned]))
     labels = data.labels[rows]
-    chosen = sorted(torch.randperm(len(owned), generator=generator(seed, "clients of entropy"))[:max_clients].tolist())
+    chosen = subset(len(owned), max_clients, seed, "clients of entropy").tolist()
     asked = choose_labels(label_table(labels, owners), chosen)
     control = "labels" if data.is_labelled else "iid"
     deals = [owners, *deal_again(owners, labels if data.is_labelled else None, controls, seed)[control]]
     groups = [rows[(deal == client) & (labels == asked[client])] for deal in deals for client in chosen]
     names = chosen * len(deals)  # a client's random deals have its draws
-    groups = [_some(group, max_images, seed, name) for group, name in zip(groups, names)]
+    drawn = [subset(len(group), max_images, seed, "images of entropy", name) for group, name in zip(groups, names)]
+    groups = [group[chosen] for group, chosen in zip(groups, drawn)]
     images = [data.inputs[group] for group in groups]
     floor = grey_floor(images)
     above = client_entropies(images, options, seed, device, names) - floor
@@ -80,11 +81,6 @@ def choose_labels(table: Tensor, chosen: Sequence[int]) -> dict[int, int]:
     turns = {client: turn % table.shape[1] for turn, client in enumerate(chosen)}
     enough = {client: int(table[client, label]) >= LEAST for client, label in turns.items()}
     return {client: label if enough[client] else int(table[client].argmax()) for client, label in turns.items()}
-
-
-def _some(positions: Tensor, most: int, seed: int, name: int) -> Tensor:
-    drawn = torch.randperm(len(positions), generator=generator(seed, "images of entropy", name))
-    return positions[drawn[:most].sort().values]
 
 
 def _spread_out(values: Tensor, places: Sequence[int], count: int, missing: float = torch.nan) -> Tensor:

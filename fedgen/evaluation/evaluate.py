@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,13 @@ class Evaluation:
 
     records: list[ScoreRecord]
     images: Tensor
+
+
+class Asked(TypedDict):
+    """What a model is asked for besides images; None where no score needs it."""
+
+    density: Density | None
+    losses: ExampleLosses | None
 
 
 class Evaluator:
@@ -116,15 +123,31 @@ class Evaluator:
         """All embeddings, those of presets last."""
         return [panel.embedding for panel in self.panels]
 
-    @property
-    def needs_density(self) -> bool:
-        """Whether a score needs the model's density besides its images."""
-        return bool(self.plan.asking("points"))
+    def asked_of(self, model: Any) -> "Asked":
+        """What a model is asked for besides images, for `try_out` and `evaluate`.
+
+        Args:
+            model: with `log_prob(points)` where a score needs its density, and `example_losses(images, labels, seed)`
+                where one needs its losses.
+
+        Raises:
+            TypeError: if it lacks one that is needed.
+        """
+        density = density_of(model) if self.plan.asking("points") else None
+        return {"density": density, "losses": losses_of(model) if self.plan.asking("model") else None}
 
     @property
-    def needs_losses(self) -> bool:
-        """Whether a score needs the model's own losses of the clients' images."""
-        return bool(self.plan.asking("model"))
+    def needs_images(self) -> bool:
+        """Whether a score needs generated images; those of a model's own losses and of its density do not."""
+        return any(choice.needs not in ("model", "points") for panel in self.panels for choice in panel.choices)
+
+    def sampler_of(self, model: nn.Module) -> Sample:
+        """A model's sampler; where no score needs images, a placeholder, and the model needs no `sample`.
+
+        Raises:
+            TypeError: if it has none and a score needs one.
+        """
+        return sampler_of(model) if self.needs_images else _never
 
     @property
     def columns(self) -> Columns:
@@ -148,12 +171,12 @@ class Evaluator:
         self._real.prepare()
 
     def try_out(self, sample: Sample, density: Density | None = None, losses: ExampleLosses | None = None) -> None:
-        """Draws and embeds two images, so that what would fail after a long training fails before it.
+        """Draws and embeds two images, if a score needs some: what would fail after a long training fails before it.
 
         Args:
             sample: the model's sampler.
-            density: the model's, where `needs_density`; asked for the log-density at two points.
-            losses: the model's, where `needs_losses`; asked for those of two images.
+            density: the model's, of `asked_of`; asked for the log-density at two points.
+            losses: the model's, of `asked_of`; asked for those of two images.
 
         Raises:
             ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
@@ -161,12 +184,14 @@ class Evaluator:
         """
         for score in self.plan.asking("labels"):
             check_takes_labels(sample, self._frequencies, score)
-        if self.needs_density:
+        if self.plan.asking("points"):
             points = self.splits[0].images[:2]
             Reference([points], "ll").score(points, errors=False, density=density)
         if losses is not None:
             first = self.splits[0]
             losses(first.images[:2], None if first.labels is None else first.labels[:2], self.seed)
+        if not self.needs_images:
+            return
         images, _ = self._draw(sample, 2, -1, stream="trial", chunk=2, description="trying out")
         shape = self.splits[0].shape
         if tuple(images.shape[1:]) != shape:
@@ -178,7 +203,12 @@ class Evaluator:
             self._real.embed(panel, images)
 
     def _draw(self, sample: Sample, count: int, round: int, **options: Any) -> tuple[Tensor, Tensor | None]:
-        """Images, and the labels that they were asked for if the data have labels and the model takes them."""
+        """Images, and the labels that they were asked for if the data have labels and the model takes them.
+
+        None where no score needs some.
+        """
+        if not self.needs_images:
+            return torch.empty(0, *self.splits[0].shape, dtype=self.splits[0].images.dtype), None
         if self._frequencies is not None and takes_labels(sample, self._frequencies):
             return draw_labelled(sample, count, self.seed, round, self._frequencies, **options)
         return draw_images(sample, count, self.seed, round, **options), None
@@ -204,8 +234,8 @@ class Evaluator:
             checkpoint: file name of the model's checkpoint.
             optimised_on: scores or embeddings that a training loss used.
             note: what else a reader must know.
-            density: the model's, where `needs_density`.
-            losses: the model's, where `needs_losses`.
+            density: the model's, of `asked_of`.
+            losses: the model's, of `asked_of`.
         """
         self.prepare()
         own = None if losses is None else lambda images, labels: losses(images, labels, self.seed)
@@ -220,7 +250,7 @@ class Evaluator:
                     scores = self._score(split, panel, features, density=density, labels=labels, losses=own)
                     found[split.name, panel.embedding.name] = scores
         assert made.first is not None  # there is at least one split with a score
-        return Evaluation(self._all_records(found, MODEL, self.num_images, sampling=sampling, **details), made.first)
+        return Evaluation(self._all_records(found, MODEL, len(made.first), sampling=sampling, **details), made.first)
 
     def floor(self) -> list[ScoreRecord]:
         """The scores of real images in place of generated ones, at most `num_images` of them, for each split with some.
@@ -300,6 +330,11 @@ class Evaluator:
         return {panel.embedding.name: panel for panel in self.panels}
 
 
+def _never(number: int, draws: torch.Generator) -> Tensor:
+    """The sampler where no score needs images."""
+    raise TypeError(f"{number} images are asked for, and no score needs some")
+
+
 class _Generated:
     """The generated images of one model, drawn once a stream and embedded once a stream and embedding.
 
@@ -324,7 +359,7 @@ class _Generated:
             self.first = self._images if self.first is None else self.first
         name = panel.embedding.name
         if name not in self._features:
-            self._features[name] = self._real.embed(panel, self._images)
+            self._features[name] = self._real.embed(panel, self._images) if len(self._images) else self._images
         return self._features[name], self._labels
 
 
@@ -332,20 +367,20 @@ def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **opti
     """The score records of one model against clients, in one call.
 
     Args:
-        model: a module with `sample(num_images, generator=None)`, or a sampler; for the score "ll" also with
-            `log_prob(points)`. Scores in the embeddings that its attribute `optimised_on` names are marked.
+        model: a module with `sample(num_images, generator=None)` where a score needs images, or a sampler; for the
+            score "ll" also with `log_prob(points)`, for "loss" with `example_losses(images, labels, seed)`. Scores in
+            the embeddings that its attribute `optimised_on` names are marked.
         clients: a data module, splits, or {split: [examples of each client]}.
         round: stored in the records, and part of the images' seed.
         options: as for `Evaluator`: embeddings, num_images, scores, weights, seed, ...
 
     Raises:
-        TypeError: for a model without `sample`, or without `log_prob` or `example_losses` where a score needs it.
+        TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it.
     """
     evaluator = Evaluator(clients, **options)
-    sample = sampler_of(model) if isinstance(model, nn.Module) else model
-    density = density_of(model) if evaluator.needs_density else None
-    losses = losses_of(model) if evaluator.needs_losses else None
-    evaluator.try_out(sample, density, losses)
+    sample = evaluator.sampler_of(model) if isinstance(model, nn.Module) else model
+    asked = evaluator.asked_of(model)
+    evaluator.try_out(sample, **asked)
     # scores in an embedding that its training optimised are marked, as where a run is scored
     used = getattr(model, "optimised_on", ())
-    return evaluator.evaluate(sample, round, optimised_on=used, density=density, losses=losses).records
+    return evaluator.evaluate(sample, round, optimised_on=used, **asked).records

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedgen.evaluation.methods import require_method
 from fedgen.images import from_uint8
 
 
@@ -27,12 +28,7 @@ def losses_of(model: Any) -> ExampleLosses:
     Raises:
         TypeError: if it has none, naming it.
     """
-    if not callable(getattr(model, "example_losses", None)):
-        name = getattr(model, "__name__", type(model).__name__)
-        raise TypeError(
-            f"{name} has no method example_losses(images, labels, seed), which gives losses [N] of images [N, C, H, W];"
-            " add one, or leave the score loss out"
-        )
+    require_method(model, "example_losses(images, labels, seed)", "losses [N] of images [N, C, H, W]", "loss")
 
     def losses(images: Tensor, labels: Tensor | None, seed: int) -> Tensor:
         inputs = from_uint8(images) if images.dtype == torch.uint8 else images

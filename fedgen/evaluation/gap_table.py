@@ -7,15 +7,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedgen.evaluation.aggregates import DISTRIBUTION, PERCENTILES
-from fedgen.evaluation.gaps import AGGREGATES, GAPS, interval
+from fedgen.evaluation.gaps import AGGREGATES, GAPS, gap_title, interval
 from fedgen.evaluation.marks import marked
-from fedgen.evaluation.records import MEMORISER, MODEL, PARTICIPANTS, ScoreRecord
+from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS, ScoreRecord
 from fedgen.evaluation.splits import PART_TRAIN, PART_VAL, UNPART
 from fedgen.evaluation.table import format_value
 
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)
 CONTROLS = {
-    "floor": "images of all clients that are not scored",
+    FLOOR: "images of all clients that are not scored",
     PARTICIPANTS: "such images of participating clients alone",
     MEMORISER: "the very images of part_train",
 }
@@ -47,7 +47,7 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
     for split in SPLITS:
         table.add_column(split, justify="right")
     for gap in GAPS:
-        table.add_column(gap.removeprefix("gap/").replace("_", " ") + " gap", justify="right")
+        table.add_column(gap_title(gap), justify="right")
     rows = dict.fromkeys((record.generator, record.round) for record in records)
     controls = [generator for generator, _ in rows if generator != MODEL]
     for generator, round in sorted(rows, key=lambda row: row[0] != MODEL):  # models in their order, then controls

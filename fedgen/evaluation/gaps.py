@@ -18,6 +18,11 @@ GAPS = {"gap/out_of_sample": (PART_TRAIN, PART_VAL), "gap/participation": (PART_
 AGGREGATES = ("avg", "all")  # that have a gap
 
 
+def gap_title(gap: str) -> str:
+    """A gap's name for readers: "gap/out_of_sample" is the "out of sample gap"."""
+    return gap.removeprefix("gap/").replace("_", " ") + " gap"
+
+
 def gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
     """One score of one generated set on two splits of clients that are paired in their order and equally weighted.
 

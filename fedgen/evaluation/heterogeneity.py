@@ -23,7 +23,7 @@ from fedgen.scores.between_clients import (
     variance_between,
     vendi_of_clients,
 )
-from fedgen.seeds import generator
+from fedgen.seeds import generator, subset
 
 TITLES = {
     "between": "variance between clients",
@@ -227,22 +227,15 @@ def choose_images(
             f"{len(clients)} clients, num_images={num_images}, max_clients={max_clients}: give at least one client, two"
             " images and one client to measure"
         )
-    drawn = torch.randperm(len(clients), generator=generator(seed, "measured clients"))[:max_clients]
-    chosen = sorted(drawn.tolist())
-    owned = [everything_of(clients[place]) for place in chosen]
+    chosen = subset(len(clients), max_clients, seed, "measured clients").tolist()
+    owned = [clients[place].everything for place in chosen]
     share = min(1.0, num_images / sum(map(len, owned)))
     return chosen, [_some(own, share, seed, place) for own, place in zip(owned, chosen)]
 
 
-def everything_of(client: Client) -> Tensor:
-    """Positions of all that a client has, in order."""
-    return torch.cat([client.train, client.held_out]).sort().values
-
-
 def _some(positions: Tensor, share: float, seed: int, client: int) -> Tensor:
     count = min(len(positions), max(2, round(share * len(positions))))
-    drawn = torch.randperm(len(positions), generator=generator(seed, "measured images", client))
-    return positions[drawn[:count].sort().values]
+    return positions[subset(len(positions), count, seed, "measured images", client)]
 
 
 def _plain(values: Sequence[float]) -> list[float | None]:

@@ -114,7 +114,7 @@ class PartitionSummary:
 
 def count_labels(clients: Sequence[Client]) -> Tensor:
     """Each client's examples of each label, int64 [K, L]; one column for data without labels."""
-    parts = [torch.cat([client.train, client.held_out]) for client in clients]
+    parts = [client.everything for client in clients]
     owners = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part) for part in parts]))
     data = clients[0].data
     return label_table(data.labels[torch.cat(parts)], owners, max(1, len(data.classes)))

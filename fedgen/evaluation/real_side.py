@@ -10,7 +10,7 @@ from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.splits import Split
-from fedgen.seeds import generator
+from fedgen.seeds import subset
 
 
 class RealSide:
@@ -50,8 +50,7 @@ class RealSide:
                     continue
                 references[key] = self._reference(split, panel, features)
                 for name, stand_in in self.plan.stand_ins(split).items():
-                    draws = generator(self.seed, name, split.stream)
-                    chosen = torch.randperm(len(stand_in.images), generator=draws)[: self.plan.num_images].sort().values
+                    chosen = subset(len(stand_in.images), self.plan.num_images, self.seed, name, split.stream)
                     labels = None if stand_in.labels is None else stand_in.labels[chosen]
                     stand_ins[*key, name] = features[id(stand_in.images)][chosen], labels
         self._references, self._stand_ins = references, stand_ins

@@ -8,9 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models, tensors_in_place
-from fedgen.evaluation.density import density_of
 from fedgen.evaluation.evaluate import Evaluator
-from fedgen.evaluation.example_losses import losses_of
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.sampling import Sample, Sampler, inside, mixture, sampler_of
 from fedgen.evaluation.sampling_settings import say_sampling
@@ -85,7 +83,7 @@ def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator
     """
     own = local_models(module, load_weights(module, path))
     if not own:
-        return sampler_of(module), ""
+        return evaluator.sampler_of(module), ""
     refuse_mixture(evaluator)
     return mixture_of_local(module, own, evaluator.client_weights()), LOCAL_NOTE
 
@@ -134,7 +132,7 @@ def evaluate_run(
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
         ValueError: before any long work, if the first is another model's, or its images are not of the clients' shape.
-        TypeError: for a model without `log_prob` or `example_losses` where a score needs it.
+        TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it.
     """
     run = run if isinstance(run, Run) else Run(run)
     found = run.checkpoints
@@ -143,9 +141,8 @@ def evaluate_run(
     if missing or not chosen:
         have = ", ".join(map(str, found)) or "none"
         raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
-    density = density_of(module) if evaluator.needs_density else None
-    losses = losses_of(module) if evaluator.needs_losses else None
-    evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0], density, losses)
+    asked = evaluator.asked_of(module)
+    evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0], **asked)
     before = read_records(run.scores_path)
     known = {record.round: record.optimised_on for record in before}
     append_records(run.scores_path, evaluator.floor())
@@ -153,7 +150,7 @@ def evaluate_run(
     for round in chosen:
         sample, note = checkpoint_sampler(module, found[round], evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *getattr(module, "optimised_on", ())]))
-        evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note, density, losses)
+        evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note, **asked)
         append_records(run.scores_path, evaluation.records)
         records += evaluation.records
     _warn_of_sampling(before, records)

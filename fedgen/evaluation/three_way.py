@@ -17,7 +17,7 @@ from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.evaluation.splits import LEAST, PART_TRAIN, PART_VAL, UNPART, Split, StandIn
-from fedgen.seeds import generator
+from fedgen.seeds import subset
 
 _Numbered = tuple[int, Client]
 
@@ -32,12 +32,21 @@ class _Pair:
     held_out: Tensor
     of_unseen: Tensor
 
-    def rest(self) -> tuple[Tensor, Tensor]:
-        """The positions that are not scored, of either client equally many."""
-        seen = _without(torch.cat([self.seen.train, self.seen.held_out]), torch.cat([self.train, self.held_out]))
-        unseen = _without(torch.cat([self.unseen.train, self.unseen.held_out]), self.of_unseen)
-        least = min(len(seen), len(unseen))
-        return seen[:least], unseen[:least]
+    @property
+    def rest_of_seen(self) -> Tensor:
+        """The participating client's positions that are not scored, rising."""
+        return _without(self.seen.everything, torch.cat([self.train, self.held_out]))
+
+    @property
+    def rest_of_unseen(self) -> Tensor:
+        """The other client's positions that are not scored, rising."""
+        return _without(self.unseen.everything, self.of_unseen)
+
+    def rests(self, seed: int, place: int) -> list[Tensor]:
+        """Of either client's positions that are not scored equally many, drawn at (seed, place of the pair)."""
+        parts = {"seen": self.rest_of_seen, "unseen": self.rest_of_unseen}
+        least = min(map(len, parts.values()))
+        return [part[subset(len(part), least, seed, f"rest of {name}", place)] for name, part in parts.items()]
 
 
 def three_way_splits(data: FederatedDataModule) -> list[Split]:
@@ -100,8 +109,8 @@ def _able(clients: Sequence[Client], numbers: Sequence[int], parts: Sequence[str
 
 def _drawn(clients: Sequence[_Numbered], count: int, seed: int) -> list[_Numbered]:
     """So many of the clients, those who hold out most first."""
-    chosen = torch.randperm(len(clients), generator=generator(seed, "scored clients"))[:count].sort().values.tolist()
-    return sorted((clients[place] for place in chosen), key=lambda one: -len(one[1].held_out))
+    chosen = subset(len(clients), count, seed, "scored clients")
+    return sorted((clients[place] for place in chosen.tolist()), key=lambda one: -len(one[1].held_out))
 
 
 def _cut(seen: _Numbered, unseen: _Numbered, seed: int) -> _Pair:
@@ -109,8 +118,7 @@ def _cut(seen: _Numbered, unseen: _Numbered, seed: int) -> _Pair:
 
     def some(one: _Numbered, part: str) -> Tensor:
         positions: Tensor = getattr(one[1], part)
-        drawn = torch.randperm(len(positions), generator=generator(seed, f"scored {part}", one[0]))
-        return positions[drawn[:least].sort().values]
+        return positions[subset(len(positions), least, seed, f"scored {part}", one[0])]
 
     return _Pair(seen[1], unseen[1], some(seen, "train"), some(seen, "held_out"), some(unseen, "held_out"))
 
@@ -120,13 +128,12 @@ def _controls(data: FederatedDataModule, pairs: Sequence[_Pair]) -> dict[str, St
     scored = {id(client) for pair in pairs for client in (pair.seen, pair.unseen)}
 
     def of_others(clients: Sequence[Client]) -> list[Tensor]:
-        return [part for one in clients if id(one) not in scored for part in (one.train, one.held_out)]
+        return [one.everything for one in clients if id(one) not in scored]
 
-    rests = [pair.rest() for pair in pairs]
-    all_seen = [_without(torch.cat([p.seen.train, p.seen.held_out]), torch.cat([p.train, p.held_out])) for p in pairs]
     positions = {
-        FLOOR: [part for rest in rests for part in rest] + of_others(data.everyone),
-        PARTICIPANTS: all_seen + of_others(data.clients),
+        FLOOR: [part for place, pair in enumerate(pairs) for part in pair.rests(data.seed, place)]
+        + of_others(data.everyone),
+        PARTICIPANTS: [pair.rest_of_seen for pair in pairs] + of_others(data.clients),
         MEMORISER: [pair.train for pair in pairs],
     }
     found = {name: torch.cat(parts) for name, parts in positions.items()}

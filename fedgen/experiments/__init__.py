@@ -106,6 +106,10 @@ EXPERIMENTS = {
         "fedgen.experiments.client_percentiles:client_percentiles",
         "the same runs: percentiles over seen and unseen clients",
     ),
+    "classifier-control": (
+        "fedgen.experiments.classifier_control:classifier_control",
+        "a classifier under the same partitions, beside the signs and orderings of the published tables",
+    ),
     "number-of-clients": (
         "fedgen.experiments.number_of_clients:number_of_clients",
         "more clients that train: what clients that never do gain",

@@ -15,10 +15,9 @@ from rich.table import Table
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.aggregates import PERCENTILES
 from fedgen.evaluation.gap_table import SPLITS
-from fedgen.experiments.gap_runs import GapChoice
 from fedgen.experiments.gap_study import run_arms
 from fedgen.experiments.paired import compare_pairs, verdict
-from fedgen.experiments.participation_gap import CONTROL, arms_of
+from fedgen.experiments.participation_gap import PartitionChoice
 from fedgen.experiments.percentile_figure import draw_percentiles
 from fedgen.experiments.study import Study
 
@@ -26,30 +25,19 @@ SCORES = ("loss", "kid")
 TAIL = "pct95"  # of scores by which less is better, where the badly served are
 
 
-def client_percentiles(
-    output: Path | None = None,
-    clients: int = 50,
-    alpha: float = 1.0,
-    partition_embedding: str = "pixels",
-    **options: Any,
-) -> None:
+def client_percentiles(output: Path | None = None, **options: Any) -> None:
     """Percentiles over clients of scores on seen and unseen clients, by partition.
 
     Args:
         output: folder of results.json and the figure.
-        clients: of the partitions that are not natural.
-        alpha: of Dirichlet over labels.
-        partition_embedding: in which the semantic partition finds images alike.
-        options: the fields of `GapChoice`.
+        options: the fields of `PartitionChoice`.
     """
-    choice = GapChoice(**options)
-    own = {"clients": clients, "alpha": alpha, "partition_embedding": partition_embedding}
-    study = Study("client-percentiles", output, choice.settings() | own)
-    arms = [arm for arm in arms_of(clients, alpha, partition_embedding) if arm.control != CONTROL]
+    choice = PartitionChoice(**options)
+    study, arms = Study("client-percentiles", output, choice.settings()), choice.arms
     run_arms(study, choice, arms)
     seeds = choice.seeds_of
     spread = study.step(
-        "spread", lambda: {arm.name: {str(s): spread_of(choice.records(arm, s)) for s in seeds} for arm in arms}
+        "spread", lambda: {arm.name: {str(s): spread_of(choice.records(arm, s), SCORES) for s in seeds} for arm in arms}
     )
     tables: list[Table | str] = [percentile_table(spread, score) for score in SCORES]
     lines = []
@@ -62,10 +50,10 @@ def client_percentiles(
     study.report([*tables, *lines], figure)
 
 
-def spread_of(records: Sequence[ScoreRecord]) -> dict[str, dict[str, dict[str, list[float]]]]:
+def spread_of(records: Sequence[ScoreRecord], scores: Sequence[str]) -> dict[str, dict[str, dict[str, list[float]]]]:
     """A run's percentiles over rounds, by score and split."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for score in SCORES:
+    for score in scores:
         for split in SPLITS:
             own = [r for r in records if r.is_model and (r.score, r.split) == (score, split)]
             own.sort(key=lambda record: record.round or 0)

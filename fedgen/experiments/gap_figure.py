@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedgen.evaluation.gaps import gap_title
 from fedgen.experiments.gap_numbers import Curve, gap_lines
 from fedgen.figures.generalisation import COLOURS, GAP_COLOURS
 from fedgen.files import atomic_write
@@ -67,8 +68,7 @@ def _draw_gaps(axes: Any, arms: Mapping[str, Sequence[Curve]], column: str) -> N
         places = [place + shift for place in range(len(lines))]
         means = [mean for mean, _, _ in lines]
         bars = [[mean - low for mean, low, _ in lines], [high - mean for mean, _, high in lines]]
-        name = gap.removeprefix("gap/").replace("_", " ")
-        axes.errorbar(means, places, xerr=bars, fmt="o", color=colour, markersize=4, label=name)
+        axes.errorbar(means, places, xerr=bars, fmt="o", color=colour, markersize=4, label=gap_title(gap))
     axes.set_yticks(range(len(arms)), list(arms), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel(f"last gap, {column}", fontsize=8)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import Run, ScoreRecord
@@ -13,7 +13,6 @@ from fedgen.experiments.recipe_file import component, read_recipe, rounds_of, st
 from fedgen.experiments.runs import Control, Training, arguments
 
 EMBEDDING = "efficientnet-lite0-32"
-SCORES = ("loss", "kid", "fid")
 CALLBACK = "fedgen.callbacks.FederatedEvaluation"
 
 
@@ -55,6 +54,8 @@ class GapChoice:
         ValueError: for numbers out of range.
         FileNotFoundError: if the recipe is not there.
     """
+
+    scores: ClassVar[tuple[str, ...]] = ("loss", "kid", "fid")
 
     recipe: Path = Path("recipes/ddpm_style_shift.yaml")
     rounds: int | None = None
@@ -124,7 +125,7 @@ class GapChoice:
             "every_n_rounds": max(1, rounds // self.checks),
             "num_images": self.images,
             "embeddings": [{"name": self.embedding, **({"weights": str(self.weights)} if self.weights else {})}],
-            "scores": list(SCORES),
+            "scores": list(self.scores),
             "controls": True,
             "grid": 0 if self.quick else 64,
         }

@@ -7,8 +7,10 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.gaps import gap_title
+from fedgen.experiments.comparison import expectation
 from fedgen.experiments.gap_figure import draw_arms
-from fedgen.experiments.gap_numbers import Curve, arms_table, controls_of, curves_of, last
+from fedgen.experiments.gap_numbers import Curve, arms_table, controls_of, curves_of, gap_lines, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
 from fedgen.experiments.paired import change_of, compare_pairs
 from fedgen.experiments.runs import train_all
@@ -62,6 +64,23 @@ def report_arms(study: Study, found: Found, title: str, lines: Sequence[str], co
     study.report([*tables, *lines], figure)
 
 
+def gap_outcome(arm: str, seeds: Mapping[str, Mapping[str, Curve]], gap: str, column: str, hidden: bool) -> str:
+    """An arm's last gap with its interval, and whether it is above 0 as expected; or not told from 0, where hidden.
+
+    Args:
+        arm: its name.
+        seeds: its curves, by seed and column.
+        gap: which.
+        column: "score aggregate".
+        hidden: whether the partition is expected to hide the gap.
+    """
+    mean, low, high = gap_lines([by_column[column] for by_column in seeds.values()], gap)
+    text = f"{arm}: the {gap_title(gap)} in {column} is {mean:+.3g} ({low:+.3g} to {high:+.3g})"
+    if hidden:
+        return expectation(f"{text}, with room for 0", low <= 0 <= high)
+    return f"cannot be told from 0: {text}" if low <= 0 <= high else expectation(f"{text}, above 0", low > 0)
+
+
 def gap_verdicts(found: Found, control: str, gaps: Sequence[str], column: str) -> list[str]:
     """Of every arm: whether a gap differs from the control's, over paired seeds.
 
@@ -77,7 +96,7 @@ def gap_verdicts(found: Found, control: str, gaps: Sequence[str], column: str) -
         for arm in found:
             if arm != control:
                 row = compare_pairs(of[control], of[arm])
-                text = f"{arm}: {gap.removeprefix('gap/').replace('_', ' ')} gap in {column} beside {control}"
+                text = f"{arm}: {gap_title(gap)} in {column} beside {control}"
                 low, high = row.get("interval", (-math.inf, math.inf))
                 said = "differs" if low > 0 or high < 0 else "cannot be told apart"
                 lines.append(f"{text} {said}: {change_of(row)}")

@@ -8,6 +8,7 @@ that the set-up could find is computed first, from real images in a generator's 
 the participants alone would have, which bounds what can be there.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from rich.table import Table
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
-from fedgen.experiments.comparison import expectation
-from fedgen.experiments.gap_numbers import PARTICIPATION, controls_of, gap_lines, smallest_gap
+from fedgen.experiments.gap_numbers import PARTICIPATION, controls_of, smallest_gap
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN, Found, report_arms, run_arms
+from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
 from fedgen.experiments.recipe_file import component
 from fedgen.experiments.runs import Control
 from fedgen.experiments.study import Study
@@ -29,44 +29,52 @@ PARTITIONS = "fedgen.clients.partitions"
 CONTROL: Control = "centralised"
 
 
-def arms_of(clients: int, alpha: float, partition_embedding: str) -> list[Arm]:
-    """Every partition, trained by the recipe and on pooled data."""
-    dealt = {
-        NATURAL: {},
-        SEMANTIC: component(f"{PARTITIONS}.Semantic", num_clients=clients, embedding=partition_embedding),
-        LABELS: component(f"{PARTITIONS}.Dirichlet", num_clients=clients, alpha=alpha),
-        RANDOM: component(f"{PARTITIONS}.IID", num_clients=clients),
-    }
-    settings = {name: {"data.init_args.partition": one} if one else {} for name, one in dealt.items()}
-    arms = [Arm(name, own) for name, own in settings.items()]
-    return arms + [Arm(f"{name}, {CONTROL}", own, CONTROL) for name, own in settings.items()]
+@dataclass(frozen=True)
+class PartitionChoice(GapChoice):
+    """The same images dealt in four ways; the other fields are those of `GapChoice`.
+
+    Args:
+        clients: of the partitions that are not natural; as many as the recipe's data has writers.
+        alpha: of Dirichlet over labels, in all: the released code's 10; 1 gives most of a client's images one or two
+            labels, and 8 participants some labels hardly at all.
+        partition_embedding: in which the semantic partition finds images alike; scores are in another one.
+
+    Raises:
+        ValueError: if partition and scores are to be in one embedding, or for numbers out of range.
+        FileNotFoundError: if the recipe is not there.
+    """
+
+    clients: int = 50
+    alpha: float = 10.0
+    partition_embedding: str = "pixels"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.partition_embedding == self.embedding:
+            raise ValueError(f"embedding={self.embedding}: scores would see the features that made the clients")
+
+    @property
+    def arms(self) -> list[Arm]:
+        """The partitions, trained by the recipe."""
+        dealt = {
+            NATURAL: {},
+            SEMANTIC: component(f"{PARTITIONS}.Semantic", num_clients=self.clients, embedding=self.partition_embedding),
+            LABELS: component(f"{PARTITIONS}.Dirichlet", num_clients=self.clients, alpha=self.alpha),
+            RANDOM: component(f"{PARTITIONS}.IID", num_clients=self.clients),
+        }
+        return [Arm(name, {"data.init_args.partition": one} if one else {}) for name, one in dealt.items()]
 
 
-def participation_gap(
-    output: Path | None = None,
-    clients: int = 50,
-    alpha: float = 1.0,
-    partition_embedding: str = "pixels",
-    **options: Any,
-) -> None:
+def participation_gap(output: Path | None = None, **options: Any) -> None:
     """Gaps on unseen images and on unseen clients, under four partitions of the same images, federated and centralised.
 
     Args:
         output: folder of results.json and the figure.
-        clients: of the partitions that are not natural; as many as the recipe's data has writers.
-        alpha: of Dirichlet over labels, in all; 1.0 gives most of a client's images one or two labels.
-        partition_embedding: in which the semantic partition finds images alike; scores are in another one.
-        options: the fields of `GapChoice`.
-
-    Raises:
-        ValueError: if partition and scores are to be in one embedding.
+        options: the fields of `PartitionChoice`.
     """
-    choice = GapChoice(**options)
-    if partition_embedding == choice.embedding:
-        raise ValueError(f"embedding={choice.embedding}: scores would see the features that made the clients")
-    own = {"clients": clients, "alpha": alpha, "partition_embedding": partition_embedding}
-    study = Study("participation-gap", output, choice.settings() | own)
-    arms = arms_of(clients, alpha, partition_embedding)
+    choice = PartitionChoice(**options)
+    study = Study("participation-gap", output, choice.settings())
+    arms = choice.arms + [Arm(f"{arm.name}, {CONTROL}", arm.settings, CONTROL) for arm in choice.arms]
     first = study.step("detectable", lambda: detectable(choice, arms))
     study.console.print(detectable_table(first, choice))
     found = run_arms(study, choice, arms)
@@ -108,16 +116,7 @@ def detectable_table(found: dict[str, Any], choice: GapChoice) -> Table:
 
 def outcomes(found: Found) -> list[str]:
     """What the paper says of classifiers, and whether it is so here."""
-
-    def of(arm: str) -> tuple[float, float, float]:
-        return gap_lines([by_column[MAIN] for by_column in found[arm].values()], PARTICIPATION)
-
-    lines = []
-    for arm in found:
-        mean, low, high = of(arm)
-        name = f"{arm}: the participation gap in {MAIN} is {mean:+.3g} ({low:+.3g} to {high:+.3g})"
-        if arm.split(",")[0] in (NATURAL, SEMANTIC):
-            lines.append(expectation(f"{name}, above 0", low > 0))
-        else:
-            lines.append(expectation(f"{name}, with room for 0", low <= 0 <= high))
-    return lines
+    return [
+        gap_outcome(arm, seeds, PARTICIPATION, MAIN, hidden=arm.split(",")[0] in (LABELS, RANDOM))
+        for arm, seeds in found.items()
+    ]

@@ -21,7 +21,7 @@ from fedgen.data import (
     MNIST5k,
 )
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
-from fedgen.seeds import generator
+from fedgen.seeds import generator, subset
 
 CACHE = Path("checkpoints/features")  # shared by all experiments
 
@@ -141,8 +141,7 @@ def chosen(positions: Tensor, count: int | None, seed: int, *path: str | int) ->
         return positions
     if count > len(positions):
         raise ValueError(f"{count} images are asked for and there are {len(positions)}")
-    order = torch.randperm(len(positions), generator=generator(seed, "chosen", *path))
-    return positions[order[:count]].sort().values
+    return positions[subset(len(positions), count, seed, "chosen", *path)].sort().values
 
 
 def pick_classes(names: Sequence[str] | None, known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:

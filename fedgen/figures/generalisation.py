@@ -8,7 +8,7 @@ from typing import Any
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of
 from fedgen.evaluation.gap_table import SPLITS, has_gaps
-from fedgen.evaluation.gaps import AGGREGATES, GAPS, interval
+from fedgen.evaluation.gaps import AGGREGATES, GAPS, gap_title, interval
 from fedgen.figures.curves import remarks
 from fedgen.files import atomic_write
 
@@ -69,8 +69,7 @@ def _draw_gaps(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> Non
     for gap, colour in GAP_COLOURS.items():
         line = _line(records, gap)
         rounds, values = [record.round for record in line], [record.value for record in line]
-        name = gap.removeprefix("gap/").replace("_", " ")
-        axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=name)
+        axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=gap_title(gap))
         ends = [interval(record) or (record.value, record.value) for record in line]
         low, high = ([end[side] for end in ends] for side in (0, 1))
         axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fedgen.clients import Client
-from fedgen.evaluation.heterogeneity import CONTROLS, TITLES, Heterogeneity, Measure, everything_of
+from fedgen.evaluation.heterogeneity import CONTROLS, TITLES, Heterogeneity, Measure
 from fedgen.evaluation.partition_summary import PartitionSummary
 from fedgen.figures.pictures import show_rows
 from fedgen.files import atomic_write
-from fedgen.seeds import generator
+from fedgen.seeds import generator, subset
 
 ROWS, COLUMNS = 14, 10  # clients whose images are shown, and images of each
 BINS = 40  # of a histogram, at most
@@ -152,7 +152,7 @@ def _draw_examples(axes: Any, clients: Sequence[Client], seed: int) -> None:
         return
     colours = _colours(len(shown))
     for place, colour in zip(shown, colours):
-        own = everything_of(clients[place])
+        own = clients[place].everything
         points = clients[place].data.inputs[own[: POINTS // len(shown) + 1]]
         up = points[:, 1] if points.shape[1] > 1 else torch.zeros(len(points))
         axes.scatter(points[:, 0], up, s=5, alpha=0.5, color=colour, label=_drawable(clients[place].name))
@@ -163,9 +163,8 @@ def _draw_examples(axes: Any, clients: Sequence[Client], seed: int) -> None:
 
 def _images_of(client: Client, seed: int, place: int) -> Tensor:
     """COLUMNS images uint8 [COLUMNS, C, H, W] of a client at random, sorted by label; white where it has fewer."""
-    own = everything_of(client)
-    drawn = torch.randperm(len(own), generator=generator(seed, "shown images", place))[:COLUMNS]
-    chosen = own[drawn]
+    own = client.everything
+    chosen = own[subset(len(own), COLUMNS, seed, "shown images", place)]
     chosen = chosen[client.data.labels[chosen].argsort(stable=True)]
     images = client.data.inputs[chosen]
     blank = torch.full((COLUMNS - len(images), *images.shape[1:]), 255, dtype=torch.uint8)

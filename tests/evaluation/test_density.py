@@ -59,7 +59,8 @@ def test_a_model_without_a_density_is_named_before_any_work():
     with pytest.raises(TypeError, match="lambda"):
         evaluate(lambda number, draws: torch.zeros(number, 2), CLIENTS, **OPTIONS)
     judge = Evaluator(CLIENTS, **OPTIONS)
-    assert judge.needs_density
+    assert judge.asked_of(Normal())["density"] is not None
+    assert judge.asked_of(Normal())["losses"] is None
     with pytest.raises(ValueError, match="ll needs a generator's density"):
         judge.try_out(lambda number, draws: torch.zeros(number, 2))
 

@@ -78,6 +78,9 @@ def test_both_of_a_pair_give_the_floor_as_many_images():
     by_name = {c.name: {*c.train.tolist(), *c.held_out.tolist()} for c in data.everyone}
     shares = [len(floor & by_name[name]) for name in (*train.client_names, *unpart.client_names)]
     assert shares[:2] == shares[2:] == [50, 50]  # of 100 each, 25 + 25 of the first are scored
+    for name in unpart.client_names:  # of 75 that are left: not the first 50 of data that may be sorted
+        rest = sorted(by_name[name] - set(positions(data, unpart.images)))
+        assert sorted(floor & by_name[name]) != rest[:50]
 
 
 def test_the_number_of_scored_clients_can_be_asked_for_and_may_be_too_large():
@@ -228,6 +231,20 @@ def test_a_model_without_losses_is_refused_before_anything_is_sampled():
 
     with pytest.raises(TypeError, match=r"Silent has no method example_losses\(images, labels, seed\)"):
         evaluate(Silent(), federation(), embeddings=["identity"], scores=["fid", "loss"])
+
+
+def test_where_losses_alone_are_scored_a_model_needs_no_sampler():
+    class Judge(Loss):
+        sample = None
+
+    data = federation()
+    both = evaluate(Loss(), data, embeddings=["identity"], num_images=50, seed=7, scores=["loss", "fid"])
+    alone = evaluate(Judge(), data, embeddings=["identity"], num_images=50, seed=7, scores=["loss"])
+    want = {name: group[0].value for name, group in by_column(both).items() if "loss" in name}
+    assert {name: group[0].value for name, group in by_column(alone).items()} == want
+    assert {record.num_generated for record in alone} == {0}
+    with pytest.raises(TypeError, match="Judge has no method sample"):
+        evaluate(Judge(), data, embeddings=["identity"], num_images=50, scores=["loss", "fid"])
 
 
 def test_losses_of_another_number_are_refused():
