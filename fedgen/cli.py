@@ -205,6 +205,13 @@ def apply_control(config: Any) -> None:
         return
     if not str(config.data.class_path).endswith("FederatedDataModule"):
         raise ValueError("--centralised needs a FederatedDataModule, which pools the clients' data")
+    dropped = [name for name in ("client_schedule", "server_schedule") if getattr(strategy.init_args, name, None)]
+    if dropped:
+        warnings.warn(
+            f"--centralised trains without the strategy's {' and '.join(dropped)}, at the module's own learning rates;"
+            " give the module a schedule over epochs to compare like with like",
+            stacklevel=2,
+        )
     # as many iterations an epoch as each client takes in a round
     config.data.init_args.iterations = strategy.init_args.communication_interval
     config.trainer.strategy = "auto"

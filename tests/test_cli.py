@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 import yaml
 
 from fedgen.__main__ import main
+from fedgen.cli import apply_control
 from fedgen.evaluation import Run, read_records
 
 ROOT = Path(__file__).parent.parent
@@ -162,6 +164,19 @@ def test_a_control_is_one_flag_and_has_its_own_folder(recipe, control):
 def test_both_controls_at_once_are_refused(recipe, capsys):
     assert fit(recipe, "--local_only", "--centralised") == 2
     assert "give one of them" in capsys.readouterr().err
+
+
+def test_a_schedule_over_rounds_that_pooled_training_does_not_have_is_said():
+    init = Namespace(communication_interval=5, client_schedule=object(), server_schedule=None)
+    config = Namespace(
+        local_only=False,
+        centralised=True,
+        trainer=Namespace(strategy=Namespace(class_path="a.FedAvgStrategy", init_args=init), default_root_dir="run"),
+        data=Namespace(class_path="a.FederatedDataModule", init_args=Namespace(iterations=None)),
+    )
+    with pytest.warns(UserWarning, match="without the strategy's client_schedule, at the module's own"):
+        apply_control(config)
+    assert (config.trainer.strategy, config.data.init_args.iterations) == ("auto", 5)
 
 
 def test_a_key_that_does_not_exist_is_refused_by_name(recipe, capsys):

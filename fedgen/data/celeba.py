@@ -16,6 +16,7 @@ from fedgen.progress import track
 WIDTH, HEIGHT = 178, 218
 PARTITION = {"train": "0", "test": "2"}
 IMAGES, PARTITIONS, ATTRIBUTES = "img_align_celeba", "list_eval_partition.txt", "list_attr_celeba.txt"
+IDENTITIES = "identity_CelebA.txt"
 REMEDY = (
     "it is free for research: from https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html get Img/img_align_celeba.zip, "
     "Eval/list_eval_partition.txt and Anno/list_attr_celeba.txt, and unpack them into {folder}"
@@ -38,10 +39,17 @@ class CelebA(DataSet):
         crop: side of the square cut out, at most 178. If it is not 178, the name says so: "celeba-64-crop140".
         attribute: one of the 40 attributes, e.g. "Smiling": then the labels are "not Smiling" and "Smiling", and the
             name ends in it. None is no labels.
+        identities: whether the people are the images' owners, for clients who are people (`Natural`; LEAF keeps those
+            of five images or more). Needs Anno/identity_CelebA.txt, which the publisher gives out on request.
     """
 
     def __init__(
-        self, root: str | Path = "data", size: int = 64, crop: int = WIDTH, attribute: str | None = None
+        self,
+        root: str | Path = "data",
+        size: int = 64,
+        crop: int = WIDTH,
+        attribute: str | None = None,
+        identities: bool = False,
     ) -> None:
         check_form(3, size)
         if not 1 <= crop <= WIDTH:
@@ -50,6 +58,7 @@ class CelebA(DataSet):
         self.size = size
         self.crop = crop
         self.attribute = attribute
+        self.identities = identities
         parts = ["celeba", str(size), *([f"crop{crop}"] if crop != WIDTH else []), *([attribute] if attribute else [])]
         self.name = "-".join(parts)
 
@@ -66,7 +75,19 @@ class CelebA(DataSet):
         if self.attribute is not None:
             classes = (f"not {self.attribute}", self.attribute)
             labels = torch.tensor(read_attribute(self._find(ATTRIBUTES), self.attribute, names), dtype=torch.int64)
-        return Examples(self._read_faces(names, split), labels, f"{self.name}/{split}", classes)
+        owners, people = self._read_owners(names) if self.identities else (None, ())
+        return Examples(self._read_faces(names, split), labels, f"{self.name}/{split}", classes, owners, people)
+
+    def _read_owners(self, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
+        """Each image's place among the people of the split, and the people in order of their numbers."""
+        try:
+            path = self._find(IDENTITIES)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{error}; or leave identities out") from None
+        numbers = read_identities(path, names)
+        people = sorted(set(numbers))
+        places = {number: place for place, number in enumerate(people)}
+        return torch.tensor([places[number] for number in numbers]), tuple(f"person {number}" for number in people)
 
     def _find(self, name: str) -> Path:
         """The place of the images' folder or of a list."""
@@ -152,6 +173,24 @@ def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int
         if len(fields) != 1 + len(known) or fields[column] not in ("1", "-1"):
             raise ValueError(f"{path}, line {number}: not an image and {len(known)} times 1 or -1; get it again")
         values[fields[0]] = int(fields[column] == "1")
+    if absent := [name for name in names if name not in values]:
+        raise ValueError(f"{path} has no line for {len(absent)} images, e.g. {absent[0]}; get it again")
+    return [values[name] for name in names]
+
+
+def read_identities(path: Path, names: Sequence[str]) -> list[int]:
+    """The number of the person on each image, by identity_CelebA.txt: an image and a number a line.
+
+    Raises:
+        ValueError: if a line is damaged, or an image has none.
+    """
+    values = {}
+    for number, line in enumerate(_lines(path), 1):
+        match line.split():
+            case [name, person] if person.isdecimal():
+                values[name] = int(person)
+            case _:
+                raise ValueError(f"{path}, line {number}: {line[:80]!r} is not an image and a number; get it again")
     if absent := [name for name in names if name not in values]:
         raise ValueError(f"{path} has no line for {len(absent)} images, e.g. {absent[0]}; get it again")
     return [values[name] for name in names]

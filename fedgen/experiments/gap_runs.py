@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import Run, ScoreRecord
 from fedgen.evaluation.recipe_data import load_federation
-from fedgen.experiments.recipe_file import component, read_recipe, rounds_of, start_of
+from fedgen.experiments.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
 from fedgen.experiments.runs import Control, Training, arguments
 
 EMBEDDING = "efficientnet-lite0-32"
@@ -135,16 +135,11 @@ class GapChoice:
             "trainer.logger": False,
             **arm.settings,
         }
-        parts = [
-            self.recipe.stem,
-            start_of(self.recipe),
-            arm.name,
-            f"rounds{rounds}",
-            f"checks{self.checks}",
-            f"seed{seed}",
-        ]
-        parts += [self.embedding, *(["quick"] if self.quick else [])]
-        name = "-".join(parts).replace(" ", "_").replace("/", "_")
+        # by its settings and not by the arm's name: experiments share runs
+        own = fingerprint(arm.settings)[:8] if arm.settings else "plain"
+        parts = [self.recipe.stem, start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.checks}"]
+        parts += [f"images{self.images}", self.embedding, f"seed{seed}"]
+        name = "-".join(parts).replace("/", "_")
         return Training(self.recipe, self.runs / name, seed, arguments(given), arm.control)
 
     def records(self, arm: Arm, seed: int) -> list[ScoreRecord]:

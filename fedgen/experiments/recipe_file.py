@@ -64,8 +64,13 @@ def fingerprints(recipes: Iterable[Path]) -> dict[str, str]:
         FileNotFoundError: if one is not there.
         ValueError: if one is no YAML.
     """
-    texts = {path.name: json.dumps(read_recipe(path), sort_keys=True, default=str) for path in recipes}
-    return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    return {path.name: fingerprint(read_recipe(path)) for path in recipes}
+
+
+def fingerprint(settings: Any) -> str:
+    """A hash of settings, whatever their keys' order."""
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def start_of(recipe: Path) -> str:

@@ -4,6 +4,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
+from fedgen.clients.partitions import Natural
 from fedgen.data import CelebA
 from fedgen.data.celeba import read_face
 
@@ -51,6 +52,29 @@ def test_an_attribute_makes_two_classes(tmp_path):
     assert train.classes == ("not Smiling", "Smiling")
     assert train.name == "celeba-8-Smiling/train"
     assert data.load("test").labels.tolist() == [0]
+
+
+def test_people_are_owners_where_they_are_asked_for(tmp_path):
+    root = write_celeba(tmp_path, attributes="Anno")
+    with pytest.raises(FileNotFoundError, match=r"identity_CelebA.txt .*leave identities out"):
+        CelebA(root, size=8, identities=True).load()
+    (root / "Anno" / "identity_CelebA.txt").write_text("000001.jpg 2880\n000002.jpg 7\n000003.jpg 7\n000004.jpg 12\n")
+    train = CelebA(root, size=8, identities=True).load()
+    assert train.owner_names == ("person 12", "person 2880")
+    assert train.owners.tolist() == [1, 0]
+    assert Natural().names(train) == ["person 12", "person 2880"]
+    assert CelebA(root, size=8).load().owners is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("000001.jpg 1\n", "no line for 1 images, e.g. 000004.jpg"), ("000001.jpg x\n", "line 1: '000001.jpg x'")],
+)
+def test_damaged_lists_of_people_are_refused(tmp_path, text, said):
+    root = write_celeba(tmp_path)
+    (root / "identity_CelebA.txt").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        CelebA(root, size=8, identities=True).load()
 
 
 @pytest.mark.parametrize("crop", [178, 148, 140, 108, 63])

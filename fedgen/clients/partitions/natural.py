@@ -62,7 +62,7 @@ def require_owners(examples: Examples) -> np.ndarray:
     if examples.owners is None:
         raise ValueError(
             f"Natural needs to know who made each example, but {examples.name} does not say; use data with owners "
-            "(FEMNIST, PhotoPatches, StyleShift, ImageManifest, ImageFolder with owner_folders, HuggingFace with "
-            "owner_column, FlowerDataset), or another partition"
+            "(FEMNIST, CelebA with identities, PhotoPatches, StyleShift, ImageManifest, ImageFolder with owner_folders,"
+            " HuggingFace with owner_column, FlowerDataset), or another partition"
         )
     return examples.owners.numpy()
