@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from jsonargparse import ArgumentParser, auto_cli
 from rich.console import Console
 from rich.markup import escape
@@ -27,6 +28,7 @@ from fedgen.evaluation import (
 from fedgen.evaluation import select as select_checkpoints
 from fedgen.evaluation.device import require_device
 from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.fine_tuned import FineTuning
 from fedgen.evaluation.gap_table import gap_tables
 from fedgen.evaluation.marks import explained, strongest
 from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED
@@ -52,6 +54,7 @@ def evaluate_checkpoints(
     device: str = "cpu",
     sampling: dict[str, Any] | None = None,
     controls: bool = False,
+    fine_tune: int | None = None,
 ) -> None:
     """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
 
@@ -72,6 +75,8 @@ def evaluate_checkpoints(
             those of its usual ones.
         controls: also score real images in a generator's place: those of participating clients alone, and those that
             were trained on; for a run with clients that never train.
+        fine_tune: also score what each scored client makes of the model in so many iterations on its own training
+            images, with other clients' in the table of gaps; likewise.
     """
     named, presets = names_in(embeddings), names_in(preset)
     _check_networks(named, presets, scores, weights)
@@ -92,7 +97,8 @@ def evaluate_checkpoints(
         presets=[{"name": name, "weights": weights} for name in presets],
         controls=controls,
     )
-    evaluate_run(run, model, evaluator, rounds)
+    tuning = None if fine_tune is None else FineTuning(data, fine_tune, torch.device(device).type)
+    evaluate_run(run, model, evaluator, rounds, tuning)
     console, records = Console(), Run(run).records
     for embedding in evaluator.embeddings:
         split = next(record.split for record in records if record.embedding == embedding.name)

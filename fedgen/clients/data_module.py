@@ -1,5 +1,6 @@
 """The clients' data for Lightning: turns in cohort order under FedAvg, pooled batches under any other strategy."""
 
+import copy
 import warnings
 from collections.abc import Iterator
 from functools import cached_property, partial
@@ -123,6 +124,19 @@ class FederatedDataModule(LightningDataModule):
     def roles(self, roles: Roles) -> None:
         self._roles = roles
         self.__dict__.pop("clients", None)
+
+    def with_roles(self, roles: Roles) -> "FederatedDataModule":
+        """The same clients and images with other roles, for another trainer.
+
+        Args:
+            roles: of all clients.
+        """
+        other = copy.copy(self)
+        other.trainer = None
+        _ = self.everyone  # dealt once
+        other.__dict__["everyone"] = self.everyone
+        other.roles = roles
+        return other
 
     @cached_property
     def clients(self) -> list[Client]:

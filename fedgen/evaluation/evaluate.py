@@ -1,7 +1,8 @@
 """Models to score records: the one evaluation that callback, command line and experiments use."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypedDict
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
+from fedgen.evaluation.aggregates import with_further
 from fedgen.evaluation.density import density_of
 from fedgen.evaluation.example_losses import ExampleLosses, losses_of
 from fedgen.evaluation.federation_splits import Clients, as_splits
@@ -24,7 +26,7 @@ from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Split
 from fedgen.scores import Density, FederatedScore
-from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.aggregate import Weights, resolve_weights, without_pool
 from fedgen.seeds import resolve
 
 # real images are no model, and may be the held-out ones themselves
@@ -237,10 +239,17 @@ class Evaluator:
             density: the model's, of `asked_of`.
             losses: the model's, of `asked_of`.
         """
-        self.prepare()
-        own = None if losses is None else lambda images, labels: losses(images, labels, self.seed)
         sampling = dict(getattr(sample, "sampling", {}))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
+        found, images = self._of_model(sample, round, density, losses)
+        return Evaluation(self._all_records(found, MODEL, len(images), sampling=sampling, **details), images)
+
+    def _of_model(
+        self, sample: Sample, round: int, density: Density | None, losses: ExampleLosses | None
+    ) -> tuple[_Found, Tensor]:
+        """The scores of one model, and the first split's generated images."""
+        self.prepare()
+        own = None if losses is None else lambda images, labels: losses(images, labels, self.seed)
         made = _Generated(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
         found: _Found = {}
         for split in self.splits:
@@ -250,7 +259,56 @@ class Evaluator:
                     scores = self._score(split, panel, features, density=density, labels=labels, losses=own)
                     found[split.name, panel.embedding.name] = scores
         assert made.first is not None  # there is at least one split with a score
-        return Evaluation(self._all_records(found, MODEL, len(made.first), sampling=sampling, **details), made.first)
+        return found, made.first
+
+    # ---- models of single clients ----
+
+    def of_one(self, split: Split, place: int) -> "Evaluator":
+        """The same evaluation of one client of one split alone.
+
+        Args:
+            split: one of this evaluation's.
+            place: of the client in it.
+        """
+        panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in self.panels]
+        one = copy.copy(self)
+        one.splits, one.panels = [split.of_one(place)], [panel for panel in panels if panel.choices]
+        one.plan = Plan(one.splits, one.panels, self.num_images)
+        one._real, one._floor = RealSide(one.plan, self.seed, None, self.batch_size, self.device), None
+        return one
+
+    def scores(self, model: nn.Module, round: int) -> dict[tuple[str, str], FederatedScore]:
+        """The first split's scores of a model, by embedding and name.
+
+        Args:
+            model: as for `fedgen.evaluation.evaluate`.
+            round: part of the images' seed.
+        """
+        found, _ = self._of_model(self.sampler_of(model), round, **self.asked_of(model))
+        first = self.splits[0].name
+        return {(e, score.name): score for (split, e), scores in found.items() if split == first for score in scores}
+
+    def joined_records(
+        self, found: Mapping[tuple[str, str, str], Mapping[int, FederatedScore]], generator: str, **details: Any
+    ) -> list[ScoreRecord]:
+        """The records of scores to which each client's own model gave one value: every aggregate but all.
+
+        Args:
+            found: by split, embedding and name the scores of `of_one`'s evaluations, by place of the client.
+            generator: what stands in the model's place.
+            details: the records' other fields.
+        """
+        joined: _Found = {}
+        for split in self.splits:
+            weights = resolve_weights(self.weights, split.counts)
+            for panel in self.panels:
+                for choice in self.plan.choices(split, panel):
+                    of_each = found[split.name, panel.embedding.name, choice.name]
+                    values = torch.tensor([of_each[place].values["avg"] for place in range(len(split.counts))])
+                    score = without_pool(choice.name, values.double(), weights, choice.higher_is_better)
+                    score = with_further(score, choice, self.plan.aggregates, weights)
+                    joined.setdefault((split.name, panel.embedding.name), []).append(score)
+        return self._all_records(joined, generator, self.num_images if self.needs_images else 0, **details)
 
     def floor(self) -> list[ScoreRecord]:
         """The scores of real images in place of generated ones, at most `num_images` of them, for each split with some.

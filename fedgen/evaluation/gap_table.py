@@ -57,7 +57,7 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
         cells = [format_value(own[split].value, None) if split in own else "" for split in SPLITS]
         cells += [_with_interval(own[gap]) if gap in own else "" for gap in GAPS]
         table.add_row(_label(generator, round), *cells, style=None if generator == MODEL else "dim")
-    said = [f"{name}: {CONTROLS[name]}, in a generator's place" for name in controls]
+    said = [_say(name) for name in dict.fromkeys(controls)]
     lines = ["gaps: how much worse, with 95 % intervals over clients (Student)", *said]
     table.caption = escape("\n".join(lines))
     return table
@@ -91,9 +91,16 @@ def distribution_table(records: Sequence[ScoreRecord]) -> Table | None:
 
 
 def _label(generator: str, round: int | None) -> str:
-    if generator != MODEL:
+    if generator in CONTROLS:
         return generator
-    return "before" if round is None or round < 0 else str(round)
+    after = "before" if round is None or round < 0 else str(round)
+    return after if generator == MODEL else f"{after}, {generator}"
+
+
+def _say(generator: str) -> str:
+    if generator in CONTROLS:
+        return f"{generator}: {CONTROLS[generator]}, in a generator's place"
+    return f"{generator}: each client's own model, after so many iterations from the server's"
 
 
 def _with_interval(record: ScoreRecord) -> str:

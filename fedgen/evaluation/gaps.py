@@ -40,7 +40,7 @@ def gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
     return FederatedScore(
         better.name,
         (worse.per_client - better.per_client) * sign,
-        {name: (worse.values[name] - better.values[name]) * sign for name in AGGREGATES},
+        {name: (worse.values[name] - better.values[name]) * sign for name in AGGREGATES if name in better.values},
         over_clients.errors() if over_clients else {},
         over_clients=over_clients,
     )

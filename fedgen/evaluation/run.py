@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models, tensors_in_place
 from fedgen.evaluation.evaluate import Evaluator
+from fedgen.evaluation.fine_tuned import FineTuning
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.sampling import Sample, Sampler, inside, mixture, sampler_of
 from fedgen.evaluation.sampling_settings import say_sampling
@@ -116,7 +118,11 @@ def refuse_mixture(evaluator: Evaluator) -> None:
 
 
 def evaluate_run(
-    run: Run | str | Path, module: nn.Module, evaluator: Evaluator, rounds: Sequence[int] | None = None
+    run: Run | str | Path,
+    module: LightningModule,
+    evaluator: Evaluator,
+    rounds: Sequence[int] | None = None,
+    fine_tuning: FineTuning | None = None,
 ) -> list[ScoreRecord]:
     """Scores a run's checkpoints (again), appends the records to its scores and returns them.
 
@@ -128,6 +134,7 @@ def evaluate_run(
         module: a model of the run's kind; it is left with the last checkpoint's weights.
         evaluator: clients, embeddings and number of images.
         rounds: which checkpoints; all by default.
+        fine_tuning: also score what each scored client makes of the model by training it further, of that length.
 
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
@@ -151,8 +158,11 @@ def evaluate_run(
         sample, note = checkpoint_sampler(module, found[round], evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *getattr(module, "optimised_on", ())]))
         evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note, **asked)
-        append_records(run.scores_path, evaluation.records)
-        records += evaluation.records
+        found_now = evaluation.records
+        if fine_tuning is not None:
+            found_now = [*found_now, *fine_tuning.records(module, evaluator, found[round], round, optimised_on)]
+        append_records(run.scores_path, found_now)
+        records += found_now
     _warn_of_sampling(before, records)
     return records
 

@@ -1,7 +1,7 @@
 """The clients' real images that scores are measured against, by split."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -89,6 +89,19 @@ class Split:
         if classes and all(examples.classes == classes for examples in clients):
             options = {"classes": classes, "labels": torch.cat([examples.labels for examples in clients]), **options}
         return cls(name, images, tuple(map(len, clients)), **{"source": clients[0].name, **options})
+
+    def of_one(self, place: int) -> "Split":
+        """The split of one of its clients, without stand-ins."""
+        start = sum(self.counts[:place])
+        own = slice(start, start + self.counts[place])
+        return replace(
+            self,
+            images=self.images[own],
+            counts=(self.counts[place],),
+            client_names=(self.client_names[place],),
+            stand_ins={},
+            labels=None if self.labels is None else self.labels[own],
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -48,14 +48,16 @@ def _each(
     return {arm: {seed: read(found) for seed, found in by_seed.items()} for arm, by_seed in records.items()}
 
 
-def report_arms(study: Study, found: Found, title: str, lines: Sequence[str], control: str | None = None) -> None:
+def report_arms(
+    study: Study, found: Found, title: str, lines: Sequence[Table | str], control: str | None = None
+) -> None:
     """Prints a table a column and the lines, and draws the figure.
 
     Args:
         study: the experiment's.
         found: of `run_arms`.
         title: of tables and figure.
-        lines: what was expected, and whether it is so.
+        lines: what was expected, and whether it is so, with tables of their own before it.
         control: the arm that others are compared with.
     """
     here = [column for column in SHOWN if all(column in by for seeds in found.values() for by in seeds.values())]

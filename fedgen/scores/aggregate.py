@@ -112,6 +112,20 @@ def aggregate(per_client: Tensor, weights: Tensor, how: str | float = "avg", hig
     return float(scale * (shares @ (scores / scale) ** power) ** (1 / power))
 
 
+def without_pool(name: str, per_client: Tensor, weights: Tensor, higher_is_better: bool = False) -> FederatedScore:
+    """The FederatedScore of scores [K] that the clients' own models got: there is no one model to hold against a pool.
+
+    Args:
+        name: what is measured.
+        per_client: float64 [K].
+        weights: [K], summing to 1.
+        higher_is_better: whether a better model scores higher.
+    """
+    values = {how: aggregate(per_client, weights, how, higher_is_better) for how in ("avg", "worst")}
+    over_clients = OverClients(per_client, per_client, weights)
+    return FederatedScore(name, per_client, values, higher_is_better=higher_is_better, over_clients=over_clients)
+
+
 def combine(
     name: str,
     per_client: Tensor,

@@ -153,7 +153,8 @@ def test_a_batch_is_drawn_by_weight():
 
 def test_features_that_are_all_the_same_are_at_distance_zero():
     value, error = wasserstein_critic(torch.ones(10, 3), torch.ones(10, 3), SHORT)
-    assert (value, error) == (0.0, 0.0)
+    assert value == 0.0
+    assert error == pytest.approx(0.0, abs=1e-7)  # of equal critic values, whose mean may be rounded
 
 
 @pytest.mark.parametrize(

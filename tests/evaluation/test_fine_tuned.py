@@ -1,0 +1,116 @@
+"""Scores of models that each scored client fine-tunes first, against what gradient descent by hand gives."""
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+
+from fedgen import FederatedDataModule
+from fedgen.clients import ThreeWaySplit
+from fedgen.clients.partitions import Natural
+from fedgen.data import Examples
+from fedgen.evaluation import Evaluator, Run, evaluate_run
+from fedgen.evaluation.fine_tuned import FineTuning, averages_of
+from fedgen.evaluation.gap_table import gap_tables
+from fedgen.models.ema import EMA
+
+RATE, STEPS = 0.1, 3
+
+
+class Mean(L.LightningModule):
+    """Its loss is the squared distance to a point, and it samples that point; a moving average is what is used."""
+
+    def __init__(self):
+        super().__init__()
+        self.point = nn.Linear(1, 2, bias=False)
+        self.point.weight.data = torch.tensor([[4.0], [-4.0]])
+        self.point_ema = EMA(self.point)
+
+    def training_step(self, batch, batch_idx):
+        return (batch[0] - self.point.weight[:, 0]).square().sum(1).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.point.parameters(), RATE)
+
+    def sample(self, num_images, generator=None):
+        noise = torch.randn(num_images, 2, generator=generator) / 10
+        return self.point_ema.network.weight[:, 0] + noise
+
+    def example_losses(self, points, labels=None, seed=0):
+        return (points - self.point_ema.network.weight[:, 0]).square().sum(1)
+
+
+def federation(owners=8, images=20):
+    """Points of owners, each around a place of its own; two of them never train."""
+    draws = torch.Generator().manual_seed(0)
+    places = torch.randn(owners, 2, generator=draws) * 3
+    points = (places.repeat_interleave(images, 0) + torch.randn(owners * images, 2, generator=draws)).float()
+    own = torch.arange(owners).repeat_interleave(images)
+    names = tuple(f"owner {owner}" for owner in range(owners))
+    examples = Examples(points, torch.zeros(len(points), dtype=torch.int64), "places", (), own, names)
+    split = ThreeWaySplit(unparticipating=0.25)
+    return FederatedDataModule(examples, Natural(), batch_size=100, held_out=0.5, seed=3, split=split)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A folder with one checkpoint, whose moving average is elsewhere than its weights."""
+    model = Mean()
+    model.point_ema.network.weight.data = torch.tensor([[1.0], [2.0]])
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "round=00007.ckpt")
+    return Run(tmp_path)
+
+
+def test_each_client_descends_from_the_average_and_is_scored_alone(run):
+    data = federation()
+    options = {"num_images": 40, "scores": ["loss", "kid"], "seed": 3}
+    records = evaluate_run(run, Mean(), Evaluator(data, ["identity"], **options), None, FineTuning(data, STEPS))
+    tuned = {(r.split, r.score, r.aggregate): r for r in records if r.generator == f"fine-tuned {STEPS}"}
+    by_name = {client.name: client for client in data.everyone}
+    for split in ("part_train", "part_val", "unpart"):
+        record = tuned[split, "loss", "avg"]
+        assert (record.round, record.checkpoint) == (7, "round=00007.ckpt")
+        expected = []
+        scored = {s.name: s for s in Evaluator(data, ["identity"], **options).splits}[split]
+        for name, points in zip(scored.client_names, scored.images.split(list(scored.counts))):
+            own = data.examples.inputs[by_name[name].train].mean(0)
+            point = own + (1 - 2 * RATE) ** STEPS * (torch.tensor([1.0, 2.0]) - own)
+            expected.append(float((points - point).square().sum(1).mean()))
+        assert record.per_client == pytest.approx(expected, rel=1e-5)
+        assert record.value == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+        assert (split, "loss", "all") not in tuned
+        assert (split, "kid", "avg") in tuned
+    gap = tuned["gap/participation", "loss", "avg"]
+    assert gap.value == pytest.approx(tuned["unpart", "loss", "avg"].value - tuned["part_val", "loss", "avg"].value)
+    assert gap.error_over_clients > 0
+    before = {(r.split, r.score, r.aggregate): r for r in records if r.generator == "model"}
+    assert tuned["unpart", "loss", "avg"].value < before["unpart", "loss", "avg"].value
+    assert before["unpart", "loss", "all"].value  # the model as it is has one
+    assert run.records  # stored beside each other
+    table = gap_tables(run.records)[0]
+    assert [cell for cell in table.columns[0].cells if "fine-tuned" in str(cell)] == ["7, fine-tuned 3"]
+    assert "fine-tuned 3: each client's own model" in str(table.caption)
+
+
+def test_the_training_data_and_roles_stay_as_they_were(run):
+    data = federation()
+    roles, clients = data.roles, data.clients
+    evaluate_run(run, Mean(), Evaluator(data, None, 10, ["loss"]), None, FineTuning(data, 1))
+    assert data.roles is roles
+    assert data.clients is clients
+
+
+def test_averages_are_found_by_their_names():
+    model = Mean()
+    ((network, average),) = averages_of(model)
+    assert network is model.point
+    assert average is model.point_ema
+
+
+def test_what_cannot_be_fine_tuned_is_refused(run, tmp_path):
+    data = federation()
+    with pytest.raises(ValueError, match="fine_tune=0: a client trains for at least one iteration"):
+        FineTuning(data, 0)
+    whole = FederatedDataModule(data.examples, Natural(), held_out=0.5)
+    with pytest.raises(ValueError, match="here all train; give the data module a `split`"):
+        FineTuning(whole, 5)
