@@ -4,6 +4,7 @@ from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.prox import FedProx
+from fedgen.federated.robust import Krum, Median, NormClipping, TrimmedMean
 from fedgen.federated.scaffold import Scaffold
 from fedgen.federated.schedules import Constant, ExponentialDecay, InverseLinear, InverseSquareRoot, Schedule, WarmUp
 from fedgen.federated.server_optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
@@ -23,8 +24,12 @@ __all__ = [
     "FedYogi",
     "InverseLinear",
     "InverseSquareRoot",
+    "Krum",
     "Mean",
+    "Median",
+    "NormClipping",
     "Scaffold",
     "Schedule",
+    "TrimmedMean",
     "WarmUp",
 ]

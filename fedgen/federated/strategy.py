@@ -63,7 +63,8 @@ class FedAvgStrategy(DDPStrategy):
             grows with the clients) or "average" (the mean over the last round's clients).
         personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
             without any exchange.
-        aggregator: how clients' tensors are combined; `Mean` by default.
+        aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
+            `NormClipping` against clients that send bad updates.
         client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.
         client_schedule: a factor by round on the learning rates of the clients' optimizers, e.g.
             `ExponentialDecay(0.5, rounds=100)`; beside the module's own schedules, which go on. It acts within
