@@ -79,7 +79,7 @@ class _Collected(Aggregator):
 
 
 class Median(_Collected):
-    """The median of each coordinate (Yin et al. 2018, arXiv 1803.01498), for even numbers the mean of the middle two."""
+    """The median of each coordinate (Yin et al. 2018, arXiv 1803.01498); of an even number the middle two's mean."""
 
     def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
         return [_middle(part, (len(part) - 1) // 2) for part in stacked]
