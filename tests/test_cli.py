@@ -427,7 +427,7 @@ def start(recipe, folder, rounds):
         command,
         env=environment,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
         text=True,
         # a shell's background jobs, tests among them, ignore Ctrl-C, and so would the run
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
@@ -459,10 +459,10 @@ def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(reci
     rounds = 40
     undisturbed = start(recipe, "whole", rounds)
     out, status = stop_in_training(recipe, rounds, signal.SIGINT)
-    assert "the same command goes on after round" in out
+    assert "the same command goes on after round" in out, (status, out[-3000:])
     assert status == 130
     out, status = stop_in_training(recipe, rounds, signal.SIGTERM)
-    assert "the same command goes on after round" in out
+    assert "the same command goes on after round" in out, (status, out[-3000:])
     assert status == 143
     _, status = stop_in_training(recipe, rounds, signal.SIGKILL)
     assert status == -signal.SIGKILL

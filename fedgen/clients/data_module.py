@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -29,6 +29,8 @@ class _Cohorts(Protocol):
     def seed(self) -> int: ...
 
     def sample_cohort(self, num_clients: int, round: int) -> list[int]: ...
+
+    def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]: ...
 
 
 class FederatedDataModule(LightningDataModule):
@@ -183,24 +185,28 @@ class FederatedDataModule(LightningDataModule):
 
 
 class _Turns:
-    """One round's turns."""
+    """One round's turns on this rank; every rank has as many, idle ones at the end."""
 
     def __init__(self, module: FederatedDataModule, strategy: _Cohorts) -> None:
         self._module, self._strategy = module, strategy
 
-    def _cohort(self, round: int) -> list[int]:
-        return self._strategy.sample_cohort(len(self._module.clients), round)
+    def _turns(self, round: int) -> list[int | None]:
+        cohort = self._strategy.sample_cohort(len(self._module.clients), round)
+        return self._strategy.share(cohort, [len(client.train) for client in self._module.clients])
 
     def __len__(self) -> int:
-        return len(self._cohort(0))
+        return len(self._turns(0))
 
     def __iter__(self) -> Iterator[Turn]:
         module, round = self._module, self._module.round
-        cohort, owners = self._cohort(round), module.clients
-        for client in cohort:
-            owner = owners[client]
-            turn = Turn(owner.data, owner.train, module.batch_size, self._strategy.seed, client, owner.name, round)
-            turn.is_first, turn.is_last = client == cohort[0], client == cohort[-1]
+        turns = self._turns(round)
+        for place, client in enumerate(turns):
+            if client is None:
+                turn = Turn.idle(module.examples, round)
+            else:
+                owner = module.clients[client]
+                turn = Turn(owner.data, owner.train, module.batch_size, self._strategy.seed, client, owner.name, round)
+            turn.is_first, turn.is_last = place == 0, place == len(turns) - 1
             yield turn
 
 

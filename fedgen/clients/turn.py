@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from fedgen.data import Examples
@@ -19,7 +20,7 @@ class Turn:
         client: the client's index in the data module.
         name: the client's name.
         round: the round, from 0.
-        is_first, is_last: whether the turn opens or closes its round.
+        is_first, is_last: whether the turn opens or closes its round, on this rank.
         num_examples: the client's training examples, its weight under `client_weights="examples"`.
     """
 
@@ -34,6 +35,16 @@ class Turn:
     @property
     def num_examples(self) -> int:
         return len(self._indices)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody trains: the rank waits for others that have one client more."""
+        return self.client < 0
+
+    @classmethod
+    def idle(cls, examples: Examples, round: int) -> "Turn":
+        """A turn in which nobody trains."""
+        return cls(examples, torch.empty(0, dtype=torch.int64), 1, 0, -1, "nobody", round)
 
     def batches(self, iterations: int) -> Iterator[Batch]:
         """The client's batches of this round, a function of (seed, round, client) alone."""

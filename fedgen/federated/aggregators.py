@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedgen.federated.ranks import Ranks
+
 
 class Aggregator(ABC):
     """Combines clients' tensors into one set, client by client.
@@ -25,6 +27,21 @@ class Aggregator(ABC):
     @abstractmethod
     def result(self) -> list[Tensor]:
         """The combined tensors of the clients added since `start`, in the server's order."""
+
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        """Brings together what the ranks' clients sent, before `result`; every rank then has the same.
+
+        Args:
+            ranks: the processes.
+            device: through which tensors are exchanged.
+
+        Raises:
+            NotImplementedError: where several processes have clients and the rule does not say how.
+        """
+        if ranks.size > 1:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no merge(ranks, device), which several processes need"
+            )
 
 
 class Mean(Aggregator):
@@ -56,6 +73,16 @@ class Mean(Aggregator):
             return
         values = [x.to(m.dtype) for x, m in zip(update, self._mean)]
         torch._foreach_lerp_(self._mean, values, weight / self._weight)
+
+    @torch.no_grad()
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        if ranks.size == 1:
+            return
+        weight = torch.tensor([self._weight if self._count else 0.0], dtype=torch.float64)
+        sums = [m * self._weight if self._count else torch.zeros_like(m) for m in self._mean]
+        *sums, total = ranks.add([*sums, weight], device)
+        self._weight = float(total)
+        self._mean = [sum / self._weight for sum in sums]
 
     def result(self) -> list[Tensor]:
         return self._mean

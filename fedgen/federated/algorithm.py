@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from fedgen.federated.ranks import Ranks
 
 
 class ClientAlgorithm:
@@ -13,7 +16,12 @@ class ClientAlgorithm:
 
     All mappings go from the names of tensors that travel (parameters and floating buffers) to live tensors; `server`
     must not be changed. A round that is cut short has a start and no end: what it brought is void.
+
+    Attributes:
+        keeps_clients: whether it remembers something of each client, which then trains in one process for good.
     """
+
+    keeps_clients = False
 
     def reset(self) -> None:
         """Before another model is fitted: its clients are others, forget those of the last one."""
@@ -42,6 +50,14 @@ class ClientAlgorithm:
 
     def end_turn(self, client: int, model: Mapping[str, Tensor], iterations: int) -> None:
         """After the client's last step, before its weights are aggregated; not called for a client left out."""
+
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        """Brings together what the ranks' clients did in the round; before `end_round`.
+
+        Args:
+            ranks: the processes.
+            device: through which tensors are exchanged.
+        """
 
     def end_round(self) -> None:
         """After the server's update."""

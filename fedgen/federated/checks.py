@@ -29,19 +29,6 @@ def check_settings(interval: int, cohort_size: int | None, client_weights: str, 
         raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
 
 
-def check_devices(num_nodes: int, num_processes: int) -> None:
-    """Refuses more than one device.
-
-    Raises:
-        MisconfigurationException: with the numbers.
-    """
-    if num_processes * num_nodes != 1:
-        raise MisconfigurationException(
-            f"FedAvgStrategy simulates all clients in one process, but the Trainer asks for"
-            f" {num_nodes} node(s) x {num_processes} device(s); pass Trainer(devices=1, num_nodes=1)"
-        )
-
-
 def check_turn(batch: Any) -> None:
     """Refuses a batch that is no client's turn.
 

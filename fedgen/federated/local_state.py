@@ -1,14 +1,17 @@
 """What a client's optimizers, schedulers and grad scaler start a turn with, and what is kept of them."""
 
 import copy
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedgen.federated.ranks import Ranks
 from fedgen.files import in_bytes
 
 OptimizerState = Literal["reset", "keep", "average"]
@@ -46,6 +49,49 @@ class _MeanState:
                 elif isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
                     mean[name].lerp_(value, weight / total)
 
+    def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:
+        """The mean over all ranks' clients.
+
+        Args:
+            ranks: the processes.
+            device: through which tensors are exchanged.
+            parameters: the optimizer's, in its order: a parameter's name on every rank.
+            first: number of this rank's first client in the mean.
+        """
+        own = {(i, n): v for i, p in enumerate(parameters) for n, v in self.state.get(p, {}).items()}
+        told = ranks.gather((first, {key: _described(value) for key, value in own.items()}))
+        kinds: dict[tuple[int, str], Any] = {}
+        for _, described in sorted(told, key=lambda one: one[0]):
+            kinds = {**described, **kinds}  # counters, flags and lists are the first client's
+        averaged = {key: kind for key, kind in kinds.items() if isinstance(kind, _Kind)}
+        weights = [self._weights.get((id(parameters[i]), name), 0.0) for i, name in averaged]
+        values = [
+            own[key] * weight if key in own else torch.zeros(kind.shape, dtype=kind.dtype)
+            for (key, kind), weight in zip(averaged.items(), weights)
+        ]
+        *sums, totals = ranks.add([*values, torch.tensor(weights, dtype=torch.float64)], device)
+        means = {key: total / float(weight) for key, total, weight in zip(averaged, sums, totals)}
+        self.state = {}
+        for (i, name), kind in kinds.items():
+            where = "cpu" if not isinstance(kind, _Kind) or kind.on_cpu else parameters[i].device
+            value = means[i, name].to(where) if isinstance(kind, _Kind) else kind
+            self.state.setdefault(parameters[i], {})[name] = value
+
+
+class _Kind(NamedTuple):
+    """Of a tensor that is averaged."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    on_cpu: bool
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        averaged = value.is_floating_point() or value.is_complex()
+        return _Kind(value.shape, value.dtype, value.device.type == "cpu") if averaged else value.cpu()
+    return copy.deepcopy(value)
+
 
 class LocalState:
     """Swaps optimizer states, hyper-parameters, schedulers and the grad scaler in and out of clients' turns.
@@ -70,10 +116,11 @@ class LocalState:
         self._means: list[_MeanState] = []
         self._before: list[Any] = []
         self._after: list[Any] = []
+        self._completed: list[int] = []  # clients of this round
 
     def start_round(self) -> None:
         self._before = self._read_settings()
-        self._after = []
+        self._after, self._completed = [], []
         self._means = [_MeanState() for _ in self.optimizers]
         if self.mode == "average":
             self._server = [dict(optimizer.state) for optimizer in self.optimizers]
@@ -88,6 +135,7 @@ class LocalState:
 
     def end_turn(self, client: int, weight: float) -> None:
         self._after = self._read_settings()
+        self._completed.append(client)
         states: list[State] = [dict(optimizer.state) for optimizer in self.optimizers]
         if self.mode == "keep":
             first = not self.clients
@@ -98,6 +146,22 @@ class LocalState:
         elif self.mode == "average":
             for mean, state in zip(self._means, states):
                 mean.add(state, weight)
+
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        """Brings together what the ranks' clients left; before `end_round`, where not all were left out.
+
+        Args:
+            ranks: the processes.
+            device: through which tensors are exchanged.
+        """
+        if ranks.size == 1:
+            return
+        last = self._completed[-1] if self._completed else -1
+        self._after = max(ranks.gather((last, self._after)), key=lambda one: one[0])[1]
+        if self.mode == "average":
+            first = self._completed[0] if self._completed else sys.maxsize
+            for optimizer, mean in zip(self.optimizers, self._means):
+                mean.merge(ranks, device, [p for group in optimizer.param_groups for p in group["params"]], first)
 
     def end_round(self, dropped: bool = False) -> None:
         """Leaves the optimizers with the server's state, of before the round if it is dropped.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgen.federated.aggregators import Aggregator, Mean
+from fedgen.federated.ranks import Ranks
 
 
 class NormClipping(Aggregator):
@@ -48,6 +49,10 @@ class NormClipping(Aggregator):
             update = [_wide(old) + part * (self.max_norm / norm) for old, part in zip(self._server, moved)]
         self.then.add(client, update, weight)
 
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        self.clipped = sorted(client for clients in ranks.gather(self.clipped) for client in clients)
+        self.then.merge(ranks, device)
+
     def result(self) -> list[Tensor]:
         return self.then.result()
 
@@ -66,6 +71,14 @@ class _Collected(Aggregator):
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         self._clients.append(client)
         self._updates.append([_wide(tensor).clone() for tensor in update])
+
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        if ranks.size == 1:
+            return
+        own = {client: [t.cpu() for t in update] for client, update in zip(self._clients, self._updates)}
+        of_all = {client: update for found in ranks.gather(own) for client, update in found.items()}
+        self._clients = sorted(of_all)
+        self._updates = [[t.to(device) for t in of_all[client]] for client in self._clients]
 
     @torch.no_grad()
     def result(self) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch.optim import SGD, Optimizer
 
 from fedgen.federated.algorithm import ClientAlgorithm, about_to_step, gradients_of, parameter_names
 from fedgen.federated.exchange import all_finite
+from fedgen.federated.ranks import Ranks
 from fedgen.files import in_bytes
 
 Variates = dict[str, Tensor]  # by the parameter's name, in float32 at least
@@ -55,6 +56,8 @@ class Scaffold(ClientAlgorithm):
             module that names the clients.
     """
 
+    keeps_clients = True
+
     def __init__(self, variates: Literal["gradients", "displacement"] = "gradients") -> None:
         if variates not in ("gradients", "displacement"):
             raise ValueError(f"variates={variates!r}: choose 'gradients' or 'displacement'")
@@ -65,6 +68,7 @@ class Scaffold(ClientAlgorithm):
         self.server: Variates = {}
         self.clients: dict[int, Variates] = {}
         self._pending: dict[int, Variates] = {}
+        self._changes: Variates | None = None  # of the server's in this round, where several ranks have clients
         self._model: Mapping[str, Tensor] = {}
 
     def start_fit(
@@ -85,7 +89,7 @@ class Scaffold(ClientAlgorithm):
             )
 
     def start_round(self) -> None:
-        self._pending = {}
+        self._pending, self._changes = {}, None
 
     def start_turn(self, client: int, model: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
         self._names, self._anchor = parameter_names(model), server
@@ -139,15 +143,34 @@ class Scaffold(ClientAlgorithm):
         return moved - self._correction[name] if name in self._correction else moved
 
     @torch.no_grad()
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        if ranks.size == 1:
+            return
+        changes: Variates = {}
+        self._add_changes(changes)
+        names = sorted({name for found in ranks.gather(list(changes)) for name in found})
+        parts = [
+            changes.get(name, torch.zeros_like(self._model[name], dtype=_wide(self._model[name]))) for name in names
+        ]
+        self._changes = dict(zip(names, ranks.add(parts, device)))
+
+    @torch.no_grad()
     def end_round(self) -> None:
+        if self._changes is None:
+            self._add_changes(self.server)
+        else:
+            for name, change in self._changes.items():
+                self.server.setdefault(name, torch.zeros_like(change)).add_(change)
+        self.clients |= self._pending
+        self._pending, self._changes = {}, None
+
+    def _add_changes(self, totals: Variates) -> None:
+        """Adds share_i (c_i+ - c_i) of this rank's clients of the round."""
         for client, variates in self._pending.items():
             own = self.clients.get(client, {})
             for name, variate in variates.items():
                 change = variate - own[name] if name in own else variate
-                mean = self.server.setdefault(name, torch.zeros_like(variate))
-                mean.add_(change, alpha=self._shares[client])
-            self.clients[client] = variates
-        self._pending = {}
+                totals.setdefault(name, torch.zeros_like(variate)).add_(change, alpha=self._shares[client])
 
     def num_bytes(self, model: Mapping[str, Tensor]) -> int:
         parameters = [model[name] for name in parameter_names(model).values()]

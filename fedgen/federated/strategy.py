@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -22,12 +23,13 @@ from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.checks import check_devices, check_settings, check_trainer, check_turn, warn_unseen_steps
+from fedgen.federated.checks import check_settings, check_trainer, check_turn, warn_unseen_steps
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference, require_finite
-from fedgen.federated.federation_state import CHECKPOINT_KEY, pack_state, unpack_state
+from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
+from fedgen.federated.ranks import Ranks, share_out
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.switches import Switches
@@ -53,6 +55,11 @@ class FedAvgStrategy(DDPStrategy):
     `left_out`. Checkpoints hold whole rounds: a round cut short is dropped. Fitting the same module on goes on with
     its clients' personal tensors; optimizers start anew, as ever in Lightning.
 
+    With `Trainer(devices=...)` or `num_nodes` above 1 each process trains a share of every round's clients, balanced by
+    examples, and one weighted sum over processes makes the round's average: the same model as of one process, to
+    rounding. A client of whom something is kept between rounds stays with one process; checkpoints hold all of them and
+    resume on any number. What a `training_step` logs is its own process's: no `sync_dist` there, as turns differ.
+
     Args:
         communication_interval: local iterations per client and round (the papers use 160).
         cohort_size: clients a round, drawn uniformly; None takes all.
@@ -77,7 +84,7 @@ class FedAvgStrategy(DDPStrategy):
 
     Raises:
         ValueError: for settings out of range.
-        MisconfigurationException: for more than one device, and for Trainer settings that would cut rounds.
+        MisconfigurationException: for Trainer settings that would cut rounds.
         RuntimeError: when a round loses every client, from the first client's error.
     """
 
@@ -115,6 +122,7 @@ class FedAvgStrategy(DDPStrategy):
         self._given_seed = seed
         self._memory = ClientMemory()
         self.in_round = False  # the model is not the server's, or not of a whole round
+        self._ranks = Ranks()
         self._reset_fit()
 
     @cached_property
@@ -129,16 +137,28 @@ class FedAvgStrategy(DDPStrategy):
         self._awaits_step = False  # automatic optimisation: the next optimizer step opens the turn
         self._skip_step = False
         self._errors: list[BaseException] = []
-        self._completed = 0  # turns of this round that were not left out
+        self._completed: list[int] = []  # clients of this round that were not left out
+        self._known = 0  # of `left_out` before this round
+        self._idle = False
+        self._owners: dict[int, int] = {}  # ranks of clients of whom something is kept; filled where there are several
         self._exchange: Exchange | None = None
         self._server_update: ServerUpdate | None = None
 
+    @property
+    def _is_alone(self) -> bool:
+        return self.num_processes * self.num_nodes == 1
+
     def _configure_launcher(self) -> None:
-        check_devices(self.num_nodes, self.num_processes)
-        self._launcher = None
+        if self._is_alone:
+            self._launcher = None
+        else:
+            super()._configure_launcher()
 
     def setup_distributed(self) -> None:
-        self.set_world_ranks()
+        if self._is_alone:
+            self.set_world_ranks()
+        else:
+            super().setup_distributed()
 
     def _setup_model(self, model: Module) -> Module:
         return model  # no DistributedDataParallel: gradients stay with the client
@@ -146,6 +166,7 @@ class FedAvgStrategy(DDPStrategy):
     def setup(self, trainer: Trainer) -> None:
         if trainer.state.fn == TrainerFn.FITTING:
             check_trainer(trainer)
+            self._ranks = Ranks()
             self._reset_fit()
             memory, self._memory = self._memory, self._memory.of(self._module)
             if memory is not self._memory:
@@ -161,6 +182,7 @@ class FedAvgStrategy(DDPStrategy):
                 rank_zero_warn("a learning-rate schedule with interval='step' moves once a round under FedAvgStrategy")
                 config.interval, config.frequency = "epoch", 1
         self._hook_overridden = is_overridden("optimizer_step", self._module)
+        self._ranks.copy_first(self._module.state_dict().values())
         self._make_exchange()
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
         self._local = LocalState(
@@ -218,6 +240,32 @@ class FedAvgStrategy(DDPStrategy):
         """The clients of a round; the data module asks."""
         return sample_cohort(num_clients, self.cohort_size, self.seed, round)
 
+    def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]:
+        """The clients of a round that train on this rank, in the cohort's order; the data module asks.
+
+        Balanced by examples. A client of whom something is kept between rounds (personal tensors, its optimizers'
+        state, control variates) always trains on one rank.
+
+        Args:
+            cohort: of the round.
+            sizes: examples of every client.
+
+        Returns:
+            As many on each rank and in each round: None is a turn in which the rank waits for others.
+        """
+        size, rank = self._ranks.size, self._ranks.rank
+        if size == 1:
+            return list(cohort)
+        if self.optimizer_state_mode == "keep" or self.exchange.personal or self.client_algorithm.keeps_clients:
+            dealt = share_out(sizes, size)
+            self._owners = {client: owner for owner, clients in enumerate(dealt) for client in clients}
+            mine = [client for client in cohort if self._owners[client] == rank]
+            longest = min(len(cohort), max(map(len, dealt)))
+        else:
+            dealt = share_out([sizes[client] for client in cohort], size)
+            mine, longest = [cohort[place] for place in dealt[rank]], max(map(len, dealt))
+        return [*mine, *[None] * (longest - len(mine))]
+
     @property
     def factors(self) -> dict[str, float]:
         """The schedules' factors in the present round, by the names under which they are logged."""
@@ -243,12 +291,15 @@ class FedAvgStrategy(DDPStrategy):
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         self._local.start_round()
         self.client_algorithm.start_round()
-        self._errors, self._completed = [], 0
+        self._errors, self._completed, self._known = [], [], len(self._memory.left_out)
         self._client_factor = factor_in(self.client_schedule, self._module.current_epoch)
         self.in_round = True
 
     def _start_turn(self, turn: Turn) -> None:
         exchange = self.exchange
+        if turn.is_idle:
+            self._turn, self._awaits_step = turn, self._module.automatic_optimization
+            return
         if not turn.is_first:
             exchange.load_server()
         self._memory.load_personal(turn.client, exchange)
@@ -309,8 +360,11 @@ class FedAvgStrategy(DDPStrategy):
             return output
 
         failed = len(self._errors)
+        self._idle = self._turn is not None and self._turn.is_idle
         output = self._run_turn(step)
-        if len(self._errors) > failed:  # Lightning wants a result from the closure whatever happened in it
+        if (
+            len(self._errors) > failed or self._idle
+        ):  # Lightning wants a result from the closure whatever happened in it
             self._skip_step = True
             closure()
             self._skip_step = False
@@ -325,6 +379,10 @@ class FedAvgStrategy(DDPStrategy):
     def _run_turn(self, step: Callable[[], Any]) -> Any:
         turn, output = self._turn, None
         assert turn is not None
+        if turn.is_idle:
+            if turn.is_last:
+                self._end_round()
+            return None
         done = self._memory.iterations.get(turn.client, 0)
         try:
             with self._switches.restored_on_error():
@@ -339,7 +397,7 @@ class FedAvgStrategy(DDPStrategy):
             self._call_turn_end(completed=False)
         else:
             self._memory.iterations[turn.client] = done + self.communication_interval
-            self._completed += 1
+            self._completed.append(turn.client)
             self._call_turn_end(completed=True)
             self._end_turn(turn)
         finally:
@@ -352,7 +410,7 @@ class FedAvgStrategy(DDPStrategy):
         self._errors.append(error)
         reason = f"{type(error).__name__}: {error}"
         self._memory.leave_out(turn, reason)
-        rank_zero_warn(f"client {turn.name!r} is left out of round {turn.round}: {reason}")
+        _warn_left_out(turn.name, turn.round, reason)
 
     def _end_turn(self, turn: Turn) -> None:
         exchange = self.exchange
@@ -369,11 +427,13 @@ class FedAvgStrategy(DDPStrategy):
 
     def _end_round(self) -> None:
         assert self._server_update is not None
-        if not self._completed:
+        if not self._tell():
             self.drop_round()
             raise RuntimeError(
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
-            ) from self._errors[0]
+            ) from next(iter(self._errors), None)
+        for part in (self.aggregator, self._local, self.client_algorithm):
+            part.merge(self._ranks, self.root_device)
         names = list(self.exchange.shared)
         factor = factor_in(self.server_schedule, self._module.current_epoch)
         self._server_update.apply(names, self.aggregator.result(), factor)
@@ -384,6 +444,20 @@ class FedAvgStrategy(DDPStrategy):
         self._turn, self.in_round = None, False
         if not self.local_only:
             self._call_round_end()
+
+    def _tell(self) -> int:
+        """Lets all ranks know who of the round's clients trained and who was left out; how many trained."""
+        iterations = {client: self._memory.iterations[client] for client in self._completed}
+        told = self._ranks.gather((iterations, self._memory.left_out[self._known :]))
+        left_out = sorted((entry for _, found in told for entry in found), key=lambda entry: entry["client"])
+        known = self._memory.left_out[self._known :]
+        self._memory.left_out[self._known :] = left_out
+        for entry in left_out:
+            if entry not in known:  # of another rank, which does not warn
+                _warn_left_out(entry["name"], entry["round"], entry["reason"])
+        for counts, _ in told:
+            self._memory.iterations |= counts
+        return sum(len(counts) for counts, _ in told)
 
     def _call_turn_end(self, completed: bool) -> None:
         if callable(hook := getattr(self._module, "on_turn_end", None)):
@@ -403,6 +477,11 @@ class FedAvgStrategy(DDPStrategy):
     @contextmanager
     def client_model(self, client: int) -> Iterator[None]:
         """The module as the client sees it (its personal tensors in place); for use within `fit`."""
+        if (owner := self._owners.get(client, self._ranks.rank)) != self._ranks.rank:
+            raise MisconfigurationException(
+                f"the model of client {client} is on rank {owner} and not on rank {self._ranks.rank}; what looks into"
+                " clients' own models runs in one process: pass Trainer(devices=1, num_nodes=1)"
+            )
         exchange = self.exchange
         exchange.snapshot()
         self._memory.load_personal(client, exchange)
@@ -428,7 +507,10 @@ class FedAvgStrategy(DDPStrategy):
             rank_zero_warn(f"{filepath} is not written: checkpoints hold whole rounds, and this one is not finished")
             return
         if self._exchange is not None and "optimizer_states" in checkpoint:  # not save_weights_only
-            checkpoint[CHECKPOINT_KEY] = pack_state(self._memory, self._stateful)
+            state = pack_state(self._memory, self._stateful)
+            if self._ranks.size > 1:
+                state = merge_states(self._ranks.gather(move_data_to_device(state, "cpu")), self._owners)
+            checkpoint[CHECKPOINT_KEY] = state
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     @property
@@ -444,6 +526,10 @@ class FedAvgStrategy(DDPStrategy):
         super().load_optimizer_state_dict(checkpoint)
         if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
             unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
+
+
+def _warn_left_out(name: str, round: int, reason: str) -> None:
+    rank_zero_warn(f"client {name!r} is left out of round {round}: {reason}")
 
 
 def _parameters_of(optimizer: Optimizer) -> list[Tensor]:

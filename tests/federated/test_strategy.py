@@ -280,14 +280,6 @@ def test_two_runs_with_one_seed_are_equal_and_another_seed_differs():
     assert not same(results[0], results[2])
 
 
-@pytest.mark.parametrize("devices", [2, 3])
-def test_more_than_one_device_is_refused_not_ignored(devices):
-    from lightning.pytorch.utilities.exceptions import MisconfigurationException
-
-    with pytest.raises(MisconfigurationException, match=f"{devices} device"):
-        make_trainer(FedAvgStrategy(2), 1, devices=devices)
-
-
 @pytest.mark.parametrize(
     ("options", "word"),
     [

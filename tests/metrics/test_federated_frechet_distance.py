@@ -12,12 +12,13 @@ from tests.metrics.test_frechet_distance import sums
 
 @pytest.mark.parametrize("weights", ["examples", "uniform", (1, 2, 5)])
 @pytest.mark.parametrize("ddof", [0, 1])
-def test_values_are_those_of_the_reference_on_the_sums_to_the_bit(weights, ddof):
+def test_values_are_those_of_the_reference_on_the_sums(weights, ddof):
     found = filled("federated-frechet", weights=weights, ddof=ddof).compute()
     split = [part.split([3, len(part) - 3]) for part in CLIENTS]
     exact = FrechetReference.from_summaries(map(sums, split), weights, ddof).score(sums([GENERATED]), errors=False)
-    assert {key: found[f"fid_{key}"].item() for key in exact.values} == exact.values
-    assert torch.equal(found["fid_per_client"], exact.per_client)
+    # not to the bit: matrix products round by where their factors lie in memory
+    assert {key: found[f"fid_{key}"].item() for key in exact.values} == pytest.approx(exact.values, rel=1e-13)
+    torch.testing.assert_close(found["fid_per_client"], exact.per_client, rtol=1e-13, atol=0)
     assert list(found) == ["fid_avg", "fid_all", "fid_worst", "fid_per_client"]
 
 

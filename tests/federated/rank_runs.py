@@ -1,0 +1,123 @@
+"""Trainings on several processes, as a script: `python -m tests.federated.rank_runs DEVICES FOLDER`.
+
+Lightning starts the other processes; each configuration's final weights and what is known of the clients are written by
+rank 0 as FOLDER/NAME.pt. Its checkpoints allow another number of processes to go on.
+"""
+
+import sys
+from pathlib import Path
+
+import lightning as L
+import torch
+from torch import nn
+
+from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule
+from fedgen.callbacks import RoundCheckpoint
+from fedgen.clients.partitions import Natural
+from fedgen.data import Examples
+from fedgen.federated import FedAdam, FedProx, Krum, Median, Scaffold, TrimmedMean
+from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
+
+SIZES = (3, 11, 6, 20, 9)
+ROUNDS = 3
+
+
+class Net(L.LightningModule):
+    """Two layers and no normalisation behind a bias: its gradient is 0, and Adam would step by its rounding."""
+
+    def __init__(self, optimizer="sgd", fails=False):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.optimizer, self.fails = optimizer, fails
+
+    def training_step(self, batch, batch_idx):
+        if self.fails and self.current_epoch == 1 and len(batch[0]) == SIZES[1]:
+            raise RuntimeError("this client's turn fails")
+        noise = torch.randn(len(batch[0]), 2)  # of the client's own stream, whatever the rank
+        loss = (self.head(torch.tanh(self.body(batch[0]))) - batch[0][:, :2] + 0.1 * noise).square().mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(self.parameters(), 0.1)
+        optimizer = torch.optim.Adam(self.parameters(), 0.01)
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
+
+
+def points():
+    draws = torch.Generator().manual_seed(5)
+    owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
+    inputs = torch.randn(sum(SIZES), 4, generator=draws) + owners[:, None]
+    return Examples(inputs, torch.zeros_like(owners), "points", (), owners, tuple("abcde"))
+
+
+def pictures():
+    draws = torch.Generator().manual_seed(6)
+    owners = torch.arange(3).repeat_interleave(8)
+    inputs = torch.randint(0, 256, (24, 1, 8, 8), generator=draws, dtype=torch.uint8)
+    return Examples(inputs, torch.zeros_like(owners), "pictures", (), owners, tuple("abc"))
+
+
+def gan():
+    return WGANGP(SmallGenerator(width=4), SmallCritic(width=4), n_critic=2, ema_decay=0.9)
+
+
+def ddpm():
+    return DDPM(UNet(image_size=8, channels=1, widths=[8], layers=1, attention=[]), lr=1e-3)
+
+
+CONFIGURATIONS = {
+    # name: (model, strategy's options)
+    "sgd": (Net, {}),
+    "uniform": (Net, {"client_weights": "uniform", "cohort_size": 3}),
+    "server-adam": (Net, {"server_optimizer": lambda p: FedAdam(p, lr=0.01), "cohort_size": 4}),
+    "adam": (lambda: Net("adam"), {"cohort_size": 3}),
+    "adam-average": (lambda: Net("adam"), {"optimizer_state": "average", "cohort_size": 3}),
+    "adam-keep": (lambda: Net("adam"), {"optimizer_state": "keep", "cohort_size": 3}),
+    "personal": (lambda: Net("adam"), {"personal": ["head.*"], "optimizer_state": "keep"}),
+    "prox": (Net, {"client_algorithm": FedProx(mu=0.5)}),
+    "scaffold": (Net, {"client_algorithm": Scaffold(), "cohort_size": 4}),
+    "median": (Net, {"aggregator": Median()}),
+    "trimmed": (Net, {"aggregator": TrimmedMean(0.2)}),
+    "krum": (Net, {"aggregator": Krum(bad=1)}),
+    "few": (Net, {"cohort_size": 1}),
+    "fails": (lambda: Net(fails=True), {}),
+    "gan": (gan, {"optimizer_state": "average"}),
+    "ddpm": (ddpm, {}),
+}
+RESUMED = ("personal", "adam-average", "scaffold")
+
+
+def train(name, devices, folder, rounds=ROUNDS, resume=None):
+    """One configuration's training; returns module, strategy and trainer."""
+    make, options = CONFIGURATIONS[name]
+    L.seed_everything(0, verbose=False)
+    module = make()
+    data = FederatedDataModule(
+        pictures() if name in ("gan", "ddpm") else points(), Natural(), 100, held_out=0.0, seed=1
+    )
+    strategy = FedAvgStrategy(communication_interval=4, seed=2, process_group_backend="gloo", **options)
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
+    callbacks = [RoundCheckpoint(folder, every_n_rounds=1)]
+    options = {"accelerator": "cpu", "devices": devices, "max_epochs": rounds, "callbacks": callbacks, **quiet}
+    trainer = L.Trainer(strategy=strategy, default_root_dir=folder, **options)
+    trainer.fit(module, data, ckpt_path=resume)
+    return module, strategy, trainer
+
+
+def main(devices, folder, resume_from=None):
+    """All configurations, or those of `RESUMED` from round 1's checkpoints of another folder."""
+    for name in CONFIGURATIONS if resume_from is None else RESUMED:
+        start = None if resume_from is None else Path(resume_from) / name / "round=00000.ckpt"
+        module, strategy, trainer = train(name, devices, Path(folder) / name, resume=start)
+        if trainer.is_global_zero:
+            saved = torch.load(Path(folder) / name / "last.ckpt", weights_only=True)
+            found = {"weights": dict(module.state_dict()), "clients": saved["fedavg"], "left_out": strategy.left_out}
+            found["metrics"] = {key: float(value) for key, value in trainer.callback_metrics.items()}
+            torch.save(found, Path(folder) / f"{name}.pt")
+        trainer.strategy.barrier()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])
