@@ -17,6 +17,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar
@@ -131,7 +132,8 @@ def train(cli: FedgenCLI) -> None:
     Raises:
         FileNotFoundError: if the last checkpoint is asked for and there is none.
     """
-    trainer, console, recipe = cli.trainer, Console(), cli.recipe
+    first = not getattr(rank_zero_only, "rank", 0)  # of several processes one speaks and writes
+    trainer, console, recipe = cli.trainer, Console(quiet=not first), cli.recipe
     folder = require_writable(trainer.default_root_dir)
     check_recipe(folder, recipe)
     last = folder_of(RoundCheckpoint, trainer) / LAST
@@ -146,14 +148,15 @@ def train(cli: FedgenCLI) -> None:
     else:
         if done:
             console.print(f"Resuming {folder} after {done} rounds.")
-        write_recipe(folder, recipe)
-        if isinstance(cli.datamodule, FederatedDataModule):
+        if first:
+            write_recipe(folder, recipe)
+        if first and isinstance(cli.datamodule, FederatedDataModule):
             data = cli.datamodule
             save_partition(folder / PARTITION, data.partition, data.examples, data.seed, data.dealt)
             if data.split is not None:
                 save_roles(folder / ROLES, data.roles, [client.name for client in data.everyone])
         run_fit(cli, path, last, console)
-    if any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
+    if first and any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
         report(folder_of(FederatedEvaluation, trainer), console)
 
 

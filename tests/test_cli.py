@@ -487,3 +487,24 @@ def test_the_samplers_settings_that_recipes_tell_of_are_options(capsys, recipe, 
     with pytest.raises(SystemExit):
         main(["fit", "--config", str(path), f"--model.init_args.sampler.{setting}", value, "--print_config"])
     assert yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["sampler"] == found
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_one_of_them_speaks(recipe, tmp_path):
+    command = [sys.executable, "-W", "ignore", "-m", "fedgen", "fit", "--config", str(recipe)]
+    settings = {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    free = {key: value for key, value in os.environ.items() if not key.startswith(("MASTER_", "PYTEST_"))}
+    found = {}
+    for devices in (1, 2):
+        options = ["--trainer.devices", str(devices), "--trainer.default_root_dir", str(tmp_path / str(devices))]
+        ended = subprocess.run(
+            [*command, *options], env={**free, **settings}, capture_output=True, text=True, timeout=300
+        )
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        assert ended.stdout.count("figure: ") == 1
+        found[devices] = {
+            (r.round, r.split, r.name): r.value for r in read_records(tmp_path / str(devices) / "scores.jsonl")
+        }
+    assert found[1].keys() == found[2].keys()
+    for key, value in found[1].items():
+        assert found[2][key] == pytest.approx(value, rel=0.05, abs=1e-3), key  # Adam makes rounding larger

@@ -43,7 +43,7 @@ class ClassifierChoice(PartitionChoice):
     scores: ClassVar[tuple[str, ...]] = (ERRORS,)
 
     recipe: Path = Path("recipes/classifier_style_shift.yaml")
-    seeds: int = 10
+    seeds: int = 5
 
     @property
     def arms(self) -> list[Arm]:
