@@ -41,7 +41,7 @@ def draw_arms(
         row[0].set_ylabel(column)
         _draw_gaps(row[-1], {arm: [by[column] for by in seeds.values()] for arm, seeds in found.items()}, column)
     panels[0][0].legend(fontsize=7)
-    panels[0][-1].legend(fontsize=7)
+    panels[0][-1].legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     for axes in panels[-1][:-1]:
         axes.set_xlabel("round", fontsize=8)
     count = max(len(seeds) for seeds in found.values())
