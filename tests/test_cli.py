@@ -505,6 +505,10 @@ def test_two_processes_train_and_one_of_them_speaks(recipe, tmp_path):
         found[devices] = {
             (r.round, r.split, r.name): r.value for r in read_records(tmp_path / str(devices) / "scores.jsonl")
         }
+    alone = [*command, "--local_only", "--trainer.devices", "2"]
+    refused = subprocess.run(alone, env={**free, **settings}, capture_output=True, text=True, timeout=300)
+    assert refused.returncode == 2
+    assert "clients that train alone are on 2 processes" in refused.stderr
     assert found[1].keys() == found[2].keys()
     for key, value in found[1].items():
         assert found[2][key] == pytest.approx(value, rel=0.05, abs=1e-3), key  # Adam makes rounding larger

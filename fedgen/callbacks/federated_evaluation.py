@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.callbacks.fresh_monitors import gate, release, watchers
 from fedgen.callbacks.progress import paused
@@ -184,6 +185,11 @@ class FederatedEvaluation(Callback):
         sample, strategy = self.evaluator.sampler_of(pl_module), trainer.strategy
         if not getattr(strategy, "local_only", False):
             return sample, ""
+        if trainer.world_size > 1:
+            raise MisconfigurationException(
+                f"clients that train alone are on {trainer.world_size} processes, and their mixture is sampled in one:"
+                " pass Trainer(devices=1, num_nodes=1)"
+            )
         refuse_mixture(self.evaluator)
         weights = self.evaluator.client_weights()
         samplers = [inside(partial(strategy.client_model, k), sample) for k in range(len(weights))]
