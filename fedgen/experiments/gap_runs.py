@@ -62,8 +62,8 @@ class GapChoice:
     seeds: int = 3
     embedding: str = EMBEDDING
     weights: Path | None = None
-    num_images: int = 1000
-    checks: int = 5
+    num_images: int = 500
+    checks: int = 4
     runs: Path = Path("checkpoints/runs")
     parallel: int = 1
     seed: int = 0
