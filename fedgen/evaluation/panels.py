@@ -12,6 +12,7 @@ from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, check_distinc
 
 DEFAULT_EMBEDDINGS = ("efficientnet-lite0",)
 DEFAULT_SCORES = ("fid", "kid")
+OWN_MODEL = "own-model"  # stands in an embedding's place where a model is asked for its own losses
 
 PresetLike = str | Mapping[str, Any]
 EmbeddingLike = str | Mapping[str, Any] | Embedding
@@ -53,7 +54,7 @@ class OwnModel(NoEmbedding):
     """Of scores that ask the model about images, or points."""
 
     def __init__(self) -> None:
-        super().__init__("own-model", dim=None)
+        super().__init__(OWN_MODEL, dim=None)
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Nothing: the model says what it cannot take."""

@@ -9,6 +9,7 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of
 from fedgen.evaluation.gap_table import SPLITS, has_gaps
 from fedgen.evaluation.gaps import AGGREGATES, GAPS, gap_title, interval
+from fedgen.evaluation.panels import OWN_MODEL
 from fedgen.figures.curves import remarks
 from fedgen.files import atomic_write
 
@@ -21,7 +22,7 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
 
     A row for each score, avg on the left and all on the right of it: the three splits against the round, and the gaps
     with 95 % intervals over clients, dashed where real images of all clients stand in for generated ones (the floor).
-    Shows the run's first embedding.
+    Shows the run's first embedding, and the model's own losses.
 
     Raises:
         ValueError: if no client was kept from training.
@@ -32,8 +33,8 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
     models = [record for record in records if record.is_model]
     if not has_gaps(models):
         raise ValueError("no gaps to draw: no client was kept from training (give the data module a `split`)")
-    embedding = models[0].embedding
-    shown = [r for r in records if r.embedding == embedding and r.aggregate in AGGREGATES and math.isfinite(r.value)]
+    shown_in = (models[0].embedding, OWN_MODEL)
+    shown = [r for r in records if r.embedding in shown_in and r.aggregate in AGGREGATES and math.isfinite(r.value)]
     scores = list(dict.fromkeys(record.score for record in shown if record.split in GAPS))
     figure = Figure(figsize=(13.5, 3.5 * len(scores) + 0.8), layout="constrained")
     FigureCanvasAgg(figure)
@@ -46,7 +47,9 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
     for axes in panels[-1]:
         axes.set_xlabel("round")
     gap = next(record for record in shown if record.split in GAPS and record.is_model)
-    title = f"{gap.num_generated:,} generated images, {gap.num_clients} clients of either kind, embedding {embedding}"
+    title = f"{gap.num_clients} clients of either kind"
+    if gap.num_generated:
+        title = f"{gap.num_generated:,} generated images, {title}, embedding {gap.embedding}"
     title += "\nbands: 95 % intervals over clients; dashed: real images of all clients in place of generated ones"
     figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
     with atomic_write(path) as file:
