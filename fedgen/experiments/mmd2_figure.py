@@ -40,8 +40,11 @@ def draw_curves(
         for axes, score in zip(line, PANELS):
             for arm in ARMS:
                 _draw_arm(axes, rows[arm], arm, embedding, score)
-            if score != FID_SERVER:  # of a generator that has gone over to the clients: far above all others
-                real = statistics.mean(floor[embedding][score] for floor in floors)
+            real = statistics.mean(floor[embedding][score] for floor in floors)
+            if score == COVERAGE:  # a line so far above all others would leave them flat
+                axes.text(0.03, 0.94, f"the clients' training images: {real:.2f}", transform=axes.transAxes, fontsize=8)
+                axes.margins(y=0.15)
+            elif score != FID_SERVER:  # of a generator that has gone over to the clients: far above all others too
                 axes.axhline(real, color="black", linestyle=":", linewidth=1.2)
             axes.set_title(TITLES[score], fontsize=10)
             axes.grid(alpha=0.25)
@@ -79,6 +82,7 @@ def draw_grid(rows: Mapping[str, Tensor], path: Path) -> Path:
 
     columns = len(next(iter(rows.values())))
     figure = Figure(figsize=(0.62 * columns + 1.4, 0.62 * len(rows) + 0.3), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.2)  # labels reach beyond what the layout reserves
     axes = figure.subplots()
     show_rows(axes, rows)
     axes.set_title("one client image of each client in turn; then one latent a column", fontsize=10)
