@@ -9,11 +9,11 @@ what twelve clients add who are asked for their MMD^2 of its batch, the embeddin
 """
 
 import argparse
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from unittest import mock
 
 import torch
@@ -135,28 +135,36 @@ def norm(gradients: tuple[Tensor | None, ...]) -> Tensor:
     return torch.stack([g.detach().double().norm() for g in gradients if g is not None]).norm()
 
 
-def best(work: Callable[[], Tensor], repeats: int) -> tuple[float, Tensor]:
-    """The shortest time, and what the work gave with the same draws."""
-    times = []
-    for _ in range(repeats + 1):  # the first allocates
-        torch.manual_seed(1)
-        start = SECONDS()
-        found = work()
-        times.append(SECONDS() - start)
-    return min(times[1:]), found
+def timed(work: Callable[[], Tensor]) -> tuple[float, Tensor]:
+    """How long it takes, and what it gives, with the same draws each time."""
+    torch.manual_seed(1)
+    start = SECONDS()
+    found = work()
+    return SECONDS() - start, found
+
+
+def shortest(works: Sequence[Callable[[], Tensor]], repeats: int) -> list[tuple[float, Tensor]]:
+    """The shortest time of each, and what it gave; in turns, so that a busy machine is busy for all of them."""
+    for work in works:
+        work()  # the first call allocates
+    runs = [[timed(work) for work in works] for _ in range(repeats)]
+    return [min(own, key=lambda one: one[0]) for own in zip(*runs)]
 
 
 def compare(size: int, name: str, part: Callable[..., Tensor], repeats: int) -> bool:
     """Ours over the plain formulation, once both are known to give the same."""
-    ours, found = best(lambda: part(size, make_or_take(size, True)), repeats)
-    with plainly():
-        plain, expected = best(lambda: part(size, make_or_take(size, False)), repeats)
+
+    def plain_part() -> Tensor:
+        with plainly():
+            return part(size, pair_of(size, False))
+
+    (ours, found), (plain, expected) = shortest([lambda: part(size, pair_of(size, True)), plain_part], repeats)
     off = float((found - expected).abs().max() / expected.abs().max())
     if not off < 1e-3:
         raise AssertionError(f"{name} at {size} x {size}: the two formulations disagree by {off}")
     what = f"StyleGAN2, {size} x {size}, batch {BATCHES[size]}: {name}"
     report(f"{what}, plain", plain, "s")
-    return report(f"{what}, ours over plain", ours / plain, "ratio", math.floor(LIMIT * 1000) / 1000)
+    return report(f"{what}, ours over plain", ours / plain, "ratio", LIMIT)
 
 
 def compare_asking(size: int, repeats: int) -> bool:
@@ -164,20 +172,19 @@ def compare_asking(size: int, repeats: int) -> bool:
     draws = torch.Generator().manual_seed(0)
     loss = DistributedLoss().set_references([torch.randn(IMAGES, DIM, generator=draws) for _ in range(CLIENTS)])
     features = torch.randn(BATCHES[size], DIM, generator=draws).requires_grad_()
-    asking, _ = best(lambda: torch.autograd.grad(loss(features), features)[0], repeats)
-    step, _ = best(lambda: generator_step(size, make_or_take(size, True)), repeats)
+    works = [
+        lambda: torch.autograd.grad(loss(features), features)[0],
+        lambda: generator_step(size, pair_of(size, True)),
+    ]
+    (asking, _), (step, _) = shortest(works, repeats)
     what = f"distributed MMD^2, {CLIENTS} clients of {IMAGES} images, over a generator's step at {size} x {size}"
     return report(what, asking / step, "ratio", ASKED)
 
 
-_PAIRS: dict[tuple[int, bool], tuple[StyleGAN2Generator, StyleGAN2Discriminator]] = {}
-
-
-def make_or_take(size: int, channels_last: bool) -> tuple[StyleGAN2Generator, StyleGAN2Discriminator]:
-    if (size, channels_last) not in _PAIRS:
-        _PAIRS.clear()  # 25 million parameters each
-        _PAIRS[size, channels_last] = make_pair(size, channels_last)
-    return _PAIRS[size, channels_last]
+@lru_cache(maxsize=2)
+def pair_of(size: int, channels_last: bool) -> tuple[StyleGAN2Generator, StyleGAN2Discriminator]:
+    """One size's networks in both layouts at a time: 50 million parameters each."""
+    return make_pair(size, channels_last)
 
 
 def main() -> int:
