@@ -79,10 +79,11 @@ def draw_grid(rows: Mapping[str, Tensor], path: Path) -> Path:
         path: of the PNG.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     columns = len(next(iter(rows.values())))
-    figure = Figure(figsize=(0.62 * columns + 1.4, 0.62 * len(rows) + 0.3), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.2)  # labels reach beyond what the layout reserves
+    layout = ConstrainedLayoutEngine(w_pad=0.2)  # labels reach beyond what the layout reserves
+    figure = Figure(figsize=(0.62 * columns + 1.4, 0.62 * len(rows) + 0.3), layout=layout)
     axes = figure.subplots()
     show_rows(axes, rows)
     axes.set_title("one client image of each client in turn; then one latent a column", fontsize=10)
