@@ -133,10 +133,9 @@ class FederatedDataModule(LightningDataModule):
         Args:
             roles: of all clients.
         """
+        _ = self.everyone  # dealt once, for both
         other = copy.copy(self)
         other.trainer = None
-        _ = self.everyone  # dealt once
-        other.__dict__["everyone"] = self.everyone
         other.roles = roles
         return other
 
@@ -189,10 +188,10 @@ class _Turns:
 
     def __init__(self, module: FederatedDataModule, strategy: _Cohorts) -> None:
         self._module, self._strategy = module, strategy
+        self._sizes = [len(client.train) for client in module.clients]  # once: they may be many, and rounds too
 
     def _turns(self, round: int) -> list[int | None]:
-        cohort = self._strategy.sample_cohort(len(self._module.clients), round)
-        return self._strategy.share(cohort, [len(client.train) for client in self._module.clients])
+        return self._strategy.share(self._strategy.sample_cohort(len(self._sizes), round), self._sizes)
 
     def __len__(self) -> int:
         return len(self._turns(0))

@@ -20,6 +20,7 @@ from fedgen.clients.three_way import Roles
 from fedgen.evaluation.checkpoints import load_weights, local_models
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.splits import Split
 from fedgen.federated import FedAvgStrategy
 from fedgen.models.ema import EMA
 from fedgen.progress import track
@@ -92,23 +93,28 @@ class FineTuning:
             )
         for network, average in averages_of(module):
             network.load_state_dict(average.network.state_dict())
-        everyone = {client.name: number for number, client in enumerate(self.data.everyone)}
-        scored = sorted({everyone[name] for split in evaluator.splits for name in split.client_names})
-        places = {self.data.everyone[number].name: turn for turn, number in enumerate(scored)}
+        where: dict[str, list[tuple[Split, int]]] = {}  # a client's places in the splits, by its name
+        for split in evaluator.splits:
+            for place, name in enumerate(split.client_names):
+                where.setdefault(name, []).append((split, place))
+        everyone = self.data.everyone
+        scored = [number for number, client in enumerate(everyone) if client.name in where]
         found: dict[tuple[str, str, str], dict[int, FederatedScore]] = {}
 
         def score(turn: int) -> None:
             """Of the client whose model is in place."""
-            for split in evaluator.splits:
-                for place, name in enumerate(split.client_names):
-                    if places[name] == turn:
-                        alone = evaluator.of_one(split, place)
-                        for (embedding, kind), value in alone.scores(module, round).items():
-                            found.setdefault((split.name, embedding, kind), {})[place] = value
+            for split, place in where[everyone[scored[turn]].name]:
+                for (embedding, kind), value in evaluator.of_one(split, place).scores(module, round).items():
+                    found.setdefault((split.name, embedding, kind), {})[place] = value
 
-        strategy = FedAvgStrategy(
-            communication_interval=self.iterations, personal=["*"], seed=derive(self.data.seed, "fine-tuning", round)
-        )
+        self._train(module, scored, score, derive(self.data.seed, "fine-tuning", round))
+        details = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
+        note = f"each client's own model, {self.iterations} iterations from the server's"
+        return evaluator.joined_records(found, self.generator, note=note, **details)
+
+    def _train(self, module: L.LightningModule, scored: Sequence[int], score: Callable[[int], None], seed: int) -> None:
+        """One round without exchange, in which each of the clients takes its turn; then `score` of each turn."""
+        strategy = FedAvgStrategy(communication_interval=self.iterations, personal=["*"], seed=seed)
         quiet: dict[str, Any] = dict.fromkeys(
             ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
         )
@@ -122,12 +128,9 @@ class FineTuning:
             limit_val_batches=0,
             **quiet,
         )
+        others = sorted(set(range(len(self.data.everyone))) - set(scored))
         with isolated():
-            others = tuple(sorted(set(everyone.values()) - set(scored)))
-            trainer.fit(module, self.data.with_roles(Roles(tuple(scored), (), others)))
-        details = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
-        note = f"each client's own model, {self.iterations} iterations from the server's"
-        return evaluator.joined_records(found, self.generator, note=note, **details)
+            trainer.fit(module, self.data.with_roles(Roles(tuple(scored), (), tuple(others))))
 
 
 class _Each(L.Callback):

@@ -139,7 +139,6 @@ class FedAvgStrategy(DDPStrategy):
         self._errors: list[BaseException] = []
         self._completed: list[int] = []  # clients of this round that were not left out
         self._known = 0  # of `left_out` before this round
-        self._idle = False
         self._owners: dict[int, int] = {}  # ranks of clients of whom something is kept; filled where there are several
         self._exchange: Exchange | None = None
         self._server_update: ServerUpdate | None = None
@@ -257,10 +256,11 @@ class FedAvgStrategy(DDPStrategy):
         if size == 1:
             return list(cohort)
         if self.optimizer_state_mode == "keep" or self.exchange.personal or self.client_algorithm.keeps_clients:
-            dealt = share_out(sizes, size)
-            self._owners = {client: owner for owner, clients in enumerate(dealt) for client in clients}
+            if not self._owners:
+                dealt = share_out(sizes, size)
+                self._owners = {client: owner for owner, clients in enumerate(dealt) for client in clients}
             mine = [client for client in cohort if self._owners[client] == rank]
-            longest = min(len(cohort), max(map(len, dealt)))
+            longest = min(len(cohort), -(-len(sizes) // size))
         else:
             dealt = share_out([sizes[client] for client in cohort], size)
             mine, longest = [cohort[place] for place in dealt[rank]], max(map(len, dealt))
@@ -360,11 +360,9 @@ class FedAvgStrategy(DDPStrategy):
             return output
 
         failed = len(self._errors)
-        self._idle = self._turn is not None and self._turn.is_idle
+        idle = self._turn is not None and self._turn.is_idle
         output = self._run_turn(step)
-        if (
-            len(self._errors) > failed or self._idle
-        ):  # Lightning wants a result from the closure whatever happened in it
+        if len(self._errors) > failed or idle:  # Lightning wants a result from the closure whatever happened in it
             self._skip_step = True
             closure()
             self._skip_step = False
@@ -448,9 +446,9 @@ class FedAvgStrategy(DDPStrategy):
     def _tell(self) -> int:
         """Lets all ranks know who of the round's clients trained and who was left out; how many trained."""
         iterations = {client: self._memory.iterations[client] for client in self._completed}
-        told = self._ranks.gather((iterations, self._memory.left_out[self._known :]))
-        left_out = sorted((entry for _, found in told for entry in found), key=lambda entry: entry["client"])
         known = self._memory.left_out[self._known :]
+        told = self._ranks.gather((iterations, known))
+        left_out = sorted((entry for _, found in told for entry in found), key=lambda entry: entry["client"])
         self._memory.left_out[self._known :] = left_out
         for entry in left_out:
             if entry not in known:  # of another rank, which does not warn
