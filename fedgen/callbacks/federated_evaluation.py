@@ -24,6 +24,7 @@ from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.files import require_writable
 from fedgen.images import save_png, tile
+from fedgen.ranks import together
 
 GRID_SIDE = 32  # images smaller than this are enlarged in grids
 
@@ -39,7 +40,8 @@ class FederatedEvaluation(Callback):
     "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
     "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
     back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
-    clients' models is scored.
+    clients' models is scored. Several processes share the sampling, the embedding and the scores of clients; images and
+    scores are those of one.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.
@@ -138,7 +140,7 @@ class FederatedEvaluation(Callback):
         self.evaluator.try_out(self._sampler(trainer, pl_module)[0], **self._asked)
         self._watchers = watchers(trainer.callbacks, self.evaluator.column_names())
         gate(self._watchers, self._is_fresh)
-        with paused(trainer):
+        with paused(trainer), together():
             floor = self.evaluator.floor()
         if trainer.is_global_zero:
             drop_from(self._scores_path(trainer), first)
@@ -171,7 +173,7 @@ class FederatedEvaluation(Callback):
         sample, note = self._sampler(trainer, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on = getattr(pl_module, "optimised_on", ())
-        with paused(trainer):
+        with paused(trainer), together():
             evaluation = self.evaluator.evaluate(sample, round, checkpoint, optimised_on, note, **self._asked)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)

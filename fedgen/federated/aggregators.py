@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgen.federated.ranks import Ranks
+from fedgen.ranks import Ranks
 
 
 class Aggregator(ABC):

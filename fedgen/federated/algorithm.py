@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedgen.federated.ranks import Ranks
+from fedgen.ranks import Ranks
 
 
 class ClientAlgorithm:

@@ -11,8 +11,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.federated.ranks import Ranks
 from fedgen.files import in_bytes
+from fedgen.ranks import Ranks
 
 OptimizerState = Literal["reset", "keep", "average"]
 State = dict[Any, dict[str, Any]]  # parameter -> name -> value, as in torch.optim.Optimizer.state

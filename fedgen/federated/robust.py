@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgen.federated.aggregators import Aggregator, Mean
-from fedgen.federated.ranks import Ranks
+from fedgen.ranks import Ranks
 
 
 class NormClipping(Aggregator):

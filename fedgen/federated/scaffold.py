@@ -11,8 +11,8 @@ from torch.optim import SGD, Optimizer
 
 from fedgen.federated.algorithm import ClientAlgorithm, about_to_step, gradients_of, parameter_names
 from fedgen.federated.exchange import all_finite
-from fedgen.federated.ranks import Ranks
 from fedgen.files import in_bytes
+from fedgen.ranks import Ranks
 
 Variates = dict[str, Tensor]  # by the parameter's name, in float32 at least
 

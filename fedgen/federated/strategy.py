@@ -29,11 +29,11 @@ from fedgen.federated.exchange import Exchange, naming_difference, require_finit
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
-from fedgen.federated.ranks import Ranks, share_out
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.switches import Switches
 from fedgen.files import in_bytes
+from fedgen.ranks import Ranks, share_out
 from fedgen.seeds import resolve, seed_all
 
 

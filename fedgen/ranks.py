@@ -1,11 +1,17 @@
-"""Several processes train one federation: which rank trains whom, and what ranks tell each other at a round's end."""
+"""Several processes work on one federation: which rank does what, and what ranks tell each other."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_together: ContextVar[bool] = ContextVar("together", default=False)
 
 
 class Ranks:
@@ -75,3 +81,59 @@ def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:
         found[rank].append(place)
         loads[rank] += sizes[place]
     return [sorted(places) for places in found]
+
+
+@contextmanager
+def together(are: bool = True) -> Iterator[None]:
+    """Within it `spread` deals work out to the ranks, all of which must do the same there.
+
+    Args:
+        are: False is a stretch of one rank's own within it.
+    """
+    before = _together.set(are)
+    try:
+        yield
+    finally:
+        _together.reset(before)
+
+
+def agreed(fact: bool) -> bool:
+    """Whether it holds on every rank; here alone unless they are `together`."""
+    return all(Ranks().gather(fact)) if _together.get() else fact
+
+
+def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """The work's results in the items' order, each worked out by one rank where they are `together`.
+
+    Ranks take turns, so items should be about equal, or the long ones first. What is worked out does not depend on
+    the number of ranks: neither do results, as far as each hangs on its item alone.
+
+    Args:
+        work: of plain types and tensors on the CPU; within it nothing is dealt out further.
+        items: the same ones on each rank.
+
+    Raises:
+        RuntimeError: where another rank's work failed, naming that rank; what this rank's work raises, here.
+    """
+    ranks = Ranks()
+    if ranks.size == 1 or not _together.get():
+        yield from map(work, items)
+        return
+    for start in range(0, len(items), ranks.size):
+        mine, failed = _tried(work, items[start + ranks.rank : start + ranks.rank + 1])
+        told = ranks.gather((mine, failed and f"{type(failed).__name__}: {failed}"))
+        if failed:
+            raise failed
+        for rank, (_, failure) in enumerate(told):
+            if failure:
+                raise RuntimeError(f"rank {rank} failed: {failure}")
+        yield from (result for results, _ in told for result in results)
+
+
+def _tried(work: Callable[[Item], Result], items: Sequence[Item]) -> tuple[list[Result], Exception | None]:
+    """Results, or what went wrong: the other ranks wait to be told either."""
+    try:
+        with together(False):
+            return [work(item) for item in items], None
+    except Exception as error:
+        return [], error
