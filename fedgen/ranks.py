@@ -14,10 +14,31 @@ Result = TypeVar("Result")
 _together: ContextVar[bool] = ContextVar("together", default=False)
 
 
+class LostRankError(ConnectionError):
+    """Another process of the job has ended, or cannot be reached."""
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """For what one rank tells the others.
+
+    Raises:
+        LostRankError: in place of what torch.distributed raises where a rank does not answer.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostRankError(
+            f"another process of this job has ended or cannot be reached ({str(error).splitlines()[0]}); see what it"
+            " said last. The same command goes on from the last checkpoint, on any number of processes"
+        ) from error
+
+
 class Ranks:
     """The processes of a job; one alone where torch.distributed is not in use.
 
-    Every method but the attributes is a collective: all ranks call it, in the same order.
+    Every method but the attributes is a collective: all ranks call it, in the same order; it raises LostRankError where
+    one of them has ended.
 
     Attributes:
         size: how many there are.
@@ -29,6 +50,7 @@ class Ranks:
         self.size: int = dist.get_world_size() if started else 1
         self.rank: int = dist.get_rank() if started else 0
 
+    @heard()
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, in order of ranks; plain types and tensors on the CPU."""
         if self.size == 1:
@@ -37,6 +59,7 @@ class Ranks:
         dist.all_gather_object(found, value)
         return found
 
+    @heard()
     def add(self, tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
         """The sums over ranks of tensors that have the same shapes on each; one exchange a type, through the device."""
         found = list(tensors)
@@ -51,6 +74,7 @@ class Ranks:
                 found[place] = part.view(tensors[place].shape).to(tensors[place].device)
         return found
 
+    @heard()
     @torch.no_grad()
     def copy_first(self, tensors: Iterable[Tensor]) -> None:
         """Overwrites tensors by rank 0's."""

@@ -33,7 +33,7 @@ from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.switches import Switches
 from fedgen.files import in_bytes
-from fedgen.ranks import Ranks, share_out
+from fedgen.ranks import Ranks, heard, share_out
 from fedgen.seeds import resolve, seed_all
 
 
@@ -86,6 +86,7 @@ class FedAvgStrategy(DDPStrategy):
         ValueError: for settings out of range.
         MisconfigurationException: for Trainer settings that would cut rounds.
         RuntimeError: when a round loses every client, from the first client's error.
+        LostRankError: when another process has ended; a checkpoint goes on on those that are left.
     """
 
     strategy_name = "fedavg"
@@ -158,6 +159,10 @@ class FedAvgStrategy(DDPStrategy):
             self.set_world_ranks()
         else:
             super().setup_distributed()
+
+    barrier = heard()(DDPStrategy.barrier)
+    broadcast = heard()(DDPStrategy.broadcast)
+    reduce = heard()(DDPStrategy.reduce)
 
     def _setup_model(self, model: Module) -> Module:
         return model  # no DistributedDataParallel: gradients stay with the client

@@ -67,3 +67,17 @@ def test_a_checkpoint_goes_on_on_another_number_of_processes(runs, before, after
         resumed = torch.load(tmp_path / f"{name}.pt", weights_only=True)["weights"]
         for key, value in straight.items():
             torch.testing.assert_close(resumed[key], value, rtol=0, atol=5e-6)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs, tmp_path):
+    process = start(SCRIPT, "dies", tmp_path)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "LostRankError: another process of this job has ended" in said
+    assert "goes on from the last checkpoint, on any number of processes" in said
+    end(start(SCRIPT, 1, tmp_path / "alone", tmp_path, "last.ckpt"))
+    straight = read(runs, 1, "personal")["weights"]
+    resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]
+    for key, value in straight.items():
+        torch.testing.assert_close(resumed[key], value, rtol=0, atol=5e-6)
