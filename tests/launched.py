@@ -8,12 +8,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def start(module, *arguments):
-    """`python -m module arguments`, begun; its output is kept."""
+def start(module, *arguments, **variables):
+    """`python -m module arguments` with environment variables, begun; its output is kept."""
     command = [sys.executable, "-W", "ignore", "-m", module, *map(str, arguments)]
     free = {key: value for key, value in os.environ.items() if not key.startswith(("MASTER_", "PYTEST_"))}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env={**free, "OMP_NUM_THREADS": "1"}, **options)
+    return subprocess.Popen(command, cwd=ROOT, env={**free, "OMP_NUM_THREADS": "1", **variables}, **options)
 
 
 def end(process):

@@ -2,7 +2,8 @@
 
 Lightning starts the other processes; each configuration's final weights and what is known of the clients are written by
 rank 0 as FOLDER/NAME.pt. Its checkpoints allow another number of processes to go on. With "dies" for the number of
-processes there are two, and the second is killed in the last round.
+processes there are two, and the second is killed in the last round. With "node" it is one process of each of two nodes,
+as the variables MASTER_ADDR, MASTER_PORT and NODE_RANK say.
 """
 
 import os
@@ -100,7 +101,7 @@ CONFIGURATIONS = {
 RESUMED = ("personal", "adam-average", "scaffold")
 
 
-def train(name, devices, folder, resume=None, callbacks=()):
+def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):
     """One configuration's training; returns module, strategy and trainer."""
     make, options = CONFIGURATIONS[name]
     L.seed_everything(0, verbose=False)
@@ -111,7 +112,14 @@ def train(name, devices, folder, resume=None, callbacks=()):
     strategy = FedAvgStrategy(communication_interval=4, seed=2, process_group_backend="gloo", **options)
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     callbacks = [RoundCheckpoint(folder, every_n_rounds=1), *callbacks]
-    options = {"accelerator": "cpu", "devices": devices, "max_epochs": ROUNDS, "callbacks": callbacks, **quiet}
+    options = {
+        "accelerator": "cpu",
+        "devices": devices,
+        "num_nodes": num_nodes,
+        "max_epochs": ROUNDS,
+        "callbacks": callbacks,
+        **quiet,
+    }
     trainer = L.Trainer(strategy=strategy, default_root_dir=folder, **options)
     trainer.fit(module, data, ckpt_path=resume)
     return module, strategy, trainer
@@ -134,5 +142,8 @@ def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
 if __name__ == "__main__":
     if sys.argv[1] == "dies":
         train("personal", 2, Path(sys.argv[2]) / "personal", callbacks=[Dies()])
+    elif sys.argv[1] == "node":
+        module, _, trainer = train("adam-average", 1, Path(sys.argv[2]) / "adam-average", num_nodes=2)
+        torch.save(module.state_dict(), Path(sys.argv[2]) / f"{trainer.global_rank}.pt")
     else:
         main(int(sys.argv[1]), *sys.argv[2:])

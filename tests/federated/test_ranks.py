@@ -1,5 +1,7 @@
 """Several processes give the model of one, to rounding, and a checkpoint of several goes on on any number."""
 
+from socket import socket
+
 import pytest
 import torch
 
@@ -81,3 +83,18 @@ def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs,
     resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]
     for key, value in straight.items():
         torch.testing.assert_close(resumed[key], value, rtol=0, atol=5e-6)
+
+
+@pytest.mark.slow
+def test_two_nodes_train_the_model_of_one_process(runs, tmp_path):
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    nodes = [start(SCRIPT, "node", tmp_path, NODE_RANK=str(rank), **meeting) for rank in range(2)]
+    for node in nodes:
+        end(node)
+    straight = read(runs, 1, "adam-average")["weights"]
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        for key, value in straight.items():
+            torch.testing.assert_close(found[key], value, rtol=0, atol=2e-6)
