@@ -1,6 +1,6 @@
 """Several processes work on one federation: which rank does what, and what ranks tell each other."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from torch import Tensor
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Name = TypeVar("Name", bound=Hashable)
 _together: ContextVar[bool] = ContextVar("together", default=False)
 
 
@@ -73,6 +74,17 @@ class Ranks:
             for place, part in zip(places, parts):
                 found[place] = part.view(tensors[place].shape).to(tensors[place].device)
         return found
+
+    def add_named(self, tensors: Mapping[Name, Tensor], device: torch.device) -> dict[Name, Tensor]:
+        """The sums over ranks of tensors by name, of which a rank may lack some; through the device."""
+        kinds: dict[Name, tuple[torch.Size, torch.dtype]] = {}
+        for told in self.gather({name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}):
+            kinds = {**told, **kinds}
+        parts = [
+            tensors[name] if name in tensors else torch.zeros(shape, dtype=dtype)
+            for name, (shape, dtype) in kinds.items()
+        ]
+        return dict(zip(kinds, self.add(parts, device)))
 
     @heard()
     @torch.no_grad()

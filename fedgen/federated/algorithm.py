@@ -66,6 +66,10 @@ class ClientAlgorithm:
         """What server and client send each other in a round beside the model's tensors, each way."""
         return 0
 
+    def server_state(self) -> dict[str, Any]:
+        """Of `state_dict` what every client may know, in its form; a client elsewhere begins a turn with it."""
+        return self.state_dict()
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold (tensors and plain types)."""
         return {}

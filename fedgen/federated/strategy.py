@@ -196,10 +196,14 @@ class FedAvgStrategy(DDPStrategy):
             self.optimizer_state_mode,
         )
         check_rates(self.client_schedule, self._local.optimizers)
-        shares = shares_of(getattr(trainer, "datamodule", None), self.client_weights)
+        shares = self._shares(trainer)
         self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
+
+    def _shares(self, trainer: Trainer) -> list[float] | None:
+        """Every client's weight in the mean over the whole federation, if the data say who the clients are."""
+        return shares_of(getattr(trainer, "datamodule", None), self.client_weights)
 
     @property
     def _server_optimizers(self) -> list[Optimizer]:
@@ -302,7 +306,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def _start_turn(self, turn: Turn) -> None:
         exchange = self.exchange
-        if turn.is_idle:
+        if turn.is_elsewhere:
             self._turn, self._awaits_step = turn, self._module.automatic_optimization
             return
         if not turn.is_first:
@@ -365,9 +369,9 @@ class FedAvgStrategy(DDPStrategy):
             return output
 
         failed = len(self._errors)
-        idle = self._turn is not None and self._turn.is_idle
+        elsewhere = self._turn is not None and self._turn.is_elsewhere
         output = self._run_turn(step)
-        if len(self._errors) > failed or idle:  # Lightning wants a result from the closure whatever happened in it
+        if len(self._errors) > failed or elsewhere:  # Lightning wants a result from the closure whatever happened in it
             self._skip_step = True
             closure()
             self._skip_step = False
@@ -435,8 +439,7 @@ class FedAvgStrategy(DDPStrategy):
             raise RuntimeError(
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
             ) from next(iter(self._errors), None)
-        for part in (self.aggregator, self._local, self.client_algorithm):
-            part.merge(self._ranks, self.root_device)
+        self._merge()
         names = list(self.exchange.shared)
         factor = factor_in(self.server_schedule, self._module.current_epoch)
         self._server_update.apply(names, self.aggregator.result(), factor)
@@ -447,6 +450,11 @@ class FedAvgStrategy(DDPStrategy):
         self._turn, self.in_round = None, False
         if not self.local_only:
             self._call_round_end()
+
+    def _merge(self) -> None:
+        """Brings together what clients have sent and done, wherever they were."""
+        for part in (self.aggregator, self._local, self.client_algorithm):
+            part.merge(self._ranks, self.root_device)
 
     def _tell(self) -> int:
         """Lets all ranks know who of the round's clients trained and who was left out; how many trained."""
