@@ -114,23 +114,25 @@ class FederatedEvaluation(Callback):
         """Makes the evaluator, which checks all that can be checked without sampling."""
         if stage != "fit":
             return
+        if sum(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks) > 1:
+            raise ValueError(
+                "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
+            )
+        require_writable(self._folder(trainer))
+        self.evaluator = self._make_evaluator(trainer)
+        self.evaluator.sampler_of(pl_module)
+        self._asked = self.evaluator.asked_of(pl_module)
+        _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
+
+    def _make_evaluator(self, trainer: Trainer) -> Evaluator:
         data = getattr(trainer, "datamodule", None)
         if not isinstance(data, FederatedDataModule):
             raise TypeError(
                 "FederatedEvaluation scores against clients: call trainer.fit(model, datamodule) with a"
                 f" FederatedDataModule, got {type(data).__name__}"
             )
-        if sum(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks) > 1:
-            raise ValueError(
-                "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
-            )
-        require_writable(self._folder(trainer))
         cache = FeatureCache(self.cache_folder) if self.cache_folder is not None else None
-        device = trainer.strategy.root_device
-        self.evaluator = Evaluator(data, cache=cache, device=device, **self.settings)
-        self.evaluator.sampler_of(pl_module)
-        self._asked = self.evaluator.asked_of(pl_module)
-        _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
+        return Evaluator(data, cache=cache, device=trainer.strategy.root_device, **self.settings)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tries the model out, drops scores that will be measured again, stores the floor, maybe scores round -1."""
