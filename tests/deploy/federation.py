@@ -45,8 +45,6 @@ class Federation:
 
     def __enter__(self):
         make_certificates(self.folder)
-        for name in self.clients:
-            make_key(self.folder / f"{name}.key")
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
@@ -55,6 +53,7 @@ class Federation:
         )
         self.start_superlink()
         for name in self.clients:
+            self.make_key(name)
             self.flwr("supernode", "register", str(self.folder / f"{name}.key.pub"), "here")
             self.start_node(name)
         return self
@@ -62,6 +61,10 @@ class Federation:
     def __exit__(self, *error):
         for name in list(self.processes):
             self.kill(name)
+
+    def make_key(self, name):
+        """A node's key pair."""
+        make_key(self.folder / f"{name}.key")
 
     def start_superlink(self):
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
@@ -102,13 +105,14 @@ class Federation:
         return self.flwr("run", str(app), "here", "--stream", *options, timeout=timeout)
 
     def log(self, name):
-        return (self.folder / f"{name}.log").read_text()
+        path = self.folder / f"{name}.log"
+        return path.read_text() if path.exists() else ""
 
     def _start(self, name, *command):
-        log = (self.folder / f"{name}.log").open("a")
         arguments = [str(BIN / str(command[0])), *map(str, command[1:])]
-        options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
-        self.processes[name] = subprocess.Popen(arguments, env=self.environment, **options)
+        with (self.folder / f"{name}.log").open("a") as log:
+            options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
+            self.processes[name] = subprocess.Popen(arguments, env=self.environment, **options)
 
     def _answers(self):
         with socket() as probe:
