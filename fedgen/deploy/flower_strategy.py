@@ -1,6 +1,6 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,12 +9,11 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgen.clients.turn import Turn
-from fedgen.deploy.messages import Answer, Asked, Question, Statistic, Task
+from fedgen.deploy.messages import Answer, Item, Question, Task, Told
 from fedgen.deploy.records import WEIGHTS, from_records, to_records
 from fedgen.deploy.replies import Replies
 from fedgen.deploy.roster import Roster
 from fedgen.deploy.sending import replies_to
-from fedgen.embeddings import Embedding
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
@@ -62,16 +61,14 @@ class FlowerStrategy(FedAvgStrategy):
         }
         return self._say(tasks, MessageType.TRAIN, Answer, f"round {round}")
 
-    def ask_all(
-        self, ask: Asked, split: str, embedding: Embedding, score: str, tensors: Mapping[str, Tensor]
-    ) -> dict[int, Statistic | str]:
+    def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
         """What each client answers to an evaluation's question, or why it does not; arguments as for `Question`."""
         data: Any = self._module.trainer.datamodule
-        about = split, embedding.name, embedding.fingerprint(), score
+        told = [tuple(item) for item in items]
         questions = {
-            client: Question(tensors, ask, *about, client, data.classes) for client in range(len(self._roster.clients))
+            client: Question(tensors, told, client, data.classes) for client in range(len(self._roster.clients))
         }
-        return self._say(questions, MessageType.EVALUATE, Statistic, f"asking for {ask}")
+        return self._say(questions, MessageType.EVALUATE, Told, "asking clients")
 
     def _say(
         self, messages: Mapping[int, Task | Question], kind: str, reply: type[Any], what: str

@@ -1,8 +1,8 @@
 """What server and clients say to each other in a round, and when they meet; what of it is weights, and what else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -80,45 +80,55 @@ class Answer:
 Asked = Literal["statistics", "sketch", "kid"]
 
 
-@dataclass(frozen=True, eq=False)
-class Question:
-    """What an evaluation asks every client about the images of one split, in one embedding.
+class Item(NamedTuple):
+    """One thing that an evaluation asks about a client's images of one split, in one embedding.
 
     Args:
-        weights: "generated": features [m, D] of generated images, for kid; "centre": [D], for sketch.
-        ask: for the summary of the features, a sketch of kernel means, or the score of the generated images.
+        ask: for the summary of the features, a sketch of kernel means, or the score of generated images.
         split: "train" or "report".
         embedding: its name.
         fingerprint: of its weights and settings: the server's.
         score: the name of the score, for sketch and kid.
+    """
+
+    ask: Asked
+    split: str
+    embedding: str
+    fingerprint: str
+    score: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What an evaluation asks a client, all in one message: each starts a process there.
+
+    Args:
+        weights: by the item's place: features [m, D] of generated images, for kid; a centre [D], for sketch.
+        items: one after another.
         client: the client's number, on which it depends which images it holds out.
         classes: as in a task.
     """
 
     weights: Mapping[str, Tensor]
-    ask: Asked
-    split: str
-    embedding: str
-    fingerprint: str
-    score: str
+    items: Sequence[Sequence[str]]
     client: int
     classes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Statistic:
+class Told:
     """What a client answers.
 
     Args:
-        message: of `statistics.messages`, as bytes.
-        failure: why there is none; "" if there is one.
+        messages: of `statistics.messages`, as bytes, one an item.
+        failure: why there are none; "" if there are.
     """
 
-    message: bytes = b""
+    messages: list[bytes] = field(default_factory=list)
     failure: str = ""
 
 
-Said = Task | Answer | Hello | Question | Statistic
+Said = Task | Answer | Hello | Question | Told
 
 
 def pack(message: Said) -> tuple[dict[str, Tensor], bytes]:

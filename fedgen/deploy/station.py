@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from fedgen.cli import FedgenCLI
-from fedgen.deploy.messages import Answer, Hello, Question, Statistic, Task
+from fedgen.deploy.messages import Answer, Hello, Question, Task, Told
 from fedgen.deploy.own_data import OwnData
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.recipe import evaluations, for_client, read_settings
-from fedgen.deploy.statistics import answer_to
+from fedgen.deploy.statistics import answers_to
 from fedgen.deploy.turn_strategy import TurnStrategy
 from fedgen.files import atomic_write
 from fedgen.statistics.messages import MessageError
@@ -78,13 +78,14 @@ class Station:
             answer = replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
         return answer
 
-    def look_up(self, question: Question) -> Statistic:
+    def look_up(self, question: Question) -> Told:
         """Answers an evaluation's question; why it cannot is an answer too."""
         try:
             self._data.enroll(question.client, question.classes)
-            return Statistic(answer_to(question, self._data.client, self._evaluation, self.state / FEATURES).to_bytes())
+            found = answers_to(question, self._data.client, self._evaluation, self.state / FEATURES)
+            return Told([message.to_bytes() for message in found])
         except Exception as error:
-            return Statistic(failure=f"{type(error).__name__}: {error}")
+            return Told(failure=f"{type(error).__name__}: {error}")
 
     # ---- between turns ----
 

@@ -1,13 +1,13 @@
 """What a client tells of its images in an evaluation: summaries, sketches, scores; never images or their features."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from fedgen.clients.client import Client
-from fedgen.deploy.messages import Question
+from fedgen.deploy.messages import Item, Question
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
@@ -58,8 +58,8 @@ def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSket
     return CubicSketch(dim, centre=centre)
 
 
-def answer_to(question: Question, client: Client, evaluation: Mapping[str, Any], cache: Path) -> Message:
-    """A client's answer.
+def answers_to(question: Question, client: Client, evaluation: Mapping[str, Any], cache: Path) -> Iterator[Message]:
+    """A client's answers, one an item.
 
     Args:
         question: the server's.
@@ -70,17 +70,31 @@ def answer_to(question: Question, client: Client, evaluation: Mapping[str, Any],
     Raises:
         ValueError: if its embedding is not the server's, or it has no such score.
     """
-    panel = next((one for one in panels_of(evaluation) if one.embedding.name == question.embedding), None)
-    if panel is None or panel.embedding.fingerprint() != question.fingerprint:
-        raise ValueError(f"embedding {question.embedding} is another one here; install the same release and weights")
-    examples = client.held_out_examples if question.split == REPORT else client.train_examples
-    batch_size = int(evaluation.get("batch_size", 64))
-    features = embed(panel.embedding, examples.inputs, batch_size, cache=FeatureCache(cache))
-    meta = {"embedding": question.fingerprint, "split": question.split}
-    if question.ask == "statistics":
+    panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
+    for place, item in enumerate(question.items):
+        yield _answer(Item(*item), question.weights.get(str(place)), client, panels, evaluation, FeatureCache(cache))  # type: ignore[arg-type]
+
+
+def _answer(
+    item: Item,
+    tensor: Tensor | None,
+    client: Client,
+    panels: Mapping[str, Panel],
+    evaluation: Mapping[str, Any],
+    cache: FeatureCache,
+) -> Message:
+    panel = panels.get(item.embedding)
+    if panel is None or panel.embedding.fingerprint() != item.fingerprint:
+        raise ValueError(f"embedding {item.embedding} is another one here; install the same release and weights")
+    examples = client.held_out_examples if item.split == REPORT else client.train_examples
+    features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
+    meta = {"embedding": item.fingerprint, "split": item.split}
+    if item.ask == "statistics":
         return gaussian_to_message(summarize(features), **meta)
-    choice = next(one for one in panel.choices if one.name == question.score)
-    if question.ask == "sketch":
-        return sketch_of(choice, features.shape[1], question.weights["centre"]).message(features, **meta)
+    choice = next(one for one in panel.choices if one.name == item.score)
+    if item.ask == "sketch":
+        return sketch_of(choice, features.shape[1], tensor).message(features, **meta)
+    if tensor is None:
+        raise ValueError(f"score {item.score} needs the features of generated images")
     reference = KernelReference.from_features([features], kernel_of(choice), choice.options["estimator"])
-    return kid_message(reference, question.weights["generated"], **meta)
+    return kid_message(reference, tensor, **meta)
