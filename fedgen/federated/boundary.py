@@ -38,8 +38,8 @@ class RoundBoundary(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._drop_if_cut(trainer)
-        for name, factor in self._strategy.factors.items():
-            pl_module.log(name, factor)
+        for name, value in self._strategy.metrics.items():
+            pl_module.log(name, value)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._strategy.in_round:  # which the strategy drops next

@@ -19,11 +19,11 @@ from torch.optim import Optimizer
 
 from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.turn import Turn
-from fedgen.federated.aggregators import Aggregator, Mean
+from fedgen.federated.aggregators import Aggregator, Federation, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.checks import check_settings, check_trainer, check_turn, warn_unseen_steps
+from fedgen.federated.checks import check_privacy, check_settings, check_trainer, check_turn, warn_unseen_steps
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference, require_finite
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
@@ -198,8 +198,16 @@ class FedAvgStrategy(DDPStrategy):
         check_rates(self.client_schedule, self._local.optimizers)
         shares = self._shares(trainer)
         self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
+        check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange)
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
+
+    def _sizes(self) -> tuple[int, int]:
+        """The number of clients, as far as the data name them, and of those that a round draws."""
+        clients = (
+            len(getattr(getattr(self._module.trainer, "datamodule", None), "clients", ())) or self.cohort_size or 1
+        )
+        return clients, min(self.cohort_size or clients, clients)
 
     def _shares(self, trainer: Trainer) -> list[float] | None:
         """Every client's weight in the mean over the whole federation, if the data say who the clients are."""
@@ -276,11 +284,12 @@ class FedAvgStrategy(DDPStrategy):
         return [*mine, *[None] * (longest - len(mine))]
 
     @property
-    def factors(self) -> dict[str, float]:
-        """The schedules' factors in the present round, by the names under which they are logged."""
+    def metrics(self) -> dict[str, float]:
+        """What is logged of the present round: the schedules' factors and what the aggregator tells."""
         schedules = {"client_lr_factor": self.client_schedule, "server_lr_factor": self.server_schedule}
         round = self._module.current_epoch
-        return {name: factor_in(schedule, round) for name, schedule in schedules.items() if schedule is not None}
+        found = {name: factor_in(schedule, round) for name, schedule in schedules.items() if schedule is not None}
+        return found | self.aggregator.metrics(round + 1)
 
     @property
     def in_turns(self) -> bool:
@@ -297,6 +306,7 @@ class FedAvgStrategy(DDPStrategy):
         if self._switches.thawed_or_frozen():
             self._make_exchange()
         self.exchange.snapshot()
+        self.aggregator.announce(Federation(self.seed, self._module.current_epoch, *self._sizes()))
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         self._local.start_round()
         self.client_algorithm.start_round()
