@@ -155,8 +155,8 @@ def require_accountants() -> ModuleType:
         import dp_accounting
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the accountants 'pld' and 'rdp' are those of dp-accounting: pip install 'fedgen[privacy]', or, for statistics,"
-            " use accountant='analytic'"
+            "the accountants 'pld' and 'rdp' are those of dp-accounting: pip install 'fedgen[privacy]'; for statistics"
+            " accountant='analytic' needs none"
         ) from error
     return dp_accounting
 

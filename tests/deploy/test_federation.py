@@ -1,10 +1,9 @@
 """A recipe on a real SuperLink and SuperNodes: TLS, authenticated nodes, each client's folder its own."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 
 from fedgen.evaluation import read_records
 from tests.deploy.federation import Federation
@@ -37,8 +36,8 @@ def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp
     output = str(tmp_path / "run")
     federation.run(app(1, tmp_path / "one", SCORES), output=output)
     said = federation.run(app(3, tmp_path / "three", SCORES), output=output)
-    assert "2 clients: a, b" in said
-    assert "after 1 rounds" in said, said[-3000:]
+    assert "2 clients: a, b" in said, said[-3000:]
+    assert "after 1 rounds" in " ".join(said.split())
     same_weights(straight, read(tmp_path / "run"))
     found = [
         {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.round == 2}
@@ -53,21 +52,19 @@ def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp
 def test_a_node_that_vanishes_in_a_round_is_left_out_and_may_come_back(federation, tmp_path):
     output = tmp_path / "run"
     before = federation.log("b").count("Receiving: train message")
-    done = []
     options = {"output": str(output), "round-deadline": 40.0}
-    run = threading.Thread(target=lambda: done.append(federation.run(app(4, tmp_path / "app"), timeout=500, **options)))
-    run.start()
-    wait_for(lambda: federation.log("b").count("Receiving: train message") > before)
-    federation.kill("b")
-    wait_for(lambda: (output / "last.ckpt").exists())
-    federation.start_node("b")
-    run.join(timeout=500)
-    assert done
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(federation.run, app(4, tmp_path / "app"), timeout=500, **options)
+        wait_for(lambda: run.done() or federation.log("b").count("Receiving: train message") > before)
+        federation.kill("b")
+        wait_for(lambda: run.done() or (output / "last.ckpt").exists())
+        federation.start_node("b")
+        run.result(timeout=500)
     left_out = read(output)["fedavg"]["left_out"]
     assert {one["name"] for one in left_out} == {"b"}
     assert left_out[0]["round"] == 0
     assert read(output)["epoch"] == 3
-    assert torch.load(output / "last.ckpt", weights_only=True)["fedavg"]["iterations"][0] == 4 * 3
+    assert read(output)["fedavg"]["iterations"][0] == 4 * 3
 
 
 @pytest.mark.slow
