@@ -41,6 +41,8 @@ def deploy_recipe(
         raise ValueError(f"clients={clients}: a federation has at least one")
     if (folder / "pyproject.toml").exists() and not overwrite:
         raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
+    if not recipe.is_file():
+        raise FileNotFoundError(f"{recipe} does not exist; give a recipe as for `fedgen fit`")
     found = read_settings(recipe)
     chosen = choose_data(recipe, found, data, settings)
     require_writable(folder)
