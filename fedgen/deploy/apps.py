@@ -15,6 +15,8 @@ from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.roster import Roster
+from fedgen.deploy.secure import RANGE, SECURE, masked
+from fedgen.deploy.secure_strategy import SecureStrategy, summand
 from fedgen.deploy.station import Station, use_threads
 
 DATA, STATE, NAME = "data-path", "state-path", "name"  # of a node's config
@@ -31,7 +33,7 @@ def client_app(recipe: Path) -> ClientApp:
     Args:
         recipe: the deployed recipe's file.
     """
-    app = ClientApp()
+    app = ClientApp(mods=[masked])
 
     @app.query()
     def hello(message: Message, context: Context) -> Message:
@@ -39,8 +41,10 @@ def client_app(recipe: Path) -> ClientApp:
 
     @app.train()
     def take_turn(message: Message, context: Context) -> Message:
-        task: Task = from_records(Task, message)
-        return Message(to_records(_station(recipe, context).take(task)), reply_to=message)
+        station = _station(recipe, context)
+        if context.run_config.get(SECURE):
+            return Message(summand(station, message, float(context.run_config[RANGE])), reply_to=message)
+        return Message(to_records(station.take(from_records(Task, message))), reply_to=message)
 
     @app.evaluate()
     def look_up(message: Message, context: Context) -> Message:
@@ -54,8 +58,9 @@ def server_app(recipe: Path) -> ServerApp:
     """The server's app: trains, evaluates, keeps checkpoints and prints tables as `fedgen fit`.
 
     The run's config says how many clients to wait for ("clients") and how long ("wait", seconds), where the run folder
-    is ("output"; a run that it holds goes on) and how long a round's clients have ("round-deadline", seconds; 0 for no
-    end).
+    is ("output"; a run that it holds goes on), how long a round's clients have ("round-deadline", seconds; 0 for no
+    end), and whether single updates are hidden from the server ("secure-aggregation", and "update-range", the largest
+    change of an entry in a turn).
 
     Args:
         recipe: the deployed recipe's file.
@@ -82,10 +87,13 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     use_threads(settings)
     roster = Roster(grid)
     roster.meet(output, int(config[CLIENTS]), float(config.get(WAIT, 600.0)))
-    cli = FedgenCLI(args=for_server(settings, output))
+    hidden = bool(config.get(SECURE, False))
+    cli = FedgenCLI(args=for_server(settings, output, hidden))
     assert isinstance(cli.datamodule, RemoteClients)
     assert isinstance(cli.trainer.strategy, FlowerStrategy)
     cli.datamodule.enroll(roster.clients)
+    if isinstance(cli.trainer.strategy, SecureStrategy):
+        cli.trainer.strategy.range = float(config.get(RANGE, 0))
     cli.trainer.strategy.reach(grid, roster, float(config.get(DEADLINE, 0)) or None)
     train(cli)
     return cli

@@ -50,16 +50,18 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """What each client of the cohort answers, or why it does not."""
+        return self._say(self._tasks(cohort, round), MessageType.TRAIN, Answer, f"round {round}")
+
+    def _tasks(self, cohort: list[int], round: int) -> dict[int, Task]:
         names, personal = self.exchange.first_names, self.exchange.personal
         weights = {n: t for n, t in self._module.state_dict().items() if names.get(n, n) not in personal}
         shares = self._shares(self._module.trainer) or []
         data: Any = self._module.trainer.datamodule
         local, algorithm = self._local.server_state(), self.client_algorithm.server_state()
-        tasks = {
+        return {
             client: Task(weights, round, client, len(shares), shares[client], data.classes, local, algorithm)
             for client in cohort
         }
-        return self._say(tasks, MessageType.TRAIN, Answer, f"round {round}")
 
     def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
         """What each client answers to an evaluation's question, or why it does not; arguments as for `Question`."""

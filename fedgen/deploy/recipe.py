@@ -104,18 +104,20 @@ def for_client(settings: Mapping[str, Any], folder: Path, name: str) -> dict[str
     return found
 
 
-def for_server(settings: Mapping[str, Any], output: Path) -> dict[str, Any]:
+def for_server(settings: Mapping[str, Any], output: Path, hidden: bool = False) -> dict[str, Any]:
     """Settings with which the server runs the federation.
 
     Args:
         settings: deployed ones.
         output: the run folder.
+        hidden: whether single updates are hidden from it.
     """
     found = copy.deepcopy(dict(settings))
     own = {name: value for name, value in found["data"]["init_args"].items() if name in _OF_CLIENTS}
     found["data"] = {"class_path": "fedgen.deploy.RemoteClients", "init_args": own}
     found["trainer"]["default_root_dir"] = str(output)
-    found["trainer"]["strategy"]["class_path"] = "fedgen.deploy.flower_strategy.FlowerStrategy"
+    own_strategy = "secure_strategy.SecureStrategy" if hidden else "flower_strategy.FlowerStrategy"
+    found["trainer"]["strategy"]["class_path"] = f"fedgen.deploy.{own_strategy}"
     for callback in found["trainer"].get("callbacks") or []:
         if str(callback.get("class_path")).endswith(EVALUATION):
             callback["class_path"] = "fedgen.deploy.remote_evaluation.RemoteEvaluation"

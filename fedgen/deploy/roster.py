@@ -96,7 +96,9 @@ class Roster:
                 rank_zero_warn(f"node {node} cannot take part: {error}")
                 continue
             if self._nodes.get(one.name) in set(self._grid.get_node_ids()):
-                raise ValueError(f"two clients are called {one.name!r}; give each node a `name` of its own")
+                if not self.clients:
+                    raise ValueError(f"two clients are called {one.name!r}; give each node a `name` of its own")
+                rank_zero_warn(f"client {one.name!r} came as another node, which takes its place")
             self._nodes[one.name] = node
             found[one.name] = one
         return found

@@ -98,7 +98,7 @@ class Federation:
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         return done.stdout
 
-    def run(self, app, timeout=300, **config):
+    def run(self, app, timeout=600, **config):
         """Runs an app to its end; what it printed."""
         told = " ".join(f"{key}={value!r}".replace("'", '"') for key, value in config.items())
         options = ["--run-config", told] if told else []

@@ -52,19 +52,19 @@ def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp
 def test_a_node_that_vanishes_in_a_round_is_left_out_and_may_come_back(federation, tmp_path):
     output = tmp_path / "run"
     before = federation.log("b").count("Receiving: train message")
-    options = {"output": str(output), "round-deadline": 40.0}
+    options = {"output": str(output), "round-deadline": 60.0}
     with ThreadPoolExecutor() as pool:
-        run = pool.submit(federation.run, app(4, tmp_path / "app"), timeout=500, **options)
+        run = pool.submit(federation.run, app(3, tmp_path / "app"), timeout=600, **options)
         wait_for(lambda: run.done() or federation.log("b").count("Receiving: train message") > before)
         federation.kill("b")
         wait_for(lambda: run.done() or (output / "last.ckpt").exists())
         federation.start_node("b")
-        run.result(timeout=500)
+        run.result(timeout=600)
     left_out = read(output)["fedavg"]["left_out"]
     assert {one["name"] for one in left_out} == {"b"}
     assert left_out[0]["round"] == 0
-    assert read(output)["epoch"] == 3
-    assert read(output)["fedavg"]["iterations"][0] == 4 * 3
+    assert read(output)["epoch"] == 2
+    assert read(output)["fedavg"]["iterations"][0] == 3 * 3
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_a_node_whose_key_is_not_registered_is_refused(federation, images):
         del federation.clients["stranger"]
 
 
-def wait_for(holds, seconds=200):
+def wait_for(holds, seconds=400):
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end

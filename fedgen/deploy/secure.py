@@ -1,0 +1,147 @@
+"""The clients' mean under secure aggregation: the server learns a sum and no single summand.
+
+By Flower's SecAgg+ (Bell et al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead"), which Flower
+has in its older interface alone: its workflow asks a strategy of that interface for instructions and hands it the mean,
+its client mod masks what a client's app returns. Both are driven here from the present interface.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server import LegacyContext
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+SECURE, RANGE = "secure-aggregation", "update-range"
+STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
+_REST, _WEIGHT = "fedgen", "weight"
+
+
+@dataclass(frozen=True)
+class Masked:
+    """What a client's app returns under the mod.
+
+    Args:
+        arrays: its summand, entries in [-1, 1]; what is beyond is cut off.
+        rest: told in the open.
+        weight: whole number, as the server asked.
+    """
+
+    arrays: list[NDArray[np.float64]]
+    rest: bytes
+    weight: int
+
+
+@dataclass
+class SecureMean:
+    """What came of an exchange.
+
+    Attributes:
+        mean: the weighted mean of the clients' arrays; None if too few answered for it to be unmasked.
+        rests: what each client whose summand is in it told in the open.
+    """
+
+    mean: list[NDArray[np.float64]] | None = None
+    rests: dict[int, bytes] = field(default_factory=dict)
+
+
+class _Instructions(FedAvg):
+    """What the workflow asks a strategy: whom to instruct how; it keeps what it is given."""
+
+    def __init__(self, asked: Mapping[int, FitIns]) -> None:
+        super().__init__()
+        self._asked, self.found = asked, SecureMean()
+
+    def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> list[Any]:
+        return [(_Node(node), fitins) for node, fitins in self._asked.items()]
+
+    def aggregate_fit(self, server_round: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
+        if results:
+            self.found.mean = parameters_to_ndarrays(results[0][1].parameters)
+            self.found.rests = {node.node_id: result.metrics[_REST] for node, result in results}
+        return None, {}
+
+
+@dataclass(frozen=True)
+class _Node:
+    node_id: int
+
+
+class _Manager:
+    """The number of clients, for the workflow's log."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def num_available(self) -> int:
+        return self._number
+
+
+def secure_mean(
+    grid: Grid,
+    asked: Mapping[int, tuple[list[NDArray[np.float64]], bytes, int]],
+    round: int,
+    timeout: float | None,
+    threshold: float = 0.67,
+) -> SecureMean:
+    """One exchange with nodes.
+
+    Args:
+        grid: Flower's.
+        asked: for each node the arrays and bytes it is sent, and its weight, a whole number.
+        round: for Flower's log.
+        timeout: seconds for each of the protocol's four messages.
+        threshold: share of the clients that must answer; fewer cannot unmask the others' sum.
+
+    Returns:
+        By node, entries within a step of 2 / 2^22 (over the weight's share of the largest) of the exact mean.
+    """
+    instructions = {
+        node: FitIns(ndarrays_to_parameters(arrays), {_REST: rest, _WEIGHT: weight})
+        for node, (arrays, rest, weight) in asked.items()
+    }
+    strategy = _Instructions(instructions)
+    context = LegacyContext(Context(0, 0, {}, RecordDict(), {}), None, strategy, _Manager(len(asked)))  # type: ignore[arg-type]
+    context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round})
+    context.state[MAIN_PARAMS_RECORD] = ArrayRecord()
+    largest = max(weight for _, _, weight in asked.values())
+    workflow = SecAggPlusWorkflow(
+        1.0, threshold, max_weight=float(largest), clipping_range=1.0, quantization_range=STEPS, timeout=timeout
+    )
+    workflow(grid, context)
+    return strategy.found
+
+
+def masked(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """The client's mod: SecAgg+ where the run's config asks for it."""
+    if not context.run_config.get(SECURE):
+        return call_next(message, context)
+    return secaggplus_mod(message, context, call_next)
+
+
+def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], bytes, int]:
+    """Arrays, bytes and weight that a server sent with `secure_mean`."""
+    fitins = compat.recorddict_to_fitins(message.content, keep_input=True)
+    return parameters_to_ndarrays(fitins.parameters), bytes(fitins.config[_REST]), int(fitins.config[_WEIGHT])  # type: ignore[arg-type]
+
+
+def write_summand(made: Masked) -> RecordDict:
+    """What a client's app returns, for the mod to mask."""
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(made.arrays)), made.weight, {_REST: made.rest})
+    return compat.fitres_to_recorddict(result, keep_input=True)

@@ -1,0 +1,128 @@
+"""FedAvg over clients whose single updates the server never sees."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+
+from fedgen.deploy.flower_strategy import FlowerStrategy
+from fedgen.deploy.messages import Answer, Item, Task, Told, pack, unpack
+from fedgen.deploy.payload import from_bytes, tensors_of, to_bytes
+from fedgen.deploy.secure import RANGE, STEPS, Masked, read_instructions, secure_mean, write_summand
+from fedgen.deploy.station import Station
+from fedgen.federated.aggregators import Mean
+from fedgen.federated.client_weights import weight_of
+from fedgen.statistics.messages import MessageError
+
+
+class SecureStrategy(FlowerStrategy):
+    """`FlowerStrategy` under secure aggregation: of each round the server learns the mean of the updates alone.
+
+    Clients send what their tensors changed by, over `range`, as whole numbers; an entry that changed by more is cut off
+    and counted. So the mean is off by less than range x 2 / 2^22, more where weights differ. What needs single updates
+    is refused.
+
+    Attributes:
+        range: the largest change of an entry in a turn.
+    """
+
+    range = 0.0
+
+    def _start_fit(self, trainer: Trainer) -> None:
+        super()._start_fit(trainer)
+        if not 0 < self.range < float("inf"):
+            raise MisconfigurationException(
+                f"{RANGE}={self.range} in the run's config: under secure aggregation say by how much an entry of the"
+                " weights may change in a turn, e.g. 0.1"
+            )
+        hides = "secure aggregation hides single clients' messages from the server, so"
+        if type(self.aggregator) is not Mean:
+            name = type(self.aggregator).__name__
+            raise MisconfigurationException(f"{hides} {name}, which looks at each, cannot act: leave `aggregator` out")
+        if self.optimizer_state_mode == "average":
+            raise MisconfigurationException(
+                f"{hides} optimizer states, which are not masked, may not travel: pass optimizer_state='reset'"
+            )
+        if self.exchange.beside:
+            raise MisconfigurationException(
+                f"{hides} control variates, which are not masked, may not travel: leave the client algorithm out"
+            )
+        step = 2 * self.range / STEPS
+        rank_zero_info(f"secure aggregation: updates in [-{self.range:g}, {self.range:g}], in steps of {step:.2g}")
+
+    def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
+        self._roster.look()
+        nodes = {client: self._roster.node_of(client) for client in cohort}
+        found: dict[int, Answer | str] = dict.fromkeys(cohort, "it is not connected")
+        there = {client: node for client, node in nodes.items() if node is not None}
+        if len(there) < 2:
+            return found | dict.fromkeys(there, "a sum over fewer than two clients would show one")
+        data: Any = self._module.trainer.datamodule
+        asked = {}
+        for client, task in self._tasks(list(there), round).items():
+            weights, rest = pack(task)
+            weight = int(weight_of(len(data.clients[client].train), self.client_weights))
+            sent = [weights[name].numpy() for name in weights]
+            asked[there[client]] = (sent, to_bytes({"names": list(weights), "task": rest}), weight)
+        made = secure_mean(self._grid, asked, round, self._deadline)
+        server = {name: self.exchange.server[name] for name in self.exchange.shared}
+        for client, node in there.items():
+            if made.mean is None:
+                found[client] = "too few clients answered for their sum to be unmasked"
+            elif node not in made.rests:
+                found[client] = "no answer, or its turn failed"
+            else:
+                found[client] = self._opened(made.rests[node], made.mean, server)
+        return found
+
+    def _opened(self, rest: bytes, mean: list[Any], server: dict[str, torch.Tensor]) -> Answer | str:
+        """A client's answer, with the mean of all in its weights' place: their mean is the same again."""
+        try:
+            open_part = from_bytes(rest, "the answer")
+            answer: Answer = unpack(Answer, {}, open_part["answer"])
+        except (MessageError, KeyError, TypeError) as error:
+            return str(error)
+        if any(tensor.numel() > 1 for tensor in tensors_of(answer.told)):
+            return "it tells tensors in the open, which nothing here asks for"
+        if (cut := float(open_part.get("cut", 0))) > 0:
+            rank_zero_warn(f"{cut:.2%} of an update was beyond {RANGE}={self.range:g} and cut off; raise it")
+        moved = [torch.from_numpy(np.asarray(part)) * self.range for part in mean]
+        weights = {n: (t.cpu().double() + m.reshape(t.shape)).to(t.dtype) for (n, t), m in zip(server.items(), moved)}
+        return replace(answer, weights=weights)
+
+    def ask_all(self, items: Sequence[Item], tensors: Any) -> dict[int, Told | str]:
+        raise MisconfigurationException(
+            "under secure aggregation no single client's statistics may reach the server, and the evaluation asks for"
+            " them: leave FederatedEvaluation out of this recipe, and score its checkpoints where images are"
+        )
+
+
+def summand(station: Station, message: Message, range: float) -> RecordDict:
+    """A client's turn, for SecAgg+ to mask.
+
+    Args:
+        station: the client.
+        message: of `SecureStrategy`.
+        range: the largest change of an entry.
+
+    Raises:
+        RuntimeError: if the turn failed: it has no part in the sum.
+    """
+    arrays, rest, weight = read_instructions(message)
+    told = from_bytes(rest, "the task")
+    sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
+    task: Task = unpack(Task, sent, told["task"])
+    answer = station.take(task)
+    if answer.failure:
+        raise RuntimeError(answer.failure)
+    moved = [(tensor.double() - sent[name].double()) / range for name, tensor in answer.weights.items()]
+    count = sum(part.numel() for part in moved)
+    cut = sum(int((part.abs() > 1).sum()) for part in moved) / count if count else 0.0
+    _, open_part = pack(replace(answer, weights={}, metrics={}))
+    return write_summand(Masked([part.numpy() for part in moved], to_bytes({"answer": open_part, "cut": cut}), weight))

@@ -1,0 +1,128 @@
+"""Secure aggregation: the server's mean is the simulation's, and it sees no client's update."""
+
+import copy
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fedgen.deploy.apps import client_app
+from fedgen.federated import Mean
+from tests.deploy.loopback import Loopback, Node
+from tests.deploy.runs import app_of, deploy, recipe, same_weights, simulate, write_images
+
+
+class WithoutB(Mean):
+    """The mean without client 1."""
+
+    def add(self, client, update, weight):
+        if client != 1:
+            super().add(client, update, weight)
+
+
+HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"))
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """Every reply that reaches the server."""
+    found = []
+    pull = Loopback.pull_messages
+
+    def keeping(self, message_ids):
+        replies = pull(self, message_ids)
+        found.extend(copy.deepcopy(replies))
+        return replies
+
+    monkeypatch.setattr(Loopback, "pull_messages", keeping)
+    return found
+
+
+@pytest.mark.parametrize("weights", ["uniform", "examples"])
+def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_path):
+    settings = recipe(1, client_weights=weights)
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
+    # a step for each of four clients, wider by the largest weight over the mean one
+    same_weights(simulated, deployed, atol=4 * 2 * 0.5 / 2**22)
+    assert deployed["fedavg"]["left_out"] == []
+
+
+def test_the_server_sees_no_update(images, tmp_path, heard):
+    deploy(recipe(1, client_weights="uniform"), images, tmp_path / "run", config=HIDDEN)
+    masked = [reply for reply in heard if "masked_params" in str(reply.content.config_records)]
+    assert len(masked) == 4
+    for reply in heard:
+        for record in reply.content.array_records.values():
+            assert isinstance(record, ArrayRecord)
+            assert sum(tensor.numel() for tensor in record.to_torch_state_dict().values()) == 0
+
+
+class Failing(Node):
+    """A node whose turn cannot be taken."""
+
+    def answer(self, message, number):
+        if "fitins.parameters" in message.content.array_records:
+            raise MemoryError("full")
+        return super().answer(message, number)
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
+def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
+    settings = recipe(1, client_weights="uniform")
+    path = app_of(settings, tmp_path / "run-app", 4)
+    run = {"clients": 4, "output": str(tmp_path / "run"), **HIDDEN}
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    failing = {11: Failing(client_app(path), own, run)}
+    found, _ = deploy(settings, images, tmp_path / "run", failing, config=HIDDEN)
+    assert [one["name"] for one in found["fedavg"]["left_out"]] == ["b"]
+
+    everyone, _ = deploy(settings, images, tmp_path / "all", config=HIDDEN)
+    assert any(not torch.equal(found["state_dict"][n], everyone["state_dict"][n]) for n in found["state_dict"])
+    left_out = {"aggregator": {"class_path": "tests.deploy.test_secure.WithoutB"}}
+    expected = simulate(recipe(1, client_weights="uniform", **left_out), images, tmp_path / "simulated")
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22)
+
+
+@pytest.mark.filterwarnings("ignore:.* of an update was beyond update-range:UserWarning")
+def test_what_is_beyond_the_range_is_cut_off_and_said(images, tmp_path):
+    with pytest.warns(UserWarning, match="was beyond update-range=0.0001 and cut off"):
+        deploy(recipe(1), images, tmp_path / "run", config={**HIDDEN, "update-range": 1e-4})
+
+
+REFUSED = {
+    "median": ({"aggregator": {"class_path": "fedgen.federated.Median"}}, {}, "Median, which looks at each"),
+    "private": (
+        {
+            "aggregator": {
+                "class_path": "fedgen.federated.PrivateMean",
+                "init_args": {"max_norm": 1, "noise_multiplier": 1},
+            },
+            "client_weights": "uniform",
+        },
+        {},
+        "PrivateMean, which looks at each",
+    ),
+    "optimizers": ({"optimizer_state": "average"}, {}, "optimizer_state='reset'"),
+    "variates": ({"client_algorithm": {"class_path": "fedgen.federated.Scaffold"}}, {}, "control variates"),
+    "no range": ({}, {"update-range": 0.0}, "by how much an entry"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_single_updates_is_refused_at_start(name, images, tmp_path):
+    variant, config, said = REFUSED[name]
+    with pytest.raises(MisconfigurationException, match=said):
+        deploy(recipe(1, **variant), images, tmp_path / "run", config={**HIDDEN, **config})
+
+
+def test_an_evaluation_of_single_clients_is_refused_at_start(images, tmp_path):
+    scores = {"num_images": 60, "embeddings": ["pixels"]}
+    with pytest.raises(MisconfigurationException, match="no single client's statistics"):
+        deploy(recipe(1, evaluation=scores), images, tmp_path / "run", config=HIDDEN)
