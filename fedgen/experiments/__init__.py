@@ -66,6 +66,10 @@ EXPERIMENTS = {
         "fedgen.experiments.private_scores:private_scores",
         "FID-all and KID-all from summed messages: their size, and what fixed point and noise cost",
     ),
+    "privacy-cost": (
+        "fedgen.experiments.privacy_cost:privacy_cost",
+        "what clipping and noise for whole clients cost a federated generator, beside the epsilon that they buy",
+    ),
     "minibatch-bias": (
         "fedgen.experiments.minibatch_bias:minibatch_bias",
         "FID of a minibatch as a loss shrinks a generator's covariance; a queue, an EMA and MMD^2 do not",
