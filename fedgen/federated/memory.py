@@ -8,8 +8,9 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
-from fedgen.clients.turn import Turn
 from fedgen.federated.exchange import Exchange, copy_tensors
+from fedgen.federated.left_out import Entry, warn_of
+from fedgen.federated.ranks import Ranks
 
 
 class ClientMemory:
@@ -25,7 +26,33 @@ class ClientMemory:
         self._module = module
         self.iterations: dict[int, int] = {}
         self.personal: dict[int, dict[str, Tensor]] = {}
-        self.left_out: list[dict[str, Any]] = []
+        self.left_out: list[Entry] = []
+        self.start_round()
+
+    def start_round(self) -> None:
+        """Before the first turn of a round."""
+        self._completed: list[int] = []
+        self._known = len(self.left_out)
+
+    def complete(self, client: int, iterations: int) -> None:
+        """Counts the iterations of a turn that was not left out."""
+        self.iterations[client] = self.iterations.get(client, 0) + iterations
+        self._completed.append(client)
+
+    def tell(self, ranks: Ranks) -> int:
+        """Lets all ranks know who of the round's clients trained and who was left out; how many trained."""
+        iterations = {client: self.iterations[client] for client in self._completed}
+        known = self.left_out[self._known :]
+        told = ranks.gather((iterations, known))
+        self.left_out[self._known :] = sorted(
+            (e for _, found in told for e in found), key=lambda entry: entry["client"]
+        )
+        for entry in self.left_out[self._known :]:
+            if entry not in known:  # of another rank, which does not warn
+                warn_of(entry)
+        for counts, _ in told:
+            self.iterations |= counts
+        return sum(len(counts) for counts, _ in told)
 
     def of(self, module: nn.Module) -> "ClientMemory":
         """This memory if it is of the module's clients, else an empty one: another model, other clients."""
@@ -42,10 +69,6 @@ class ClientMemory:
             empty = {name: torch.empty_like(tensor) for name, tensor in exchange.personal.items()}
             slot = self.personal.setdefault(client, empty)
             copy_tensors(slot.values(), exchange.personal.values())
-
-    def leave_out(self, turn: Turn, reason: str) -> None:
-        """Records a client whose turn failed."""
-        self.left_out.append({"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason})
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types and tensors."""
