@@ -27,7 +27,7 @@ LAYERS = [
     ("figures",),
     ("experiments",),
     ("deploy",),
-    ("cli", "cli_clients", "cli_convert", "cli_run", "cli_stored", "__main__"),
+    ("cli", "cli_clients", "cli_convert", "cli_resume", "cli_run", "cli_stored", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
