@@ -18,6 +18,7 @@ COMMANDS = {
         "fedgen.cli_clients:clients",
         "who has what under a recipe, and how unlike clients are; nothing is trained",
     ),
+    "deploy": ("fedgen.cli_deploy:deploy", "write a recipe as a Flower app, for clients on machines of their own"),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }
 

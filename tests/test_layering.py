@@ -12,7 +12,7 @@ ROOT = Path(fedgen.__file__).parent
 
 # The data's path. Names in one line are one layer and may import each other.
 LAYERS = [
-    ("images", "seeds", "files", "flags", "restricted_pickle", "progress"),
+    ("images", "seeds", "files", "flags", "restricted_pickle", "progress", "ranks"),
     ("data",),
     ("embeddings",),
     ("statistics",),
@@ -26,8 +26,9 @@ LAYERS = [
     ("callbacks",),
     ("figures",),
     ("experiments",),
+    ("cli", "cli_resume"),
     ("deploy",),
-    ("cli", "cli_clients", "cli_convert", "cli_resume", "cli_run", "cli_stored", "__main__"),
+    ("cli_clients", "cli_convert", "cli_deploy", "cli_run", "cli_stored", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
@@ -136,7 +137,7 @@ def test_a_violation_is_found_with_its_file_and_line(file, source):
         ("clients/partitions/iid.py", "from .partition import Partition\nfrom ..client import Client"),
         ("images.py", "from fedgen.files import atomic_write"),
         ("files.py", "from fedgen import __version__\nimport fedgen"),
-        ("cli.py", "import fedgen.deploy, fedgen.__main__"),
+        ("cli_deploy.py", "import fedgen.deploy, fedgen.__main__"),
         ("__init__.py", "from fedgen.federated import FedAvgStrategy"),
         ("clients/turn.py", "import torch\nfrom lightning.pytorch import Trainer\nfrom fedgenerator import x"),
     ],

@@ -24,6 +24,7 @@ from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png, tile
+from fedgen.ranks import together
 
 GRID_SIDE = 32  # images smaller than this are enlarged in grids
 
@@ -39,7 +40,8 @@ class FederatedEvaluation(Callback):
     "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
     "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
     back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
-    clients' models is scored.
+    clients' models is scored. Several processes share the sampling, the embedding and the scores of clients; images and
+    scores are those of one.
 
     Args:
         every_n_rounds: rounds between evaluations; the last round is always evaluated.
@@ -112,23 +114,25 @@ class FederatedEvaluation(Callback):
         """Makes the evaluator, which checks all that can be checked without sampling."""
         if stage != "fit":
             return
+        if sum(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks) > 1:
+            raise ValueError(
+                "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
+            )
+        require_writable(self._folder(trainer))
+        self.evaluator = self._make_evaluator(trainer)
+        self.evaluator.sampler_of(pl_module)
+        self._asked = self.evaluator.asked_of(pl_module)
+        _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
+
+    def _make_evaluator(self, trainer: Trainer) -> Evaluator:
         data = getattr(trainer, "datamodule", None)
         if not isinstance(data, FederatedDataModule):
             raise TypeError(
                 "FederatedEvaluation scores against clients: call trainer.fit(model, datamodule) with a"
                 f" FederatedDataModule, got {type(data).__name__}"
             )
-        if sum(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks) > 1:
-            raise ValueError(
-                "two FederatedEvaluation callbacks would write the same columns; give one all the embeddings"
-            )
-        require_writable(self._folder(trainer))
         cache = FeatureCache(self.cache_folder) if self.cache_folder is not None else None
-        device = trainer.strategy.root_device
-        self.evaluator = Evaluator(data, cache=cache, device=device, **self.settings)
-        self.evaluator.sampler_of(pl_module)
-        self._asked = self.evaluator.asked_of(pl_module)
-        _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
+        return Evaluator(data, cache=cache, device=trainer.strategy.root_device, **self.settings)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tries the model out, drops scores that will be measured again, stores the floor, maybe scores round -1."""
@@ -138,7 +142,7 @@ class FederatedEvaluation(Callback):
         self.evaluator.try_out(self._sampler(trainer, pl_module)[0], **self._asked)
         self._watchers = watchers(trainer.callbacks, self.evaluator.column_names())
         gate(self._watchers, self._is_fresh)
-        with paused(trainer):
+        with paused(trainer), together():
             floor = self.evaluator.floor()
         if trainer.is_global_zero:
             remove_unfinished(self._folder(trainer) / "samples", "*.png")
@@ -172,7 +176,7 @@ class FederatedEvaluation(Callback):
         sample, note = self._sampler(trainer, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on = getattr(pl_module, "optimised_on", ())
-        with paused(trainer):
+        with paused(trainer), together():
             evaluation = self.evaluator.evaluate(sample, round, checkpoint, optimised_on, note, **self._asked)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)

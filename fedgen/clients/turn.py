@@ -41,6 +41,11 @@ class Turn:
         """Whether nobody trains: the rank waits for others that have one client more."""
         return self.client < 0
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether nothing is trained in this process: nobody's turn, or a client's that is on another machine."""
+        return self.is_idle
+
     @classmethod
     def idle(cls, examples: Examples, round: int) -> "Turn":
         """A turn in which nobody trains."""

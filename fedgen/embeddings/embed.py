@@ -1,6 +1,6 @@
 """Many images to features, in batches."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.cache import FeatureCache
 from fedgen.images import refuse_grey_levels, to_uint8
 from fedgen.progress import track
+from fedgen.ranks import agreed, spread
 
 
 def embed(
@@ -46,7 +47,8 @@ def embed(
     if cache is not None:
         key = cache.key(images, embedding, f"batch {batch_size} on {embedding.device.type}")
         stored = cache.load(key)
-        if stored is not None:
+        if agreed(stored is not None):  # ranks of machines that share no folder may differ
+            assert stored is not None
             return embedding.checked(stored, len(images))
     batches = images.split(batch_size)
     features = embed_batches(embedding, batches, len(images), description or f"embedding with {embedding.name}")
@@ -61,7 +63,8 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
 
     Args:
         embedding: what maps images to features, on its device.
-        batches: uint8 [n, C, H, W], or points; of differing sizes n, H, W if need be.
+        batches: uint8 [n, C, H, W], or points; of differing sizes n, H, W if need be. Ranks that are `together` share
+            those of a sequence.
         count: images in all; fewer may come.
         description: text of the progress bar.
 
@@ -71,8 +74,12 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
     features = torch.empty(0)
     done = 0
     unit = "points" if embedding.takes_points else "images"
-    for batch in track(batches, description, total=count, unit=unit, step=len):
-        part = embedding(batch.to(embedding.device)).cpu()
+
+    def embedded(batch: Tensor) -> Tensor:
+        return embedding(batch.to(embedding.device)).cpu()
+
+    parts = spread(embedded, batches) if isinstance(batches, Sequence) else map(embedded, batches)
+    for part in track(parts, description, total=count, unit=unit, step=len):
         bad = next(_not_finite(part), None)
         if bad is not None:
             raise ValueError(

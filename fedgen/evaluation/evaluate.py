@@ -250,7 +250,7 @@ class Evaluator:
         """The scores of one model, and the first split's generated images."""
         self.prepare()
         own = None if losses is None else lambda images, labels: losses(images, labels, self.seed)
-        made = _Generated(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
+        made = self._generated(sample, round)
         found: _Found = {}
         for split in self.splits:
             for panel in self.panels:
@@ -260,6 +260,9 @@ class Evaluator:
                     found[split.name, panel.embedding.name] = scores
         assert made.first is not None  # there is at least one split with a score
         return found, made.first
+
+    def _generated(self, sample: Sample, round: int) -> "Generated":
+        return Generated(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
 
     # ---- models of single clients ----
 
@@ -393,7 +396,7 @@ def _never(number: int, draws: torch.Generator) -> Tensor:
     raise TypeError(f"{number} images are asked for, and no score needs some")
 
 
-class _Generated:
+class Generated:
     """The generated images of one model, drawn once a stream and embedded once a stream and embedding.
 
     Args:

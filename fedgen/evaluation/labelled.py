@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.sampling import Sample, draw_images
+from fedgen.evaluation.sampling import CHUNK, Sample, chunk_draws, draw_images
 from fedgen.evaluation.splits import Split
 from fedgen.models.label_frequencies import LabelFrequencies
 
@@ -46,7 +46,14 @@ def check_takes_labels(sample: Sample, frequencies: LabelFrequencies | None, sco
 
 
 def draw_labelled(
-    sample: Sample, num_images: int, seed: int, round: int, frequencies: LabelFrequencies, **options: Any
+    sample: Sample,
+    num_images: int,
+    seed: int,
+    round: int,
+    frequencies: LabelFrequencies,
+    stream: str = "train",
+    chunk: int = CHUNK,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Images as `draw_images` gives them, and the labels int64 [num_images] that a conditional sampler made them of.
 
@@ -58,14 +65,16 @@ def draw_labelled(
         seed: base seed.
         round: the round; -1 before training.
         frequencies: of the classes.
-        options: as for `draw_images`.
+        stream: as for `draw_images`.
+        chunk: likewise.
+        options: likewise.
     """
-    asked: list[Tensor] = []
 
     def labelled(count: int, draws: torch.Generator) -> Tensor:
-        asked.append(frequencies.draw(count, draws))
         conditional: Any = sample
-        return conditional(count, draws, asked[-1])
+        return conditional(count, draws, frequencies.draw(count, draws))
 
-    images = draw_images(labelled, num_images, seed, round, **options)
-    return images, torch.cat(asked)[:num_images]
+    images = draw_images(labelled, num_images, seed, round, stream, chunk, **options)
+    # drawn once more: another rank may have drawn the chunk's images
+    draws = [chunk_draws(seed, round, stream, i) for i in range(-(-num_images // chunk))]
+    return images, torch.cat([frequencies.draw(chunk, one) for one in draws])[:num_images]

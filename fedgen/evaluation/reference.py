@@ -11,6 +11,7 @@ from fedgen.evaluation.aggregates import AGGREGATES, choose_aggregates, with_fur
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.scorers import FAMILIES, ClientSide, Losses, Made, Score
+from fedgen.ranks import spread
 from fedgen.scores import CriticOptions, Density, FederatedScore, WassersteinReference
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.joined import joined
@@ -82,10 +83,15 @@ class Reference:
         """
         wanted = [choice.name for choice in self.choices] if only is None else list(only)
         made = Made(generated, density, labels, losses)
+        chosen = [([choice for choice in group if choice.name in wanted], score) for group, score in self._passes]
+        ready = [(choices, score) for choices, score in chosen if choices]
         found: dict[str, FederatedScore] = {}
-        for group, score in self._passes:
-            chosen = [choice for choice in group if choice.name in wanted]
-            found |= self._score(chosen, score, made, errors) if chosen else {}
+        for choices, score in ready:
+            if score.shares_out:
+                found |= self._score(choices, score, made, errors)
+        whole = [(choices, score) for choices, score in ready if not score.shares_out]
+        for scores in spread(lambda one: self._score(*one, made, errors), whole):
+            found |= scores
         return [found[name] for name in wanted]
 
     def _score(

@@ -13,6 +13,7 @@ from fedgen.evaluation.sampling_settings import sampling_of
 from fedgen.images import to_uint8
 from fedgen.models.sampling import evaluating
 from fedgen.progress import track
+from fedgen.ranks import spread
 from fedgen.seeds import generator, isolated, seed_all
 
 CHUNK = 500
@@ -52,7 +53,7 @@ def draw_images(
 
     Drawn in chunks of fixed size, chunk i with the generator of (seed, stream, round, i), so that the first n images
     are the same however many are drawn. Global generators are seeded likewise, for samplers that use them, and put back
-    afterwards: drawing changes nothing in the training's random streams.
+    afterwards: drawing changes nothing in the training's random streams. Ranks that are `together` share the chunks.
 
     Args:
         sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images or points.
@@ -70,10 +71,14 @@ def draw_images(
     images: Tensor | None = None
     if getattr(sample, "at_once", False):
         chunk = max(1, num_images)
+
+    def drawn(i: int) -> Tensor:
+        seed_all(seed, "sample", stream, round, i)
+        return _stored(sample(chunk, chunk_draws(seed, round, stream, i)), chunk)
+
     with isolated():
-        for i in track(range(-(-num_images // chunk)), description, total=num_images, unit="images", step=chunk):
-            seed_all(seed, "sample", stream, round, i)
-            part = _stored(sample(chunk, generator(seed, "sample", stream, round, i)), chunk)
+        parts = spread(drawn, range(-(-num_images // chunk)))
+        for i, part in enumerate(track(parts, description, total=num_images, unit="images", step=chunk)):
             if images is None:
                 images = torch.empty((num_images, *part.shape[1:]), dtype=part.dtype)
             elif part.shape[1:] != images.shape[1:]:
@@ -82,6 +87,11 @@ def draw_images(
     if images is None:
         raise ValueError(f"num_images={num_images}: draw at least one image")
     return images
+
+
+def chunk_draws(seed: int, round: int, stream: str, i: int) -> torch.Generator:
+    """The generator with which `draw_images` draws chunk i."""
+    return generator(seed, "sample", stream, round, i)
 
 
 def _stored(images: Tensor, count: int) -> Tensor:

@@ -89,7 +89,13 @@ class Made:
 
 
 class Score(Protocol):
-    """The clients' side of one family, with what was computed once."""
+    """The clients' side of one family, with what was computed once.
+
+    Attributes:
+        shares_out: whether ranks that are `together` share its work; of another, one rank does all.
+    """
+
+    shares_out: bool
 
     def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
         """The family's scores of a generated set, by kind."""
@@ -97,6 +103,8 @@ class Score(Protocol):
 
 class OfSummaries:
     """Fréchet distances, for which a summary of either side will do."""
+
+    shares_out = True
 
     def __init__(self, side: ClientSide, options: Options) -> None:
         self._reference = FrechetReference.from_features(side.parts, side.weights, options["ddof"])
@@ -114,6 +122,7 @@ class OfFeatures:
     """
 
     def __init__(self, kind: str, reference: KernelReference | SlicedReference | WassersteinReference) -> None:
+        self.shares_out = not isinstance(reference, SlicedReference)
         self.kind, self._reference = kind, reference
 
     def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
@@ -122,6 +131,8 @@ class OfFeatures:
 
 class OfNeighbours:
     """Precision, recall, density and coverage."""
+
+    shares_out = False
 
     def __init__(self, side: ClientSide, options: Options) -> None:
         self._reference = ManifoldReference.from_features(side.features, weights=side.weights, **options)
@@ -132,6 +143,8 @@ class OfNeighbours:
 
 class OfLogits:
     """The Inception Score, which knows generated images only: one value for every client, as avg, all and worst."""
+
+    shares_out = False
 
     def __init__(self, side: ClientSide, options: Options) -> None:
         self._shares = resolve_weights(side.weights, [_count(part) for part in side.parts])
@@ -147,6 +160,8 @@ class OfLogits:
 class OfDensity:
     """Log-likelihood of the clients' points."""
 
+    shares_out = False
+
     def __init__(self, side: ClientSide, options: Options) -> None:
         self._reference = LikelihoodReference.from_points(side.features, side.weights)
 
@@ -159,6 +174,8 @@ class OfDensity:
 class OfHeldOut:
     """Memorisation."""
 
+    shares_out = False
+
     def __init__(self, side: ClientSide, options: Options) -> None:
         if side.held_out is None:
             raise ValueError("score memorisation needs held-out images of every client; none are given")
@@ -170,6 +187,8 @@ class OfHeldOut:
 
 class OfClassifier:
     """Utility: the parts are images, not features."""
+
+    shares_out = False
 
     def __init__(self, side: ClientSide, options: Options) -> None:
         if side.labels is None:
@@ -185,6 +204,8 @@ class OfClassifier:
 
 class OfLosses:
     """The model's own loss of the clients' images; all of them at once, so that draws are common to equal splits."""
+
+    shares_out = False
 
     def __init__(self, side: ClientSide, options: Options) -> None:
         self._images, self._labels = side.features, side.labels

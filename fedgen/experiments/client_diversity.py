@@ -21,7 +21,7 @@ SPLIT = "data.init_args.split.init_args"
 def client_diversity(
     output: Path | None = None,
     participating: Sequence[float] = (0.16, 0.31, 0.62, 1.0),
-    images: Sequence[int] = (64, 32, 16, 10),
+    images: Sequence[int] = (50, 25, 12, 8),
     **options: Any,
 ) -> None:
     """Scores on seen and unseen clients at about one number of training images, of few clients or of many.

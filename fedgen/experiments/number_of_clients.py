@@ -19,7 +19,7 @@ from fedgen.experiments.study import Study
 
 
 def number_of_clients(
-    output: Path | None = None, participating: Sequence[float] = (0.16, 0.31, 0.62, 1.0), **options: Any
+    output: Path | None = None, participating: Sequence[float] = (0.16, 0.25, 0.5, 1.0), **options: Any
 ) -> None:
     """Scores on seen and unseen clients by the number of clients that train.
 

@@ -3,6 +3,7 @@
 from fedgen.federated.aggregators import Aggregator, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
+from fedgen.federated.private_mean import PrivateMean
 from fedgen.federated.prox import FedProx
 from fedgen.federated.robust import Krum, Median, NormClipping, TrimmedMean
 from fedgen.federated.scaffold import Scaffold
@@ -28,6 +29,7 @@ __all__ = [
     "Mean",
     "Median",
     "NormClipping",
+    "PrivateMean",
     "Scaffold",
     "Schedule",
     "TrimmedMean",

@@ -2,11 +2,33 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedgen.federated.ranks import Ranks
+from fedgen.ranks import Ranks
+
+
+class Federation(NamedTuple):
+    """What an aggregator may know of the round that begins.
+
+    Args:
+        seed: base of all draws.
+        round: from 0.
+        clients: how many may be drawn.
+        cohort: how many are.
+    """
+
+    seed: int
+    round: int
+    clients: int
+    cohort: int
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """In float32 at least, in which half-precision tensors are combined."""
+    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 class Aggregator(ABC):
@@ -14,7 +36,22 @@ class Aggregator(ABC):
 
     `start` opens a round, `add` takes one client's tensors after its turn (live model tensors: copy what must be
     kept), `result` closes the round.
+
+    Attributes:
+        private: whether what it gives is differentially private, so that nothing else of clients may leave a round.
+        federation: what it was told of the round.
     """
+
+    private = False
+    federation = Federation(0, 0, 1, 1)
+
+    def announce(self, federation: Federation) -> None:
+        """Tells of the round that `start` opens."""
+        self.federation = federation
+
+    def metrics(self, rounds: int) -> dict[str, float]:
+        """What is logged at the end of a round, after which there have been so many."""
+        return {}
 
     @abstractmethod
     def start(self, server: Sequence[Tensor]) -> None:

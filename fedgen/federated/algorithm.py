@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedgen.federated.ranks import Ranks
+from fedgen.ranks import Ranks
 
 
 class ClientAlgorithm:
@@ -65,6 +65,10 @@ class ClientAlgorithm:
     def num_bytes(self, model: Mapping[str, Tensor]) -> int:
         """What server and client send each other in a round beside the model's tensors, each way."""
         return 0
+
+    def server_state(self) -> dict[str, Any]:
+        """Of `state_dict` what every client may know, in its form; a client elsewhere begins a turn with it."""
+        return self.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold (tensors and plain types)."""

@@ -41,8 +41,8 @@ class RoundBoundary(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._drop_if_cut(trainer)
-        for name, factor in self._strategy.factors.items():
-            pl_module.log(name, factor)
+        for name, value in self._strategy.metrics.items():
+            pl_module.log(name, value)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         tell(self._strategy.left_out)

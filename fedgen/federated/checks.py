@@ -9,7 +9,9 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.clients.turn import Turn
+from fedgen.federated.aggregators import Aggregator
 from fedgen.federated.algorithm import ClientAlgorithm
+from fedgen.federated.exchange import Exchange
 from fedgen.federated.schedules import Schedule
 
 
@@ -27,6 +29,30 @@ def check_settings(interval: int, cohort_size: int | None, client_weights: str, 
         raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
     if optimizer_state not in ("reset", "keep", "average"):
         raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
+
+
+def check_privacy(aggregator: Aggregator, client_weights: str, optimizer_state: str, exchange: Exchange) -> None:
+    """Refuses, under a private aggregator, what would leave clients beside it.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if not aggregator.private:
+        return
+    name = type(aggregator).__name__
+    if client_weights != "uniform":
+        raise MisconfigurationException(
+            f"{name} bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
+        )
+    if optimizer_state == "average":
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and optimizer_state='average' sends clients' optimizer states too: pass"
+            " 'reset' or 'keep'"
+        )
+    if exchange.beside:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and the client algorithm sends control variates too: leave it out"
+        )
 
 
 def check_turn(batch: Any) -> None:

@@ -4,15 +4,15 @@ import copy
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.federated.ranks import Ranks
 from fedgen.files import in_bytes
+from fedgen.ranks import Ranks
 
 OptimizerState = Literal["reset", "keep", "average"]
 State = dict[Any, dict[str, Any]]  # parameter -> name -> value, as in torch.optim.Optimizer.state
@@ -46,7 +46,7 @@ class _MeanState:
                 total = self._weights[key] = self._weights.get(key, 0.0) + weight
                 if name not in mean:
                     mean[name] = value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
-                elif isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex()):
+                elif _is_averaged(value):
                     mean[name].lerp_(value, weight / total)
 
     def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:
@@ -59,38 +59,27 @@ class _MeanState:
             first: number of this rank's first client in the mean.
         """
         own = {(i, n): v for i, p in enumerate(parameters) for n, v in self.state.get(p, {}).items()}
-        told = ranks.gather((first, {key: _described(value) for key, value in own.items()}))
-        kinds: dict[tuple[int, str], Any] = {}
-        for _, described in sorted(told, key=lambda one: one[0]):
-            kinds = {**described, **kinds}  # counters, flags and lists are the first client's
-        averaged = {key: kind for key, kind in kinds.items() if isinstance(kind, _Kind)}
-        weights = [self._weights.get((id(parameters[i]), name), 0.0) for i, name in averaged]
-        values = [
-            own[key] * weight if key in own else torch.zeros(kind.shape, dtype=kind.dtype)
-            for (key, kind), weight in zip(averaged.items(), weights)
-        ]
-        *sums, totals = ranks.add([*values, torch.tensor(weights, dtype=torch.float64)], device)
-        means = {key: total / float(weight) for key, total, weight in zip(averaged, sums, totals)}
+        averaged = {key: value for key, value in own.items() if _is_averaged(value)}
+        weights = {(i, n): self._weights[id(parameters[i]), n] for i, n in averaged}
+        sums = ranks.add_named({key: value * weights[key] for key, value in averaged.items()}, device)
+        totals = ranks.add_named({key: torch.tensor(w, dtype=torch.float64) for key, w in weights.items()}, device)
+        means = {key: total / float(totals[key]) for key, total in sums.items()}
+        beside = [key for key, value in averaged.items() if value.device != parameters[key[0]].device]  # step counts
+        rest = {key: _told(value) for key, value in own.items() if key not in averaged}
+        for _, theirs, others in sorted(ranks.gather((first, beside, rest)), key=lambda one: -one[0]):
+            beside, rest = [*beside, *theirs], {**rest, **others}  # in the end the first client's
+        placed = {key: mean.to("cpu" if key in beside else parameters[key[0]].device) for key, mean in means.items()}
         self.state = {}
-        for (i, name), kind in kinds.items():
-            where = "cpu" if not isinstance(kind, _Kind) or kind.on_cpu else parameters[i].device
-            value = means[i, name].to(where) if isinstance(kind, _Kind) else kind
+        for (i, name), value in {**placed, **rest}.items():
             self.state.setdefault(parameters[i], {})[name] = value
 
 
-class _Kind(NamedTuple):
-    """Of a tensor that is averaged."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    on_cpu: bool
+def _told(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else copy.deepcopy(value)
 
 
-def _described(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        averaged = value.is_floating_point() or value.is_complex()
-        return _Kind(value.shape, value.dtype, value.device.type == "cpu") if averaged else value.cpu()
-    return copy.deepcopy(value)
+def _is_averaged(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 class LocalState:
@@ -199,6 +188,18 @@ class LocalState:
             self.scaler.load_state_dict(scaler)
             # a step that raised between unscaling and update leaves its stage, and would fail every later client
             getattr(self.scaler, "_per_optimizer_states", {}).clear()
+
+    def server_state(self) -> dict[str, Any]:
+        """What the present round's turns begin with, wherever they are taken: settings, and states where averaged."""
+        averaged = self.mode == "average"
+        states = [self._pack(i, dict(optimizer.state)) for i, optimizer in enumerate(self.optimizers) if averaged]
+        return {"settings": self._before, "states": states}
+
+    def load_server_state(self, state: Mapping[str, Any]) -> None:
+        """Takes what `server_state` gave elsewhere; before the round starts."""
+        self._write_settings(state["settings"])
+        for index, packed in enumerate(state["states"]):
+            self.optimizers[index].state = defaultdict(dict, self._unpack(index, packed))
 
     def state_dict(self) -> dict[str, Any]:
         """Kept clients' states by parameter index (the averaged state is in the optimizers and saved with them)."""

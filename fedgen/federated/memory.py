@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedgen.federated.exchange import Exchange, copy_tensors
 from fedgen.federated.left_out import Entry, warn_of
-from fedgen.federated.ranks import Ranks
+from fedgen.ranks import Ranks
 
 
 class ClientMemory:
@@ -20,6 +20,7 @@ class ClientMemory:
         iterations: iterations that a client has taken since training began.
         personal: personal tensors of the clients that have trained, by name.
         left_out: for each failure its round, client, name and reason.
+        completed: clients of this round, on this rank, that were not left out.
     """
 
     def __init__(self, module: nn.Module | None = None) -> None:
@@ -31,17 +32,17 @@ class ClientMemory:
 
     def start_round(self) -> None:
         """Before the first turn of a round."""
-        self._completed: list[int] = []
+        self.completed: list[int] = []
         self._known = len(self.left_out)
 
     def complete(self, client: int, iterations: int) -> None:
-        """Counts the iterations of a turn that was not left out."""
-        self.iterations[client] = self.iterations.get(client, 0) + iterations
-        self._completed.append(client)
+        """Takes down a turn that was not left out, and how many iterations the client has taken in all."""
+        self.iterations[client] = iterations
+        self.completed.append(client)
 
     def tell(self, ranks: Ranks) -> int:
         """Lets all ranks know who of the round's clients trained and who was left out; how many trained."""
-        iterations = {client: self.iterations[client] for client in self._completed}
+        iterations = {client: self.iterations[client] for client in self.completed}
         known = self.left_out[self._known :]
         told = ranks.gather((iterations, known))
         self.left_out[self._known :] = sorted(

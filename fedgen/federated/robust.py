@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgen.federated.aggregators import Aggregator, Mean
-from fedgen.federated.ranks import Ranks
+from fedgen.federated.aggregators import Aggregator, Mean, wide
+from fedgen.ranks import Ranks
 
 
 class NormClipping(Aggregator):
@@ -43,11 +43,11 @@ class NormClipping(Aggregator):
 
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
-        moved = [_wide(new) - _wide(old) for new, old in zip(update, self._server, strict=True)]
+        moved = [wide(new) - wide(old) for new, old in zip(update, self._server, strict=True)]
         norm = float(torch.stack([part.double().norm() for part in moved]).norm()) if moved else 0.0
         if norm > self.max_norm:
             self._norms[client] = norm
-            update = [_wide(old) + part * (self.max_norm / norm) for old, part in zip(self._server, moved)]
+            update = [wide(old) + part * (self.max_norm / norm) for old, part in zip(self._server, moved)]
         self.then.add(client, update, weight)
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
@@ -79,7 +79,7 @@ class _Collected(Aggregator):
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         self._clients.append(client)
-        self._updates.append([_wide(tensor).clone() for tensor in update])
+        self._updates.append([wide(tensor).clone() for tensor in update])
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         if ranks.size == 1:
@@ -173,8 +173,3 @@ class Krum(_Collected):
 def _middle(stacked: Tensor, left_out: int) -> Tensor:
     """The mean over clients [m, ...] of each coordinate without so many of its largest and smallest values."""
     return stacked.sort(0).values[left_out : len(stacked) - left_out].mean(0)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """In float32 at least, in which half-precision tensors are combined."""
-    return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))

@@ -11,8 +11,8 @@ from torch.optim import SGD, Optimizer
 
 from fedgen.federated.algorithm import ClientAlgorithm, about_to_step, gradients_of, parameter_names
 from fedgen.federated.exchange import all_finite
-from fedgen.federated.ranks import Ranks
 from fedgen.files import in_bytes
+from fedgen.ranks import Ranks
 
 Variates = dict[str, Tensor]  # by the parameter's name, in float32 at least
 
@@ -148,11 +148,8 @@ class Scaffold(ClientAlgorithm):
             return
         changes: Variates = {}
         self._add_changes(changes)
-        names = sorted({name for found in ranks.gather(list(changes)) for name in found})
-        parts = [
-            changes.get(name, torch.zeros_like(self._model[name], dtype=_wide(self._model[name]))) for name in names
-        ]
-        self._changes = dict(zip(names, ranks.add(parts, device)))
+        summed = ranks.add_named(changes, device)
+        self._changes = {name: change.to(self._model[name].device) for name, change in summed.items()}
 
     @torch.no_grad()
     def end_round(self) -> None:
@@ -175,6 +172,9 @@ class Scaffold(ClientAlgorithm):
     def num_bytes(self, model: Mapping[str, Tensor]) -> int:
         parameters = [model[name] for name in parameter_names(model).values()]
         return sum(p.numel() * torch.empty(0, dtype=_wide(p)).element_size() for p in parameters)
+
+    def server_state(self) -> dict[str, Any]:
+        return {"server": self.server, "clients": {}}
 
     def state_dict(self) -> dict[str, Any]:
         """The server's and the clients' variates by name, those of whole rounds."""

@@ -19,22 +19,22 @@ from torch.optim import Optimizer
 
 from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.turn import Turn
-from fedgen.federated.aggregators import Aggregator, Mean
+from fedgen.federated.aggregators import Aggregator, Federation, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.checks import check_settings, check_trainer, check_turn, warn_unseen_steps
+from fedgen.federated.checks import check_privacy, check_settings, check_trainer, check_turn, warn_unseen_steps
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
 from fedgen.federated.left_out import Entry, free_memory, make_entry, tell_remarks, warn_of
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
-from fedgen.federated.ranks import Ranks, share_out
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.switches import Switches
 from fedgen.files import in_bytes
+from fedgen.ranks import Ranks, heard, share_out
 from fedgen.seeds import resolve, seed_all
 
 
@@ -88,6 +88,7 @@ class FedAvgStrategy(DDPStrategy):
         ValueError: for settings out of range.
         MisconfigurationException: for Trainer settings that would cut rounds.
         RuntimeError: when a round loses every client, from the first client's error.
+        LostRankError: when another process has ended; a checkpoint goes on on those that are left.
     """
 
     strategy_name = "fedavg"
@@ -159,6 +160,10 @@ class FedAvgStrategy(DDPStrategy):
         else:
             super().setup_distributed()
 
+    barrier = heard()(DDPStrategy.barrier)
+    broadcast = heard()(DDPStrategy.broadcast)
+    reduce = heard()(DDPStrategy.reduce)
+
     def _setup_model(self, model: Module) -> Module:
         return model  # no DistributedDataParallel: gradients stay with the client
 
@@ -191,10 +196,22 @@ class FedAvgStrategy(DDPStrategy):
             self.optimizer_state_mode,
         )
         check_rates(self.client_schedule, self._local.optimizers)
-        shares = shares_of(getattr(trainer, "datamodule", None), self.client_weights)
+        shares = self._shares(trainer)
         self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
+        check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange)
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
+
+    def _sizes(self) -> tuple[int, int]:
+        """The number of clients, as far as the data name them, and of those that a round draws."""
+        clients = (
+            len(getattr(getattr(self._module.trainer, "datamodule", None), "clients", ())) or self.cohort_size or 1
+        )
+        return clients, min(self.cohort_size or clients, clients)
+
+    def _shares(self, trainer: Trainer) -> list[float] | None:
+        """Every client's weight in the mean over the whole federation, if the data say who the clients are."""
+        return shares_of(getattr(trainer, "datamodule", None), self.client_weights)
 
     @property
     def _server_optimizers(self) -> list[Optimizer]:
@@ -267,11 +284,12 @@ class FedAvgStrategy(DDPStrategy):
         return [*mine, *[None] * (longest - len(mine))]
 
     @property
-    def factors(self) -> dict[str, float]:
-        """The schedules' factors in the present round, by the names under which they are logged."""
+    def metrics(self) -> dict[str, float]:
+        """What is logged of the present round: the schedules' factors and what the aggregator tells."""
         schedules = {"client_lr_factor": self.client_schedule, "server_lr_factor": self.server_schedule}
         round = self._module.current_epoch
-        return {name: factor_in(schedule, round) for name, schedule in schedules.items() if schedule is not None}
+        found = {name: factor_in(schedule, round) for name, schedule in schedules.items() if schedule is not None}
+        return found | self.aggregator.metrics(round + 1)
 
     @property
     def in_turns(self) -> bool:
@@ -288,6 +306,7 @@ class FedAvgStrategy(DDPStrategy):
         if self._switches.thawed_or_frozen() or not self.exchange.still_fits():
             self._make_exchange()
         self.exchange.snapshot()
+        self.aggregator.announce(Federation(self.seed, self._module.current_epoch, *self._sizes()))
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         self._local.start_round()
         self.client_algorithm.start_round()
@@ -298,7 +317,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def _start_turn(self, turn: Turn) -> None:
         exchange = self.exchange
-        if turn.is_idle:
+        if turn.is_elsewhere:
             self._turn, self._awaits_step = turn, self._module.automatic_optimization
             return
         if not turn.is_first:
@@ -361,9 +380,9 @@ class FedAvgStrategy(DDPStrategy):
             return output
 
         failed = len(self._errors)
-        idle = self._turn is not None and self._turn.is_idle
+        elsewhere = self._turn is not None and self._turn.is_elsewhere
         output = self._run_turn(step)
-        if len(self._errors) > failed or idle:  # Lightning wants a result from the closure whatever happened in it
+        if len(self._errors) > failed or elsewhere:  # Lightning wants a result from the closure whatever happened in it
             self._skip_step = True
             closure()
             self._skip_step = False
@@ -417,8 +436,8 @@ class FedAvgStrategy(DDPStrategy):
         warn_of(self._memory.left_out[-1])
 
     def _end_turn(self, turn: Turn) -> None:
-        exchange = self.exchange
-        self._memory.complete(turn.client, self.communication_interval)
+        exchange, done = self.exchange, self._memory.iterations.get(turn.client, 0)
+        self._memory.complete(turn.client, done + self.communication_interval)
         if not self._stepped:
             warn_unseen_steps(self.client_algorithm, self.client_schedule)
         weight = weight_of(turn.num_examples, self.client_weights)
@@ -437,8 +456,7 @@ class FedAvgStrategy(DDPStrategy):
             raise RuntimeError(
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
             ) from next(iter(self._errors), None)
-        for part in (self.aggregator, self._local, self.client_algorithm):
-            part.merge(self._ranks, self.root_device)
+        self._merge()
         round, data = self._module.current_epoch, getattr(self._module.trainer, "datamodule", None)
         tell_remarks(round, self.aggregator.remarks(), data)
         names = list(self.exchange.shared)
@@ -451,6 +469,11 @@ class FedAvgStrategy(DDPStrategy):
         self._turn, self.in_round = None, False
         if not self.local_only:
             self._call_round_end()
+
+    def _merge(self) -> None:
+        """Brings together what clients have sent and done, wherever they were."""
+        for part in (self.aggregator, self._local, self.client_algorithm):
+            part.merge(self._ranks, self.root_device)
 
     def _call_turn_end(self, completed: bool) -> bool:
         """Tells the module, if it wants to know; whether it does."""

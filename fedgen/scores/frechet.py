@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from fedgen.ranks import spread
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
 from fedgen.scores.frechet_errors import (
     POOL_IMAGES,
@@ -155,26 +156,31 @@ class FrechetReference:
     def _distances(
         self, batches: list[Batch], summary: Gaussian, influences: InfluenceErrors | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Distances to the batches' members, clients before the pool, and their terms."""
+        """Distances to the batches' members, clients before the pool, and their terms; ranks `together` share them."""
         traces = torch.zeros(len(self._means), dtype=torch.float64)
-        opposite = None if influences else _opposite(summary, self.ddof)
-        for batch in batches:
-            if influences:
-                found = influences.visit(batch, self._means, self._scales)
-            else:
-                assert opposite is not None
-                found = trace_sqrt(batch.roots, opposite)
-            traces[batch.members] = found.to(traces)
+        batches = sorted(batches, key=lambda batch: -batch.roots.size * len(batch.members))  # the longest first
+        if influences:
+            visits = spread(lambda batch: influences.visit(batch, self._means, self._scales), batches)
+            for batch, visit in zip(batches, visits):
+                influences.note(batch, visit)
+                traces[batch.members] = visit.traces.to(traces)
+        else:
+            opposite = _opposite(summary, self.ddof)
+            for batch, found in zip(batches, spread(lambda batch: trace_sqrt(batch.roots, opposite), batches)):
+                traces[batch.members] = found.to(traces)
         means = torch.stack([(mean - summary.mean).square().sum() for mean in self._means])
         covariances = torch.stack(self._traces) + summary.trace(self.ddof) - 2 * traces
         terms = {"mean": means, "covariance": covariances.clamp(min=0)}
         return terms["mean"] + terms["covariance"], terms
 
     def _over_clients(self, per_client: Tensor, influences: InfluenceErrors) -> OverClients | None:
-        if len(self.counts) < 2:
-            return None
-        slopes = influences.slopes.result(self._means, influences.summary.mean, self._traces, self._scales)
-        return OverClients(per_client, slopes, self.weights)
+        if (slopes := influences.slopes) is None:
+            return None  # there is one client
+        moved = spread(lambda batch: slopes.transported(batch.roots), self._batches)
+        for batch, transported in zip(self._batches, moved):
+            slopes.note(batch.members, transported)
+        found = slopes.result(self._means, influences.summary.mean, self._traces, self._scales)
+        return OverClients(per_client, found, self.weights)
 
     def _factor(self, number: int, summary: Gaussian) -> Roots:
         try:

@@ -46,6 +46,23 @@ class Batch:
     samples: list[Sample]
 
 
+@dataclass(frozen=True, eq=False)
+class Visit:
+    """What one batch of distributions says.
+
+    Args:
+        traces: tr sqrt(C_i C_G) of each [k].
+        generated: influences of generated images [p] on each one's distance.
+        real: each one's variance from real images.
+        pool: of the pool where it is not the only client, how clients move it; None of others.
+    """
+
+    traces: Tensor
+    generated: list[Tensor]
+    real: list[float]
+    pool: PoolSlopes | None = None
+
+
 def sample_deviations(summary: Gaussian, images: Tensor | None, number: int, root: Roots | None = None) -> Tensor:
     """Deviations from the mean, float64 [p, D], of at most `number` images, or normal draws where none are known.
 
@@ -110,37 +127,37 @@ class InfluenceErrors:
         self.squares = self.images.square().sum(1)
         self.generated: dict[int, Tensor] = {}  # influences of generated images [p] on each distribution's distance
         self.real: dict[int, float] = {}  # variance from real images
-        self.slopes = PoolSlopes(len(weights))
+        self.slopes: PoolSlopes | None = None
 
-    def visit(self, batch: Batch, means: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
-        """tr sqrt(C_i C_G) of a batch's distributions [k], after noting the influences on their distances.
-
-        The pool, where it is not the only client, is visited first.
-        """
+    def visit(self, batch: Batch, means: Sequence[Tensor], scales: Sequence[float]) -> Visit:
+        """What a batch's distributions say; it changes nothing here."""
         seen = spectrum(batch.roots, self.covariance, self.rank)
         rows = batch.roots.rows
         transported, at_images = seen.at_others(rows, self.images), None
+        generated, real = [], []
         for slot, (member, sample) in enumerate(zip(batch.members, batch.samples)):
             shift = means[member] - self.summary.mean
-            self.generated[member] = influence(self.squares, self.images @ -shift, transported[slot], self.scale)
+            generated.append(influence(self.squares, self.images @ -shift, transported[slot], self.scale))
             if sample.places is None:
                 at_images = seen.at_images() if at_images is None else at_images  # of the whole batch
                 own = _influence_of_rows(rows[slot], at_images[slot], sample, shift, scales[member])
             else:
                 own = _influence_at_places(rows[slot], seen, sample.places, shift, scales[member])
-            self.real[member] = self._real_variance(own, sample)
-        if batch.members == [len(self.weights)]:
-            self._at_pool(batch, seen, own)
-        else:
-            self.slopes.at(batch.members, batch.roots)
-        return seen.traces()
+            real.append(self._real_variance(own, sample))
+        pool = self._slopes(batch, seen, own) if batch.members == [len(self.weights)] else None
+        return Visit(seen.traces(), generated, real, pool)
 
-    def _at_pool(self, batch: Batch, seen: Spectrum, own: Tensor) -> None:
+    def _slopes(self, batch: Batch, seen: Spectrum, own: Tensor) -> PoolSlopes:
         sample = batch.samples[0]
         if sample.shares is None:
-            self.slopes.from_map(batch.roots, seen)
-        else:
-            self.slopes.from_images(own, sample.shares, sample.clients)
+            return PoolSlopes.from_map(len(self.weights), batch.roots, seen)
+        return PoolSlopes.from_images(len(self.weights), own, sample.shares, sample.clients)
+
+    def note(self, batch: Batch, visit: Visit) -> None:
+        """Keeps what a visit of the batch has found."""
+        self.generated |= dict(zip(batch.members, visit.generated))
+        self.real |= dict(zip(batch.members, visit.real))
+        self.slopes = visit.pool or self.slopes
 
     def parts(self, worst: int, pool: int) -> dict[str, dict[str, float]]:
         """Standard errors {"generated": ..., "real": ...} of avg, all and worst.

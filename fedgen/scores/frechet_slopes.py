@@ -15,34 +15,41 @@ from fedgen.scores.uncertainty import Spectrum
 
 
 class PoolSlopes:
-    """Slopes of the pool's distance towards K clients, gathered batch by batch, the pool's first.
+    """Slopes of the pool's distance towards K clients; of a map W it has still to be told the clients.
 
     Args:
         number: of clients K.
+        found: the slopes themselves, float64 [K].
+        map: W, float64 [D, r].
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, found: Tensor | None = None, map: Tensor | None = None) -> None:
         self._transported = torch.zeros(number, dtype=torch.float64)
-        self._map: Tensor | None = None  # W
-        self._found: Tensor | None = None
+        self._found, self._map = found, map
 
-    def from_images(self, influences: Tensor, shares: Tensor, clients: Tensor) -> None:
-        """Takes them from the influences [p] of all the pool's images, with their shares and their clients."""
-        sums, masses = torch.zeros_like(self._transported), torch.zeros_like(self._transported)
+    @classmethod
+    def from_images(cls, number: int, influences: Tensor, shares: Tensor, clients: Tensor) -> "PoolSlopes":
+        """Those that the influences [p] of all the pool's images give, with their shares and their clients."""
+        sums, masses = torch.zeros(number, dtype=torch.float64), torch.zeros(number, dtype=torch.float64)
         sums.index_add_(0, clients, (influences * shares).to(sums))
         masses.index_add_(0, clients, shares.to(masses))
-        self._found = torch.where(masses > 0, sums / masses, 0.0)
+        return cls(number, found=torch.where(masses > 0, sums / masses, 0.0))
 
-    def from_map(self, roots: Roots, seen: Spectrum) -> None:
-        """Takes the pool's transport map from its root and spectrum, for clients that are still to come."""
+    @classmethod
+    def from_map(cls, number: int, roots: Roots, seen: Spectrum) -> "PoolSlopes":
+        """Those of the pool's transport map, from its root and spectrum."""
         rank = int(seen.ranks[0])
         vectors, sizes = seen.vectors[0][:, -rank:], seen.roots()[0][-rank:]
-        self._map = solved(roots, vectors * sizes.sqrt())
+        return cls(number, map=solved(roots, vectors * sizes.sqrt()))
 
-    def at(self, members: list[int], roots: Roots) -> None:
-        """Takes in clients by their covariances' roots."""
-        if self._map is not None:
-            self._transported[members] = squared_norms(roots, self._map).to(self._transported)
+    def transported(self, roots: Roots) -> Tensor | None:
+        """|R_i W|^2 float64 [k] of some clients by their covariances' roots; None where no map is needed."""
+        return None if self._map is None else squared_norms(roots, self._map).double()
+
+    def note(self, members: list[int], transported: Tensor | None) -> None:
+        """Keeps what `transported` gave for clients."""
+        if transported is not None:
+            self._transported[members] = transported
 
     def result(
         self, means: Sequence[Tensor], generated: Tensor, traces: Sequence[Tensor], scales: Sequence[float]
@@ -55,8 +62,9 @@ class PoolSlopes:
             traces: of the clients' covariances, then the pool's.
             scales: n / (n - ddof) of the clients, then the pool: what the covariances are of the populations'.
         """
-        if self._found is not None or self._map is None:
-            return torch.zeros_like(self._transported) if self._found is None else self._found
+        if self._found is not None:
+            return self._found
+        assert self._map is not None
         away = torch.stack(list(means[:-1])) - means[-1]
         own = (torch.stack(list(traces[:-1])) - self._transported) / torch.tensor(scales[:-1], dtype=torch.float64)
         between = away.square().sum(1) - (away @ self._map).square().sum(1)

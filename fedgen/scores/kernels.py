@@ -16,8 +16,12 @@ from math import comb, factorial, prod
 import torch
 from torch import Tensor
 
+from fedgen.ranks import spread
+
 BLOCK = 2048  # images of a block: memory beyond the features is a few blocks of [2048, D] and [2048, 2048]
 MONOMIALS = 64  # at most, for sums by monomials: D = 5 under the cubic kernel
+_Pair = tuple[slice, slice]
+_Sums = tuple[Tensor, Tensor]
 
 
 class Kernel(ABC):
@@ -134,7 +138,7 @@ class RBFKernel(Kernel):
         return values, values * (1 / variance)
 
 
-def block_pairs(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:
+def block_pairs(rows: int, columns: int, symmetric: bool) -> Iterator[_Pair]:
     """The blocks of a rows x columns kernel matrix; of a symmetric one those on and above the diagonal."""
     for i in range(0, rows, BLOCK):
         for j in range(i if symmetric else 0, columns, BLOCK):
@@ -144,7 +148,7 @@ def block_pairs(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slic
 def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
     """For each image a, its kernel's sum over its own client's images and its weighted sum over all, float64 [n] twice.
 
-    Every block of the symmetric matrix is formed once; the diagonal is included.
+    Every block of the symmetric matrix is formed once; the diagonal is included. Ranks `together` share them.
 
     Args:
         x: features [n, D], any floating dtype.
@@ -159,26 +163,35 @@ def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> t
         return _rows(x, of_clients, kernel, clients), _rows(x, weighted, kernel)
     own = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     weighted = torch.zeros_like(own)
-    for rows, columns in block_pairs(len(x), len(x), symmetric=True):
+
+    def sums(pair: _Pair) -> tuple[_Sums, _Sums | None]:
+        rows, columns = pair
         block = kernel.block(x[rows].double(), x[columns].double())
-        weighted[rows] += block @ shares[columns]
-        if rows != columns:
-            weighted[columns] += shares[rows] @ block
-        if clients[rows][-1] >= clients[columns][0]:  # some client has images in both
-            if clients[rows][0] != clients[columns][-1]:
-                block = block * (clients[rows].unsqueeze(1) == clients[columns])
-            own[rows] += block.sum(1)
-            if rows != columns:
-                own[columns] += block.sum(0)
+        of_all = block @ shares[columns], shares[rows] @ block
+        if clients[rows][-1] < clients[columns][0]:  # no client has images in both
+            return of_all, None
+        if clients[rows][0] != clients[columns][-1]:
+            block = block * (clients[rows].unsqueeze(1) == clients[columns])
+        return of_all, (block.sum(1), block.sum(0))
+
+    pairs = list(block_pairs(len(x), len(x), symmetric=True))
+    for (rows, columns), (of_all, of_own) in zip(pairs, spread(sums, pairs)):
+        for total, found in ((weighted, of_all), (own, of_own)):
+            if found is not None:
+                total[rows] += found[0]
+                if rows != columns:
+                    total[columns] += found[1]
     return own, weighted
 
 
 def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     """Kernel sums between clients' images and generated ones: [K, m] over each client's images, [n] over all of y.
 
+    Ranks that are `together` share the blocks.
+
     Args:
         x: features of the clients' images [n, D].
-        clients: which client each image is of, int64 [n].
+        clients: which client each image is of, int64 [n], ascending.
         number: of clients K.
         y: features of the generated images [m, D].
         kernel: the kernel.
@@ -189,10 +202,19 @@ def cross_sums(x: Tensor, clients: Tensor, number: int, y: Tensor, kernel: Kerne
         return _rows(y, of_clients.T, kernel).T, _rows(x, generated, kernel)
     over_clients = torch.zeros(number, len(y), dtype=torch.float64, device=x.device)
     over_generated = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    for rows, columns in block_pairs(len(x), len(y), symmetric=False):
+
+    def sums(pair: _Pair) -> _Sums:
+        rows, columns = pair
         block = kernel.block(x[rows].double(), y[columns].double())
-        over_generated[rows] += block.sum(1)
-        over_clients[:, columns].index_add_(0, clients[rows], block)
+        first, last = int(clients[rows][0]), int(clients[rows][-1])
+        of_clients = block.new_zeros(last - first + 1, block.shape[1])
+        return of_clients.index_add_(0, clients[rows] - first, block), block.sum(1)
+
+    pairs = list(block_pairs(len(x), len(y), symmetric=False))
+    for (rows, columns), (of_clients, of_rows) in zip(pairs, spread(sums, pairs)):
+        first = int(clients[rows][0])
+        over_clients[first : first + len(of_clients), columns] += of_clients
+        over_generated[rows] += of_rows
     return over_clients, over_generated
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgen import seeds
+from fedgen.ranks import spread
 from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
 from fedgen.scores.critic import Critic, CriticOptions, Side, train_critic
 from fedgen.scores.influences import Influences
@@ -85,7 +86,9 @@ class WassersteinReference:
         divided = self._divided(len(generated), "the generated set", "generated")
         number = len(self.counts)
         groups = [[client] for client in range(number)] + ([list(range(number))] if number > 1 else [])
-        self.critics = [self._train(generated, divided, group) for group in groups]
+        # the pool's training is the longest; ranks that are `together` share the critics
+        trained = list(spread(lambda group: self._train(generated, divided, group), groups[::-1]))
+        self.critics = trained[::-1]
         measured = Side.plain(generated, divided["measure"])
         rows = torch.stack([critic.values(measured) for critic in self.critics])
         real = [self._values(self.critics[client], client) for client in range(number)]

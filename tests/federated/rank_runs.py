@@ -1,9 +1,13 @@
 """Trainings on several processes, as a script: `python -m tests.federated.rank_runs DEVICES FOLDER`.
 
 Lightning starts the other processes; each configuration's final weights and what is known of the clients are written by
-rank 0 as FOLDER/NAME.pt. Its checkpoints allow another number of processes to go on.
+rank 0 as FOLDER/NAME.pt. Its checkpoints allow another number of processes to go on. With "dies" for the number of
+processes there are two, and the second is killed in the last round. With "node" it is one process of each of two nodes,
+as the variables MASTER_ADDR, MASTER_PORT and NODE_RANK say.
 """
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -20,6 +24,14 @@ from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 
 SIZES = (3, 11, 6, 20, 9)
 ROUNDS = 3
+
+
+class Dies(L.Callback):
+    """Kills rank 1 in the last round, half-way through a client's turn."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        if trainer.global_rank == 1 and trainer.current_epoch == ROUNDS - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Net(L.LightningModule):
@@ -89,7 +101,7 @@ CONFIGURATIONS = {
 RESUMED = ("personal", "adam-average", "scaffold")
 
 
-def train(name, devices, folder, rounds=ROUNDS, resume=None):
+def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):
     """One configuration's training; returns module, strategy and trainer."""
     make, options = CONFIGURATIONS[name]
     L.seed_everything(0, verbose=False)
@@ -99,17 +111,25 @@ def train(name, devices, folder, rounds=ROUNDS, resume=None):
     )
     strategy = FedAvgStrategy(communication_interval=4, seed=2, process_group_backend="gloo", **options)
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
-    callbacks = [RoundCheckpoint(folder, every_n_rounds=1)]
-    options = {"accelerator": "cpu", "devices": devices, "max_epochs": rounds, "callbacks": callbacks, **quiet}
+    callbacks = [RoundCheckpoint(folder, every_n_rounds=1), *callbacks]
+    options = {
+        "accelerator": "cpu",
+        "devices": devices,
+        "num_nodes": num_nodes,
+        "max_epochs": ROUNDS,
+        "callbacks": callbacks,
+        **quiet,
+    }
     trainer = L.Trainer(strategy=strategy, default_root_dir=folder, **options)
     trainer.fit(module, data, ckpt_path=resume)
     return module, strategy, trainer
 
 
-def main(devices, folder, resume_from=None):
-    """All configurations, or those of `RESUMED` from round 1's checkpoints of another folder."""
-    for name in CONFIGURATIONS if resume_from is None else RESUMED:
-        start = None if resume_from is None else Path(resume_from) / name / "round=00000.ckpt"
+def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
+    """All configurations, or those of `RESUMED` of which another folder has runs, from a checkpoint of each."""
+    resumed = [] if resume_from is None else [name for name in RESUMED if (Path(resume_from) / name).exists()]
+    for name in resumed or CONFIGURATIONS:
+        start = Path(resume_from) / name / checkpoint if resumed else None
         module, strategy, trainer = train(name, devices, Path(folder) / name, resume=start)
         if trainer.is_global_zero:
             saved = torch.load(Path(folder) / name / "last.ckpt", weights_only=True)
@@ -120,4 +140,10 @@ def main(devices, folder, resume_from=None):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    if sys.argv[1] == "dies":
+        train("personal", 2, Path(sys.argv[2]) / "personal", callbacks=[Dies()])
+    elif sys.argv[1] == "node":
+        module, _, trainer = train("adam-average", 1, Path(sys.argv[2]) / "adam-average", num_nodes=2)
+        torch.save(module.state_dict(), Path(sys.argv[2]) / f"{trainer.global_rank}.pt")
+    else:
+        main(int(sys.argv[1]), *sys.argv[2:])

@@ -1,32 +1,16 @@
 """Several processes give the model of one, to rounding, and a checkpoint of several goes on on any number."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+from socket import socket
 
 import pytest
 import torch
 
-from fedgen.federated.ranks import Ranks, share_out
-from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, SIZES
+from tests.federated.rank_runs import CONFIGURATIONS, RESUMED
+from tests.launched import end, start
 
-ROOT = Path(__file__).parent.parent.parent
+SCRIPT = "tests.federated.rank_runs"
 # Adam divides by the root of a mean square: where a gradient is next to nothing, its rounding becomes a step
 LOOSE = {"adam": 1e-4, "gan": 2e-3, "ddpm": 5e-4}
-
-
-def start(*arguments):
-    command = [sys.executable, "-W", "ignore", "-m", "tests.federated.rank_runs", *map(str, arguments)]
-    free = {key: value for key, value in os.environ.items() if not key.startswith(("MASTER_", "PYTEST_"))}
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env={**free, "OMP_NUM_THREADS": "1"}, **options)
-
-
-def end(process):
-    out, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, out[-3000:]
-    return out
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +19,7 @@ def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("ranks")
     found = {}
     for devices in (1, 2, 3):  # one after the other: they are as many processes as this machine has cores, or more
-        found[devices] = root / str(devices), end(start(devices, root / str(devices)))
+        found[devices] = root / str(devices), end(start(SCRIPT, devices, root / str(devices)))
     return found
 
 
@@ -79,7 +63,7 @@ def test_a_client_that_fails_on_another_rank_is_named_on_the_first(runs):
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 def test_a_checkpoint_goes_on_on_another_number_of_processes(runs, before, after, tmp_path):
-    end(start(after, tmp_path, runs[before][0]))
+    end(start(SCRIPT, after, tmp_path, runs[before][0]))
     for name in RESUMED:
         straight = read(runs, 1, name)["weights"]
         resumed = torch.load(tmp_path / f"{name}.pt", weights_only=True)["weights"]
@@ -87,23 +71,30 @@ def test_a_checkpoint_goes_on_on_another_number_of_processes(runs, before, after
             torch.testing.assert_close(resumed[key], value, rtol=0, atol=5e-6)
 
 
-def test_the_largest_clients_go_first_and_numbers_are_equal():
-    # 20 | 11, then 9 to the second, 6 to the first of two equals, 3 to the second: 26 and 23 examples
-    assert share_out(SIZES, 2) == [[2, 3], [0, 1, 4]]
-    assert share_out(SIZES, 3) == [[3], [0, 1], [2, 4]]
-    assert [len(share) for share in share_out([1] * 7, 3)] == [3, 2, 2]
-    assert share_out([5], 2) == [[0], []]
+@pytest.mark.slow
+def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs, tmp_path):
+    process = start(SCRIPT, "dies", tmp_path)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode != 0
+    assert "LostRankError: another process of this job has ended" in said
+    assert "goes on from the last checkpoint, on any number of processes" in said
+    end(start(SCRIPT, 1, tmp_path / "alone", tmp_path, "last.ckpt"))
+    straight = read(runs, 1, "personal")["weights"]
+    resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]
+    for key, value in straight.items():
+        torch.testing.assert_close(resumed[key], value, rtol=0, atol=5e-6)
 
 
-def test_equal_clients_are_dealt_evenly():
-    loads = [sum([4, 4, 4, 4][place] for place in share) for share in share_out([4, 4, 4, 4], 2)]
-    assert loads == [8, 8]
-
-
-def test_one_process_tells_itself():
-    ranks = Ranks()
-    assert (ranks.size, ranks.rank) == (1, 0)
-    assert ranks.gather("word") == ["word"]
-    tensors = [torch.ones(2), torch.zeros(3, dtype=torch.float64)]
-    assert ranks.add(tensors, torch.device("cpu")) == tensors
-    ranks.copy_first(tensors)
+@pytest.mark.slow
+def test_two_nodes_train_the_model_of_one_process(runs, tmp_path):
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    nodes = [start(SCRIPT, "node", tmp_path, NODE_RANK=str(rank), **meeting) for rank in range(2)]
+    for node in nodes:
+        end(node)
+    straight = read(runs, 1, "adam-average")["weights"]
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        for key, value in straight.items():
+            torch.testing.assert_close(found[key], value, rtol=0, atol=2e-6)

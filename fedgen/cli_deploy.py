@@ -1,0 +1,87 @@
+"""`fedgen deploy RECIPE DIR`: the same recipe on Flower, for clients on machines of their own."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import auto_cli
+from rich.console import Console
+
+from fedgen.deploy.recipe import FOLDERS, place_of, read_settings
+from fedgen.deploy.write_app import export_clients, write_app
+from fedgen.evaluation.recipe_data import load_federation
+from fedgen.files import require_writable
+from fedgen.flags import with_flags
+
+
+def deploy_recipe(
+    recipe: Path,
+    folder: Path,
+    clients: int = 2,
+    data: str | None = None,
+    settings: dict[str, Any] | None = None,
+    export: Path | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes a Flower app that trains a recipe on clients' own machines: `flwr run FOLDER` starts it.
+
+    The app has the recipe's model, strategy and evaluation; its README says how to start SuperLink and SuperNodes.
+
+    Args:
+        recipe: as for `fedgen fit`.
+        folder: of the app.
+        clients: how many the server waits for.
+        data: class of each client's data, e.g. ImageFolder or fedgen.data.ImageManifest; by default the recipe's own
+            if it reads a folder, else ImageFolder. Where they lie each client's node says itself.
+        settings: of that class, e.g. '{"channels": 1, "size": 32}'.
+        export: writes the clients that the recipe simulates as folders here, to try the app with them.
+        overwrite: replace the app if it exists.
+    """
+    if clients < 1:
+        raise ValueError(f"clients={clients}: a federation has at least one")
+    if (folder / "pyproject.toml").exists() and not overwrite:
+        raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
+    if not recipe.is_file():
+        raise FileNotFoundError(f"{recipe} does not exist; give a recipe as for `fedgen fit`")
+    found = read_settings(recipe)
+    chosen = choose_data(recipe, found, data, settings)
+    require_writable(folder)
+    if export is not None:
+        federation = load_federation(recipe, [])
+        export_clients(federation, export)
+        clients = len(federation.clients)
+    write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
+    console = Console()
+    console.print(f"{folder}: an app for {clients} clients; see its README.md", markup=False)
+    if export is not None:
+        console.print(f"{export}: the images of {clients} clients", markup=False)
+
+
+def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, Any] | None) -> dict[str, Any]:
+    """The class of the clients' data and its settings.
+
+    Raises:
+        ValueError: for a class that reads no folder.
+    """
+    if data is not None:
+        chosen = {"class_path": data if "." in data else f"fedgen.data.{data}", "init_args": dict(settings or {})}
+        place_of(chosen)
+        return chosen
+    own = ((found["data"] or {}).get("init_args") or {}).get("data") or {}
+    try:
+        place = place_of(own)
+    except ValueError:
+        channels = int(load_federation(recipe, []).examples.inputs.shape[1])
+        return {"class_path": "fedgen.data.ImageFolder", "init_args": {"channels": channels, **(settings or {})}}
+    kept = {name: value for name, value in (own.get("init_args") or {}).items() if name not in (*FOLDERS, *_OF_MANY)}
+    assert place in FOLDERS
+    return {"class_path": own["class_path"], "init_args": {**kept, **(settings or {})}}
+
+
+_OF_MANY = ("owner_folders", "owner_column", "test_root")  # of data of many owners
+
+
+def deploy(arguments: Sequence[str]) -> int:
+    """`fedgen deploy RECIPE FOLDER [--option VALUE ...]`."""
+    auto_cli(deploy_recipe, args=with_flags(deploy_recipe, arguments), as_positional=True, prog="fedgen deploy")
+    return 0

@@ -1,0 +1,7 @@
+"""The same recipe on Flower: clients that keep their data on their own machines."""
+
+from fedgen.deploy.own_data import OwnData
+from fedgen.deploy.remote_data import RemoteClients
+from fedgen.deploy.turn_strategy import TurnStrategy
+
+__all__ = ["OwnData", "RemoteClients", "TurnStrategy"]

@@ -1,0 +1,109 @@
+"""The two Flower apps of a deployed recipe."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedgen.cli import FedgenCLI, train
+from fedgen.deploy.flower_strategy import FlowerStrategy
+from fedgen.deploy.messages import Question, Task
+from fedgen.deploy.recipe import for_server, read_settings
+from fedgen.deploy.records import from_records, to_records
+from fedgen.deploy.remote_data import RemoteClients
+from fedgen.deploy.roster import Roster
+from fedgen.deploy.station import Station, use_threads
+
+DATA, STATE, NAME = "data-path", "state-path", "name"  # of a node's config
+CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
+
+
+def client_app(recipe: Path) -> ClientApp:
+    """The app of each client.
+
+    A node's config says where its data lie ("data-path"), and may say what it is called ("name", by default as that
+    folder) and where it keeps what is its own between turns ("state-path", by default beside the data). Where Flower
+    simulates nodes they have no config: then node k takes the k-th folder of the run config's "simulation-data".
+
+    Args:
+        recipe: the deployed recipe's file.
+    """
+    app = ClientApp()
+
+    @app.query()
+    def hello(message: Message, context: Context) -> Message:
+        return Message(to_records(_station(recipe, context).hello()), reply_to=message)
+
+    @app.train()
+    def take_turn(message: Message, context: Context) -> Message:
+        task: Task = from_records(Task, message)
+        return Message(to_records(_station(recipe, context).take(task)), reply_to=message)
+
+    @app.evaluate()
+    def look_up(message: Message, context: Context) -> Message:
+        question: Question = from_records(Question, message)
+        return Message(to_records(_station(recipe, context).look_up(question)), reply_to=message)
+
+    return app
+
+
+def server_app(recipe: Path) -> ServerApp:
+    """The server's app: trains, evaluates, keeps checkpoints and prints tables as `fedgen fit`.
+
+    The run's config says how many clients to wait for ("clients") and how long ("wait", seconds), where the run folder
+    is ("output"; a run that it holds goes on) and how long a round's clients have ("round-deadline", seconds; 0 for no
+    end).
+
+    Args:
+        recipe: the deployed recipe's file.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        run_server(recipe, grid, context.run_config)
+
+    return app
+
+
+def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI:
+    """Runs a federation to its end.
+
+    Args:
+        recipe: the deployed recipe's file.
+        grid: Flower's.
+        config: the run's.
+    """
+    output = Path(str(config.get(OUTPUT, "fedgen-run")))
+    settings = read_settings(recipe)
+    use_threads(settings)
+    roster = Roster(grid)
+    roster.meet(output, int(config[CLIENTS]), float(config.get(WAIT, 600.0)))
+    cli = FedgenCLI(args=for_server(settings, output))
+    assert isinstance(cli.datamodule, RemoteClients)
+    assert isinstance(cli.trainer.strategy, FlowerStrategy)
+    cli.datamodule.enroll(roster.clients)
+    cli.trainer.strategy.reach(grid, roster, float(config.get(DEADLINE, 0)) or None)
+    train(cli)
+    return cli
+
+
+def _station(recipe: Path, context: Context) -> Station:
+    settings = read_settings(recipe)
+    use_threads(settings)
+    own, run = context.node_config, context.run_config
+    if DATA in own:
+        folder = Path(str(own[DATA]))
+    elif run.get(SIMULATION):
+        folders = sorted(path for path in Path(str(run[SIMULATION])).iterdir() if path.is_dir())
+        folder = folders[int(own["partition-id"])]
+    else:
+        raise ValueError(
+            f"this node's config does not say where its data lie: start it with --node-config '{DATA}=\"/my/images\"'"
+        )
+    state = Path(str(own.get(STATE, folder.parent / f".{folder.name}-fedgen")))
+    name = str(own.get(NAME, folder.name))
+    return Station(recipe, folder, state / Path(str(run.get(OUTPUT, "fedgen-run"))).name, name)

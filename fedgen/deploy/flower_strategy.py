@@ -1,0 +1,167 @@
+"""The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedgen.clients.turn import Turn
+from fedgen.deploy.messages import Answer, Item, Question, Task, Told
+from fedgen.deploy.records import WEIGHTS, from_records, to_records
+from fedgen.deploy.replies import Replies
+from fedgen.deploy.roster import Roster
+from fedgen.deploy.sending import replies_to
+from fedgen.federated import FedAvgStrategy
+from fedgen.federated.client_weights import weight_of
+from fedgen.statistics.messages import MessageError
+
+
+class FlowerStrategy(FedAvgStrategy):
+    """FedAvg over clients that Flower reaches; arguments as for `FedAvgStrategy`.
+
+    Cohorts, averages, server optimizers, schedules, checkpoints and what is left out are those of `FedAvgStrategy` with
+    the same arguments, and so is the model for the same seed. Personal tensors and kept optimizer states stay with the
+    clients. A client that is not there, does not answer within the deadline, or answers with what does not fit is left
+    out of the round.
+    """
+
+    def reach(self, grid: Grid, roster: Roster, deadline: float | None = None) -> None:
+        """Says where the clients are.
+
+        Args:
+            grid: Flower's.
+            roster: of the clients.
+            deadline: seconds that a round's clients have to answer; None waits for all that are there.
+        """
+        self._grid, self._roster, self._deadline = grid, roster, deadline
+        self._answers: dict[int, Answer | str] = {}
+        self._told: list[list[Any]] = []
+        self._metrics: dict[str, list[tuple[float, float]]] = {}
+
+    def _start_round(self) -> None:
+        super()._start_round()
+        self._told, self._metrics = [], {}
+        round = self._module.current_epoch
+        cohort = self.sample_cohort(len(self._roster.clients), round)
+        self._answers = self._ask(cohort, round)
+
+    def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
+        """What each client of the cohort answers, or why it does not."""
+        names, personal = self.exchange.first_names, self.exchange.personal
+        weights = {n: t for n, t in self._module.state_dict().items() if names.get(n, n) not in personal}
+        shares = self._shares(self._module.trainer) or []
+        data: Any = self._module.trainer.datamodule
+        local, algorithm = self._local.server_state(), self.client_algorithm.server_state()
+        tasks = {
+            client: Task(weights, round, client, len(shares), shares[client], data.classes, local, algorithm)
+            for client in cohort
+        }
+        return self._say(tasks, MessageType.TRAIN, Answer, f"round {round}")
+
+    def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
+        """What each client answers to an evaluation's question, or why it does not; arguments as for `Question`."""
+        data: Any = self._module.trainer.datamodule
+        told = [tuple(item) for item in items]
+        questions = {
+            client: Question(tensors, told, client, data.classes) for client in range(len(self._roster.clients))
+        }
+        return self._say(questions, MessageType.EVALUATE, Told, "asking clients")
+
+    def _say(
+        self, messages: Mapping[int, Task | Question], kind: str, reply: type[Any], what: str
+    ) -> dict[int, Any | str]:
+        """Sends each client its message, all with the same weights; what each answers, or why it does not."""
+        self._roster.look()
+        found: dict[int, Any | str] = {}
+        sent: dict[int, Message] = {}
+        for client, message in messages.items():
+            if (node := self._roster.node_of(client)) is None:
+                found[client] = "it is not connected"
+                continue
+            found[client] = f"it did not answer within {self._deadline:g} seconds" if self._deadline else "no answer"
+            records = to_records(message, next(iter(sent.values())).content.array_records[WEIGHTS] if sent else None)
+            sent[client] = Message(records, node, kind)
+        for client, answer in replies_to(self._grid, sent, self._deadline, what):
+            try:
+                found[client] = from_records(reply, answer)
+            except MessageError as error:
+                found[client] = str(error)
+        return found
+
+    # ---- turns, which have been taken elsewhere ----
+
+    def _run_turn(self, step: Callable[[], Any]) -> Any:
+        turn = self._turn
+        assert turn is not None
+        try:
+            answer = self._checked(self._answers.pop(turn.client))
+        except Exception as error:
+            self._leave_out(turn, error)
+            self._call_turn_end(completed=False)
+        else:
+            self._memory.complete(turn.client, answer.iterations)
+            self._call_turn_end(completed=True)
+            self._take_in(turn, answer)
+        if turn.is_last:
+            self._end_round()
+
+    def _checked(self, answer: Answer | str) -> Answer:
+        """The answer, if it can be taken in.
+
+        Raises:
+            MessageError: if there is none, the turn failed, or what came does not fit the model or others' answers.
+        """
+        if isinstance(answer, str) or answer.failure:
+            raise MessageError(answer if isinstance(answer, str) else answer.failure)
+        expected = self.exchange.shared
+        if answer.weights.keys() != expected.keys():
+            name = sorted(answer.weights.keys() ^ expected.keys())[0]
+            raise MessageError(f"its weights have other names than the server's, such as {name}")
+        for name, tensor in answer.weights.items():
+            if (tensor.shape, tensor.dtype) != (expected[name].shape, expected[name].dtype):
+                wanted = f"{expected[name].dtype} {list(expected[name].shape)}"
+                raise MessageError(f"its {name} is {tensor.dtype} {list(tensor.shape)} and the server's {wanted}")
+        if answer.examples < 1 or answer.iterations < 1:
+            raise MessageError(f"it trained on {answer.examples} examples for {answer.iterations} iterations")
+        self._try_out(answer)
+        return answer
+
+    def _try_out(self, answer: Answer) -> None:
+        """Merges what it tells with one that fits, so that nothing fails at the round's end."""
+        try:
+            self._merge_told([*self._told[:1], answer.told])
+        except (MessageError, TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError) as error:
+            raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
+        finally:
+            self._local.start_round()
+            self.client_algorithm.start_round()
+
+    def _take_in(self, turn: Turn, answer: Answer) -> None:
+        self._told.append(answer.told)
+        weight = weight_of(turn.num_examples, self.client_weights)
+        with torch.no_grad():
+            update = [answer.weights[name].to(tensor.device) for name, tensor in self.exchange.shared.items()]
+            self.aggregator.add(turn.client, update, weight)
+        for name, value in answer.metrics.items():
+            self._metrics.setdefault(name, []).append((weight, value))
+
+    def _end_round(self) -> None:
+        round = self._module.current_epoch
+        super()._end_round()
+        means = {
+            name: sum(weight * value for weight, value in found) / sum(weight for weight, _ in found)
+            for name, found in self._metrics.items()
+        }
+        for logger in self._module.trainer.loggers if means else ():
+            logger.log_metrics(means, step=round)
+
+    def _merge(self) -> None:
+        self._merge_told(self._told)
+
+    def _merge_told(self, told: list[list[Any]]) -> None:
+        replies = Replies(told)
+        for part in (self._local, self.client_algorithm):
+            part.merge(replies, self.root_device)

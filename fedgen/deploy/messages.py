@@ -1,0 +1,159 @@
+"""What server and clients say to each other in a round, and when they meet; what of it is weights, and what else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedgen.deploy.payload import from_bytes, to_bytes
+from fedgen.federated.exchange import all_finite
+from fedgen.statistics.messages import MessageError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A client that introduces itself.
+
+    Args:
+        name: no other client's.
+        examples: how many it has.
+        shape: of one of them.
+        classes: its labels' names; empty for data without labels.
+    """
+
+    name: str
+    examples: int
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A turn that a client is to take.
+
+    Args:
+        weights: the server's tensors by name, all but personal ones.
+        round: from 0.
+        client: its number, on which its draws depend.
+        clients: how many there are.
+        share: its weight in the mean over all of them.
+        classes: the labels' names in the whole federation, in order.
+        local: what optimizers, schedulers and scaler begin with.
+        algorithm: what the client algorithm's server tells everyone.
+    """
+
+    weights: Mapping[str, Tensor]
+    round: int
+    client: int
+    clients: int
+    share: float
+    classes: tuple[str, ...]
+    local: dict[str, Any]
+    algorithm: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What comes of a turn.
+
+    Args:
+        weights: the client's tensors that are exchanged, by name; none after a turn that failed.
+        examples: that it trained on.
+        iterations: that it has taken since training began.
+        told: what it tells the others as a rank; see `deploy.replies`.
+        metrics: what its steps logged.
+        failure: why the turn failed; "" if it did not.
+    """
+
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    examples: int = 0
+    iterations: int = 0
+    told: list[Any] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    failure: str = ""
+
+
+Asked = Literal["statistics", "sketch", "kid"]
+
+
+class Item(NamedTuple):
+    """One thing that an evaluation asks about a client's images of one split, in one embedding.
+
+    Args:
+        ask: for the summary of the features, a sketch of kernel means, or the score of generated images.
+        split: "train" or "report".
+        embedding: its name.
+        fingerprint: of its weights and settings: the server's.
+        score: the name of the score, for sketch and kid.
+    """
+
+    ask: Asked
+    split: str
+    embedding: str
+    fingerprint: str
+    score: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What an evaluation asks a client, all in one message: each starts a process there.
+
+    Args:
+        weights: by the item's place: features [m, D] of generated images, for kid; a centre [D], for sketch.
+        items: one after another.
+        client: the client's number, on which it depends which images it holds out.
+        classes: as in a task.
+    """
+
+    weights: Mapping[str, Tensor]
+    items: Sequence[Sequence[str]]
+    client: int
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a client answers.
+
+    Args:
+        messages: of `statistics.messages`, as bytes, one an item.
+        failure: why there are none; "" if there are.
+    """
+
+    messages: list[bytes] = field(default_factory=list)
+    failure: str = ""
+
+
+Said = Task | Answer | Hello | Question | Told
+
+
+def pack(message: Said) -> tuple[dict[str, Tensor], bytes]:
+    """Its weights, and everything else as bytes."""
+    rest: dict[str, Any] = {one.name: getattr(message, one.name) for one in fields(message)}
+    weights = {name: tensor.detach().cpu() for name, tensor in rest.pop("weights", {}).items()}
+    return weights, to_bytes({"version": VERSION, **rest})
+
+
+def unpack(kind: type[Any], weights: Mapping[str, Tensor], rest: bytes) -> Any:
+    """The message of that kind.
+
+    Raises:
+        MessageError: if it is damaged, of another version or kind, or holds NaN or infinity.
+    """
+    name = kind.__name__.lower()
+    found = from_bytes(rest, f"the {name}")
+    version = found.pop("version", None) if isinstance(found, dict) else None
+    if version != VERSION:
+        raise MessageError(f"the {name} is of version {version}, this fedgen speaks {VERSION}; install one release")
+    if not all_finite(list(weights.values())):
+        bad = next(key for key, tensor in weights.items() if not bool(torch.isfinite(tensor).all()))
+        raise MessageError(f"{bad} of the {name} holds NaN or infinity")
+    has_weights = any(one.name == "weights" for one in fields(kind))
+    try:
+        return kind(weights=dict(weights), **found) if has_weights else kind(**found)
+    except TypeError as error:
+        raise MessageError(f"what came is no {name}: {error}") from error

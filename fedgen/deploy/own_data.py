@@ -1,0 +1,117 @@
+"""A client's data on its own machine, as Lightning is given it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from lightning.pytorch import LightningDataModule
+
+from fedgen.clients.client import Client, hold_out
+from fedgen.clients.turn import Turn
+from fedgen.data import DataSet, Examples
+from fedgen.seeds import resolve
+
+
+class OwnData(LightningDataModule):
+    """One client's data; an epoch is its turn.
+
+    Which of its images it holds out, and its batches, depend on (seed, client) and (seed, round, client) as where the
+    federation is simulated: `enroll` says which client this is.
+
+    Args:
+        data: read here; all of it is the client's.
+        batch_size: examples a batch (all of them for a client with fewer).
+        held_out: the fraction kept from training, for measuring.
+        seed: of the held-out examples; None takes what `seed_everything` was given, else 0.
+        name: the client's.
+
+    Raises:
+        ValueError: for settings out of range.
+    """
+
+    def __init__(
+        self,
+        data: DataSet | Examples,
+        batch_size: int = 64,
+        held_out: float = 0.2,
+        seed: int | None = None,
+        name: str = "client",
+    ) -> None:
+        super().__init__()
+        if batch_size < 1 or not 0 <= held_out < 1:
+            raise ValueError(f"batch_size={batch_size} counts from 1, and held_out={held_out} lies in [0, 1)")
+        self.data, self.batch_size, self.held_out, self.name = data, batch_size, held_out, name
+        self._given_seed = seed
+        self.number = 0
+        self._classes: tuple[str, ...] | None = None
+
+    @cached_property
+    def read(self) -> Examples:
+        """The data as they lie here."""
+        return self.data.load("train") if isinstance(self.data, DataSet) else self.data
+
+    @cached_property
+    def examples(self) -> Examples:
+        """The data, with labels as the whole federation numbers them."""
+        return self.read if self._classes is None else relabelled(self.read, self._classes)
+
+    def enroll(self, number: int, classes: Sequence[str]) -> None:
+        """Tells the client its number and all clients' classes.
+
+        Raises:
+            ValueError: if a class of its own is not among them.
+        """
+        self.number, self._classes = number, tuple(classes)
+        self.__dict__.pop("examples", None)
+        _ = self.examples
+
+    @property
+    def client(self) -> Client:
+        """The client."""
+        everything = torch.arange(len(self.examples))
+        parts = hold_out(everything, self.held_out, resolve(self._given_seed), self.number)
+        return Client(self.name, self.examples, *parts)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of one image (channels, height, width) or point (length,)."""
+        return tuple(self.read.inputs.shape[1:])
+
+    def train_dataloader(self) -> "_OneTurn":
+        return _OneTurn(self)
+
+
+class _OneTurn:
+    """The epoch's only batch: the client's turn."""
+
+    def __init__(self, data: OwnData) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Turn]:
+        data, trainer = self._data, self._data.trainer
+        assert trainer is not None
+        seed, client = trainer.strategy.seed, data.client
+        turn = Turn(client.data, client.train, data.batch_size, seed, data.number, data.name, trainer.current_epoch)
+        turn.is_first = turn.is_last = True
+        yield turn
+
+
+def relabelled(examples: Examples, classes: Sequence[str]) -> Examples:
+    """The examples with labels that are positions in other classes, among which theirs are.
+
+    Raises:
+        ValueError: if one is not.
+    """
+    if examples.classes == tuple(classes):
+        return examples
+    if missing := [name for name in examples.classes if name not in classes]:
+        raise ValueError(
+            f"{examples.name} has the class {missing[0]!r}, which the federation does not: {list(classes)}"
+        )
+    places = torch.tensor([classes.index(name) for name in examples.classes], dtype=torch.int64)
+    labels = places[examples.labels] if len(places) else examples.labels
+    return replace(examples, labels=labels, classes=tuple(classes))

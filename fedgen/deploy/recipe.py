@@ -1,0 +1,122 @@
+"""A recipe's two halves in a deployment: what the server makes of it, and what each client does."""
+
+import copy
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from pydoc import locate
+from typing import Any
+
+import yaml
+
+from fedgen.data import DataSet
+
+FOLDERS = ("root", "path", "folder")  # what data sets call the place that they read
+STRATEGY, EVALUATION = "FedAvgStrategy", "FederatedEvaluation"
+_OF_CLIENTS = ("batch_size", "held_out", "seed")
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of a deployed recipe.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no recipe.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist; `fedgen deploy RECIPE DIR` writes it")
+    try:
+        found = yaml.safe_load(path.read_text())
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} is damaged ({' '.join(str(error).split())})") from error
+    if not isinstance(found, dict) or not {"trainer", "model", "data"} <= found.keys():
+        raise ValueError(f"{path} is no recipe: it needs trainer, model and data")
+    return found
+
+
+def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe with each client's own data in place of the federation's.
+
+    Args:
+        recipe: as for `fedgen fit`.
+        data: the class of each client's data and its settings, without the place, which a client's node says.
+
+    Raises:
+        ValueError: for a recipe that does not train with FedAvgStrategy on a FederatedDataModule, keeps clients from
+            training, or trains on losses that ask other clients, and for data that are read from no place.
+    """
+    strategy = (recipe.get("trainer") or {}).get("strategy")
+    if not isinstance(strategy, dict) or not str(strategy.get("class_path")).endswith(STRATEGY):
+        raise ValueError("only recipes that train with FedAvgStrategy can be deployed")
+    module = recipe.get("data") or {}
+    if not str(module.get("class_path")).endswith("FederatedDataModule"):
+        raise ValueError("only recipes whose data is a FederatedDataModule can be deployed")
+    own = module.get("init_args") or {}
+    if own.get("split"):
+        raise ValueError(
+            "data.init_args.split keeps clients from training, and in a deployment whoever is there trains; remove it"
+        )
+    place_of(data)
+    result = copy.deepcopy(dict(recipe))
+    kept = {name: own[name] for name in _OF_CLIENTS if name in own}
+    result["data"] = {"class_path": "fedgen.deploy.OwnData", "init_args": {"data": copy.deepcopy(dict(data)), **kept}}
+    return result
+
+
+def place_of(data: Mapping[str, Any]) -> str:
+    """What a class of data calls the place that it reads.
+
+    Raises:
+        ValueError: if it is no data set, or reads none.
+    """
+    named = locate(str(data.get("class_path")))
+    if not isinstance(named, type) or not issubclass(named, DataSet):
+        raise ValueError(f"the clients' data {data.get('class_path')!r} is no class of data sets, such as ImageFolder")
+    for place in FOLDERS:
+        if place in inspect.signature(named).parameters:
+            return place
+    raise ValueError(f"{named.__name__} reads no folder of its client's; take a class that does, such as ImageFolder")
+
+
+def evaluations(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a recipe's evaluation; none where it has none."""
+    for callback in settings["trainer"].get("callbacks") or []:
+        if str(callback.get("class_path")).endswith(EVALUATION):
+            return dict(callback.get("init_args") or {})
+    return {}
+
+
+def for_client(settings: Mapping[str, Any], folder: Path, name: str) -> dict[str, Any]:
+    """Settings with which one client takes turns.
+
+    Args:
+        settings: deployed ones.
+        folder: of its data.
+        name: the client's.
+    """
+    found = copy.deepcopy(dict(settings))
+    data = found["data"]["init_args"]
+    data["name"] = name
+    data["data"].setdefault("init_args", {})[place_of(data["data"])] = str(folder)
+    trainer = found["trainer"]
+    trainer |= {"callbacks": [], "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer["strategy"]["class_path"] = "fedgen.deploy.TurnStrategy"
+    return found
+
+
+def for_server(settings: Mapping[str, Any], output: Path) -> dict[str, Any]:
+    """Settings with which the server runs the federation.
+
+    Args:
+        settings: deployed ones.
+        output: the run folder.
+    """
+    found = copy.deepcopy(dict(settings))
+    own = {name: value for name, value in found["data"]["init_args"].items() if name in _OF_CLIENTS}
+    found["data"] = {"class_path": "fedgen.deploy.RemoteClients", "init_args": own}
+    found["trainer"]["default_root_dir"] = str(output)
+    found["trainer"]["strategy"]["class_path"] = "fedgen.deploy.flower_strategy.FlowerStrategy"
+    for callback in found["trainer"].get("callbacks") or []:
+        if str(callback.get("class_path")).endswith(EVALUATION):
+            callback["class_path"] = "fedgen.deploy.remote_evaluation.RemoteEvaluation"
+    return found

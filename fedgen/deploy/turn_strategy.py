@@ -1,0 +1,94 @@
+"""A client's side of FedAvg: one turn of one round, begun from what a server sent, its outcome kept to be sent back."""
+
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fedgen.deploy.messages import Answer, Task
+from fedgen.deploy.replies import Recorder
+from fedgen.federated import FedAvgStrategy
+from fedgen.federated.exchange import copy_tensors, describe_difference
+from fedgen.federated.federation_state import pack_state, unpack_state
+
+
+class TurnStrategy(FedAvgStrategy):
+    """Trains one client for one round; arguments as for `FedAvgStrategy`, of which the server's have no effect here.
+
+    `begin` gives it a task before `fit`; afterwards `answer` says what came of it and `kept` what the client needs for
+    its next turn.
+    """
+
+    def begin(self, task: Task, kept: dict[str, Any] | None) -> None:
+        """The next fit takes this turn.
+
+        Args:
+            task: the server's.
+            kept: what this client kept of its last turn; None before its first.
+        """
+        self._task, self._before = task, kept
+        self.answer = Answer(failure="the turn has not been taken")
+        self.kept: dict[str, Any] = {}
+
+    def _shares(self, trainer: Trainer) -> list[float]:
+        shares = [0.0] * self._task.clients  # of the others it knows nothing
+        shares[self._task.client] = self._task.share
+        return shares
+
+    def _start_fit(self, trainer: Trainer) -> None:
+        super()._start_fit(trainer)
+        self._load_weights()
+        if self._before is not None:
+            unpack_state(self._before, self._memory, self._stateful, self.exchange)
+        self._local.load_server_state(self._task.local)
+        own = self.client_algorithm.state_dict()
+        self.client_algorithm.load_state_dict({**own, **_without_clients(self._task.algorithm)})
+        self._ranks = Recorder()
+        progress = trainer.fit_loop.epoch_progress.current
+        progress.ready = progress.started = progress.processed = progress.completed = self._task.round
+
+    def _load_weights(self) -> None:
+        own = self._module.state_dict()
+        personal = {name for name in own if self.exchange.first_names.get(name, name) in self.exchange.personal}
+        wanted, sent = {name: own[name] for name in own if name not in personal}, dict(self._task.weights)
+        if wanted.keys() != sent.keys() or any(wanted[name].shape != sent[name].shape for name in wanted):
+            raise MisconfigurationException(
+                f"the server trains another model than this client: {describe_difference(wanted, sent)}"
+            )
+        copy_tensors(wanted.values(), [tensor.to(wanted[name].device) for name, tensor in sorted_as(wanted, sent)])
+
+    @property
+    def _stateful(self) -> dict[str, Any]:
+        return {"local": self._local, "algorithm": self.client_algorithm}
+
+    def _end_round(self) -> None:
+        """Keeps what is to be sent; the round itself ends at the server."""
+        client = self._task.client
+        if not self._memory.completed:
+            self.answer = Answer(failure=self._memory.left_out[-1]["reason"])
+        else:
+            assert isinstance(self._ranks, Recorder)
+            for part in (self._local, self.client_algorithm):
+                part.merge(self._ranks, torch.device("cpu"))
+            self.client_algorithm.end_round()
+            logged = self._module.trainer.logged_metrics
+            assert self._turn is not None
+            self.answer = Answer(
+                {name: tensor.detach().cpu().clone() for name, tensor in self.exchange.shared.items()},
+                self._turn.num_examples,
+                self._memory.iterations[client],
+                self._ranks.told,
+                {name: float(value) for name, value in logged.items() if torch.as_tensor(value).numel() == 1},
+            )
+            self.kept = pack_state(self._memory, self._stateful)
+        self._turn, self.in_round = None, False
+
+
+def sorted_as(wanted: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The items of one mapping in the order of another's keys."""
+    return [(name, found[name]) for name in wanted]
+
+
+def _without_clients(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if name != "clients"}

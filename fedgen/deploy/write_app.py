@@ -1,0 +1,140 @@
+"""A recipe as a folder that `flwr run` starts."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedgen import __version__
+from fedgen.clients import FederatedDataModule
+from fedgen.deploy.recipe import deployable
+from fedgen.files import atomic_write
+from fedgen.images import save_png
+from fedgen.progress import track
+
+PACKAGE, RECIPE = "federation", "recipe.yaml"
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{name}"
+version = "1.0.0"
+description = "A fedgen recipe on Flower"
+license = "Apache-2.0"
+dependencies = ["fedgen[flower]=={version}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+
+[tool.flwr.app]
+publisher = "fedgen"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server:app"
+clientapp = "{package}.client:app"
+
+[tool.flwr.app.config]
+clients = {clients}  # SuperNodes to wait for
+wait = 600.0  # seconds to wait for them
+output = {output}  # run folder, on the server; the same one goes on where it was
+round-deadline = 0.0  # seconds a round's clients have to answer; 0: as long as they take
+simulation-data = {simulation}  # under Flower's simulation node k takes the k-th folder in this one
+"""
+
+SIDE = '''\
+"""The {side}'s app."""
+
+from pathlib import Path
+
+from fedgen.deploy.apps import {side}_app
+
+app = {side}_app(Path(__file__).with_name("{recipe}"))
+'''
+
+README = """\
+# {name}
+
+A fedgen recipe (`{package}/{recipe}`) on Flower. Nothing but weights, statistics and scores leaves a client.
+
+Try it on one machine, without a network (`pip install "flwr[simulation]"`; needs `simulation-data` in pyproject.toml):
+
+    flwr run . local-simulation --stream
+
+Deploy it. Each machine has `pip install "fedgen[flower]=={version}"`. On the server, with a certificate for its name
+and the list of clients' public keys:
+
+    flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key --enable-supernode-auth
+
+On each client, with the folder of its own images:
+
+    flower-supernode --root-certificates ca.crt --superlink SERVER:8000 --auth-supernode-private-key client.key \\
+      --node-config 'data-path="/my/images" name="hospital-a"'
+
+Then, from here, with the SuperLink's address in Flower's configuration (`flwr config list` shows where that is):
+
+    flwr run . NAME --stream
+
+Scores, checkpoints and pictures are in `output` on the server: `fedgen select` and `fedgen evaluate` take that folder.
+"""
+
+
+def write_app(recipe: Mapping[str, Any], data: Mapping[str, Any], folder: Path, clients: int, simulation: str) -> None:
+    """Writes the app's folder.
+
+    Args:
+        recipe: as for `fedgen fit`.
+        data: class and settings of each client's data.
+        folder: is made; its name is the app's.
+        clients: how many the server waits for.
+        simulation: folder of clients' folders for Flower's simulation, or "".
+
+    Raises:
+        ValueError: for a recipe that cannot be deployed.
+    """
+    settings = deployable(recipe, data)
+    name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "federation"
+    words = {"name": name, "package": PACKAGE, "recipe": RECIPE, "version": __version__, "clients": clients}
+    words |= {"output": json.dumps(str(Path("checkpoints") / name)), "simulation": json.dumps(simulation)}
+    texts = {
+        folder / "pyproject.toml": PYPROJECT.format(**words),
+        folder / "README.md": README.format(**words),
+        folder / PACKAGE / "__init__.py": f'"""{name}: a fedgen recipe on Flower."""\n',
+        folder / PACKAGE / "client.py": SIDE.format(side="client", **words),
+        folder / PACKAGE / "server.py": SIDE.format(side="server", **words),
+        folder / PACKAGE / RECIPE: yaml.safe_dump(settings, sort_keys=False),
+    }
+    for path, text in texts.items():
+        with atomic_write(path) as file:
+            file.write(text.encode())
+
+
+def export_clients(data: FederatedDataModule, folder: Path) -> None:
+    """Writes every client's images as a folder of its own, as PNG, in folders by class where they have labels.
+
+    Each folder is named by the client's number and name; `ImageFolder` reads them back bit for bit, in this order.
+
+    Raises:
+        FileExistsError: if the folder holds something.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty; choose another folder for the clients' images")
+    width = len(str(len(data.clients) - 1))
+    images = sum(len(client.everything) for client in data.clients)
+    jobs = [
+        (number, client, int(position))
+        for number, client in enumerate(data.clients)
+        for position in client.everything.tolist()
+    ]
+    for number, client, position in track(jobs, "writing images", images, "images"):
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", client.name)
+        place = folder / f"{number:0{width}d}-{name}"
+        if client.data.classes:
+            place /= re.sub(r"[/\\]", "-", client.data.classes[int(client.data.labels[position])])
+        place.mkdir(parents=True, exist_ok=True)
+        save_png(place / f"{position:08d}.png", client.data.inputs[position])

@@ -1,0 +1,175 @@
+"""Several processes work on one federation: which rank does what, and what ranks tell each other."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Name = TypeVar("Name", bound=Hashable)
+_together: ContextVar[bool] = ContextVar("together", default=False)
+
+
+class LostRankError(ConnectionError):
+    """Another process of the job has ended, or cannot be reached."""
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """For what one rank tells the others.
+
+    Raises:
+        LostRankError: in place of what torch.distributed raises where a rank does not answer.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostRankError(
+            f"another process of this job has ended or cannot be reached ({str(error).splitlines()[0]}); see what it"
+            " said last. The same command goes on from the last checkpoint, on any number of processes"
+        ) from error
+
+
+class Ranks:
+    """The processes of a job; one alone where torch.distributed is not in use.
+
+    Every method but the attributes is a collective: all ranks call it, in the same order; it raises LostRankError where
+    one of them has ended.
+
+    Attributes:
+        size: how many there are.
+        rank: which of them this is, from 0.
+    """
+
+    def __init__(self) -> None:
+        started = dist.is_available() and dist.is_initialized()
+        self.size: int = dist.get_world_size() if started else 1
+        self.rank: int = dist.get_rank() if started else 0
+
+    @heard()
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in order of ranks; plain types and tensors on the CPU."""
+        if self.size == 1:
+            return [value]
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, value)
+        return found
+
+    @heard()
+    def add(self, tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+        """The sums over ranks of tensors that have the same shapes on each; one exchange a type, through the device."""
+        found = list(tensors)
+        if self.size == 1:
+            return found
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            places = [place for place, tensor in enumerate(tensors) if tensor.dtype == dtype]
+            flat = torch.cat([tensors[place].detach().reshape(-1).to(device) for place in places])
+            dist.all_reduce(flat)
+            parts = flat.split([tensors[place].numel() for place in places])
+            for place, part in zip(places, parts):
+                found[place] = part.view(tensors[place].shape).to(tensors[place].device)
+        return found
+
+    def add_named(self, tensors: Mapping[Name, Tensor], device: torch.device) -> dict[Name, Tensor]:
+        """The sums over ranks of tensors by name, of which a rank may lack some; through the device."""
+        kinds: dict[Name, tuple[torch.Size, torch.dtype]] = {}
+        for told in self.gather({name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}):
+            kinds = {**told, **kinds}
+        parts = [
+            tensors[name] if name in tensors else torch.zeros(shape, dtype=dtype)
+            for name, (shape, dtype) in kinds.items()
+        ]
+        return dict(zip(kinds, self.add(parts, device)))
+
+    @heard()
+    @torch.no_grad()
+    def copy_first(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrites tensors by rank 0's."""
+        if self.size > 1:
+            for tensor in tensors:
+                dense = tensor.detach().contiguous()
+                dist.broadcast(dense, 0)
+                tensor.copy_(dense)
+
+
+def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:
+    """Places of clients dealt to ranks: largest first to the rank that has least, as many to each but for one.
+
+    Equal numbers keep Lightning's loops in step, which exchange a word after every batch.
+
+    Args:
+        sizes: examples of each client.
+        ranks: how many.
+
+    Returns:
+        For each rank the places it has, rising.
+    """
+    room = -(-len(sizes) // ranks)
+    found: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+        rank = min((rank for rank in range(ranks) if len(found[rank]) < room), key=lambda rank: loads[rank])
+        found[rank].append(place)
+        loads[rank] += sizes[place]
+    return [sorted(places) for places in found]
+
+
+@contextmanager
+def together(are: bool = True) -> Iterator[None]:
+    """Within it `spread` deals work out to the ranks, all of which must do the same there.
+
+    Args:
+        are: False is a stretch of one rank's own within it.
+    """
+    before = _together.set(are)
+    try:
+        yield
+    finally:
+        _together.reset(before)
+
+
+def agreed(fact: bool) -> bool:
+    """Whether it holds on every rank; here alone unless they are `together`."""
+    return all(Ranks().gather(fact)) if _together.get() else fact
+
+
+def spread(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """The work's results in the items' order, each worked out by one rank where they are `together`.
+
+    Ranks take turns, so items should be about equal, or the long ones first. What is worked out does not depend on
+    the number of ranks: neither do results, as far as each hangs on its item alone.
+
+    Args:
+        work: of plain types and tensors on the CPU; within it nothing is dealt out further.
+        items: the same ones on each rank.
+
+    Raises:
+        RuntimeError: where another rank's work failed, naming that rank; what this rank's work raises, here.
+    """
+    ranks = Ranks()
+    if ranks.size == 1 or not _together.get():
+        yield from map(work, items)
+        return
+    for start in range(0, len(items), ranks.size):
+        mine, failed = _tried(work, items[start + ranks.rank : start + ranks.rank + 1])
+        told = ranks.gather((mine, failed and f"{type(failed).__name__}: {failed}"))
+        if failed:
+            raise failed
+        for rank, (_, failure) in enumerate(told):
+            if failure:
+                raise RuntimeError(f"rank {rank} failed: {failure}")
+        yield from (result for results, _ in told for result in results)
+
+
+def _tried(work: Callable[[Item], Result], items: Sequence[Item]) -> tuple[list[Result], Exception | None]:
+    """Results, or what went wrong: the other ranks wait to be told either."""
+    try:
+        with together(False):
+            return [work(item) for item in items], None
+    except Exception as error:
+        return [], error

@@ -1,0 +1,170 @@
+"""A real federation on this machine: a SuperLink and SuperNodes as processes, over TLS, with authenticated nodes."""
+
+import datetime
+import ipaddress
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from socket import socket
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+BIN = Path(sys.executable).parent
+
+
+def free_port():
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class Federation:
+    """Started by `with`, and ended with all its processes.
+
+    Args:
+        folder: for keys, certificates, logs and Flower's own files.
+        clients: {name: folder of its images}.
+    """
+
+    def __init__(self, folder, clients):
+        self.folder, self.clients = folder, clients
+        self.port = free_port()
+        self.processes = {}
+        # Flower's names resolve its own tools by PATH, and its processes are to import this checkout
+        paths = os.pathsep.join([str(BIN), os.environ["PATH"]])
+        here = str(Path(__file__).parent.parent.parent)
+        own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+        self.environment = {**kept, "PATH": paths, "PYTHONPATH": here, "NO_COLOR": "1", **own}
+
+    def __enter__(self):
+        make_certificates(self.folder)
+        home = self.folder / "flwr"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
+            f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.folder / "ca.crt"}"\n'
+        )
+        self.start_superlink()
+        for name in self.clients:
+            self.make_key(name)
+            self.flwr("supernode", "register", str(self.folder / f"{name}.key.pub"), "here")
+            self.start_node(name)
+        return self
+
+    def __exit__(self, *error):
+        for name in list(self.processes):
+            self.kill(name)
+
+    def make_key(self, name):
+        """A node's key pair."""
+        make_key(self.folder / f"{name}.key")
+
+    def start_superlink(self):
+        files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
+        certificates = [part for key, file in files.items() for part in (f"--ssl-{key}", self.folder / file)]
+        options = ["--port", self.port, "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+        self._start("superlink", "flower-superlink", *certificates, *options)
+        self._wait_for(lambda: self._answers(), "the SuperLink's port")
+
+    def start_node(self, name, **config):
+        settings = {"data-path": str(self.clients[name]), "name": name, **config}
+        options = ["--root-certificates", self.folder / "ca.crt", "--superlink", f"127.0.0.1:{self.port}"]
+        options += ["--auth-supernode-private-key", self.folder / f"{name}.key", "--port", free_port()]
+        told = " ".join(f'{key}="{value}"' for key, value in settings.items())
+        self._start(name, "flower-supernode", *options, "--node-config", told)
+
+    def kill(self, name):
+        """Ends a process and those that it started, at once."""
+        process = self.processes.pop(name)
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return  # it had ended
+        process.wait()
+
+    def flwr(self, *arguments, timeout=300):
+        """A command of Flower's, to its end; what it printed."""
+        command = [str(BIN / "flwr"), *arguments]
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=timeout
+        )
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    def run(self, app, timeout=300, **config):
+        """Runs an app to its end; what it printed."""
+        told = " ".join(f"{key}={value!r}".replace("'", '"') for key, value in config.items())
+        options = ["--run-config", told] if told else []
+        return self.flwr("run", str(app), "here", "--stream", *options, timeout=timeout)
+
+    def log(self, name):
+        path = self.folder / f"{name}.log"
+        return path.read_text() if path.exists() else ""
+
+    def _start(self, name, *command):
+        arguments = [str(BIN / str(command[0])), *map(str, command[1:])]
+        with (self.folder / f"{name}.log").open("a") as log:
+            options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
+            self.processes[name] = subprocess.Popen(arguments, env=self.environment, **options)
+
+    def _answers(self):
+        with socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _wait_for(self, holds, what, seconds=120):
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, f"{what} is missing after {seconds} s\n{self.log('superlink')[-3000:]}"
+            time.sleep(0.2)
+
+
+def make_certificates(folder):
+    """ca.crt, server.crt and server.key for 127.0.0.1."""
+    authority = ec.generate_private_key(ec.SECP256R1())
+    issuer = _name("fedgen test authority")
+    own = _certificate(issuer, issuer, authority.public_key(), authority, ca=True)
+    (folder / "ca.crt").write_bytes(own.public_bytes(serialization.Encoding.PEM))
+    key = ec.generate_private_key(ec.SECP256R1())
+    server = _certificate(_name("localhost"), issuer, key.public_key(), authority, ca=False)
+    (folder / "server.crt").write_bytes(server.public_bytes(serialization.Encoding.PEM))
+    (folder / "server.key").write_bytes(_private(key, serialization.PrivateFormat.TraditionalOpenSSL))
+
+
+def make_key(path):
+    """A node's private key, and its public key beside it as NAME.pub."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    path.write_bytes(_private(key, serialization.PrivateFormat.OpenSSH))
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    path.with_name(f"{path.name}.pub").write_bytes(public)
+
+
+def _private(key, form):
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _name(text):
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _certificate(subject, issuer, public, signer, ca):
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(signer, hashes.SHA256())
+    )

@@ -1,0 +1,87 @@
+"""A recipe on a real SuperLink and SuperNodes: TLS, authenticated nodes, each client's folder its own."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fedgen.evaluation import read_records
+from tests.deploy.federation import Federation
+from tests.deploy.runs import app_of, read, recipe, same_weights, simulate, write_images
+
+SCORES = {"every_n_rounds": 10, "num_images": 60, "embeddings": ["pixels"]}
+VARIANT = {"cohort_size": 2, "personal": ["critic.*"], "optimizer_state": "keep"}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"), {"a": 12, "b": 25})
+
+
+@pytest.fixture(scope="module")
+def federation(images, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation")
+    with Federation(folder, {"a": images / "a", "b": images / "b"}) as running:
+        yield running
+
+
+def app(rounds, folder, evaluation=None):
+    """The folder of a recipe's app."""
+    return app_of(recipe(rounds, evaluation, **VARIANT), folder, 2).parent.parent
+
+
+@pytest.mark.slow
+def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp_path):
+    straight = simulate(recipe(3, SCORES, **VARIANT), images, tmp_path / "simulated")
+    output = str(tmp_path / "run")
+    federation.run(app(1, tmp_path / "one", SCORES), output=output)
+    said = federation.run(app(3, tmp_path / "three", SCORES), output=output)
+    assert "2 clients: a, b" in said, said[-3000:]
+    assert "after 1 rounds" in " ".join(said.split())
+    same_weights(straight, read(tmp_path / "run"))
+    found = [
+        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.round == 2}
+        for run in ("simulated", "run")
+    ]
+    assert found[0].keys() == found[1].keys()
+    for (split, name), value in found[0].items():
+        assert found[1][split, name] == pytest.approx(value, rel=1e-2 if name == "kid_all" else 1e-4), (split, name)
+
+
+@pytest.mark.slow
+def test_a_node_that_vanishes_in_a_round_is_left_out_and_may_come_back(federation, tmp_path):
+    output = tmp_path / "run"
+    before = federation.log("b").count("Receiving: train message")
+    options = {"output": str(output), "round-deadline": 40.0}
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(federation.run, app(4, tmp_path / "app"), timeout=500, **options)
+        wait_for(lambda: run.done() or federation.log("b").count("Receiving: train message") > before)
+        federation.kill("b")
+        wait_for(lambda: run.done() or (output / "last.ckpt").exists())
+        federation.start_node("b")
+        run.result(timeout=500)
+    left_out = read(output)["fedavg"]["left_out"]
+    assert {one["name"] for one in left_out} == {"b"}
+    assert left_out[0]["round"] == 0
+    assert read(output)["epoch"] == 3
+    assert read(output)["fedavg"]["iterations"][0] == 4 * 3
+
+
+@pytest.mark.slow
+def test_a_node_whose_key_is_not_registered_is_refused(federation, images):
+    federation.clients["stranger"] = images / "a"
+    try:
+        federation.make_key("stranger")
+        federation.start_node("stranger")
+        wait_for(lambda: "stranger" not in federation.processes or federation.processes["stranger"].poll() is not None)
+        assert federation.processes["stranger"].returncode != 0
+    finally:
+        federation.kill("stranger")
+        del federation.clients["stranger"]
+
+
+def wait_for(holds, seconds=200):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.2)

@@ -1,0 +1,152 @@
+"""A federation over Flower's messages trains the model that its simulation trains."""
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+
+from fedgen.deploy.apps import client_app
+from fedgen.evaluation import read_records
+from tests.deploy.loopback import Node
+from tests.deploy.runs import app_of, deploy, recipe, same_weights, simulate, write_images
+
+FEDERATED = "fedgen.federated"
+VARIANTS = {
+    "mean": {},
+    "cohort, uniform": {"cohort_size": 2, "client_weights": "uniform"},
+    "average": {"optimizer_state": "average", "cohort_size": 3},
+    "keep, personal": {"optimizer_state": "keep", "personal": ["critic.*"]},
+    "server adam": {"server_optimizer": {"class_path": f"{FEDERATED}.FedAdam", "init_args": {"lr": 0.01}}},
+    "prox": {"client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}}},
+    "scaffold": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}, "cohort_size": 3},
+    "median": {"aggregator": {"class_path": f"{FEDERATED}.Median"}},
+    "schedules": {
+        "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
+        "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_model_is_that_of_the_simulation(name, images, tmp_path):
+    settings = recipe(**VARIANTS[name])
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, grid = deploy(settings, images, tmp_path / "deployed")
+    same_weights(simulated, deployed)
+    assert deployed["fedavg"]["iterations"] == simulated["fedavg"]["iterations"]
+    trained = sum(node.calls.count("train") for node in grid.nodes.values())
+    assert trained == 3 * VARIANTS[name].get("cohort_size", 4)
+    assert deployed["fedavg"]["left_out"] == []
+
+
+def test_a_run_goes_on_from_its_last_round(images, tmp_path):
+    variant = {"optimizer_state": "keep", "personal": ["critic.*"], "cohort_size": 3}
+    straight = simulate(recipe(4, **variant), images, tmp_path / "straight")
+    deploy(recipe(2, **variant), images, tmp_path / "run")
+    resumed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
+    same_weights(straight, resumed)
+
+
+def test_a_round_that_a_server_asks_for_again_is_the_same(images, tmp_path):
+    """A server that died before its checkpoint asks for the round anew; its clients have taken it already."""
+    variant = {"optimizer_state": "keep", "personal": ["critic.*"]}
+    first, _ = deploy(recipe(3, **variant), images, tmp_path / "run")
+    before = tmp_path / "run" / "last.ckpt"
+    two_rounds = torch.load(before, weights_only=True)
+    deploy(recipe(2, **variant), images, tmp_path / "other")
+    before.write_bytes((tmp_path / "other" / "last.ckpt").read_bytes())
+    again, _ = deploy(recipe(3, **variant), images, tmp_path / "run")
+    assert two_rounds["epoch"] == again["epoch"]
+    same_weights(first, again, atol=0)
+
+
+def test_scores_are_those_of_the_simulation(images, tmp_path):
+    scores = {"every_n_rounds": 2, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
+    settings = recipe(2, evaluation=scores)
+    simulate(settings, images, tmp_path / "simulated")
+    deploy(settings, images, tmp_path / "deployed")
+    found = [
+        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.generator == "model"}
+        for run in ("simulated", "deployed")
+    ]
+    assert found[0].keys() == found[1].keys()
+    assert len(found[0]) == 2 * 3 * 3
+    for (split, name), value in found[0].items():
+        estimated = name in ("kid_all", "kid-rbf_all")  # the constant that a sketch estimates
+        assert found[1][split, name] == pytest.approx(value, rel=2e-2 if estimated else 1e-4), (split, name)
+
+
+# ---- clients that fail ----
+
+
+class Broken(Node):
+    """A node that answers one kind of message by what `breaks` makes of the answer, from a round on."""
+
+    def __init__(self, app, config, run, breaks, since=1):
+        super().__init__(app, config, run)
+        self.breaks, self.since, self.trained = breaks, since, 0
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        if message.metadata.message_type != "train":
+            return reply
+        self.trained += 1
+        return self.breaks(reply) if self.trained > self.since else reply
+
+
+def weights_of(reply):
+    return reply.content.array_records["weights"]
+
+
+def changed(change):
+    """A reply whose first tensor of weights is changed."""
+
+    def breaks(reply):
+        state = weights_of(reply).to_torch_state_dict()
+        name = next(iter(state))
+        state[name] = change(state[name])
+        reply.content["weights"] = ArrayRecord(state)
+        return reply
+
+    return breaks
+
+
+def raises(reply):
+    raise MemoryError("the client's machine is full")
+
+
+def garbage(reply):
+    reply.content["fedgen"] = ConfigRecord({"rest": b"no message", "dtypes": []})
+    return reply
+
+
+FAULTS = {
+    "raises": (raises, "MemoryError: the client's machine is full"),
+    "vanishes": (lambda reply: None, "it did not answer within 0.5 seconds"),
+    "nan": (changed(lambda t: t * float("nan")), "holds NaN or infinity"),
+    "shape": (changed(lambda t: t[:1]), "is torch.float32 [1"),
+    "dtype": (changed(lambda t: t.double()), "is torch.float64"),
+    "garbage": (garbage, "the answer cannot be read"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_round_goes_on_without_a_client_that_fails(name, images, tmp_path):
+    breaks, reason = FAULTS[name]
+    settings = recipe(3, optimizer_state="average")
+    path = app_of(settings, tmp_path / "run-app", 4)
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    run = {"clients": 4, "output": str(tmp_path / "run")}
+    broken = Broken(client_app(path), own, run, breaks)
+    found, _ = deploy(settings, images, tmp_path / "run", {11: broken}, config={"round-deadline": 0.5})
+    left_out = found["fedavg"]["left_out"]
+    assert [(one["round"], one["name"]) for one in left_out] == [(1, "b"), (2, "b")]
+    assert all(reason in one["reason"] for one in left_out)
+    assert all(torch.isfinite(t).all() for t in found["state_dict"].values() if t.is_floating_point())
+    assert found["epoch"] == 2

@@ -1,0 +1,89 @@
+"""An evaluation on several processes, as a script: `python -m tests.evaluation.rank_scores DEVICES FOLDER`.
+
+Lightning starts the other processes. Rank r writes FOLDER/calls-r.txt, how often its model was asked for images, and
+rank 0 the records.
+"""
+
+import sys
+from pathlib import Path
+
+import lightning as L
+import torch
+
+from fedgen import FedAvgStrategy, FederatedDataModule
+from fedgen.callbacks import FederatedEvaluation
+from fedgen.clients.partitions import Natural
+from fedgen.data import Examples
+from fedgen.ranks import spread, together
+
+SIZES = (700, 900, 1300)  # a client of more images than features, so that FID's pool has a transport map
+
+
+class Square(L.LightningModule):
+    """Images of one level each, drawn with the generator it is given."""
+
+    num_classes = 2
+
+    def __init__(self, folder):
+        super().__init__()
+        self.level = torch.nn.Parameter(torch.zeros(()))
+        self.folder, self.calls = Path(folder), 0
+
+    def sample(self, num_images, generator=None, labels=None):
+        self.calls += 1
+        shift = 0 if labels is None else labels[:, None, None, None] / 2
+        return (torch.randn(num_images, 1, 4, 4, generator=generator) / 3 + self.level + shift).clamp(-1, 1)
+
+    def training_step(self, batch, batch_idx):
+        return (batch[0].mean() - self.level).square()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+    def on_fit_end(self):
+        (self.folder / f"calls-{self.trainer.global_rank}.txt").write_text(str(self.calls))
+        if self.trainer.world_size > 1:
+            (self.folder / f"failure-{self.trainer.global_rank}.txt").write_text(failure_of(self.trainer.global_rank))
+
+
+def failure_of(rank):
+    """What a rank says when the last one's share of some work fails."""
+
+    def work(item):
+        if item == 1:
+            raise KeyError("the share of rank 1")
+        return item
+
+    try:
+        with together():
+            list(spread(work, range(5)))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def examples():
+    draws = torch.Generator().manual_seed(1)
+    owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
+    images = (
+        torch.randint(0, 200, (sum(SIZES), 1, 4, 4), generator=draws, dtype=torch.uint8) + owners[:, None, None, None]
+    )
+    return Examples(images.byte(), owners % 2, "squares", ("even", "odd"), owners, tuple("abc"))
+
+
+def main(devices, folder):
+    scores = ["fid", "kid", "precision", "coverage", "sw1", {"name": "w1", "max_steps": 20}]
+    evaluation = FederatedEvaluation(
+        embeddings=["pixels"], scores=scores, num_images=1300, at_start=True, grid=0, dirpath=folder
+    )
+    strategy = FedAvgStrategy(communication_interval=2, process_group_backend="gloo")
+    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    options = {"accelerator": "cpu", "devices": devices, "max_epochs": 1, "callbacks": [evaluation], **quiet}
+    L.seed_everything(0, verbose=False)
+    L.Trainer(strategy=strategy, **options).fit(
+        Square(folder), FederatedDataModule(examples(), Natural(), 100, held_out=0.2, seed=1)
+    )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

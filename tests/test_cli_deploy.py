@@ -1,0 +1,97 @@
+"""`fedgen deploy`: what it writes, and what it refuses."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedgen.__main__ import main
+from fedgen.data import Digits, ImageFolder
+
+ROOT = Path(__file__).parent.parent
+QUICKSTART = ROOT / "recipes" / "quickstart.yaml"
+
+
+def changed(folder, change):
+    """The quickstart with something changed."""
+    recipe = yaml.safe_load(QUICKSTART.read_text())
+    change(recipe)
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def test_an_app_has_the_recipe_and_two_sides(tmp_path):
+    folder = tmp_path / "My App"
+    assert main(["deploy", str(QUICKSTART), str(folder), "--clients", "3"]) == 0
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert settings["project"]["name"] == "my-app"
+    assert settings["tool"]["flwr"]["app"]["config"]["clients"] == 3
+    recipe = yaml.safe_load((folder / "federation" / "recipe.yaml").read_text())
+    before = yaml.safe_load(QUICKSTART.read_text())
+    assert recipe["trainer"] == before["trainer"]
+    assert recipe["model"] == before["model"]
+    assert recipe["data"]["class_path"] == "fedgen.deploy.OwnData"
+    assert recipe["data"]["init_args"]["batch_size"] == 32
+    assert recipe["data"]["init_args"]["data"] == {
+        "class_path": "fedgen.data.ImageFolder",
+        "init_args": {"channels": 1},
+    }
+    for side in ("client", "server"):
+        assert f"app = {side}_app(" in (folder / "federation" / f"{side}.py").read_text()
+    assert "--enable-supernode-auth" in (folder / "README.md").read_text()
+
+
+def test_exported_clients_are_those_of_the_simulation_bit_for_bit(tmp_path):
+    app, clients = tmp_path / "app", tmp_path / "clients"
+    assert main(["deploy", str(QUICKSTART), str(app), "--export", str(clients)]) == 0
+    settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert (settings["clients"], settings["simulation-data"]) == (10, str(clients))
+    folders = sorted(clients.iterdir())
+    assert len(folders) == 10
+    digits = Digits().load("train")
+    for label, folder in enumerate(folders):
+        read = ImageFolder(folder, channels=1).load("train")
+        assert read.classes == (str(label),)
+        assert torch.equal(read.inputs, digits.inputs[digits.labels == label])
+
+
+def test_a_recipe_that_reads_a_folder_keeps_its_data_without_the_place(tmp_path):
+    images = {"root": "/data/all", "size": 8, "channels": 1, "owner_folders": True}
+    data = {"class_path": "fedgen.data.ImageFolder", "init_args": images}
+    path = changed(tmp_path, lambda recipe: recipe["data"]["init_args"].update(data=data))
+    assert main(["deploy", str(path), str(tmp_path / "app")]) == 0
+    recipe = yaml.safe_load((tmp_path / "app" / "federation" / "recipe.yaml").read_text())
+    assert recipe["data"]["init_args"]["data"]["init_args"] == {"size": 8, "channels": 1}
+
+
+REFUSED = {
+    "a split": (lambda r: r["data"]["init_args"].update(split={"class_path": "fedgen.clients.ThreeWaySplit"}), "split"),
+    "another strategy": (lambda r: r["trainer"].update(strategy="auto"), "FedAvgStrategy"),
+    "other data": (lambda r: r.update(data={"class_path": "my.Data"}), "FederatedDataModule"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_recipe_that_cannot_be_deployed_is_refused_before_anything_is_written(name, tmp_path, capsys):
+    change, said = REFUSED[name]
+    app = tmp_path / "app"
+    assert main(["deploy", str(changed(tmp_path, change)), str(app), "--data", "ImageFolder"]) == 2
+    assert said in capsys.readouterr().err
+    assert not (app / "pyproject.toml").exists()
+
+
+def test_mistakes_have_one_message_each(tmp_path, capsys):
+    app = str(tmp_path / "app")
+    assert main(["deploy", str(tmp_path / "none.yaml"), app]) == 2
+    assert "none.yaml does not exist" in capsys.readouterr().err
+    assert main(["deploy", str(QUICKSTART), app, "--data", "Digits"]) == 2
+    assert "Digits reads no folder" in capsys.readouterr().err
+    assert main(["deploy", str(QUICKSTART), app, "--data", "Nothing"]) == 2
+    assert "no class of data sets" in capsys.readouterr().err
+    assert main(["deploy", str(QUICKSTART), app]) == 0
+    assert main(["deploy", str(QUICKSTART), app]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert main(["deploy", str(QUICKSTART), app, "--overwrite"]) == 0
