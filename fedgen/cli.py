@@ -1,6 +1,5 @@
 """`fedgen fit` (LightningCLI) and the run folder it keeps."""
 
-import errno
 import inspect
 import logging
 import sys
@@ -21,6 +20,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar
+from fedgen.cli_resume import naming_write_errors, progress_from, resumes_at, starting_point
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import save_partition
 from fedgen.clients.three_way import save_roles
@@ -28,9 +28,9 @@ from fedgen.evaluation import Run, print_report
 from fedgen.evaluation.checkpoints import LAST
 from fedgen.evaluation.gap_table import has_gaps
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, ROLES
+from fedgen.federated.left_out import describe, read_left_out
 from fedgen.figures import draw_curves, draw_generalisation
 from fedgen.files import atomic_write, require_writable
-from fedgen.models.checkpoint_file import read_checkpoint
 
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
@@ -47,8 +47,8 @@ class FedgenCLI(LightningCLI):
     - The run folder is `trainer.default_root_dir`; `checkpoints/<recipe's name>` by default.
     - `--local_only` trains every client alone (nothing is exchanged), `--centralised` trains on the pooled data; each
       in a folder of its own beside the federated run's.
-    - A run that was stopped goes on from its last whole round; a finished one says so; another recipe in the same
-      folder is an error.
+    - A run that was stopped goes on from its last whole round (`--ckpt_path previous`: from the checkpoint before it,
+      if the last one is damaged); a finished one says so; another recipe in the same folder is an error.
     """
 
     def __init__(self, args: Any = None) -> None:
@@ -83,7 +83,10 @@ class FedgenCLI(LightningCLI):
             "--centralised", action="store_true", help="control: ordinary training on all clients' pooled data"
         )
         parser.add_argument(
-            "--ckpt_path", type=str | None, default=None, help="checkpoint to go on from; the run's last by default"
+            "--ckpt_path",
+            type=str | None,
+            default=None,
+            help="checkpoint to go on from; the run's last by default, 'previous' for the one before it",
         )
         parser.add_argument(
             "--threads", type=PositiveInt | None, default=None, help="CPU threads; one is fastest for tiny networks"
@@ -130,56 +133,44 @@ def train(cli: FedgenCLI) -> None:
     """Trains under the run folder's rules, then prints the scores.
 
     Raises:
-        FileNotFoundError: if the last checkpoint is asked for and there is none.
+        FileNotFoundError: if the last checkpoint or the one before it is asked for and there is none.
+        ValueError: for a checkpoint that is damaged, with what to do.
+        OSError: for a disk that is full or can only be read, naming the folder.
     """
     first = not getattr(rank_zero_only, "rank", 0)  # of several processes one speaks and writes
     trainer, console, recipe = cli.trainer, Console(quiet=not first), cli.recipe
     folder = require_writable(trainer.default_root_dir)
     check_recipe(folder, recipe)
     last = folder_of(RoundCheckpoint, trainer) / LAST
-    if cli.ckpt_path == "last" and not last.exists():
-        raise FileNotFoundError(
-            f"{last} does not exist, so there is nothing to go on from; leave --ckpt_path out to start"
-        )
-    path = cli.ckpt_path if cli.ckpt_path not in (None, "last") else last if last.exists() else None
-    done, stopped = progress_of(path) if path else (0, False)
-    if path == last and (stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)):
-        console.print(f"{folder} is finished: {done} rounds. Remove the folder to train again.")
-    else:
-        if done:
-            console.print(f"Resuming {folder} after {done} rounds.")
-        if first:
-            write_recipe(folder, recipe)
-        if first and isinstance(cli.datamodule, FederatedDataModule):
-            data = cli.datamodule
-            save_partition(folder / PARTITION, data.partition, data.examples, data.seed, data.dealt)
-            if data.split is not None:
-                save_roles(folder / ROLES, data.roles, [client.name for client in data.everyone])
-        run_fit(cli, path, last, console)
-    if first and any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
-        report(folder_of(FederatedEvaluation, trainer), console)
+    path = starting_point(cli.ckpt_path, last)
+    done, stopped = progress_from(path, last)
+    with naming_write_errors(folder, last):
+        if path == last and (stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)):
+            console.print(f"{folder} is finished: {done} rounds. Remove the folder to train again.")
+            for line in describe(read_left_out(last.parent)):
+                console.print(line, markup=False, soft_wrap=True)
+        else:
+            if done:
+                console.print(f"Resuming {folder} after {done} rounds.")
+            if first:
+                write_settings(cli, folder, recipe)
+            run_fit(cli, path, last, console)
+        if first and any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
+            report(folder_of(FederatedEvaluation, trainer), console)
 
 
-def run_fit(cli: FedgenCLI, path: Any, last: Path, console: Console) -> None:
-    """Fits, and says where a run that stops half-way goes on.
+def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> None:
+    """Fits, and says where a run that is interrupted goes on.
 
     Raises:
-        OSError: for a full disk, naming the folder.
         SystemExit: for a run that was interrupted, with the status that shells know: 130 for Ctrl-C, 143 for SIGTERM.
     """
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path)
     except SystemExit as end:  # Lightning's answer to both, with status 0 for SIGTERM: who waits would call it finished
         if last.exists():
-            console.print(f"Interrupted; the same command goes on after round {progress_of(last)[0]}.")
+            console.print(f"Interrupted; the same command goes on {resumes_at(last)}.")
         raise SystemExit(143 if cli.trainer.received_sigterm else 130) from end
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        start = f"after round {progress_of(last)[0]}" if last.exists() else "from the start"
-        raise OSError(
-            f"no space left for {cli.trainer.default_root_dir}; free some, and the same command goes on {start}"
-        ) from error
 
 
 def folder_of(kind: type[RoundCheckpoint | FederatedEvaluation], trainer: Trainer) -> Path:
@@ -275,25 +266,14 @@ def check_recipe(folder: Path, settings: dict[str, Any]) -> None:
         )
 
 
-def write_recipe(folder: Path, settings: dict[str, Any]) -> None:
-    """Keeps the complete recipe, defaults included, beside what it makes."""
+def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None:
+    """Keeps the complete recipe, defaults included, and who has which examples beside what is made of them."""
     with atomic_write(folder / RECIPE) as file:
-        file.write(yaml.safe_dump(settings, sort_keys=False).encode())
-
-
-def progress_of(path: Any) -> tuple[int, bool]:
-    """How many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it is no checkpoint, damaged, or holds the model alone.
-    """
-    saved = read_checkpoint(path)
-    if "loops" not in saved:
-        raise ValueError(f"{path} holds a model without its training's progress, so nothing can go on from it")
-    states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
-    stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
-    return int(saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]), stopped
+        file.write(yaml.safe_dump(recipe, sort_keys=False).encode())
+    if isinstance(data := cli.datamodule, FederatedDataModule):
+        save_partition(folder / PARTITION, data.partition, data.examples, data.seed, data.dealt)
+        if data.split is not None:
+            save_roles(folder / ROLES, data.roles, [client.name for client in data.everyone])
 
 
 def report(folder: Path, console: Console) -> None:

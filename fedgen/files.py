@@ -35,7 +35,7 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """A binary file that appears under `path` whole or not at all.
 
     Written to a temporary file in the same folder, flushed to disk and renamed; removed if the block raises. The error
-    of a full disk names the path.
+    of a full disk names the path, and comes out too where the writer stumbled over it while it cleaned up.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,10 +49,23 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
         os.replace(name, path)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error
+        # `torch.save` ends its file after a failed write, and raises a RuntimeError about positions
+        said = error.__context__ if isinstance(error, RuntimeError) else error
+        if isinstance(said, OSError) and said.errno is not None and said.filename is None:
+            raise OSError(said.errno, said.strerror, str(path)) from error
         raise
     sync_folder(path.parent)
+
+
+def remove_unfinished(folder: str | Path, names: str) -> None:
+    """Removes what kills left of files that `atomic_write` was writing.
+
+    Args:
+        folder: with the files.
+        names: of the files, as a pattern; nobody else may be writing one of them.
+    """
+    for path in Path(folder).glob(f".{names}.*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, value: Any) -> None:

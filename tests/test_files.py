@@ -8,8 +8,9 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
-from fedgen.files import atomic_write, in_bytes, read_npz, require_writable, write_json
+from fedgen.files import atomic_write, in_bytes, read_npz, remove_unfinished, require_writable, write_json
 
 
 def test_a_written_file_is_whole_and_readable_by_all(tmp_path):
@@ -45,6 +46,41 @@ def test_a_full_disk_names_the_path(tmp_path):
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert caught.value.errno == errno.ENOSPC
+
+
+class Full:
+    """A file on a disk that is full after some bytes."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        self.room -= len(data)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.file.write(data)
+
+
+@pytest.mark.parametrize("room", [0, 50, 1_000, 30_000, 80_000])
+def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_not_hidden_by_what_torch_says_then(tmp_path, room):
+    """It ends its file nevertheless, and complains of an unexpected position."""
+    state = {"a": torch.zeros(5_000), "b": torch.ones(15_000)}
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/last\.ckpt'") as caught,
+        atomic_write(tmp_path / "last.ckpt") as file,
+    ):
+        torch.save(state, Full(file, room))
+    assert caught.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_kills_left_is_removed_and_nothing_else(tmp_path):
+    kept = {"a.png", "b.png.tmp", ".b.png.abc.part", ".c.json.abc.tmp"}
+    for name in (*kept, ".a.png.x1_y.tmp", ".b.png.z.tmp"):
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path, "*.png")
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    remove_unfinished(tmp_path / "no folder", "*.png")
 
 
 def test_a_write_that_is_killed_leaves_the_old_file(tmp_path):

@@ -26,7 +26,7 @@ LAYERS = [
     ("callbacks",),
     ("figures",),
     ("experiments",),
-    ("cli",),
+    ("cli", "cli_resume"),
     ("deploy",),
     ("cli_clients", "cli_convert", "cli_deploy", "cli_run", "cli_stored", "__main__"),
 ]

@@ -22,7 +22,7 @@ from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
-from fedgen.files import require_writable
+from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png, tile
 from fedgen.ranks import together
 
@@ -145,6 +145,7 @@ class FederatedEvaluation(Callback):
         with paused(trainer), together():
             floor = self.evaluator.floor()
         if trainer.is_global_zero:
+            remove_unfinished(self._folder(trainer) / "samples", "*.png")
             drop_from(self._scores_path(trainer), first)
             append_records(self._scores_path(trainer), floor)
         if self.at_start and first == 0:

@@ -10,7 +10,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.evaluation.checkpoints import LAST, checkpoint_name, list_checkpoints
-from fedgen.files import require_writable, sync_folder
+from fedgen.federated.left_out import write_left_out
+from fedgen.files import remove_unfinished, require_writable, sync_folder
 
 
 class RoundCheckpoint(ModelCheckpoint):
@@ -18,7 +19,8 @@ class RoundCheckpoint(ModelCheckpoint):
 
     Both are the same bytes on disk (a hard link, or a copy where links are not possible), appear whole or not at all,
     and load with `weights_only=True`. `trainer.fit(ckpt_path="last")` resumes from `last.ckpt`. Rounds that were cut
-    short are not saved. Works under any strategy, where a round is an epoch.
+    short are not saved. Works under any strategy, where a round is an epoch. Clients that were left out of rounds are
+    in `left_out.jsonl` beside them, if there were any.
 
     Args:
         dirpath: the folder; the trainer's `default_root_dir` by default.
@@ -37,6 +39,7 @@ class RoundCheckpoint(ModelCheckpoint):
         self.every_n_rounds = every_n_rounds
         self._given = self.dirpath
         self._saved_round: int | None = None
+        self._left_out: int | None = None  # entries in the file
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.dirpath = str(self._folder(trainer))
@@ -49,11 +52,21 @@ class RoundCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warns of another run's checkpoints, which would be taken for this one's."""
         folder, start = self._folder(trainer), trainer.current_epoch
+        if trainer.is_global_zero and not trainer.fast_dev_run:
+            _remove_unfinished(folder)
+            self._left_out = None  # what an earlier run wrote, or this one in rounds that it trains again
+            self._write_left_out(trainer)
         if start == 0 and not trainer.fast_dev_run and (old := list_checkpoints(folder)):
             rank_zero_warn(
                 f"{folder} holds checkpoints of an earlier run (rounds {', '.join(map(str, old))}); those that this"
                 " run does not replace will look like its own: remove them, or choose another folder"
             )
+
+    def _write_left_out(self, trainer: Trainer) -> None:
+        entries = getattr(trainer.strategy, "left_out", [])
+        if len(entries) != self._left_out:
+            write_left_out(self._folder(trainer), entries)
+            self._left_out = len(entries)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.fast_dev_run or getattr(trainer.strategy, "in_round", False):
@@ -64,6 +77,7 @@ class RoundCheckpoint(ModelCheckpoint):
         self._saved_round = round
         trainer.save_checkpoint(partial, weights_only=False)
         if trainer.is_global_zero:
+            self._write_left_out(trainer)
             _sync(partial)
             if self._is_kept(trainer, round):  # before `last.ckpt`: a resumed run never lacks an evaluated checkpoint
                 _link(partial, folder / checkpoint_name(round))
@@ -115,6 +129,13 @@ def _has_evaluation(trainer: Trainer) -> bool:
 
 def _evaluated(trainer: Trainer) -> set[int | None]:
     return {getattr(callback, "evaluated_round", None) for callback in trainer.callbacks}
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Removes what kills left of checkpoints that were being written: hidden, and each as large as a whole one."""
+    remove_unfinished(folder, ".*.ckpt.partial")
+    for path in folder.glob(".*.ckpt.partial"):
+        path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

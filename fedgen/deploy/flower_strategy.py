@@ -104,8 +104,7 @@ class FlowerStrategy(FedAvgStrategy):
             self._leave_out(turn, error)
             self._call_turn_end(completed=False)
         else:
-            self._memory.iterations[turn.client] = answer.iterations
-            self._completed.append(turn.client)
+            self._memory.complete(turn.client, answer.iterations)
             self._call_turn_end(completed=True)
             self._take_in(turn, answer)
         if turn.is_last:

@@ -65,7 +65,7 @@ class TurnStrategy(FedAvgStrategy):
     def _end_round(self) -> None:
         """Keeps what is to be sent; the round itself ends at the server."""
         client = self._task.client
-        if not self._completed:
+        if not self._memory.completed:
             self.answer = Answer(failure=self._memory.left_out[-1]["reason"])
         else:
             assert isinstance(self._ranks, Recorder)

@@ -1,6 +1,8 @@
 """The checkpoints of a run folder: their names, and reading one into a model without unpickling objects."""
 
+import filecmp
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,28 @@ def list_checkpoints(folder: str | Path) -> dict[int, Path]:
         if match := re.fullmatch(r"round=(\d+)\.ckpt", path.name):
             found[int(match[1])] = path
     return dict(sorted(found.items()))
+
+
+def previous_checkpoint(folder: str | Path) -> Path:
+    """The newest round's checkpoint that can be read and holds something else than `last.ckpt`.
+
+    Raises:
+        FileNotFoundError: if there is none, naming those that are damaged.
+    """
+    last, damaged = Path(folder) / LAST, []
+    for path in reversed(list_checkpoints(folder).values()):
+        if last.exists() and filecmp.cmp(path, last, shallow=False):  # of the same round, most often the same file
+            continue
+        try:
+            read_checkpoint(path)
+        except ValueError:
+            damaged.append(path.name)
+            continue
+        if damaged:
+            warnings.warn(f"{folder}: {', '.join(damaged)} cannot be read and is passed over", stacklevel=2)
+        return path
+    unread = f"; {', '.join(damaged)} cannot be read" if damaged else ""
+    raise FileNotFoundError(f"{folder} has no round's checkpoint before {LAST}{unread}")
 
 
 def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:

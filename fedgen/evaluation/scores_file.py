@@ -1,13 +1,15 @@
-"""scores.jsonl: one score record a line, appended whole, never twice."""
+"""scores.jsonl: one score record a line, whole at any moment, never twice."""
 
+import fcntl
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedgen.evaluation.records import ScoreRecord, unique
-from fedgen.files import atomic_write, sync_folder
+from fedgen.files import atomic_write, remove_unfinished
 
 SCORES_FILE = "scores.jsonl"
 
@@ -15,59 +17,45 @@ SCORES_FILE = "scores.jsonl"
 def read_records(path: str | Path) -> list[ScoreRecord]:
     """The records of a file in their order; none if there is no file.
 
-    A last line cut off by a kill is left out with a warning; the next append removes it from the file.
+    A last line without an end, as earlier releases left when they were killed, is left out with a warning; the next
+    append removes it from the file.
 
     Raises:
         ValueError: for any other line that is not a record, naming file and line.
     """
-    path = Path(path)
-    if not path.exists():
-        return []
-    *lines, tail = path.read_bytes().split(b"\n")
+    whole, tail = _split(Path(path))
     if tail:
         warnings.warn(f"{path}: the last line was cut off while it was written and is left out", stacklevel=2)
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(ScoreRecord.from_json(json.loads(line)))
-        except (ValueError, AttributeError) as error:
-            raise ValueError(f"{path}, line {number} is not a score record ({error}); remove that line") from error
-    return unique(records)
+    return _parse(path, whole)
 
 
 def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
-    """Appends records with one flushed write.
+    """Adds records to the file, which is replaced by the longer one at once: a kill leaves either, whole.
 
-    Where some replace others (same round and column), the file is rewritten atomically with each in its predecessor's
-    place: the first record's split and embedding stay those that columns without a prefix stand for.
+    Those that replace others (same round and column) take their predecessors' places: the first record's split and
+    embedding stay those that columns without a prefix stand for.
     """
     path = Path(path)
-    _repair(path)
-    present = {record.identity: record for record in read_records(path)}
-    records = [record for record in unique(records) if present.get(record.identity) != record]
-    if any(record.identity in present for record in records):
-        with atomic_write(path) as file:
-            file.write(_lines(unique([*present.values(), *records])))
-        return
-    existed = path.exists()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file:
-        file.write(_lines(records))
-        file.flush()
-        os.fsync(file.fileno())
-    if not existed:
-        sync_folder(path.parent)
+    with _only_writer(path):
+        whole, _ = _split(path)
+        present = {record.identity: record for record in _parse(path, whole)}
+        records = [record for record in unique(records) if present.get(record.identity) != record]
+        if any(record.identity in present for record in records):
+            whole = _lines(unique([*present.values(), *records]))
+        else:
+            whole += _lines(records)
+        _replace(path, whole)
 
 
 def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
-    """Rewrites the file, atomically, with only the records that `keep` says yes to."""
+    """Rewrites the file, atomically, with only the records that `keep` says yes to, and clears up after kills."""
     path = Path(path)
-    _repair(path)
-    records = read_records(path)
-    kept = [record for record in records if keep(record)]
-    if len(kept) < len(records):
-        with atomic_write(path) as file:
-            file.write(_lines(kept))
+    with _only_writer(path):
+        remove_unfinished(path.parent, path.name)
+        whole, _ = _split(path)
+        records = _parse(path, whole)
+        kept = [record for record in records if keep(record)]
+        _replace(path, _lines(kept) if len(kept) < len(records) else whole)
 
 
 def drop_from(path: str | Path, round: int) -> None:
@@ -87,14 +75,38 @@ def _lines(records: Sequence[ScoreRecord]) -> bytes:
     return "".join(json.dumps(record.to_json()) + "\n" for record in records).encode()
 
 
-def _repair(path: Path) -> None:
-    """Cuts off a line that has no end."""
-    if not path.exists():
-        return
-    with open(path, "rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
-            file.flush()
-            os.fsync(file.fileno())
+def _split(path: Path) -> tuple[bytes, bytes]:
+    """The file's whole lines, and what comes after the last of them."""
+    content = path.read_bytes() if path.exists() else b""
+    end = content.rfind(b"\n") + 1
+    return content[:end], content[end:]
+
+
+def _parse(path: str | Path, whole: bytes) -> list[ScoreRecord]:
+    records = []
+    for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
+        try:
+            records.append(ScoreRecord.from_json(json.loads(line)))
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"{path}, line {number} is not a score record ({error}); remove that line") from error
+    return unique(records)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Puts the content in the file's place, if it is another."""
+    if content != (path.read_bytes() if path.exists() else b""):
+        with atomic_write(path) as file:
+            file.write(content)
+
+
+@contextmanager
+def _only_writer(path: Path) -> Iterator[None]:
+    """Keeps other processes from changing the file, e.g. an evaluation of the rounds so far while training goes on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every network file system has locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

@@ -65,6 +65,10 @@ class Aggregator(ABC):
     def result(self) -> list[Tensor]:
         """The combined tensors of the clients added since `start`, in the server's order."""
 
+    def remarks(self) -> dict[int, str]:
+        """What is to be said of single clients of the round, by client; after `merge`. Nothing by default."""
+        return {}
+
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         """Brings together what the ranks' clients sent, before `result`; every rank then has the same.
 

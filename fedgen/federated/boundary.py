@@ -6,12 +6,15 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
+from fedgen.federated.left_out import tell
+
 if TYPE_CHECKING:
     from fedgen.federated.strategy import FedAvgStrategy
 
 
 class RoundBoundary(Callback):
-    """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, logs schedules.
+    """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, logs schedules, and
+    says at the end who was left out.
 
     The strategy puts it first among the trainer's callbacks.
     """
@@ -41,9 +44,13 @@ class RoundBoundary(Callback):
         for name, value in self._strategy.metrics.items():
             pl_module.log(name, value)
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        tell(self._strategy.left_out)
+
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._strategy.in_round:  # which the strategy drops next
             _hold_checkpoints(trainer)
+        tell(self._strategy.left_out)
 
     def _drop_if_cut(self, trainer: Trainer) -> None:
         if self._strategy.in_turns:

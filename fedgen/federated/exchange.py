@@ -8,6 +8,8 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
+from fedgen.federated.forms import Forms
+
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
     """Whether no tensor holds NaN or infinity; one pass over the memory in the common case."""
@@ -17,17 +19,6 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
     norm = torch.stack([n.float() for n in torch._foreach_norm(floats)]).sum()
     # A norm may overflow where every element is finite: only then look at each.
     return bool(torch.isfinite(norm)) or all(bool(torch.isfinite(t).all()) for t in floats)
-
-
-def require_finite(tensors: Mapping[str, Tensor], iterations: int) -> None:
-    """Refuses a client's tensors that training broke.
-
-    Raises:
-        FloatingPointError: naming the first that is not finite.
-    """
-    if not all_finite(list(tensors.values())):
-        bad = next(name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all()))
-        raise FloatingPointError(f"{bad} is not finite after {iterations} local iterations")
 
 
 class Exchange:
@@ -92,6 +83,7 @@ class Exchange:
             )
         self.server: dict[str, Tensor] = {}
         self.beside = 0
+        self._forms = Forms(module, self.live)
 
     @property
     def live(self) -> dict[str, Tensor]:
@@ -113,6 +105,31 @@ class Exchange:
     def load_server(self) -> None:
         """Puts the server's values into the model."""
         copy_tensors(self.live.values(), self.server.values())
+
+    def still_fits(self) -> bool:
+        """Whether the model has the tensors that it had, in their forms; some may have been put in others' places."""
+        return self._forms.adopt() is None
+
+    def require_sound(self, iterations: int) -> None:
+        """Refuses tensors that a client's turn lost, added, brought into another form or broke.
+
+        Args:
+            iterations: that the client took.
+
+        Raises:
+            ValueError: naming the first that is gone, new, or has another shape, type or device.
+            FloatingPointError: naming the first that is not finite.
+        """
+        if change := self._forms.adopt():
+            raise ValueError(f"{change}, after {iterations} local iterations")
+        live = self.live
+        if not all_finite(list(live.values())):
+            bad = next(name for name, tensor in live.items() if not bool(torch.isfinite(tensor).all()))
+            raise FloatingPointError(f"{bad} is not finite after {iterations} local iterations")
+
+    def restore_forms(self) -> None:
+        """Gives the model its tensors back after a turn that failed; before `load_server`."""
+        self._forms.restore(self.server)
 
 
 def _named_tensors(module: nn.Module) -> list[tuple[list[str], Tensor]]:

@@ -8,8 +8,9 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
-from fedgen.clients.turn import Turn
 from fedgen.federated.exchange import Exchange, copy_tensors
+from fedgen.federated.left_out import Entry, warn_of
+from fedgen.ranks import Ranks
 
 
 class ClientMemory:
@@ -19,13 +20,40 @@ class ClientMemory:
         iterations: iterations that a client has taken since training began.
         personal: personal tensors of the clients that have trained, by name.
         left_out: for each failure its round, client, name and reason.
+        completed: clients of this round, on this rank, that were not left out.
     """
 
     def __init__(self, module: nn.Module | None = None) -> None:
         self._module = module
         self.iterations: dict[int, int] = {}
         self.personal: dict[int, dict[str, Tensor]] = {}
-        self.left_out: list[dict[str, Any]] = []
+        self.left_out: list[Entry] = []
+        self.start_round()
+
+    def start_round(self) -> None:
+        """Before the first turn of a round."""
+        self.completed: list[int] = []
+        self._known = len(self.left_out)
+
+    def complete(self, client: int, iterations: int) -> None:
+        """Takes down a turn that was not left out, and how many iterations the client has taken in all."""
+        self.iterations[client] = iterations
+        self.completed.append(client)
+
+    def tell(self, ranks: Ranks) -> int:
+        """Lets all ranks know who of the round's clients trained and who was left out; how many trained."""
+        iterations = {client: self.iterations[client] for client in self.completed}
+        known = self.left_out[self._known :]
+        told = ranks.gather((iterations, known))
+        self.left_out[self._known :] = sorted(
+            (e for _, found in told for e in found), key=lambda entry: entry["client"]
+        )
+        for entry in self.left_out[self._known :]:
+            if entry not in known:  # of another rank, which does not warn
+                warn_of(entry)
+        for counts, _ in told:
+            self.iterations |= counts
+        return sum(len(counts) for counts, _ in told)
 
     def of(self, module: nn.Module) -> "ClientMemory":
         """This memory if it is of the module's clients, else an empty one: another model, other clients."""
@@ -42,10 +70,6 @@ class ClientMemory:
             empty = {name: torch.empty_like(tensor) for name, tensor in exchange.personal.items()}
             slot = self.personal.setdefault(client, empty)
             copy_tensors(slot.values(), exchange.personal.values())
-
-    def leave_out(self, turn: Turn, reason: str) -> None:
-        """Records a client whose turn failed."""
-        self.left_out.append({"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason})
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types and tensors."""

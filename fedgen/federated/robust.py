@@ -19,7 +19,8 @@ from fedgen.ranks import Ranks
 class NormClipping(Aggregator):
     """Shortens each client's update to a norm at most, then combines (Sun et al. 2019, arXiv 1911.07963).
 
-    The update is what a client moved the shared tensors by, all of them as one vector; its direction stays.
+    The update is what a client moved the shared tensors by, all of them as one vector; its direction stays. Clients
+    whose updates were shortened are logged by name.
 
     Args:
         max_norm: in the tensors' own units; a few times what honest clients move by.
@@ -33,11 +34,11 @@ class NormClipping(Aggregator):
         if not 0 < max_norm < float("inf"):
             raise ValueError(f"max_norm={max_norm}: the longest update allowed is a positive number")
         self.max_norm, self.then = max_norm, then or Mean()
-        self.clipped: list[int] = []
+        self._norms: dict[int, float] = {}  # of updates that were shortened
         self._server: list[Tensor] = []
 
     def start(self, server: Sequence[Tensor]) -> None:
-        self._server, self.clipped = list(server), []
+        self._server, self._norms = list(server), {}
         self.then.start(server)
 
     @torch.no_grad()
@@ -45,13 +46,21 @@ class NormClipping(Aggregator):
         moved = [wide(new) - wide(old) for new, old in zip(update, self._server, strict=True)]
         norm = float(torch.stack([part.double().norm() for part in moved]).norm()) if moved else 0.0
         if norm > self.max_norm:
-            self.clipped.append(client)
+            self._norms[client] = norm
             update = [wide(old) + part * (self.max_norm / norm) for old, part in zip(self._server, moved)]
         self.then.add(client, update, weight)
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
-        self.clipped = sorted(client for clients in ranks.gather(self.clipped) for client in clients)
+        self._norms = dict(sorted(item for norms in ranks.gather(self._norms) for item in norms.items()))
         self.then.merge(ranks, device)
+
+    @property
+    def clipped(self) -> list[int]:
+        """The clients of the last round whose updates were shortened."""
+        return list(self._norms)
+
+    def remarks(self) -> dict[int, str]:
+        return {client: f"moved by {norm:.3g}, shortened to {self.max_norm:g}" for client, norm in self._norms.items()}
 
     def result(self) -> list[Tensor]:
         return self.then.result()

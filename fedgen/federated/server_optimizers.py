@@ -195,8 +195,8 @@ class ServerUpdate:
         """
         if self.optimizer is not None and self.optimizer.state:
             raise MisconfigurationException(
-                "parameters were frozen or unfrozen during training, and the server optimizer has state for the old"
-                " set; use server_optimizer=None with layers that thaw"
+                "parameters were frozen or unfrozen, or tensors got other shapes, between rounds, and the server"
+                " optimizer has state for the old set; use server_optimizer=None with layers that thaw or grow"
             )
 
     def state_dict(self) -> dict[str, Any] | None:

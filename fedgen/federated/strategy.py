@@ -25,8 +25,9 @@ from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.checks import check_privacy, check_settings, check_trainer, check_turn, warn_unseen_steps
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
-from fedgen.federated.exchange import Exchange, naming_difference, require_finite
+from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
+from fedgen.federated.left_out import Entry, free_memory, make_entry, tell_remarks, warn_of
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
@@ -50,9 +51,10 @@ class FedAvgStrategy(DDPStrategy):
     and at (seed, "server", round) before the module's `on_round_end`, in which a server may train what does not travel:
     an optimizer none of whose parameters are exchanged or personal is the server's, and keeps its state; so does one
     whose position is in the module's `server_optimizers`, if it has that attribute.
-    After each turn the module's `on_turn_end(completed)` is called, if it has one.
-    A client whose step raises or whose weights are not finite is left out of the round with a warning, and recorded in
-    `left_out`. Checkpoints hold whole rounds: a round cut short is dropped. Fitting the same module on goes on with
+    After each turn the module's `on_turn_end(completed)` is called, if it has one; again with False, if what it changed
+    is refused. A client whose step raises (out of memory, say), or whose tensors are not finite or have other names,
+    shapes or types than the server's, is left out of the round with a warning, recorded in `left_out` and named when
+    fitting ends. Checkpoints hold whole rounds: a round cut short is dropped. Fitting the same module on goes on with
     its clients' personal tensors; optimizers start anew, as ever in Lightning.
 
     With `Trainer(devices=...)` or `num_nodes` above 1 each process trains a share of every round's clients, balanced by
@@ -138,8 +140,6 @@ class FedAvgStrategy(DDPStrategy):
         self._awaits_step = False  # automatic optimisation: the next optimizer step opens the turn
         self._skip_step = False
         self._errors: list[BaseException] = []
-        self._completed: list[int] = []  # clients of this round that were not left out
-        self._known = 0  # of `left_out` before this round
         self._owners: dict[int, int] = {}  # ranks of clients of whom something is kept; filled where there are several
         self._exchange: Exchange | None = None
         self._server_update: ServerUpdate | None = None
@@ -243,7 +243,7 @@ class FedAvgStrategy(DDPStrategy):
         return self._exchange
 
     @property
-    def left_out(self) -> list[dict[str, Any]]:
+    def left_out(self) -> list[Entry]:
         """The clients left out so far: round, client, name and reason of each."""
         return self._memory.left_out
 
@@ -303,14 +303,15 @@ class FedAvgStrategy(DDPStrategy):
         self._start_turn(batch)
 
     def _start_round(self) -> None:
-        if self._switches.thawed_or_frozen():
+        if self._switches.thawed_or_frozen() or not self.exchange.still_fits():
             self._make_exchange()
         self.exchange.snapshot()
         self.aggregator.announce(Federation(self.seed, self._module.current_epoch, *self._sizes()))
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         self._local.start_round()
         self.client_algorithm.start_round()
-        self._errors, self._completed, self._known = [], [], len(self._memory.left_out)
+        self._memory.start_round()
+        self._errors = []
         self._client_factor = factor_in(self.client_schedule, self._module.current_epoch)
         self.in_round = True
 
@@ -400,22 +401,16 @@ class FedAvgStrategy(DDPStrategy):
             if turn.is_last:
                 self._end_round()
             return None
-        done = self._memory.iterations.get(turn.client, 0)
         try:
             with self._switches.restored_on_error():
-                for i, batch in enumerate(turn.batches(self.communication_interval)):
-                    batch = super().batch_to_device(self.precision_plugin.convert_input(batch))
-                    self._local_batch = turn.current = batch
-                    self._batch_idx = done + i
-                    output = step()
-                require_finite(self.exchange.live, self.communication_interval)
+                output = self._iterate(turn, step)
+                self.exchange.require_sound(self.communication_interval)
+                if self._call_turn_end(completed=True):  # the hook may have changed what is sent
+                    self.exchange.require_sound(self.communication_interval)
         except Exception as error:
             self._leave_out(turn, error)
             self._call_turn_end(completed=False)
         else:
-            self._memory.iterations[turn.client] = done + self.communication_interval
-            self._completed.append(turn.client)
-            self._call_turn_end(completed=True)
             self._end_turn(turn)
         finally:
             self._local_batch = turn.current = None
@@ -423,14 +418,26 @@ class FedAvgStrategy(DDPStrategy):
             self._end_round()
         return output
 
+    def _iterate(self, turn: Turn, step: Callable[[], Any]) -> Any:
+        """The client's local iterations; gives back the last one's output."""
+        output, done = None, self._memory.iterations.get(turn.client, 0)
+        for i, batch in enumerate(turn.batches(self.communication_interval)):
+            batch = super().batch_to_device(self.precision_plugin.convert_input(batch))
+            self._local_batch = turn.current = batch
+            self._batch_idx = done + i
+            output = step()
+        return output
+
     def _leave_out(self, turn: Turn, error: Exception) -> None:
         self._errors.append(error)
-        reason = f"{type(error).__name__}: {error}"
-        self._memory.leave_out(turn, reason)
-        _warn_left_out(turn.name, turn.round, reason)
+        self._memory.left_out.append(make_entry(turn, error))
+        self.exchange.restore_forms()
+        free_memory(error)
+        warn_of(self._memory.left_out[-1])
 
     def _end_turn(self, turn: Turn) -> None:
-        exchange = self.exchange
+        exchange, done = self.exchange, self._memory.iterations.get(turn.client, 0)
+        self._memory.complete(turn.client, done + self.communication_interval)
         if not self._stepped:
             warn_unseen_steps(self.client_algorithm, self.client_schedule)
         weight = weight_of(turn.num_examples, self.client_weights)
@@ -444,14 +451,16 @@ class FedAvgStrategy(DDPStrategy):
 
     def _end_round(self) -> None:
         assert self._server_update is not None
-        if not self._tell():
+        if not self._memory.tell(self._ranks):
             self.drop_round()
             raise RuntimeError(
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
             ) from next(iter(self._errors), None)
         self._merge()
+        round, data = self._module.current_epoch, getattr(self._module.trainer, "datamodule", None)
+        tell_remarks(round, self.aggregator.remarks(), data)
         names = list(self.exchange.shared)
-        factor = factor_in(self.server_schedule, self._module.current_epoch)
+        factor = factor_in(self.server_schedule, round)
         self._server_update.apply(names, self.aggregator.result(), factor)
         self.exchange.load_server()
         self._local.end_round()
@@ -466,23 +475,12 @@ class FedAvgStrategy(DDPStrategy):
         for part in (self.aggregator, self._local, self.client_algorithm):
             part.merge(self._ranks, self.root_device)
 
-    def _tell(self) -> int:
-        """Lets all ranks know who of the round's clients trained and who was left out; how many trained."""
-        iterations = {client: self._memory.iterations[client] for client in self._completed}
-        known = self._memory.left_out[self._known :]
-        told = self._ranks.gather((iterations, known))
-        left_out = sorted((entry for _, found in told for entry in found), key=lambda entry: entry["client"])
-        self._memory.left_out[self._known :] = left_out
-        for entry in left_out:
-            if entry not in known:  # of another rank, which does not warn
-                _warn_left_out(entry["name"], entry["round"], entry["reason"])
-        for counts, _ in told:
-            self._memory.iterations |= counts
-        return sum(len(counts) for counts, _ in told)
-
-    def _call_turn_end(self, completed: bool) -> None:
+    def _call_turn_end(self, completed: bool) -> bool:
+        """Tells the module, if it wants to know; whether it does."""
         if callable(hook := getattr(self._module, "on_turn_end", None)):
             hook(completed)
+            return True
+        return False
 
     def _call_round_end(self, *client: int) -> None:
         if callable(hook := getattr(self._module, "on_round_end", None)):
@@ -491,6 +489,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def drop_round(self) -> None:
         """Restores the server's model and optimizer state of before the round."""
+        self.exchange.restore_forms()
         self.exchange.load_server()
         self._local.end_round(dropped=True)
         self._turn, self._awaits_step = None, False
@@ -547,10 +546,6 @@ class FedAvgStrategy(DDPStrategy):
         super().load_optimizer_state_dict(checkpoint)
         if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
             unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
-
-
-def _warn_left_out(name: str, round: int, reason: str) -> None:
-    rank_zero_warn(f"client {name!r} is left out of round {round}: {reason}")
 
 
 def _parameters_of(optimizer: Optimizer) -> list[Tensor]:

@@ -1,5 +1,8 @@
 """scores.jsonl holds whole records, each once."""
 
+from contextlib import contextmanager
+from threading import Thread
+
 import pytest
 
 from fedgen.evaluation import append_records, by_column, drop_from, drop_round, read_records
@@ -62,6 +65,51 @@ def test_a_kill_while_lines_are_replaced_leaves_the_old_ones(path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         append_records(path, [record(value=2.0)])
     assert read_records(path) == [record(value=1.0)]
+
+
+@pytest.mark.parametrize("half", ["half a lin", ""])
+def test_a_kill_while_lines_are_added_leaves_the_file_as_it_was(path, monkeypatch, half):
+    append_records(path, [record(round=0)])
+    before = path.read_bytes()
+
+    @contextmanager
+    def killed(target):
+        with open(target.with_name(f".{target.name}.x.tmp"), "w") as file:
+            file.write(half)
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr("fedgen.evaluation.scores_file.atomic_write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        append_records(path, [record(round=1)])
+    assert path.read_bytes() == before
+    monkeypatch.undo()
+    drop_from(path, 1)  # as the next start does
+    assert [file.name for file in path.parent.iterdir()] == ["scores.jsonl"]
+
+
+def test_several_writers_lose_nothing(path):
+    """An evaluation of a run's checkpoints while the run goes on."""
+
+    def write(embedding):
+        for round in range(8):
+            append_records(path, [record(round=round, embedding=embedding)])
+
+    writers = [Thread(target=write, args=(f"e{k}",)) for k in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(read_records(path)) == 32
+
+
+def test_where_there_are_no_locks_records_are_written_all_the_same(path, monkeypatch):
+    def refuse(*args):
+        raise OSError("no locks here")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    append_records(path, [record(round=0)])
+    assert len(read_records(path)) == 1
 
 
 def test_another_embedding_adds_lines(path):

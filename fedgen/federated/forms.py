@@ -1,0 +1,123 @@
+"""The form in which a client's turn must leave a module's tensors: which there are, their shapes, types and devices."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Contents = dict[str, Any]  # what hangs in a module itself by its key there: parameters, buffers or children
+
+
+class Forms:
+    """Where a module's tensors hang, and their shapes, types and devices; looks at no values.
+
+    In simulation the module itself is what a client sends: a turn may leave another tensor in the place of one, one of
+    another shape behind it, or more or fewer of them.
+
+    Args:
+        module: the model.
+        tensors: those that federated averaging knows, by name.
+    """
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        self._module, self._tensors = module, dict(tensors)
+        self._kinds = {name: _kind(tensor) for name, tensor in tensors.items()}
+        self._parts = list(module.modules())
+        self._before = [(own, dict(own)) for part in self._parts for own in _contents(part)]
+        known = {id(tensor): name for name, tensor in tensors.items()}
+        # all tensors that a checkpoint would hold; None for those that averaging leaves alone
+        self._places = {place: known.get(id(own[key])) for place, (own, key) in _saved(module).items()}
+
+    @torch.no_grad()
+    def adopt(self) -> str | None:
+        """Takes the values of tensors that hang in the places of known ones, if all have their forms.
+
+        Modules that assign their buffers anew put them there: the values are copied, and the tensor that optimizers
+        and all others know hangs there again.
+
+        Returns:
+            In words, the first tensor that has another form, or is new or gone; None if there is none.
+        """
+        now = _saved(self._module)
+        if change := self._find_change(now):
+            return change
+        for place, name in self._places.items():
+            own, key = now[place]
+            if name is not None and own[key] is not self._tensors[name]:
+                self._tensors[name].copy_(own[key])
+                own[key] = self._tensors[name]
+        return None
+
+    def restore(self, server: Mapping[str, Tensor]) -> None:
+        """Hangs the tensors back where they were, in their forms; values of those that had lost it are void.
+
+        Args:
+            server: tensors of the right forms, by name.
+        """
+        for own, before in self._before:
+            lost = {key: value for key, value in before.items() if _is_lost(value, own.get(key))}
+            if lost:
+                present = dict(own)
+                own.clear()
+                own.update({**before, **present, **lost})
+        self._remove(_saved(self._module).keys() - self._places.keys())
+        for place, (own, key) in _saved(self._module).items():
+            if (name := self._places[place]) is not None:
+                own[key] = self._tensors[name]
+        for name, tensor in self._tensors.items():
+            if _kind(tensor) != self._kinds[name]:
+                tensor.grad = None
+                tensor.data = torch.empty_like(server[name])
+
+    def _remove(self, new: set[str]) -> None:
+        known = {id(part) for part in self._parts}
+        for prefix, part in list(self._module.named_modules()) if new else ():
+            for key, child in list(part._modules.items()):
+                if id(child) not in known and any(place.startswith(f"{_joined(prefix, key)}.") for place in new):
+                    del part._modules[key]
+            for own in (part._parameters, part._buffers):
+                for key in [key for key in own if _joined(prefix, key) in new]:
+                    del own[key]
+
+    def _find_change(self, now: Mapping[str, tuple[Contents, str]]) -> str | None:
+        if now.keys() != self._places.keys():
+            gone, new = sorted(self._places.keys() - now.keys()), sorted(now.keys() - self._places.keys())
+            return f"{gone[0]} is gone" if gone else f"{new[0]} is new, and the server has no such tensor"
+        for place, name in self._places.items():
+            own, key = now[place]
+            if name is not None and (kind := _kind(own[key])) != self._kinds[name]:
+                pairs = zip(("shape", "dtype", "device", "layout"), kind, self._kinds[name])
+                other = ", ".join(f"{what} {sent} instead of {had}" for what, sent, had in pairs if sent != had)
+                return f"{name} has {other}"
+        return None
+
+
+def _kind(tensor: Tensor) -> tuple[list[int], torch.dtype, torch.device, torch.layout]:
+    return list(tensor.shape), tensor.dtype, tensor.device, tensor.layout
+
+
+def _contents(part: nn.Module) -> tuple[Contents, Contents, Contents]:
+    return part._parameters, part._buffers, part._modules
+
+
+def _saved(module: nn.Module) -> dict[str, tuple[Contents, str]]:
+    """Of each tensor that a checkpoint of the module would hold where it hangs."""
+    return {
+        _joined(prefix, key): (own, key)
+        for prefix, part in module.named_modules()
+        for own in (part._parameters, part._buffers)
+        for key, value in own.items()
+        if value is not None and (own is part._parameters or key not in part._non_persistent_buffers_set)
+    }
+
+
+def _is_lost(before: Any, now: Any) -> bool:
+    """Whether something that hung in a module no longer does; a child that is replaced counts if it has tensors."""
+    if isinstance(before, nn.Module):
+        return before is not now and bool(_saved(before))
+    return before is not None and now is None
+
+
+def _joined(prefix: str, key: str) -> str:
+    return f"{prefix}.{key}" if prefix else key

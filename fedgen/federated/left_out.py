@@ -1,0 +1,128 @@
+"""Clients left out of rounds: what is recorded of each, kept in a run's folder and told at its end."""
+
+import json
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+
+from fedgen.clients.turn import Turn
+from fedgen.files import atomic_write
+
+LEFT_OUT_FILE = "left_out.jsonl"
+Entry = dict[str, Any]  # "round", "client", "name" and "reason"
+LONGEST_REASON, LONGEST_LINE, MOST_LINES = 400, 160, 10
+
+
+def make_entry(turn: Turn, error: BaseException) -> Entry:
+    """What is kept of a client whose turn failed: plain types, and of a long message the beginning."""
+    reason = shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
+    return {"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason}
+
+
+def warn_of(entry: Entry) -> None:
+    """One warning of a client left out."""
+    rank_zero_warn(f"client {entry['name']!r} is left out of round {entry['round']}: {entry['reason']}")
+
+
+def free_memory(error: BaseException) -> None:
+    """Lets go of what the functions that an error came through still hold, such as a step's activations.
+
+    Its traceback, which may be shown later, goes on naming them.
+    """
+    chain: list[BaseException] = [error]
+    while (before := chain[-1].__cause__ or chain[-1].__context__) is not None and before not in chain:
+        chain.append(before)
+    for one in chain:
+        traceback.clear_frames(one.__traceback__)
+    if any(isinstance(one, torch.OutOfMemoryError) for one in chain):
+        torch.cuda.empty_cache()  # what is cached may be in pieces too small for the next client's tensors
+
+
+def tell_remarks(round: int, remarks: Mapping[int, str], data: Any) -> None:
+    """Says what an aggregator found in a round, of a few clients by name.
+
+    Args:
+        round: which.
+        remarks: of the aggregator, by client.
+        data: the data module, whose `clients` have names, if it has any.
+    """
+    clients = getattr(data, "clients", None)
+    named = {k: repr(clients[k].name) if clients else str(k) for k in list(remarks)[:MOST_LINES]}
+    said = [f"client {shorten(name, 40)} {remarks[client]}" for client, name in named.items()]
+    rest = len(remarks) - len(said)
+    if said:
+        rank_zero_info(
+            f"round {round}: " + "; ".join([*said, *([f"and {_count(rest, 'more client')}"] if rest else [])])
+        )
+
+
+def tell(entries: Sequence[Entry]) -> None:
+    """Says at a run's end who was left out of it, if anybody was."""
+    for line in describe(entries):
+        rank_zero_info(line)
+
+
+def describe(entries: Sequence[Entry]) -> list[str]:
+    """In words, a line for each client: its rounds and the last reason; nothing if nobody was left out.
+
+    Those left out of most rounds come first, and of many clients only they are named.
+    """
+    if not entries:
+        return []
+    clients: dict[tuple[int, str], list[Entry]] = {}
+    for entry in entries:
+        clients.setdefault((entry["client"], entry["name"]), []).append(entry)
+    longest = sorted(clients.items(), key=lambda item: (-len(item[1]), item[0]))
+    heading = f"left out: {_count(len(clients), 'client')}, {_count(len(entries), 'turn')}"
+    lines = [_line(name, found) for (_, name), found in longest[:MOST_LINES]]
+    rest = len(longest) - len(lines)
+    return [heading, *lines, *([f"  and {_count(rest, 'more client')}"] if rest else [])]
+
+
+def _line(name: str, entries: Sequence[Entry]) -> str:
+    last, others = entries[-1]["reason"], len({entry["reason"] for entry in entries}) - 1
+    rounds = sorted({entry["round"] for entry in entries})
+    start = f"  {shorten(repr(name), 40)}, {'round' if len(rounds) == 1 else 'rounds'} {shorten(spans(rounds), 50)}: "
+    end = f" ({_count(others, 'other reason')} before)" if others else ""
+    return start + shorten(last, LONGEST_LINE - len(start) - len(end)) + end
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Rising numbers with those that follow each other as one: "0, 3-5"."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(map(str, span)) for span in found)
+
+
+def shorten(text: str, length: int) -> str:
+    """The text in one line and so many characters at most."""
+    text = " ".join(text.split())
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:
+    """Keeps the entries in a run's folder, a line each; no file if there are none."""
+    path = Path(folder) / LEFT_OUT_FILE
+    if not entries:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_write(path) as file:
+        file.write("".join(json.dumps(entry) + "\n" for entry in entries).encode())
+
+
+def read_left_out(folder: str | Path) -> list[Entry]:
+    """What `write_left_out` kept; nothing if there is no file."""
+    path = Path(folder) / LEFT_OUT_FILE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,0 +1,130 @@
+"""Updates that are ten times too long, or stale, against each rule: by hand, and over a run beside an honest one."""
+
+import logging
+
+import lightning as L
+import pytest
+import torch
+from torch import nn
+
+from fedgen import FedAvgStrategy, FederatedDataModule
+from fedgen.clients.partitions import Natural
+from fedgen.data import Examples
+from fedgen.federated import Krum, Mean, Median, NormClipping, TrimmedMean
+
+BAD = 4
+POINTS = [[4.0, 3.0], [3.0, 4.0], [5.0, 5.0], [4.0, 4.0], [4.0, 4.0]]  # one each of clients a to e
+
+
+class Point(L.LightningModule):
+    """Goes half of the way from where it is to its client's point in a step; starts at 0.
+
+    Args:
+        fault: what the bad client sends: None for its update, "long" for ten times it, "opposite" for that in the other
+            direction, "none" for the weights that it was sent, "first" for those of the first round.
+    """
+
+    def __init__(self, fault=None):
+        super().__init__()
+        self.point, self.fault = nn.Parameter(torch.zeros(2)), fault
+
+    def on_train_batch_start(self, batch, batch_idx):
+        self.is_bad, self.sent = batch.client == BAD, self.trainer.strategy.exchange.server["point"]
+
+    def training_step(self, batch, batch_idx):
+        return (batch[0] - self.point).square().sum(1).mean()
+
+    def on_turn_end(self, completed):
+        if self.is_bad and self.fault:
+            scale = {"long": 10.0, "opposite": -10.0, "none": 0.0}.get(self.fault)
+            with torch.no_grad():
+                self.point.copy_(torch.zeros(2) if scale is None else self.sent + scale * (self.point - self.sent))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([self.point], 0.25)
+
+
+def run(fault, rule, rounds):
+    own = torch.arange(5).repeat_interleave(4)
+    examples = Examples(
+        torch.tensor(POINTS)[own], torch.zeros(20, dtype=torch.int64), "points", (), own, tuple("abcde")
+    )
+    data = FederatedDataModule(examples, Natural(), batch_size=4, held_out=0.0, seed=0)
+    model, strategy = Point(fault), FedAvgStrategy(communication_interval=1, aggregator=rule)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    L.Trainer(strategy=strategy, max_epochs=rounds, accelerator="cpu", devices=1, **quiet).fit(model, data)
+    assert strategy.left_out == []  # it is finite and of the right form: for the rule to judge
+    return model.point.detach()
+
+
+# After one round clients a to d send (2, 1.5), (1.5, 2), (2.5, 2.5) and (2, 2), and an honest e (2, 2).
+ROUND_1 = {
+    "long": {  # e sends (20, 20)
+        "mean": [(2 + 1.5 + 2.5 + 2 + 20) / 5, (1.5 + 2 + 2.5 + 2 + 20) / 5],
+        "median": [2.0, 2.0],
+        "trimmed": [(2 + 2.5 + 2) / 3, (2 + 2.5 + 2) / 3],
+        # squared distances of d: 0.25 to a, 0.25 to b, 0.5 to c; a and b have 0.25 and 0.5 as their least two
+        "krum": [2.0, 2.0],
+        # nobody honest moves further than 3.54 = |(2.5, 2.5)|; (20, 20) becomes 4 / 28.3 of itself
+        "clipped": [(2 + 1.5 + 2.5 + 2 + 8**0.5) / 5, (1.5 + 2 + 2.5 + 2 + 8**0.5) / 5],
+    },
+    "none": {  # e sends (0, 0)
+        "mean": [8 / 5, 8 / 5],
+        "median": [2.0, 2.0],
+        "trimmed": [(2 + 1.5 + 2) / 3, (1.5 + 2 + 2) / 3],
+        "krum": [2.0, 2.0],
+        "clipped": [8 / 5, 8 / 5],  # it is short
+    },
+}
+
+
+def rules():
+    return {
+        "mean": Mean(),
+        "median": Median(),
+        "trimmed": TrimmedMean(0.2),
+        "krum": Krum(bad=1),
+        "clipped": NormClipping(4.0),
+    }
+
+
+@pytest.mark.parametrize("name", rules())
+@pytest.mark.parametrize("fault", ROUND_1)
+def test_one_round_by_hand(fault, name):
+    assert run(fault, rules()[name], 1).tolist() == pytest.approx(ROUND_1[fault][name], rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [10.0, 1e6, 1e30])
+def test_clipping_bounds_what_one_client_moves_the_mean_by(factor):
+    """By max_norm / 5, however long its update is."""
+    rule = NormClipping(1.0)
+    rule.start([torch.zeros(2)])
+    for client in range(5):
+        rule.add(client, [torch.full((2,), factor) if client == BAD else torch.zeros(2)], 1.0)
+    assert rule.result()[0].norm().item() == pytest.approx(1 / 5)
+    assert rule.clipped == [BAD]
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed", "krum", "clipped"])
+@pytest.mark.parametrize(("fault", "mean_is_off"), [("opposite", 2**0.5 * 4 * 1.6**30), ("first", 2**0.5 * 4 / 3)])
+def test_a_run_under_each_rule_ends_nearer_to_the_honest_one_than_under_the_mean(fault, mean_is_off, name):
+    """After 30 rounds five honest clients are at their mean, (4, 4), d = 0 away from it; each would go d / 2 a round.
+
+    Against ten times that in the other direction the mean moves by (4 d / 2 - 10 d / 2) / 5, away from it: d grows by
+    1.6 a round. Weights of the first round hold it back for good, where 4 d / 2 = (4 sqrt 2 - d).
+    """
+    honest = run(None, None, 30)
+    assert honest.tolist() == pytest.approx([4.0, 4.0], abs=2e-3)
+    assert (run(fault, None, 30) - honest).norm() == pytest.approx(mean_is_off, rel=1e-2)
+    rule = NormClipping(2.0) if name == "clipped" else rules()[name]
+    off = (run(fault, rule, 30) - honest).norm()
+    assert off < 0.6 * mean_is_off
+    if name == "clipped":  # where the four pull back as hard as the one may push: 4 d / 2 = 2
+        assert off == pytest.approx(1.0, rel=1e-2)
+
+
+def test_clients_whose_updates_were_shortened_are_logged_by_name(caplog):
+    caplog.set_level(logging.INFO)
+    run("long", NormClipping(4.0), 1)
+    said = [record.getMessage() for record in caplog.records if "shortened" in record.getMessage()]
+    assert said == ["round 0: client 'e' moved by 28.3, shortened to 4"]

@@ -1,0 +1,52 @@
+"""A run that is killed twenty times ends as if it had not been."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.killed_runs import KILLS, ROUNDS
+
+ROOT = Path(__file__).parent.parent
+
+
+def equal(a, b):
+    """Nested containers of tensors and plain values, to the bit."""
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@pytest.mark.slow
+def test_twenty_kills_in_training_evaluation_and_checkpoints_change_nothing(tmp_path):
+    """Final weights and all that checkpoints hold, to the bit; scores and clients left out, to the byte."""
+    command = [sys.executable, "-W", "ignore", "-c", f"from tests.killed_runs import main; main({str(tmp_path)!r})"]
+    ended = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=600
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["status"] == [0, *[-9] * KILLS, 0], (tmp_path / "broken.log").read_text()[-3000:]
+    assert summary["faults"] == []
+    places = Counter(where.split(":")[0] for where in summary["killed"])
+    kinds = {f"{phase} {kind}" for phase in ("evaluation", "checkpoint") for kind in ("step", "call", "write")}
+    assert set(places) == {"training step", *kinds}
+    assert places["training step"] >= KILLS // 3
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for name in ("scores.jsonl", "left_out.jsonl"):
+        assert (whole / name).read_bytes() == (broken / name).read_bytes()
+    names = sorted(path.name for path in whole.glob("*.ckpt"))
+    assert len(names) == ROUNDS + 1
+    assert names == sorted(path.name for path in broken.glob("*.ckpt"))
+    for name in names:
+        a, b = (torch.load(run / name, weights_only=True) for run in (whole, broken))
+        for part in ("state_dict", "optimizer_states", "fedavg", "loops"):
+            assert equal(a[part], b[part]), (name, part)
+    assert sorted(path.name for path in broken.rglob("*") if path.name.startswith(".")) == []
