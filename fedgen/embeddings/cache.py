@@ -8,8 +8,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedgen.embeddings.base import Embedding
-from fedgen.embeddings.hashing import hash_tensors
 from fedgen.files import atomic_write, require_writable
+from fedgen.hashing import hash_tensors
 
 
 class FeatureCache:
