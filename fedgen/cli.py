@@ -29,7 +29,7 @@ from fedgen.evaluation.checkpoints import LAST
 from fedgen.evaluation.gap_table import has_gaps
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, ROLES
 from fedgen.figures import draw_curves, draw_generalisation
-from fedgen.files import atomic_write, require_writable
+from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.models.checkpoint_file import read_checkpoint
 
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
@@ -260,12 +260,16 @@ def check_recipe(folder: Path, settings: dict[str, Any]) -> None:
     """Refuses to mix two recipes in one folder.
 
     Raises:
+        ValueError: if the folder's recipe is damaged.
         MisconfigurationException: naming the settings that differ.
     """
     path = folder / RECIPE
     if not path.exists():
         return
-    before, now = (flatten(canonical(recipe)) for recipe in (yaml.safe_load(path.read_text()), settings))
+    stored = read_yaml(path)
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path} is no recipe of a run; remove it, or choose another --trainer.default_root_dir")
+    before, now = (flatten(canonical(recipe)) for recipe in (stored, settings))
     changed = sorted(key for key in before.keys() | now.keys() if key not in _FREE and before.get(key) != now.get(key))
     if changed:
         lines = [f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in changed[:5]]
@@ -291,9 +295,15 @@ def progress_of(path: Any) -> tuple[int, bool]:
     saved = read_checkpoint(path)
     if "loops" not in saved:
         raise ValueError(f"{path} holds a model without its training's progress, so nothing can go on from it")
-    states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
-    stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
-    return int(saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]), stopped
+    try:
+        states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
+        stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
+        done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} has lost its training's progress ({error!r}); nothing can go on from it") from error
+    if type(done) is not int or done < 0:
+        raise ValueError(f"{path} has {done!r} rounds behind it, so nothing can go on from it")
+    return done, stopped
 
 
 def report(folder: Path, console: Console) -> None:

@@ -12,7 +12,7 @@ ROOT = Path(fedgen.__file__).parent
 
 # The data's path. Names in one line are one layer and may import each other.
 LAYERS = [
-    ("images", "seeds", "files", "flags", "restricted_pickle", "progress"),
+    ("images", "seeds", "archives", "files", "hashing", "flags", "restricted_pickle", "progress", "tensor_files"),
     ("data",),
     ("embeddings",),
     ("statistics",),

@@ -3,13 +3,14 @@
 Only what lies in the folder is read: nothing is looked up on a hub, no script runs, and no copy goes to a cache.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fedgen.files import read_json
 
 ROWS = 256  # read at a time
 SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
@@ -51,7 +52,7 @@ def open_tables(path: Path) -> dict[str, Table]:
         )
     try:
         if (path / "dataset_dict.json").is_file():
-            names = json.loads((path / "dataset_dict.json").read_text("utf-8"))["splits"]
+            names = read_json(path / "dataset_dict.json")["splits"]
             return {name: _saved_table(f"{path}, split {name}", path / _plain(name)) for name in names}
         if (path / "state.json").is_file():
             return {"train": _saved_table(str(path), path)}
@@ -75,7 +76,7 @@ def import_datasets() -> Any:
 
 
 def _saved_table(source: str, folder: Path) -> Table:
-    for file in json.loads((folder / "state.json").read_text("utf-8"))["_data_files"]:
+    for file in read_json(folder / "state.json")["_data_files"]:
         _plain(file["filename"])
     return dataset_table(source, [import_datasets().load_from_disk(folder)])
 

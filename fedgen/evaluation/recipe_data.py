@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule
 
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, restore_clients
+from fedgen.files import read_yaml
 from fedgen.seeds import isolated
 
 PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "local_only", "centralised")
@@ -67,10 +67,7 @@ def _parse(path: Path, recipe: dict[str, Any], overrides: Sequence[str]) -> Any:
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give a recipe, or the folder of a run made by `fedgen fit`")
-    try:
-        recipe = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no recipe ({' '.join(str(error).split())})") from error
+    recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
         raise ValueError(f"{path} is no recipe with clients: it has no 'data' with a class_path")
     unknown = [key for key in recipe if key not in (*PARTS, *WRITTEN)]

@@ -1,6 +1,5 @@
 """Diffusion models in the folders of diffusers: a UNet2DModel and a scheduler, as safetensors and JSON."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from fedgen.files import write_json
+from fedgen.files import read_json, write_json
 from fedgen.models.diffusion_schedule import BETAS, PREDICTIONS, NoiseSchedule, Prediction
 from fedgen.models.networks.unet import UNet
 
@@ -137,10 +136,7 @@ def _require_safetensors(folder: Path) -> None:
 def _read_json(path: Path, missing: str = "") -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{missing}: there is no {path}")
-    try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); copy the folder again") from error
+    content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it holds no settings; copy the folder again")
     return content
