@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.federated.strategy import CHECKPOINT_KEY
+from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed
 from fedgen.models.checkpoint_file import read_checkpoint
+from fedgen.tensor_files import check_state
 
 LAST = "last.ckpt"
 
@@ -33,12 +34,16 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
     """Puts a checkpoint's weights into a model; returns the checkpoint.
 
     Raises:
-        ValueError: if it is a checkpoint of another model, naming the tensors that do not fit.
+        ValueError: if it is damaged, of a training that diverged, or a checkpoint of another model, naming the tensors
+            that do not fit.
     """
     checkpoint = read_checkpoint(path)
     hook = getattr(module, "on_load_checkpoint", None)
     if callable(hook):
         hook(checkpoint)
+    check_state(module, checkpoint["state_dict"], str(path))
+    if CHECKPOINT_KEY in checkpoint:
+        check_packed(checkpoint[CHECKPOINT_KEY], module.state_dict(), str(path))
     try:
         module.load_state_dict(checkpoint["state_dict"])
     except RuntimeError as error:

@@ -10,6 +10,7 @@ from fedgen.evaluation.records import ScoreRecord, unique
 from fedgen.files import atomic_write, sync_folder
 
 SCORES_FILE = "scores.jsonl"
+_START = b"{"  # of every record
 
 
 def read_records(path: str | Path) -> list[ScoreRecord]:
@@ -18,19 +19,21 @@ def read_records(path: str | Path) -> list[ScoreRecord]:
     A last line cut off by a kill is left out with a warning; the next append removes it from the file.
 
     Raises:
-        ValueError: for any other line that is not a record, naming file and line.
+        ValueError: for another file, and for any other line that is not a record, naming file and line.
     """
     path = Path(path)
     if not path.exists():
         return []
     *lines, tail = path.read_bytes().split(b"\n")
+    if tail and not lines and not tail.startswith(_START):
+        raise ValueError(f"{path} is no file of score records; remove it, or choose another folder")
     if tail:
         warnings.warn(f"{path}: the last line was cut off while it was written and is left out", stacklevel=2)
     records = []
     for number, line in enumerate(lines, start=1):
         try:
             records.append(ScoreRecord.from_json(json.loads(line)))
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}, line {number} is not a score record ({error}); remove that line") from error
     return unique(records)
 
@@ -94,7 +97,7 @@ def _repair(path: Path) -> None:
     with open(path, "rb+") as file:
         content = file.read()
         whole = content.rfind(b"\n") + 1
-        if whole < len(content):
+        if whole < len(content) and content.startswith(_START):  # another file is refused when it is read
             file.truncate(whole)
             file.flush()
             os.fsync(file.fileno())

@@ -35,6 +35,7 @@ from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.switches import Switches
 from fedgen.files import in_bytes
 from fedgen.seeds import resolve, seed_all
+from fedgen.tensor_files import check_state
 
 
 class FedAvgStrategy(DDPStrategy):
@@ -518,12 +519,24 @@ class FedAvgStrategy(DDPStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         with naming_difference(self._module.state_dict(), checkpoint["state_dict"]):
+            check_state(self._module, checkpoint["state_dict"], self._resumed)
             super().load_model_state_dict(checkpoint, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        found = len(checkpoint["optimizer_states"])
+        if found != len(self.optimizers):
+            raise MisconfigurationException(
+                f"{self._resumed} holds the states of {found} optimizers and the model has {len(self.optimizers)};"
+                " resume with the same model"
+            )
         super().load_optimizer_state_dict(checkpoint)
         if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
-            unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
+            unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange, self._resumed)
+
+    @property
+    def _resumed(self) -> str:
+        """The checkpoint that training goes on from, for messages."""
+        return str(self._module.trainer.ckpt_path)
 
 
 def _warn_left_out(name: str, round: int, reason: str) -> None:
