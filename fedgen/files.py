@@ -1,5 +1,6 @@
 """Atomic writers and readers that never execute what they read."""
 
+import csv
 import json
 import os
 import tempfile
@@ -105,6 +106,31 @@ def _count_parts(value: Any, left: int) -> int:
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
             left = _count_parts(part, left - 1)
     return left
+
+
+def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """The columns' names of a CSV file (UTF-8, with a header) and its rows, each with its line; "" for what is missing.
+
+    Args:
+        path: the file.
+        comment: what lines that are left out start with.
+
+    Raises:
+        OSError: if it cannot be opened.
+        ValueError: if it is no such file, or a row has more fields than the header.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            lines = (line for line in file if comment is None or not line.startswith(comment))
+            reader = csv.DictReader(lines, restval="", strict=True)  # a quote that is never closed would swallow rows
+            header = list(reader.fieldnames or [])
+            rows = [(reader.line_num, row) for row in reader]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no CSV file in UTF-8, or it is damaged ({error})") from error
+    for line, row in rows:
+        if None in row:
+            raise ValueError(f"{path}, line {line} has more than the {len(header)} fields of the first line")
+    return header, rows
 
 
 def require_writable(folder: str | Path) -> Path:
