@@ -5,7 +5,7 @@ have none; those of this project carry a hash of all that they hold in their met
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,26 @@ def read_torch(path: str | Path, map_location: Any = "cpu") -> Any:
     if is_archive:
         check_archive(path, TORCH)
     try:
-        return torch.load(path, map_location=map_location, weights_only=True)
+        found = torch.load(path, map_location=map_location, weights_only=True)
     except Exception as error:  # a damaged stream may provoke any
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ValueError(f"{path} is not {TORCH}, or it is damaged ({reason})") from error
+    # of all others torch compares what a tensor spans with what is stored (pytorch/pytorch issue 184652)
+    if any(tensor.layout != torch.strided or tensor.is_quantized for tensor in tensors_in(found)):
+        raise ValueError(f"{path} holds sparse or quantized tensors, which nothing here is made of")
+    return found
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors of nested containers, which may hold one another in circles."""
+    left, seen = [value], set()
+    while left:
+        part = left.pop()
+        if isinstance(part, Tensor):
+            yield part
+        elif isinstance(part, Mapping | list | tuple | set) and id(part) not in seen:
+            seen.add(id(part))
+            left.extend(part.values() if isinstance(part, Mapping) else part)
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -77,7 +93,7 @@ def content_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> 
     return hash_tensors(sorted(tensors.items()), json.dumps(others, sort_keys=True))
 
 
-def check_state(module: nn.Module, state: Mapping[str, Any], source: str) -> None:
+def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
     """Refuses what `load_state_dict` would take without a word: other kinds of numbers, and such as are none.
 
     Names and shapes it compares itself. Buffers may hold infinity, as masks do.
@@ -85,7 +101,6 @@ def check_state(module: nn.Module, state: Mapping[str, Any], source: str) -> Non
     Args:
         module: that is to take the state.
         state: its tensors by name.
-        source: where they come from, for messages.
 
     Raises:
         ValueError: naming the first tensor of another kind, or with a value that no weight has.
@@ -97,9 +112,16 @@ def check_state(module: nn.Module, state: Mapping[str, Any], source: str) -> Non
             continue
         if not isinstance(value, Tensor) or _kind(value) != _kind(own):
             found = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"{source} has {name} as {found}, where the network has {own.dtype}")
+            raise ValueError(f"{name} is {found} there, and {own.dtype} in the network")
+        if value.shape != own.shape:
+            continue
         if value.isnan().any() or (name in parameters and value.isinf().any()):
-            raise ValueError(f"{source}: {name} holds NaN or infinity; its training diverged, or somebody changed it")
+            raise ValueError(f"{name} holds NaN or infinity; its training diverged, or somebody changed it")
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor has a number in memory for each of its elements: views of one number can be of any size."""
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
 def _kind(tensor: Tensor) -> tuple[bool, bool, bool]:

@@ -33,10 +33,10 @@ def load_into(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
     Raises:
         ValueError: if names or shapes differ, or values are no weights, naming the source.
     """
-    check_state(module, state, source)
     try:
+        check_state(module, state)
         module.load_state_dict(state)
-    except RuntimeError as error:
+    except (ValueError, RuntimeError) as error:
         raise ValueError(f"{source} does not hold the weights of this network: {error}") from error
 
 

@@ -41,9 +41,12 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
     hook = getattr(module, "on_load_checkpoint", None)
     if callable(hook):
         hook(checkpoint)
-    check_state(module, checkpoint["state_dict"], str(path))
-    if CHECKPOINT_KEY in checkpoint:
-        check_packed(checkpoint[CHECKPOINT_KEY], module.state_dict(), str(path))
+    try:
+        check_state(module, checkpoint["state_dict"])
+        if CHECKPOINT_KEY in checkpoint:
+            check_packed(checkpoint[CHECKPOINT_KEY], module.state_dict())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     try:
         module.load_state_dict(checkpoint["state_dict"])
     except RuntimeError as error:
@@ -55,9 +58,10 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
 def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
     """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
     personal = checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {})
+    known = module.state_dict().keys()
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     if personal and all(trained <= set(tensors) for tensors in personal.values()):
-        return {int(client): dict(tensors) for client, tensors in personal.items()}
+        return {client: {n: own[n] for n in own if n in known} for client, own in personal.items()}
     return {}
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedgen.federated.exchange import Exchange
 from fedgen.federated.memory import ClientMemory
+from fedgen.tensor_files import is_dense, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
 _PARTS = ("local", "server_optimizer", "algorithm")
@@ -43,35 +44,28 @@ def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int])
     return merged
 
 
-def unpack_state(
-    state: Mapping[str, Any], memory: ClientMemory, parts: Mapping[str, Any], exchange: Exchange, source: str
-) -> None:
+def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exchange: Exchange) -> None:
     """Restores what `pack_state` packed.
-
-    Args:
-        state: as it was packed.
-        memory: of the clients.
-        parts: by name, anything with `load_state_dict`.
-        exchange: of the model.
-        source: the checkpoint, for messages.
 
     Raises:
         ValueError: for a state of another version, or a damaged one.
         MisconfigurationException: for one of other settings, such as other personal tensors.
     """
-    check_packed(state, exchange.personal, source)
+    check_packed(state, exchange.live)
     memory.load_state_dict(state, exchange)
     for name, part in parts.items():
-        part.load_state_dict(state[name])
+        try:
+            part.load_state_dict(state[name])
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"its federation state is damaged: {name} ({error!r})") from error
 
 
-def check_packed(state: Any, tensors: Mapping[str, Tensor], source: str) -> None:
+def check_packed(state: Any, tensors: Mapping[str, Any]) -> None:
     """Refuses what `pack_state` never packs.
 
     Args:
         state: as a checkpoint holds it.
-        tensors: of the model, whose shapes clients' own tensors of these names must have.
-        source: the checkpoint, for messages.
+        tensors: of the model by name; clients' own of other names are for others to judge, as of losses it has not.
 
     Raises:
         ValueError: for a state of another version, or a damaged one.
@@ -79,14 +73,14 @@ def check_packed(state: Any, tensors: Mapping[str, Tensor], source: str) -> None
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != CHECKPOINT_VERSION:
         raise ValueError(
-            f"{source}: its federation state has version {version!r}, this release reads {CHECKPOINT_VERSION}; resume"
-            " it with the release that wrote it"
+            f"its federation state has version {version!r}, this release reads {CHECKPOINT_VERSION}; resume it with the"
+            " release that wrote it"
         )
     if fault := next(_faults(state, tensors), None):
-        raise ValueError(f"{source}: its federation state is damaged: {fault}")
+        raise ValueError(f"its federation state is damaged: {fault}")
 
 
-def _faults(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with a packed state; nothing of an honest one."""
     missing = {"iterations", "personal", "left_out", *_PARTS} - state.keys()
     if missing:
@@ -104,8 +98,8 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator
         yield "who was left out is not told by round, client, name and reason"
     if not _is_by_client(state["local"].get("clients") if isinstance(state["local"], Mapping) else None):
         yield "what clients' optimizers keep is not by client"
-    if not all(tensor.isfinite().all() for tensor in _tensors(state)):
-        yield "it holds NaN or infinity"
+    if not all(is_dense(tensor) and tensor.isfinite().all() for tensor in tensors_in(state)):
+        yield "it holds NaN, infinity, or a tensor of more numbers than there are"
 
 
 def _is_by_client(value: Any) -> bool:
@@ -114,12 +108,3 @@ def _is_by_client(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors of nested containers."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(part)

@@ -214,7 +214,8 @@ class LocalState:
         packed = state["clients"]
         sizes = [sum(len(group["params"]) for group in optimizer.param_groups) for optimizer in self.optimizers]
         for client, states in packed.items():
-            if len(states) != len(sizes) or not all(set(s) <= set(range(size)) for s, size in zip(states, sizes)):
+            fits = len(states) == len(sizes) and all(isinstance(one, Mapping) for one in states)
+            if not fits or not all(set(one) <= set(range(size)) for one, size in zip(states, sizes)):
                 raise MisconfigurationException(
                     f"the checkpoint keeps the state of other optimizers for client {client} than the model's"
                     f" {len(sizes)} of {sizes} parameters; resume with the same model and optimizers"

@@ -518,25 +518,26 @@ class FedAvgStrategy(DDPStrategy):
         return {"local": self._local, "server_optimizer": self._server_update, "algorithm": self.client_algorithm}
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        with naming_difference(self._module.state_dict(), checkpoint["state_dict"]):
-            check_state(self._module, checkpoint["state_dict"], self._resumed)
+        with self._naming_checkpoint(), naming_difference(self._module.state_dict(), checkpoint["state_dict"]):
+            check_state(self._module, checkpoint["state_dict"])
             super().load_model_state_dict(checkpoint, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        found = len(checkpoint["optimizer_states"])
-        if found != len(self.optimizers):
-            raise MisconfigurationException(
-                f"{self._resumed} holds the states of {found} optimizers and the model has {len(self.optimizers)};"
-                " resume with the same model"
-            )
-        super().load_optimizer_state_dict(checkpoint)
-        if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
-            unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange, self._resumed)
+        with self._naming_checkpoint():
+            found, own = len(checkpoint["optimizer_states"]), len(self.optimizers)
+            if found != own:
+                raise ValueError(f"it holds the states of {found} optimizers and the model has {own}")
+            super().load_optimizer_state_dict(checkpoint)
+            if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
+                unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
 
-    @property
-    def _resumed(self) -> str:
-        """The checkpoint that training goes on from, for messages."""
-        return str(self._module.trainer.ckpt_path)
+    @contextmanager
+    def _naming_checkpoint(self) -> Iterator[None]:
+        """Says in errors which checkpoint they are about."""
+        try:
+            yield
+        except (ValueError, MisconfigurationException) as error:
+            raise MisconfigurationException(f"{self._module.trainer.ckpt_path}: {error}") from error
 
 
 def _warn_left_out(name: str, round: int, reason: str) -> None:

@@ -67,9 +67,9 @@ def rebuild_model(kind: type[LightningModule], path: str | Path) -> Any:
     try:
         with no_larger_than(state):
             model = kind.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+        check_state(model, state)
     except Exception as error:  # arguments from a file may fail in any way
         raise ValueError(f"{path} is no checkpoint of a {kind.__name__}, or it is damaged ({error})") from error
-    check_state(model, state, str(path))
     return model
 
 
@@ -100,9 +100,9 @@ def read_generator(path: str | Path) -> nn.Module:
     try:
         with no_larger_than(own):
             generator = build(description, "generator")
+        check_state(generator, own)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    check_state(generator, own, str(path))
     try:
         generator.load_state_dict(own)
     except RuntimeError as error:
