@@ -49,13 +49,18 @@ def read_torch(path: str | Path, map_location: Any = "cpu") -> Any:
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors of nested containers, which may hold one another in circles."""
+    """All tensors of nested containers."""
+    return (part for part in leaves(value) if isinstance(part, Tensor))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What nested containers hold that is none; each is opened once, as they may hold one another in circles."""
     left, seen = [value], set()
     while left:
         part = left.pop()
-        if isinstance(part, Tensor):
+        if not isinstance(part, Mapping | list | tuple | set):
             yield part
-        elif isinstance(part, Mapping | list | tuple | set) and id(part) not in seen:
+        elif id(part) not in seen:
             seen.add(id(part))
             left.extend(part.values() if isinstance(part, Mapping) else part)
 

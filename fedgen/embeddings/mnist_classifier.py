@@ -121,7 +121,7 @@ def accuracy_of(path: str | Path) -> float:
     metadata = read_safetensors(path)[1]
     try:
         return float(json.loads(metadata["about"])["accuracy"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} does not say its accuracy ({error!r}); remove it, and it is made again") from error
 
 

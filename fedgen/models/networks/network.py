@@ -12,11 +12,14 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
+from fedgen.tensor_files import leaves
+
 TRUSTED = "fedgen.models."  # the only classes that a checkpoint may name: loading one must not run anybody else's code
 
 
 # a model may make and wrap a network several times, and keep buffers that are not saved, such as filters and schedules
 _PARTS_OF_ONE, _MORE_PARTS, _MOST_IN_BUFFER = 4, 100, 2**20
+_LARGEST = 2**24  # whole number in settings; before the first layer is made, lists of widths may be
 
 
 class Network(nn.Module):
@@ -102,6 +105,8 @@ def construct(kind: type, arguments: Any, owner: str) -> Any:
     Raises:
         ValueError: if they are not its arguments, or describe what cannot be, or more than memory holds.
     """
+    if large := [number for number in leaves(arguments) if type(number) is int and abs(number) > _LARGEST]:
+        raise ValueError(f"{owner} cannot be built from its settings: {large[0]} is no size, width or number of layers")
     try:
         return kind(**arguments)
     except (TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, MemoryError, ValueError) as error:
