@@ -15,6 +15,7 @@ from fedgen.tensor_files import read_safetensors
 
 CONFIG, SCHEDULER, LABELS = "config.json", "scheduler_config.json", "fedgen.json"
 WEIGHTS = "diffusion_pytorch_model"
+_SAID = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
 
 
 def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Prediction | None]:
@@ -36,16 +37,20 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
     if config.get("_class_name") != "UNet2DModel":
         raise ValueError(f"{unet / CONFIG} is of a {config.get('_class_name')}, fedgen trains UNet2DModel")
     body = _read_body(unet)
-    if body.config.in_channels != body.config.out_channels or body.config.sample_size is None:
+    if body.config.in_channels != body.config.out_channels or not _is_size(body.config.sample_size):
         raise ValueError(
             f"{unet / CONFIG}: in_channels={body.config.in_channels}, out_channels={body.config.out_channels},"
             f" sample_size={body.config.sample_size}; fedgen needs as many channels out as in, and a size"
         )
-    network = UNet.around(body.config, _read_labels(folder / LABELS))
+    classes = _read_labels(folder / LABELS)
+    try:
+        network = UNet.around(body.config, classes)
+    except Exception as error:  # settings from a file may fail in any way
+        raise ValueError(f"{unet / CONFIG}: fedgen has no such network ({error})") from error
     network.body.load_state_dict(body.state_dict())
     for path in (folder / "scheduler" / SCHEDULER, folder / SCHEDULER):
         if path.is_file():
-            return network, *read_schedule(_read_json(path), path)
+            return network, *read_schedule_file(path)
     return network, None, None
 
 
@@ -67,6 +72,19 @@ def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSche
         (Path(folder) / LABELS).unlink(missing_ok=True)  # of a conditional model that was in this folder before
     else:
         write_json(Path(folder) / LABELS, {"num_classes": network.num_classes})
+
+
+def read_schedule_file(path: Path) -> tuple[NoiseSchedule, Prediction]:
+    """The noise schedule in a scheduler's file, and what the network predicts.
+
+    Raises:
+        ValueError: if it is no scheduler's, damaged, or has a setting that fedgen does not have.
+    """
+    config = _read_json(path)
+    missing = [key for key in ("_class_name", *_SAID) if key not in config]
+    if missing:  # diffusers would take its defaults
+        raise ValueError(f"{path} does not say {', '.join(missing)}, as schedulers' files do; copy the folder again")
+    return read_schedule(config, path)
 
 
 def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule, Prediction]:
@@ -140,11 +158,18 @@ def _read_body(folder: Path) -> Any:
                 folder, use_safetensors=True, low_cpu_mem_usage=False, output_loading_info=True
             )
     except Exception as error:  # settings from a file may fail in any way
-        raise ValueError(f"{folder / CONFIG} and the weights beside it are no UNet2DModel ({error})") from error
+        raise ValueError(
+            f"{folder / CONFIG} and {WEIGHTS}.safetensors beside it are no UNet2DModel ({error})"
+        ) from error
     if found := next((f"{key} {names[:1]}" for key, names in info.items() if names), None):
         # diffusers draws at random what is missing, and only says so
         raise ValueError(f"{folder / WEIGHTS}.safetensors is not of the network in {CONFIG}: {found}; copy it again")
     return body
+
+
+def _is_size(size: Any) -> bool:
+    sides = size if isinstance(size, (list, tuple)) and len(size) == 2 else [size]
+    return all(type(side) is int and side > 0 for side in sides)
 
 
 def _read_labels(path: Path) -> int | None:
