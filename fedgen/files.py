@@ -109,7 +109,7 @@ def _count_parts(value: Any, left: int) -> int:
 
 
 def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """The columns' names of a CSV file (UTF-8, with a header) and its rows, each with its line; "" for what is missing.
+    """The columns' names of a CSV file (UTF-8, with a header) and its rows, each with its line.
 
     Args:
         path: the file.
@@ -117,19 +117,22 @@ def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], l
 
     Raises:
         OSError: if it cannot be opened.
-        ValueError: if it is no such file, or a row has more fields than the header.
+        ValueError: if it is no such file, it names a column twice, or a row has
+            more or fewer fields than that.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             lines = (line for line in file if comment is None or not line.startswith(comment))
-            reader = csv.DictReader(lines, restval="", strict=True)  # a quote that is never closed would swallow rows
+            reader = csv.DictReader(lines, strict=True)  # a quote that is never closed would swallow rows
             header = list(reader.fieldnames or [])
             rows = [(reader.line_num, row) for row in reader]
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no CSV file in UTF-8, or it is damaged ({error})") from error
+    if len(set(header)) != len(header):
+        raise ValueError(f"{path} names a column twice: {', '.join(header)}")
     for line, row in rows:
-        if None in row:
-            raise ValueError(f"{path}, line {line} has more than the {len(header)} fields of the first line")
+        if None in row or None in row.values():  # under None is what is beyond the header, and None is what is missing
+            raise ValueError(f"{path}, line {line} has not the {len(header)} fields that the first line names")
     return header, rows
 
 

@@ -118,12 +118,17 @@ def load_roles(path: str | Path) -> Roles:
     content = read_json(path)
     try:
         version = content["version"]
-        roles = Roles(*(tuple(int(one["client"]) for one in content[field.name]) for field in fields(Roles)))
+        roles = Roles(*(tuple(one["client"] for one in content[field.name]) for field in fields(Roles)))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold the roles of clients, or is damaged ({error!r})") from error
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise ValueError(f"{path} has format {version}, but this fedgen reads {VERSION}; upgrade fedgen")
-    if sorted(number for _, part in _parts(roles) for number in part) != [*range(roles.count)]:
+    numbers = [number for _, part in _parts(roles) for number in part]
+    if not all(type(number) is int for number in numbers) or any(
+        list(part) != sorted(part) for _, part in _parts(roles)
+    ):
+        raise ValueError(f"{path} is damaged: clients are whole numbers in their order; copy it again from its run")
+    if sorted(numbers) != [*range(roles.count)]:
         raise ValueError(f"{path} gives a client two roles, or none; copy it again from its run")
     return roles
 

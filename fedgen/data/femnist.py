@@ -94,13 +94,15 @@ def read_writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
     try:
         content = read_json(path)
         users, data = content["users"], content["user_data"]
+        if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
+            raise TypeError("users must be a list of names")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no file of LEAF's with users and user_data ({error!r})") from error
     found = []
     for user in users:
         try:
-            found.append((str(user), *_to_arrays(data[user])))
-        except (KeyError, TypeError, ValueError) as error:
+            found.append((user, *_to_arrays(data[user])))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path}, user {user!r}: {error}") from error
     return found
 

@@ -44,8 +44,11 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     own = settings.data.get("init_args", {})
     if "seed" in own and own["seed"] is None:
         own["seed"] = recipe.get("seed_everything", 0)
-    with isolated():
-        made = parser.instantiate(settings)
+    try:
+        with isolated():
+            made = parser.instantiate(settings)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if not isinstance(made.data, FederatedDataModule):
         raise ValueError(f"{run} trained on a {type(made.data).__name__}, which has no clients to score against")
     restore_clients(made.data, run)

@@ -40,8 +40,11 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> Federa
     if "seed" in own and own["seed"] is None:
         # Lightning takes true and false too, and seeds with 0 or not at all; clients are then dealt by 0
         own["seed"] = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
-    with isolated():
-        data = _parser().instantiate(settings).data
+    try:
+        with isolated():
+            data = _parser().instantiate(settings).data
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if not isinstance(data, FederatedDataModule):
         raise ValueError(f"the data of {path} is a {type(data).__name__}, which has no clients")
     restore_clients(data, source)
