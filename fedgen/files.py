@@ -117,8 +117,7 @@ def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], l
 
     Raises:
         OSError: if it cannot be opened.
-        ValueError: if it is no such file, it names a column twice, or a row has
-            more or fewer fields than that.
+        ValueError: if it is no such file, names a column twice, or has a row of more or fewer fields than columns.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:

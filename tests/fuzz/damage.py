@@ -213,10 +213,12 @@ def fuzz(read: Read, path: Path, same: Same | None = None, refusals: Any = REFUS
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """In place: many file systems flush a file that is emptied to be written anew, which takes milliseconds."""
-    with path.open("r+b") as file:
-        file.write(content)
-        file.truncate()
+    """As a new file: readers may have mapped the old one into memory, and what they gave back with it.
+
+    A file that is emptied and written anew costs milliseconds, too, as many file systems then flush it.
+    """
+    path.unlink()
+    path.write_bytes(content)
 
 
 def refuses(read: Read, path: Path, refusals: Any = REFUSALS) -> None:
