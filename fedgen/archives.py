@@ -27,8 +27,7 @@ _FOLDER = 0x10  # of MS-DOS; torch.load gives such a part memory that nothing wa
 _END, _END_64 = b"PK\5\6", b"PK\6\6"
 _LONGEST_END = 2**16 + 256  # a comment, and the fixed parts
 # RuntimeError: encrypted archives, and unknown ways of compression
-DAMAGE = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
-"""What reading a damaged archive, or what a member holds, may raise beside OSError."""
+_DAMAGE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,11 @@ def open_archive(path: str | Path, wanted: str) -> Iterator[zipfile.ZipFile]:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             _check_directory(file, archive)
             yield archive
-    except (OSError, *DAMAGE) as error:
-        if isinstance(error, OSError) and error.filename is not None:
+    except _DAMAGE as error:
+        if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened, which is no damage
             raise
-        raise ValueError(f"{path} is not {wanted}, or it is damaged ({error})") from error
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{path} is not {wanted}, or it is damaged ({reason})") from error
 
 
 def check_archive(path: str | Path, wanted: str) -> None:

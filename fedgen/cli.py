@@ -29,7 +29,7 @@ from fedgen.evaluation.checkpoints import LAST
 from fedgen.evaluation.gap_table import has_gaps
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, ROLES
 from fedgen.figures import draw_curves, draw_generalisation
-from fedgen.files import atomic_write, read_yaml, require_writable
+from fedgen.files import atomic_write, is_count, read_yaml, require_writable
 from fedgen.models.checkpoint_file import read_checkpoint
 
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
@@ -301,7 +301,7 @@ def progress_of(path: Any) -> tuple[int, bool]:
         done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} has lost its training's progress ({error!r}); nothing can go on from it") from error
-    if type(done) is not int or done < 0:
+    if not is_count(done):
         raise ValueError(f"{path} has {done!r} rounds behind it, so nothing can go on from it")
     return done, stopped
 

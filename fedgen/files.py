@@ -135,6 +135,11 @@ def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], l
     return header, rows
 
 
+def is_count(value: Any) -> bool:
+    """Whether what a file holds is a whole number of 0 to 2^63 - 1, and no truth value."""
+    return type(value) is int and 0 <= value < 2**63
+
+
 def require_writable(folder: str | Path) -> Path:
     """The folder, made if needed.
 

@@ -8,6 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from fedgen.embeddings import network_of
+from fedgen.files import is_count
 
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
@@ -248,10 +249,6 @@ def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < 2**63)
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
 def _is_error(value: Any) -> bool:
     """Whether it is a standard error; NaN and infinity are some that could not be computed."""
     return value is None or (_is_number(value) and not value < 0)
@@ -272,7 +269,7 @@ def _are_texts(value: Any) -> bool:
 _SOUND: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("score", "aggregate", "split", "embedding", "embedding_fingerprint"), _is_text),
     **dict.fromkeys(("reference", "weights", "generator", "note"), _is_text),
-    **dict.fromkeys(("num_generated", "num_clients"), _is_count),
+    **dict.fromkeys(("num_generated", "num_clients"), is_count),
     **dict.fromkeys(("standard_error", "error_over_clients"), _is_error),
     **dict.fromkeys(("error_parts", "terms"), _are_named),
     **dict.fromkeys(("per_client", "per_client_errors"), _are_numbers),
@@ -280,7 +277,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("embedding_settings", "score_settings", "sampling"), lambda value: isinstance(value, dict)),
     "value": _is_number,
     "seed": lambda value: type(value) is int,
-    "round": lambda value: value is None or (type(value) is int and -1 <= value < 2**63),
+    "round": lambda value: value is None or (type(value) is int and is_count(value + 1)),
     "checkpoint": lambda value: value is None or _is_text(value),
     "higher_is_better": lambda value: type(value) is bool,
 }

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedgen.federated.exchange import Exchange
 from fedgen.federated.memory import ClientMemory
+from fedgen.files import is_count
 from fedgen.tensor_files import is_dense, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
@@ -86,7 +87,7 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> Iterator[st
     if missing:
         yield f"it lacks {', '.join(sorted(missing))}"
     counts, personal, left_out = state["iterations"], state["personal"], state["left_out"]
-    if not _is_by_client(counts) or not all(map(_is_count, counts.values())):
+    if not _is_by_client(counts) or not all(map(is_count, counts.values())):
         yield "iterations are no counts by client"
     if not _is_by_client(personal) or not all(isinstance(slot, Mapping) for slot in personal.values()):
         yield "personal tensors are not by client and name"
@@ -103,8 +104,4 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> Iterator[st
 
 
 def _is_by_client(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_count, value))
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return isinstance(value, Mapping) and all(map(is_count, value))

@@ -7,6 +7,7 @@ from typing import Any
 from lightning.pytorch import LightningModule
 from torch import nn
 
+from fedgen.files import is_count
 from fedgen.models.networks.network import build, no_larger_than
 from fedgen.tensor_files import check_state, read_torch
 
@@ -18,15 +19,11 @@ def _is_named(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
 _KNOWN: dict[str, Callable[[Any], bool]] = {
     "state_dict": _is_named,
     "hyper_parameters": _is_named,
-    "epoch": _is_count,
-    "global_step": _is_count,
+    "epoch": is_count,
+    "global_step": is_count,
     OPTIMISED_ON: lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),
 }
 """What is read of a checkpoint, where it is there."""
