@@ -30,7 +30,7 @@ from fedgen.evaluation.gap_table import has_gaps
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, ROLES
 from fedgen.federated.left_out import describe, read_left_out
 from fedgen.figures import draw_curves, draw_generalisation
-from fedgen.files import atomic_write, require_writable
+from fedgen.files import atomic_write, read_yaml, require_writable
 
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
@@ -251,12 +251,16 @@ def check_recipe(folder: Path, settings: dict[str, Any]) -> None:
     """Refuses to mix two recipes in one folder.
 
     Raises:
+        ValueError: if the folder's recipe is damaged.
         MisconfigurationException: naming the settings that differ.
     """
     path = folder / RECIPE
     if not path.exists():
         return
-    before, now = (flatten(canonical(recipe)) for recipe in (yaml.safe_load(path.read_text()), settings))
+    stored = read_yaml(path)
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path} is no recipe of a run; remove it, or choose another --trainer.default_root_dir")
+    before, now = (flatten(canonical(recipe)) for recipe in (stored, settings))
     changed = sorted(key for key in before.keys() | now.keys() if key not in _FREE and before.get(key) != now.get(key))
     if changed:
         lines = [f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in changed[:5]]

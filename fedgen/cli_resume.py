@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation.checkpoints import previous_checkpoint
+from fedgen.files import is_count
 from fedgen.models.checkpoint_file import read_checkpoint
 
 # what a file system may answer once a run has begun, and what to do about it
@@ -51,9 +52,15 @@ def progress_of(path: Any) -> tuple[int, bool]:
     saved = read_checkpoint(path)
     if "loops" not in saved:
         raise ValueError(f"{path} holds a model without its training's progress, so nothing can go on from it")
-    states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
-    stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
-    return int(saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]), stopped
+    try:
+        states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
+        stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
+        done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} has lost its training's progress ({error!r}); nothing can go on from it") from error
+    if not is_count(done):
+        raise ValueError(f"{path} has {done!r} rounds behind it, so nothing can go on from it")
+    return done, stopped
 
 
 def progress_from(path: Path | None, last: Path) -> tuple[int, bool]:

@@ -1,16 +1,23 @@
 """Atomic writers and readers that never execute what they read."""
 
+import csv
 import json
 import os
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import yaml
+from numpy.lib import format as npy
+
+from fedgen.archives import array_names, open_archive, open_array
+
+ARRAYS = "an .npz file of plain arrays"
+MOST_PARTS = 100_000  # of a YAML file; a recipe has some hundred
 
 
 def in_bytes(number: int) -> str:
@@ -74,6 +81,78 @@ def write_json(path: str | Path, value: Any) -> None:
         file.write((json.dumps(value, indent=2) + "\n").encode())
 
 
+def read_json(path: str | Path) -> Any:
+    """The value in a JSON file (UTF-8).
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no JSON, or damaged.
+    """
+    content = Path(path).read_bytes()
+    try:
+        return json.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        raise ValueError(f"{path} is no JSON, or it is damaged ({error})") from error
+
+
+def read_yaml(path: str | Path) -> Any:
+    """The plain value in a YAML file (UTF-8); tags that name objects are refused.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no YAML, damaged, or says a thing so often, by aliases, that no recipe could mean it.
+    """
+    content = Path(path).read_bytes()
+    try:
+        value = yaml.safe_load(content.decode())
+        _count_parts(value, MOST_PARTS)
+        return value
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no recipe in YAML, or it is damaged ({' '.join(str(error).split())})") from error
+
+
+def _count_parts(value: Any, left: int) -> int:
+    """How many of `left` parts remain after a value that aliases may make far larger than its file."""
+    if left < 0:
+        raise ValueError(f"it unfolds into more than {MOST_PARTS} parts")
+    if isinstance(value, dict | list):
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            left = _count_parts(part, left - 1)
+    return left
+
+
+def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """The columns' names of a CSV file (UTF-8, with a header) and its rows, each with its line.
+
+    Args:
+        path: the file.
+        comment: what lines that are left out start with.
+
+    Raises:
+        OSError: if it cannot be opened.
+        ValueError: if it is no such file, names a column twice, or has a row of more or fewer fields than columns.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            lines = (line for line in file if comment is None or not line.startswith(comment))
+            reader = csv.DictReader(lines, strict=True)  # a quote that is never closed would swallow rows
+            header = list(reader.fieldnames or [])
+            rows = [(reader.line_num, row) for row in reader]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no CSV file in UTF-8, or it is damaged ({error})") from error
+    if len(set(header)) != len(header):
+        raise ValueError(f"{path} names a column twice: {', '.join(header)}")
+    for line, row in rows:
+        if None in row or None in row.values():  # under None is what is beyond the header, and None is what is missing
+            raise ValueError(f"{path}, line {line} has not the {len(header)} fields that the first line names")
+    return header, rows
+
+
+def is_count(value: Any) -> bool:
+    """Whether what a file holds is a whole number of 0 to 2^63 - 1, and no truth value."""
+    return type(value) is int and 0 <= value < 2**63
+
+
 def require_writable(folder: str | Path) -> Path:
     """The folder, made if needed.
 
@@ -94,11 +173,14 @@ def read_npz(path: str | Path, names: Sequence[str] | None = None) -> dict[str, 
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not an .npz file, or a damaged one.
+        ValueError: if it is not an .npz file, a damaged one, or one without an array of these names.
     """
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in (archive.files if names is None else names)}
-    # RuntimeError: encrypted archives, and unknown ways of compression
-    except (ValueError, EOFError, TypeError, AttributeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not an .npz file of plain arrays, or it is damaged ({error})") from error
+    with open_archive(path, ARRAYS) as archive:
+        return {name: _read_array(archive, name) for name in (array_names(archive) if names is None else names)}
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    member, _ = open_array(archive, name)
+    with member:
+        member.seek(0)
+        return npy.read_array(member, allow_pickle=False)

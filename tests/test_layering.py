@@ -12,7 +12,18 @@ ROOT = Path(fedgen.__file__).parent
 
 # The data's path. Names in one line are one layer and may import each other.
 LAYERS = [
-    ("images", "seeds", "files", "flags", "restricted_pickle", "progress", "ranks"),
+    (
+        "images",
+        "seeds",
+        "archives",
+        "files",
+        "hashing",
+        "flags",
+        "restricted_pickle",
+        "progress",
+        "ranks",
+        "tensor_files",
+    ),
     ("data",),
     ("embeddings",),
     ("statistics",),

@@ -5,7 +5,6 @@ that train, each with images of its own that it does not train on (part_train, p
 part (unpart). The first two tell the out-of-sample gap, the last two the participation gap.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.files import write_json
+from fedgen.files import read_json, write_json
 from fedgen.seeds import generator, subset
 
 VERSION = 1
@@ -116,15 +115,20 @@ def load_roles(path: str | Path) -> Roles:
         FileNotFoundError: if there is no such file.
         ValueError: if it is not such a file, of a newer version, or has a client twice or not at all.
     """
+    content = read_json(path)
     try:
-        content = json.loads(Path(path).read_text())
         version = content["version"]
-        roles = Roles(*(tuple(int(one["client"]) for one in content[field.name]) for field in fields(Roles)))
+        roles = Roles(*(tuple(one["client"] for one in content[field.name]) for field in fields(Roles)))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not hold the roles of clients, or is damaged ({error!r})") from error
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise ValueError(f"{path} has format {version}, but this fedgen reads {VERSION}; upgrade fedgen")
-    if sorted(number for _, part in _parts(roles) for number in part) != [*range(roles.count)]:
+    numbers = [number for _, part in _parts(roles) for number in part]
+    if not all(type(number) is int for number in numbers) or any(
+        list(part) != sorted(part) for _, part in _parts(roles)
+    ):
+        raise ValueError(f"{path} is damaged: clients are whole numbers in their order; copy it again from its run")
+    if sorted(numbers) != [*range(roles.count)]:
         raise ValueError(f"{path} gives a client two roles, or none; copy it again from its run")
     return roles
 

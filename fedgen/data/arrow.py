@@ -3,13 +3,14 @@
 Only what lies in the folder is read: nothing is looked up on a hub, no script runs, and no copy goes to a cache.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fedgen.files import read_json
 
 ROWS = 256  # read at a time
 SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
@@ -51,13 +52,13 @@ def open_tables(path: Path) -> dict[str, Table]:
         )
     try:
         if (path / "dataset_dict.json").is_file():
-            names = json.loads((path / "dataset_dict.json").read_text("utf-8"))["splits"]
+            names = read_json(path / "dataset_dict.json")["splits"]
             return {name: _saved_table(f"{path}, split {name}", path / _plain(name)) for name in names}
         if (path / "state.json").is_file():
             return {"train": _saved_table(str(path), path)}
         return {name: _parquet_table(name, files) for name, files in _parquet_files(path).items()}
     # What the library raises for files that are missing, damaged or not its own.
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
         raise ValueError(f"{path} cannot be read as a folder of datasets ({error})") from error
 
 
@@ -75,7 +76,7 @@ def import_datasets() -> Any:
 
 
 def _saved_table(source: str, folder: Path) -> Table:
-    for file in json.loads((folder / "state.json").read_text("utf-8"))["_data_files"]:
+    for file in read_json(folder / "state.json")["_data_files"]:
         _plain(file["filename"])
     return dataset_table(source, [import_datasets().load_from_disk(folder)])
 
@@ -90,9 +91,10 @@ def dataset_table(source: str, parts: Sequence[Any]) -> Table:
 
     def column(name: str) -> Iterator[Any]:
         views = (part.select_columns([name]).with_format("arrow") for part in parts)
-        return _values(source, (batch[name] for view in views for batch in view.iter(ROWS)))
+        return _values(source, (batch[name] for view in views for batch in view.iter(ROWS)), count)
 
-    return Table(source, parts[0].features, sum(map(len, parts)), column)
+    count = sum(map(len, parts))
+    return Table(source, parts[0].features, count, column)
 
 
 def _plain(name: str) -> str:
@@ -112,19 +114,28 @@ def _parquet_table(split: str, files: list[Path]) -> Table:
 
     def column(name: str) -> Iterator[Any]:
         rows = (batch for shard in opened for batch in shard.iter_batches(ROWS, columns=[name]))
-        return _values(source, (batch.column(name) for batch in rows))
+        return _values(source, (batch.column(name) for batch in rows), count)
 
+    count = sum(shard.metadata.num_rows for shard in opened)
     source = f"{files[0].parent}, split {split}"
     features = import_datasets().Features.from_arrow_schema(opened[0].schema_arrow)
-    return Table(source, features, sum(shard.metadata.num_rows for shard in opened), column)
+    return Table(source, features, count, column)
 
 
-def _values(source: str, chunks: Iterable[Any]) -> Iterator[Any]:
-    """The values of Arrow chunks; ValueError that names the source if one is damaged."""
+def _values(source: str, chunks: Iterable[Any], count: int) -> Iterator[Any]:
+    """The values of Arrow chunks, so many in all; ValueError that names the source if one is damaged.
+
+    Arrow believes the offsets in a file that it maps into memory: unless they are compared first, it reads beyond.
+    """
+    found = 0
     try:
         for chunk in chunks:
+            chunk.validate(full=True)
+            found += len(chunk)
             yield from chunk.to_pylist()
-    except (OSError, ValueError) as error:
+        if found != count:
+            raise ValueError(f"a column of {found} values, where the table has {count} rows")
+    except (OSError, ValueError, LookupError, RuntimeError) as error:
         raise ValueError(f"{source} is damaged ({error}); get it again") from error
 
 

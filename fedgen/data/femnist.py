@@ -3,7 +3,6 @@
 A file holds "users" and "user_data", by user the images "x" (784 numbers in [0, 1], 1 is white paper) and labels "y".
 """
 
-import json
 import string
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.download import missing
 from fedgen.data.examples import Examples
 from fedgen.data.padding import pad_images
+from fedgen.files import read_json
 from fedgen.progress import track
 
 CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
@@ -92,15 +92,17 @@ def read_writers(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
         ValueError: if it is not of this form; the message names the writer.
     """
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = read_json(path)
         users, data = content["users"], content["user_data"]
+        if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
+            raise TypeError("users must be a list of names")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no file of LEAF's with users and user_data ({error!r})") from error
     found = []
     for user in users:
         try:
-            found.append((str(user), *_to_arrays(data[user])))
-        except (KeyError, TypeError, ValueError) as error:
+            found.append((user, *_to_arrays(data[user])))
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{path}, user {user!r}: {error}") from error
     return found
 

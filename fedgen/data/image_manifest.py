@@ -1,6 +1,5 @@
 """Images that a CSV file lists, with who owns each and its label."""
 
-import csv
 import os
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.image_files import check_form
 from fedgen.data.image_folder import read_images
+from fedgen.files import read_csv
 
 
 class ImageManifest(DataSet):
@@ -79,18 +79,16 @@ def read_columns(path: Path) -> dict[str, list[str]]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no {path.absolute()}; give a CSV file with the columns path, client, label")
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        header = list(reader.fieldnames or [])
-        if absent := {"path", "client"} - set(header):
-            raise ValueError(f"{path} has no column {' or '.join(sorted(absent))}; its first line is {header}")
-        columns: dict[str, list[str]] = {name: [] for name in ("path", "client", "label") if name in header}
-        for row in reader:
-            for name, values in columns.items():
-                value = (row[name] or "").strip()
-                if not value:
-                    raise ValueError(f"{path}, line {reader.line_num}: there is no {name}")
-                values.append(value)
+    header, rows = read_csv(path)
+    if absent := {"path", "client"} - set(header):
+        raise ValueError(f"{path} has no column {' or '.join(sorted(absent))}; its first line is {header}")
+    columns: dict[str, list[str]] = {name: [] for name in ("path", "client", "label") if name in header}
+    for line, row in rows:
+        for name, values in columns.items():
+            value = row[name].strip()
+            if not value:
+                raise ValueError(f"{path}, line {line}: there is no {name}")
+            values.append(value)
     if not columns["path"]:
         raise ValueError(f"{path} lists no images")
     return columns

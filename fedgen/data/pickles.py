@@ -22,7 +22,11 @@ def read_pickle(path: str | Path) -> Any:
     """
     data = Path(path).read_bytes()
     try:
-        return _plain(unpickle(io.BytesIO(data), _ALLOWED), {}, depth=0)
+        stream = io.BytesIO(data)
+        value = unpickle(stream, _ALLOWED)
+        if stream.read(1):
+            raise ValueError("there are data behind its end")
+        return _plain(value, {}, depth=0)
     except Exception as error:
         raise ValueError(
             f"{path} is not a complete pickle of plain data ({error}); it was not loaded. If it was downloaded, get it "

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fedgen.embeddings.hashing import hash_tensors
+from fedgen.hashing import hash_tensors
 from fedgen.images import quantise
 
 

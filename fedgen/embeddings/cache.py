@@ -3,13 +3,13 @@
 import warnings
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from fedgen.embeddings.base import Embedding
-from fedgen.embeddings.hashing import hash_tensors
 from fedgen.files import atomic_write, require_writable
+from fedgen.hashing import hash_tensors
+from fedgen.tensor_files import read_safetensors
 
 
 class FeatureCache:
@@ -46,14 +46,18 @@ class FeatureCache:
         """The features [N, dim] stored under a key; None if there are none, or, with a warning, if they are damaged."""
         path = self.path(key)
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata, features = file.metadata() or {}, file.get_tensor("features")
+            tensors, metadata = read_safetensors(path)
         except FileNotFoundError:
             return None
-        except SafetensorError as error:
+        except ValueError as error:
             _warn_damaged(path, str(error))
             return None
-        if metadata.get("key") != key or metadata.get("checksum") != hash_tensors([("features", features)]):
+        features = tensors.get("features")
+        if (
+            features is None
+            or metadata.get("key") != key
+            or metadata.get("checksum") != hash_tensors([("features", features)])
+        ):
             _warn_damaged(path, "its checksum does not match")
             return None
         return features

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.archives import check_archive
 from fedgen.embeddings.weights import load_into, read_state, require_file
 
 
@@ -48,6 +49,7 @@ def build_clip(name: str, weights: str | Path | None) -> Any:
         # PyTorch would rather nobody used TorchScript; OpenAI's archives are what they are.
         warnings.filterwarnings("ignore", message=".*torch.jit.* is deprecated")
         if path is not None:
+            check_archive(path, f"the TorchScript archive of {name}")
             with _explained(name, weights):
                 # torch.jit reads archives in C++ and never unpickles Python objects.
                 return FeatureExtractorCLIP(name, ["clip"], feature_extractor_weights_path=path)

@@ -10,8 +10,6 @@ import warnings
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,8 +17,8 @@ from fedgen.data import MNIST5k
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, fitted, train_classifier
 from fedgen.embeddings.weights import load_into, read_state
-from fedgen.files import atomic_write
 from fedgen.seeds import generator, isolated
+from fedgen.tensor_files import read_safetensors, write_safetensors
 
 NAME, SEED, LOGITS = "classifier-mnist5k", "seed", "logits"
 SIDE, CLASSES, HELD_OUT = 28, 10, 1000
@@ -98,11 +96,10 @@ def make_weights(seed: int, path: str | Path) -> dict[str, Tensor]:
     network = train_classifier(digits.inputs, digits.labels, CLASSES, options, distorted, title)
     rest = examples.subset(held_out)
     accuracy = float((network.classify(rest.inputs) == rest.labels).double().mean())
-    state = {key: value.contiguous() for key, value in network.state_dict().items()}
+    state = network.state_dict()
     about = {"name": NAME, "seed": seed, "accuracy": accuracy, "held_out": HELD_OUT, "images": examples.name}
     try:
-        with atomic_write(path) as file:
-            file.write(save(state, {"about": json.dumps(about)}))
+        write_safetensors(path, state, {"about": json.dumps(about)})
     except OSError as error:
         warnings.warn(f"cannot keep {path} ({error.strerror}); set {FOLDER_VARIABLE} to a folder", stacklevel=3)
     return state
@@ -115,9 +112,17 @@ def split_digits(count: int) -> tuple[Tensor, Tensor]:
 
 
 def accuracy_of(path: str | Path) -> float:
-    """The share of 1,000 held-out MNIST digits that the classifier of a file of `make_weights` gets right."""
-    with safe_open(path, framework="pt") as file:
-        return float(json.loads(file.metadata()["about"])["accuracy"])
+    """The share of 1,000 held-out MNIST digits that the classifier of a file of `make_weights` gets right.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is another file, or damaged.
+    """
+    metadata = read_safetensors(path)[1]
+    try:
+        return float(json.loads(metadata["about"])["accuracy"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} does not say its accuracy ({error!r}); remove it, and it is made again") from error
 
 
 def distorted(levels: Tensor, draws: torch.Generator) -> Tensor:

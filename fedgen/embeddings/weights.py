@@ -1,13 +1,11 @@
 """Weight files read without executing anything that they hold."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
+
+from fedgen.tensor_files import check_state, read_safetensors, read_torch
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:
@@ -21,13 +19,7 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
         ValueError: if the file holds anything but named tensors, or is damaged.
     """
     path = require_file(path)
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        state: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, SafetensorError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"{path} is not a readable file of weights (tensors only): {reason}") from error
+    state: Any = read_safetensors(path)[0] if path.suffix == ".safetensors" else read_torch(path)
     if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
         state = state["state_dict"]
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
@@ -39,11 +31,12 @@ def load_into(module: nn.Module, state: dict[str, Tensor], source: str) -> None:
     """Loads a state dict into a module, strictly.
 
     Raises:
-        ValueError: if names or shapes differ, naming the source.
+        ValueError: if names or shapes differ, or values are no weights, naming the source.
     """
     try:
+        check_state(module, state)
         module.load_state_dict(state)
-    except RuntimeError as error:
+    except (ValueError, RuntimeError) as error:
         raise ValueError(f"{source} does not hold the weights of this network: {error}") from error
 
 

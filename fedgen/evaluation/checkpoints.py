@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.federated.strategy import CHECKPOINT_KEY
+from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed
 from fedgen.models.checkpoint_file import read_checkpoint
+from fedgen.tensor_files import check_state
 
 LAST = "last.ckpt"
 
@@ -57,12 +58,19 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
     """Puts a checkpoint's weights into a model; returns the checkpoint.
 
     Raises:
-        ValueError: if it is a checkpoint of another model, naming the tensors that do not fit.
+        ValueError: if it is damaged, of a training that diverged, or a checkpoint of another model, naming the tensors
+            that do not fit.
     """
     checkpoint = read_checkpoint(path)
     hook = getattr(module, "on_load_checkpoint", None)
     if callable(hook):
         hook(checkpoint)
+    try:
+        check_state(module, checkpoint["state_dict"])
+        if CHECKPOINT_KEY in checkpoint:
+            check_packed(checkpoint[CHECKPOINT_KEY], module.state_dict())
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     try:
         module.load_state_dict(checkpoint["state_dict"])
     except RuntimeError as error:
@@ -74,9 +82,10 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
 def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
     """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
     personal = checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {})
+    known = module.state_dict().keys()
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     if personal and all(trained <= set(tensors) for tensors in personal.values()):
-        return {int(client): dict(tensors) for client, tensors in personal.items()}
+        return {client: {n: own[n] for n in own if n in known} for client, own in personal.items()}
     return {}
 
 

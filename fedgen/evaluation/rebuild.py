@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import SavedPartition
 from fedgen.clients.three_way import load_roles
+from fedgen.files import read_yaml
 from fedgen.seeds import isolated
 
 RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
@@ -44,8 +44,11 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     own = settings.data.get("init_args", {})
     if "seed" in own and own["seed"] is None:
         own["seed"] = recipe.get("seed_everything", 0)
-    with isolated():
-        made = parser.instantiate(settings)
+    try:
+        with isolated():
+            made = parser.instantiate(settings)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if not isinstance(made.data, FederatedDataModule):
         raise ValueError(f"{run} trained on a {type(made.data).__name__}, which has no clients to score against")
     restore_clients(made.data, run)
@@ -67,9 +70,4 @@ def restore_clients(data: FederatedDataModule, run: str | Path) -> None:
 def _read_recipe(path: Path) -> Any:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a run made by `fedgen fit`")
-    try:
-        return yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is damaged ({' '.join(str(error).split())}); copy it again, or train again"
-        ) from error
+    return read_yaml(path)

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule
 
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, restore_clients
+from fedgen.files import read_yaml
 from fedgen.seeds import isolated
 
 PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "local_only", "centralised")
@@ -40,8 +40,11 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> Federa
     if "seed" in own and own["seed"] is None:
         # Lightning takes true and false too, and seeds with 0 or not at all; clients are then dealt by 0
         own["seed"] = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
-    with isolated():
-        data = _parser().instantiate(settings).data
+    try:
+        with isolated():
+            data = _parser().instantiate(settings).data
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     if not isinstance(data, FederatedDataModule):
         raise ValueError(f"the data of {path} is a {type(data).__name__}, which has no clients")
     restore_clients(data, source)
@@ -67,10 +70,7 @@ def _parse(path: Path, recipe: dict[str, Any], overrides: Sequence[str]) -> Any:
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give a recipe, or the folder of a run made by `fedgen fit`")
-    try:
-        recipe = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no recipe ({' '.join(str(error).split())})") from error
+    recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
         raise ValueError(f"{path} is no recipe with clients: it has no 'data' with a class_path")
     unknown = [key for key in recipe if key not in (*PARTS, *WRITTEN)]

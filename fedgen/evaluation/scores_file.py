@@ -12,6 +12,7 @@ from fedgen.evaluation.records import ScoreRecord, unique
 from fedgen.files import atomic_write, remove_unfinished
 
 SCORES_FILE = "scores.jsonl"
+_START = b"{"  # of every record
 
 
 def read_records(path: str | Path) -> list[ScoreRecord]:
@@ -21,7 +22,7 @@ def read_records(path: str | Path) -> list[ScoreRecord]:
     append removes it from the file.
 
     Raises:
-        ValueError: for any other line that is not a record, naming file and line.
+        ValueError: for another file, and for any other line that is not a record, naming file and line.
     """
     whole, tail = _split(Path(path))
     if tail:
@@ -76,9 +77,11 @@ def _lines(records: Sequence[ScoreRecord]) -> bytes:
 
 
 def _split(path: Path) -> tuple[bytes, bytes]:
-    """The file's whole lines, and what comes after the last of them."""
+    """The file's whole lines, and what comes after the last of them; ValueError for another file."""
     content = path.read_bytes() if path.exists() else b""
     end = content.rfind(b"\n") + 1
+    if content and not end and not content.startswith(_START):
+        raise ValueError(f"{path} is no file of score records; remove it, or choose another folder")
     return content[:end], content[end:]
 
 
@@ -87,7 +90,7 @@ def _parse(path: str | Path, whole: bytes) -> list[ScoreRecord]:
     for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
         try:
             records.append(ScoreRecord.from_json(json.loads(line)))
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}, line {number} is not a score record ({error}); remove that line") from error
     return unique(records)
 

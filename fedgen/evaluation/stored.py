@@ -25,7 +25,7 @@ from fedgen.evaluation.stored_images import (
 from fedgen.files import read_npz
 from fedgen.statistics import Gaussian, Provenance, load_npz
 from fedgen.statistics.gaussian import check_features
-from fedgen.statistics.npz import stored_number
+from fedgen.statistics.npz import stored_number, stored_word
 
 Kind = Literal["images", "features", "statistics"]
 UNKNOWN = "unknown"
@@ -183,7 +183,7 @@ def _provenance(path: Path, headers: Mapping[str, Header]) -> Provenance:
     """What our own files say of themselves, all in arrays without axes; "unknown" elsewhere."""
     keys = [key for key in ("embedding", "weights", "resize", "ddof", "count") if key in headers]
     said = read_npz(path, [key for key in keys if headers[key].shape == ()])
-    words = {key: str(said[key]) for key in ("embedding", "weights", "resize") if key in said}
+    words = {key: stored_word(path, key, said[key]) for key in ("embedding", "weights", "resize") if key in said}
     numbers = {key: stored_number(path, key, said[key]) for key in ("ddof", "count") if key in said}
     return Provenance(**words, ddof=numbers.get("ddof", 1.0), count=numbers.get("count", 0.0))
 

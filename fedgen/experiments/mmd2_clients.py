@@ -14,6 +14,7 @@ from fedgen.embeddings import FeatureCache, embed, load_embedding
 from fedgen.experiments.mmd2_choice import Mmd2Choice
 from fedgen.experiments.sources import CACHE
 from fedgen.experiments.truncated_styles import BATCH, TruncatedStyles
+from fedgen.files import read_json
 from fedgen.images import save_png
 from fedgen.progress import track
 from fedgen.seeds import generator
@@ -105,7 +106,7 @@ def write_clients(choice: Mmd2Choice, styles: TruncatedStyles, centres: list[int
         "seed": seed,
     }
     stamp = root / STAMP
-    if stamp.is_file() and json.loads(stamp.read_text()) == made_of:
+    if stamp.is_file() and read_json(stamp) == made_of:
         return root
     shutil.rmtree(root, ignore_errors=True)
     for client, centre in enumerate(track(centres, f"making clients of seed {seed}", len(centres), "clients")):

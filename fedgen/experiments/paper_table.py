@@ -7,7 +7,6 @@ is that each value came of random subsets of its own, whose noise the gaps show.
 of digits, where both ways of computing KID can be had; the table itself is not part of this package.
 """
 
-import csv
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from fedgen.experiments.comparison import expectation
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
 from fedgen.figures.aggregates import draw_aggregates, draw_gap
+from fedgen.files import read_csv
 from fedgen.scores import inversions, kendall_tau
 from fedgen.seeds import generator
 
@@ -81,9 +81,9 @@ def read_table(path: Path) -> dict[str, list[str]]:
         raise FileNotFoundError(
             f"{path} does not exist; give --table a CSV file with columns class, {', '.join(COLUMNS)}"
         )
-    with path.open(newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    missing = {"class", *COLUMNS} - set(lines[0] if lines else ())
+    header, rows = read_csv(path, comment="#")
+    lines = [row for _, row in rows]
+    missing = {"class", *COLUMNS} - set(header)
     if missing or len(lines) < 3:
         what = f"lacks the columns {', '.join(sorted(missing))}" if lines and missing else "holds under 3 generators"
         raise ValueError(f"{path} {what}; it needs a first line class,{','.join(COLUMNS)}, then one for each generator")

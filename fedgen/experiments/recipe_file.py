@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+from fedgen.files import read_yaml
 
 
 def read_recipe(path: Path) -> Any:
@@ -20,10 +20,7 @@ def read_recipe(path: Path) -> Any:
         raise FileNotFoundError(
             f"{path} does not exist; run from the folder that holds recipes/, or say where by --recipe or --recipes"
         )
-    try:
-        return yaml.safe_load(path.read_text())
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} is no recipe ({' '.join(str(error).split())})") from error
+    return read_yaml(path)
 
 
 def rounds_of(path: Path) -> int:

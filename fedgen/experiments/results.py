@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedgen.files import atomic_write, write_json
+from fedgen.files import atomic_write, read_json, write_json
 
 RESULTS = "results.json"
 LIBRARIES = ("fedgen", "torch", "lightning", "torchmetrics", "numpy", "scipy")
@@ -31,11 +31,11 @@ def read_results(folder: str | Path, settings: dict[str, Any]) -> dict[str, Any]
     if not path.exists():
         return None
     try:
-        stored = json.loads(path.read_text())
+        stored = read_json(path)
         before, numbers = stored["settings"], stored["numbers"]
         if not isinstance(before, dict) or not isinstance(numbers, dict):
             raise TypeError("settings and numbers must be objects")
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); remove it to run the experiment again") from error
     now = json.loads(json.dumps(settings))  # tuples as lists, as they are stored
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.embeddings.hashing import hash_tensors
+from fedgen.hashing import hash_tensors
 from fedgen.images import to_uint8
 from fedgen.models.stylegan2.drawing import draw_noise
 from fedgen.models.stylegan2.generator import StyleGAN2Generator

@@ -7,6 +7,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 
 from fedgen.files import atomic_write
+from fedgen.tensor_files import read_torch
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -24,5 +25,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             torch.save(checkpoint, file)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        safe = True if weights_only is None else weights_only
-        return super().load_checkpoint(path, map_location=map_location, weights_only=safe)
+        """As Lightning's; a local file's checksums are compared first.
+
+        Raises:
+            FileNotFoundError: if there is no such file.
+            ValueError: if it is no checkpoint, damaged, or holds objects that would have to be unpickled.
+        """
+        if weights_only is False or "://" in str(path):
+            return super().load_checkpoint(path, map_location=map_location, weights_only=weights_only is not False)
+        return read_torch(path, map_location)

@@ -1,14 +1,18 @@
 """What a checkpoint holds of a federation beside the server's model and optimizers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 
 from fedgen.federated.exchange import Exchange
 from fedgen.federated.memory import ClientMemory
+from fedgen.files import is_count
+from fedgen.tensor_files import is_dense, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
+_PARTS = ("local", "server_optimizer", "algorithm")
+_LEFT_OUT = {"round", "client", "name", "reason"}
 
 
 def pack_state(memory: ClientMemory, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,17 +45,63 @@ def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int])
     return merged
 
 
-def unpack_state(state: Mapping[str, Any], memory: ClientMemory, parts: Mapping[str, Any], exchange: Exchange) -> None:
+def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exchange: Exchange) -> None:
     """Restores what `pack_state` packed.
 
     Raises:
-        MisconfigurationException: for a checkpoint of another version, or with other personal tensors.
+        ValueError: for a state of another version, or a damaged one.
+        MisconfigurationException: for one of other settings, such as other personal tensors.
     """
-    if state["version"] != CHECKPOINT_VERSION:
-        raise MisconfigurationException(
-            f"the checkpoint's federation state has version {state['version']}, this release reads"
-            f" {CHECKPOINT_VERSION}; resume it with the release that wrote it"
-        )
+    check_packed(state, exchange.live)
     memory.load_state_dict(state, exchange)
     for name, part in parts.items():
-        part.load_state_dict(state[name])
+        try:
+            part.load_state_dict(state[name])
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"its federation state is damaged: {name} ({error!r})") from error
+
+
+def check_packed(state: Any, tensors: Mapping[str, Any]) -> None:
+    """Refuses what `pack_state` never packs.
+
+    Args:
+        state: as a checkpoint holds it.
+        tensors: of the model by name; clients' own of other names are for others to judge, as of losses it has not.
+
+    Raises:
+        ValueError: for a state of another version, or a damaged one.
+    """
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if type(version) is not int or version != CHECKPOINT_VERSION:
+        raise ValueError(
+            f"its federation state has version {version!r}, this release reads {CHECKPOINT_VERSION}; resume it with the"
+            " release that wrote it"
+        )
+    if fault := next(_faults(state, tensors), None):
+        raise ValueError(f"its federation state is damaged: {fault}")
+
+
+def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with a packed state; nothing of an honest one."""
+    missing = {"iterations", "personal", "left_out", *_PARTS} - state.keys()
+    if missing:
+        yield f"it lacks {', '.join(sorted(missing))}"
+    counts, personal, left_out = state["iterations"], state["personal"], state["left_out"]
+    if not _is_by_client(counts) or not all(map(is_count, counts.values())):
+        yield "iterations are no counts by client"
+    if not _is_by_client(personal) or not all(isinstance(slot, Mapping) for slot in personal.values()):
+        yield "personal tensors are not by client and name"
+    for client, slot in personal.items():
+        for name, tensor in slot.items():
+            if not isinstance(tensor, Tensor) or (name in tensors and tensor.shape != tensors[name].shape):
+                yield f"client {client} has {name} of another shape than the model"
+    if not isinstance(left_out, list) or not all(isinstance(one, Mapping) and {*one} == _LEFT_OUT for one in left_out):
+        yield "who was left out is not told by round, client, name and reason"
+    if not _is_by_client(state["local"].get("clients") if isinstance(state["local"], Mapping) else None):
+        yield "what clients' optimizers keep is not by client"
+    if not all(is_dense(tensor) and tensor.isfinite().all() for tensor in tensors_in(state)):
+        yield "it holds NaN, infinity, or a tensor of more numbers than there are"
+
+
+def _is_by_client(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(map(is_count, value))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
@@ -206,7 +207,20 @@ class LocalState:
         return {"clients": {client: [self._pack(i, s) for i, s in enumerate(v)] for client, v in self.clients.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores `state_dict`.
+
+        Raises:
+            MisconfigurationException: if it is of other optimizers.
+        """
         packed = state["clients"]
+        sizes = [sum(len(group["params"]) for group in optimizer.param_groups) for optimizer in self.optimizers]
+        for client, states in packed.items():
+            fits = len(states) == len(sizes) and all(isinstance(one, Mapping) for one in states)
+            if not fits or not all(set(one) <= set(range(size)) for one, size in zip(states, sizes)):
+                raise MisconfigurationException(
+                    f"the checkpoint keeps the state of other optimizers for client {client} than the model's"
+                    f" {len(sizes)} of {sizes} parameters; resume with the same model and optimizers"
+                )
         self.clients = {int(c): [self._unpack(i, s) for i, s in enumerate(states)] for c, states in packed.items()}
 
     def _pack(self, index: int, state: State) -> dict[int, dict[str, Any]]:

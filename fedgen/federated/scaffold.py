@@ -186,6 +186,13 @@ class Scaffold(ClientAlgorithm):
                 "the checkpoint holds no control variates of SCAFFOLD; resume with the same `client_algorithm`, or load"
                 " its weights into the model and start anew"
             )
+        for variates in (state["server"], *state["clients"].values()):
+            for name, variate in variates.items():
+                if name not in self._model or variate.shape != self._model[name].shape:
+                    raise MisconfigurationException(
+                        f"the checkpoint holds a control variate of {name} of shape {list(variate.shape)}, which the"
+                        " model has not; resume with the same model"
+                    )
         self.server = self._placed(state["server"])
         self.clients = {int(client): self._placed(variates) for client, variates in state["clients"].items()}
 

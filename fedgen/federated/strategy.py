@@ -36,6 +36,7 @@ from fedgen.federated.switches import Switches
 from fedgen.files import in_bytes
 from fedgen.ranks import Ranks, heard, share_out
 from fedgen.seeds import resolve, seed_all
+from fedgen.tensor_files import check_state
 
 
 class FedAvgStrategy(DDPStrategy):
@@ -539,13 +540,26 @@ class FedAvgStrategy(DDPStrategy):
         return {"local": self._local, "server_optimizer": self._server_update, "algorithm": self.client_algorithm}
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        with naming_difference(self._module.state_dict(), checkpoint["state_dict"]):
+        with self._naming_checkpoint(), naming_difference(self._module.state_dict(), checkpoint["state_dict"]):
+            check_state(self._module, checkpoint["state_dict"])
             super().load_model_state_dict(checkpoint, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        super().load_optimizer_state_dict(checkpoint)
-        if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
-            unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
+        with self._naming_checkpoint():
+            found, own = len(checkpoint["optimizer_states"]), len(self.optimizers)
+            if found != own:
+                raise ValueError(f"it holds the states of {found} optimizers and the model has {own}")
+            super().load_optimizer_state_dict(checkpoint)
+            if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
+                unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
+
+    @contextmanager
+    def _naming_checkpoint(self) -> Iterator[None]:
+        """Says in errors which checkpoint they are about."""
+        try:
+            yield
+        except (ValueError, MisconfigurationException) as error:
+            raise MisconfigurationException(f"{self._module.trainer.ckpt_path}: {error}") from error
 
 
 def _parameters_of(optimizer: Optimizer) -> list[Tensor]:

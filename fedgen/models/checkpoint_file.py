@@ -1,17 +1,32 @@
 """Lightning checkpoints read without unpickling objects, and the generator that one holds."""
 
-import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+from lightning.pytorch import LightningModule
 from torch import nn
 
-from fedgen.models.networks.network import build
+from fedgen.files import is_count
+from fedgen.models.networks.network import build, no_larger_than
+from fedgen.tensor_files import check_state, read_torch
 
 EMA_PREFIX, PREFIX = "generator_ema.network.", "generator."
 OPTIMISED_ON = "optimised_on"  # the key of the embeddings that a loss trained on; older checkpoints have none
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+_KNOWN: dict[str, Callable[[Any], bool]] = {
+    "state_dict": _is_named,
+    "hyper_parameters": _is_named,
+    "epoch": is_count,
+    "global_step": is_count,
+    OPTIMISED_ON: lambda names: isinstance(names, list) and all(isinstance(name, str) for name in names),
+}
+"""What is read of a checkpoint, where it is there."""
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -25,14 +40,34 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         others = ", ".join(sorted(p.name for p in path.parent.glob("*.ckpt"))) or "none"
         raise FileNotFoundError(f"no checkpoint {path}; checkpoints in that folder: {others}")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is damaged, or holds more than tensors and plain types ({reason})") from error
+    checkpoint = read_torch(path)
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise ValueError(f"{path} is not a Lightning checkpoint: it has no 'state_dict'")
+    for key, check in _KNOWN.items():
+        if key in checkpoint and not check(checkpoint[key]):
+            raise ValueError(f"{path} is not a Lightning checkpoint: its {key!r} is not what Lightning writes")
     return checkpoint
+
+
+def rebuild_model(kind: type[LightningModule], path: str | Path) -> Any:
+    """The model of a checkpoint, on the CPU, made by Lightning of the arguments that the checkpoint keeps.
+
+    Args:
+        kind: its class.
+        path: a .ckpt, whose checksums are compared first, as Lightning does not.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no checkpoint of such a model, or damaged.
+    """
+    state = read_checkpoint(path)["state_dict"]
+    try:
+        with no_larger_than(state):
+            model = kind.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+        check_state(model, state)
+    except Exception as error:  # arguments from a file may fail in any way
+        raise ValueError(f"{path} is no checkpoint of a {kind.__name__}, or it is damaged ({error})") from error
+    return model
 
 
 def read_generator(path: str | Path) -> nn.Module:
@@ -45,21 +80,27 @@ def read_generator(path: str | Path) -> nn.Module:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is no such checkpoint, or its generator is not one of fedgen's networks.
+        ValueError: if it is no such checkpoint, damaged, or its generator is not one of fedgen's networks, or not of
+            the size of its weights.
     """
     checkpoint = read_checkpoint(path)
     settings, within = checkpoint.get("hyper_parameters", {}), ""
     if isinstance(model := settings.get("model"), dict):
-        settings, within = model.get("init_args", {}), "model."
-    description = settings.get("generator")
+        settings, within = model.get("init_args"), "model."
+    description = settings.get("generator") if isinstance(settings, Mapping) else None
     if not isinstance(description, dict) or "class_path" not in description:
         raise ValueError(f"{path} does not describe a generator; give a GAN's checkpoint, or the generator itself")
-    generator = build(description, "generator")
     state = checkpoint["state_dict"]
     averaged = any(name.startswith(within + EMA_PREFIX) for name in state)
     prefix = within + (EMA_PREFIX if averaged else PREFIX)
+    own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     try:
-        own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        with no_larger_than(own):
+            generator = build(description, "generator")
+        check_state(generator, own)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    try:
         generator.load_state_dict(own)
     except RuntimeError as error:
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedgen.losses.keeps_precision import KeepsPrecision
 
+MOST_TIMESTEPS = 1_000_000  # papers use 1000; a damaged checkpoint may ask for more than memory holds
 Kind = Literal["linear", "cosine", "scaled_linear"]
 Prediction = Literal["epsilon", "v"]
 BETAS = {"linear": "linear", "cosine": "squaredcos_cap_v2", "scaled_linear": "scaled_linear"}
@@ -43,10 +44,10 @@ class NoiseSchedule:
             raise ValueError(f"schedule={self.kind!r}: choose {' or '.join(map(repr, BETAS))}")
         if self.variance not in ("fixed_large", "fixed_small"):
             raise ValueError(f"variance={self.variance!r}: choose 'fixed_large' or 'fixed_small'")
-        if self.timesteps < 1 or not 0 < self.beta_start <= self.beta_end < 1:
+        if not 1 <= self.timesteps <= MOST_TIMESTEPS or not 0 < self.beta_start <= self.beta_end < 1:
             raise ValueError(
-                f"timesteps={self.timesteps}, beta_start={self.beta_start}, beta_end={self.beta_end}: there must be a"
-                " timestep and 0 < beta_start <= beta_end < 1"
+                f"timesteps={self.timesteps}, beta_start={self.beta_start}, beta_end={self.beta_end}: there must be 1"
+                f" to {MOST_TIMESTEPS:,} timesteps and 0 < beta_start <= beta_end < 1"
             )
 
     def settings(self, prediction: Prediction) -> dict[str, Any]:

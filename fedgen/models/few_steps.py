@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.models.ddpm import DDPM
 from fedgen.models.diffusion_sampling import Sampler, make_scheduler, predictor
 from fedgen.models.networks.network import Network, build, describe
@@ -28,7 +29,7 @@ class FewStepGenerator(Network):
 
     Raises:
         FileNotFoundError: if there is no such checkpoint.
-        ValueError: for steps that do not divide the timesteps.
+        ValueError: for steps that do not divide the timesteps, or a file that is no checkpoint of a DDPM, or damaged.
     """
 
     def __init__(self, ddpm: DDPM | str, steps: int = 4) -> None:
@@ -66,7 +67,7 @@ class FewStepGenerator(Network):
 
 def _read(ddpm: Any) -> DDPM:
     if isinstance(ddpm, str | Path):
-        return DDPM.load_from_checkpoint(ddpm, map_location="cpu", weights_only=True)
+        return rebuild_model(DDPM, ddpm)
     return build(ddpm, "ddpm", DDPM, "model") if isinstance(ddpm, Mapping) else ddpm
 
 

@@ -1,7 +1,6 @@
 """Low-rank adapters (Hu et al. 2022, arXiv 2106.09685) on a network, by peft."""
 
 import copy
-import json
 import math
 import re
 from dataclasses import dataclass
@@ -9,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from fedgen.files import atomic_write
+from fedgen.files import read_json
+from fedgen.tensor_files import read_safetensors, write_safetensors
 
 NAME, PREFIX = "default", "base_model.model."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -98,14 +97,10 @@ def adapter_state(network: nn.Module) -> dict[str, Tensor]:
 
 def write_adapters(network: nn.Module, lora: LoRA, folder: str | Path) -> None:
     """Writes a folder that `peft.PeftModel.from_pretrained(base, folder)` loads, adapters alone."""
-    from safetensors.torch import save
-
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lora.config().save_pretrained(folder)
-    tensors = {name: value.detach().cpu().contiguous() for name, value in adapter_state(network).items()}
-    with atomic_write(folder / WEIGHTS) as file:
-        file.write(save(tensors, metadata={"format": "pt"}))
+    write_safetensors(folder / WEIGHTS, adapter_state(network), {"format": "pt"})
 
 
 @torch.no_grad()
@@ -119,19 +114,21 @@ def read_adapters(network: nn.Module, lora: LoRA, folder: str | Path) -> None:
 
     Raises:
         FileNotFoundError: if the folder has no adapters as safetensors, or does not say their scale.
-        ValueError: if they are for other layers, of another rank, or would act at another scale.
+        ValueError: if they are for other layers, of another rank, or would act at another scale, or are damaged.
     """
     path = Path(folder) / WEIGHTS
     for file in (path, Path(folder) / CONFIG):
         if not file.is_file():
             raise FileNotFoundError(f"no {file.name} in {folder}; give a folder of adapters (fedgen's or peft's)")
-    found, mine = load_file(path), adapter_state(network)
+    found, mine = read_safetensors(path)[0], adapter_state(network)
     shapes = {name: tuple(value.shape) for name, value in mine.items()}
     if shapes != {name: tuple(value.shape) for name, value in found.items()}:
         raise ValueError(
             f"{path} holds {len(found)} tensors that do not fit this network's {len(mine)} adapters; build it with the"
             " rank and targets of the folder's adapter_config.json"
         )
+    if not all(value.is_floating_point() and value.isfinite().all() for value in found.values()):
+        raise ValueError(f"{path} holds NaN, infinity or whole numbers where adapters are weights")
     _check_scale(lora, Path(folder) / CONFIG)
     for name, value in mine.items():
         value.copy_(found[name])
@@ -139,9 +136,12 @@ def read_adapters(network: nn.Module, lora: LoRA, folder: str | Path) -> None:
 
 def _check_scale(lora: LoRA, path: Path) -> None:
     """Raises ValueError unless a folder's adapters were trained at this scale, which tensors do not show."""
-    config = json.loads(path.read_text())
-    rank, alpha = config["r"], config["lora_alpha"]
-    scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    config = read_json(path)
+    try:
+        rank, alpha = config["r"], config["lora_alpha"]
+        scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise ValueError(f"{path} does not say the adapters' scale ({error!r}); copy the folder again") from error
     if config.get("alpha_pattern"):
         raise ValueError(f"{path}: some of its layers' adapters act at another scale (alpha_pattern), fedgen's at one")
     if not math.isclose(scale, lora.scale):

@@ -1,19 +1,21 @@
 """Diffusion models in the folders of diffusers: a UNet2DModel and a scheduler, as safetensors and JSON."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from fedgen.files import write_json
+from fedgen.files import read_json, write_json
 from fedgen.models.diffusion_schedule import BETAS, PREDICTIONS, NoiseSchedule, Prediction
+from fedgen.models.networks.network import no_larger_than
 from fedgen.models.networks.unet import UNet
+from fedgen.tensor_files import read_safetensors
 
 CONFIG, SCHEDULER, LABELS = "config.json", "scheduler_config.json", "fedgen.json"
 WEIGHTS = "diffusion_pytorch_model"
+_SAID = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule")
 
 
 def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Prediction | None]:
@@ -26,28 +28,29 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
 
     Raises:
         FileNotFoundError: if there is no such folder, or it lacks the network's config.json or weights.
-        ValueError: if its weights are pickles, or it holds another kind of model.
+        ValueError: if its weights are pickles, not all that the network has, or damaged, or it holds another kind of
+            model. A flipped bit that leaves a number in the weights cannot be seen: they carry no checksum.
     """
     folder = _find(name)
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
     config = _read_json(unet / CONFIG, f"{name} is no diffusers folder of an image diffusion model")
     if config.get("_class_name") != "UNet2DModel":
         raise ValueError(f"{unet / CONFIG} is of a {config.get('_class_name')}, fedgen trains UNet2DModel")
-    _require_safetensors(unet)
-    from diffusers import UNet2DModel
-
-    body: Any = UNet2DModel.from_pretrained(unet, use_safetensors=True, low_cpu_mem_usage=False)
-    if body.config.in_channels != body.config.out_channels or body.config.sample_size is None:
+    body = _read_body(unet)
+    if body.config.in_channels != body.config.out_channels or not _is_size(body.config.sample_size):
         raise ValueError(
             f"{unet / CONFIG}: in_channels={body.config.in_channels}, out_channels={body.config.out_channels},"
             f" sample_size={body.config.sample_size}; fedgen needs as many channels out as in, and a size"
         )
-    labels = _read_json(folder / LABELS) if (folder / LABELS).is_file() else {}
-    network = UNet.around(body.config, labels.get("num_classes"))
+    classes = _read_labels(folder / LABELS)
+    try:
+        network = UNet.around(body.config, classes)
+    except Exception as error:  # settings from a file may fail in any way
+        raise ValueError(f"{unet / CONFIG}: fedgen has no such network ({error})") from error
     network.body.load_state_dict(body.state_dict())
     for path in (folder / "scheduler" / SCHEDULER, folder / SCHEDULER):
         if path.is_file():
-            return network, *read_schedule(_read_json(path), path)
+            return network, *read_schedule_file(path)
     return network, None, None
 
 
@@ -71,6 +74,19 @@ def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSche
         write_json(Path(folder) / LABELS, {"num_classes": network.num_classes})
 
 
+def read_schedule_file(path: Path) -> tuple[NoiseSchedule, Prediction]:
+    """The noise schedule in a scheduler's file, and what the network predicts.
+
+    Raises:
+        ValueError: if it is no scheduler's, damaged, or has a setting that fedgen does not have.
+    """
+    config = _read_json(path)
+    missing = [key for key in ("_class_name", *_SAID) if key not in config]
+    if missing:  # diffusers would take its defaults
+        raise ValueError(f"{path} does not say {', '.join(missing)}, as schedulers' files do; copy the folder again")
+    return read_schedule(config, path)
+
+
 def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule, Prediction]:
     """The noise schedule in a scheduler's config, and what the network predicts.
 
@@ -87,20 +103,24 @@ def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule,
         "rescale_betas_zero_snr": [False],
         "thresholding": [False],
         "clip_sample_range": [1.0],
+        "clip_sample": [True, False],
     }
     default = {"beta_schedule": "linear", "prediction_type": "epsilon", "variance_type": "fixed_small"}
     found = {key: config.get(key, default.get(key, values[0])) for key, values in known.items()}
     for key, values in known.items():
         if found[key] not in values:
             raise ValueError(f"{path}: {key}={found[key]!r} is none that fedgen has: {', '.join(map(repr, values))}")
-    schedule = NoiseSchedule(
-        kind=kinds[found["beta_schedule"]],  # type: ignore[arg-type]
-        timesteps=config.get("num_train_timesteps", 1000),
-        beta_start=config.get("beta_start", 1e-4),
-        beta_end=config.get("beta_end", 0.02),
-        variance=variances[found["variance_type"] or "fixed_small"],  # type: ignore[arg-type]
-        clip=config.get("clip_sample", True),
-    )
+    try:
+        schedule = NoiseSchedule(
+            kind=kinds[found["beta_schedule"]],  # type: ignore[arg-type]
+            timesteps=config.get("num_train_timesteps", 1000),
+            beta_start=config.get("beta_start", 1e-4),
+            beta_end=config.get("beta_end", 0.02),
+            variance=variances[found["variance_type"] or "fixed_small"],  # type: ignore[arg-type]
+            clip=config.get("clip_sample", True),
+        )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
     return schedule, predictions[found["prediction_type"]]  # type: ignore[return-value]
 
 
@@ -122,6 +142,46 @@ def _find(name: str | Path) -> Path:
         ) from error
 
 
+def _read_body(folder: Path) -> Any:
+    """The UNet2DModel of a folder, with all of its weights."""
+    _require_safetensors(folder)
+    from diffusers import UNet2DModel
+
+    state: dict[str, Tensor] = {}
+    for path in folder.glob(f"{WEIGHTS}*.safetensors"):
+        state |= read_safetensors(path)[0]
+        if not all(value.is_floating_point() and value.isfinite().all() for value in state.values()):
+            raise ValueError(f"{path} holds NaN, infinity or whole numbers where weights should be")
+    try:
+        with no_larger_than(state):
+            body, info = UNet2DModel.from_pretrained(
+                folder, use_safetensors=True, low_cpu_mem_usage=False, output_loading_info=True
+            )
+    except Exception as error:  # settings from a file may fail in any way
+        raise ValueError(
+            f"{folder / CONFIG} and {WEIGHTS}.safetensors beside it are no UNet2DModel ({error})"
+        ) from error
+    if found := next((f"{key} {names[:1]}" for key, names in info.items() if names), None):
+        # diffusers draws at random what is missing, and only says so
+        raise ValueError(f"{folder / WEIGHTS}.safetensors is not of the network in {CONFIG}: {found}; copy it again")
+    return body
+
+
+def _is_size(size: Any) -> bool:
+    sides = size if isinstance(size, (list, tuple)) and len(size) == 2 else [size]
+    return all(type(side) is int and side > 0 for side in sides)
+
+
+def _read_labels(path: Path) -> int | None:
+    """The number of classes that a folder of ours says its network knows; None if it says nothing."""
+    if not path.is_file():
+        return None
+    classes = _read_json(path).get("num_classes")
+    if type(classes) is not int or classes < 1:
+        raise ValueError(f"{path} has num_classes={classes!r}, which is no number of classes; copy the folder again")
+    return classes
+
+
 def _require_safetensors(folder: Path) -> None:
     if any(folder.glob(f"{WEIGHTS}*.safetensors")):
         return
@@ -137,10 +197,7 @@ def _require_safetensors(folder: Path) -> None:
 def _read_json(path: Path, missing: str = "") -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{missing}: there is no {path}")
-    try:
-        content = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error}); copy the folder again") from error
+    content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it holds no settings; copy the folder again")
     return content

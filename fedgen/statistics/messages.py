@@ -2,7 +2,8 @@
 
 The summable form of a Gaussian (count, sum, outer-product sum) adds entry by entry, which is all that secure
 aggregation needs. A message of fewer images than features is not anonymous: its outer products span those images.
-What adds is a sum over images: the server needs the total alone, never a single client's message.
+What adds is a sum over images: the server needs the total alone, never a single client's message. Whether bits flipped
+on the way is the transport's to find: a message carries no checksum, and is taken if it has the form of its kind.
 """
 
 import json

@@ -16,6 +16,8 @@ from fedgen.files import atomic_write, read_npz
 from fedgen.statistics.gaussian import Gaussian
 from fedgen.statistics.low_rank import thin
 
+_REAL = "fiu"  # NumPy's kinds of real numbers
+
 
 @dataclass(frozen=True)
 class Provenance:
@@ -69,21 +71,30 @@ def load_npz(path: str | Path, count: float | None = None, ddof: float | None = 
     missing = {"mu", "sigma"} - set(arrays)
     if missing:
         raise ValueError(f"{path} is no statistics file: it lacks {sorted(missing)} and holds {sorted(arrays)}")
+    if not all(arrays[key].dtype.kind in _REAL for key in ("mu", "sigma")):
+        raise ValueError(f"{path}: mu {arrays['mu'].dtype} and sigma {arrays['sigma'].dtype} must be real numbers")
     mean, covariance = (torch.from_numpy(np.asarray(arrays[key], dtype=np.float64)) for key in ("mu", "sigma"))
     if mean.ndim != 1 or len(mean) == 0 or covariance.shape != (len(mean), len(mean)):
         raise ValueError(f"{path}: mu {tuple(mean.shape)} and sigma {tuple(covariance.shape)} must be [D] and [D, D]")
     if not (torch.isfinite(mean).all() and torch.isfinite(covariance).all()):
         raise ValueError(f"{path} holds NaN or infinity; make the statistics again")
     provenance = Provenance(
-        **{key: str(arrays.get(key, "unknown")) for key in ("embedding", "weights", "resize")},
+        **{key: stored_word(path, key, arrays[key]) for key in ("embedding", "weights", "resize") if key in arrays},
         ddof=_number(path, arrays, "ddof", ddof, 1.0),
         count=_number(path, arrays, "count", count, None),
     )
-    symmetric = (covariance + covariance.T) / 2
+    if provenance.count < 1 or provenance.ddof >= provenance.count:
+        raise ValueError(
+            f"{path}: {provenance.count:g} images have no covariance with the divisor n - {provenance.ddof:g}; make the"
+            " statistics again"
+        )
+    symmetric = covariance / 2 + covariance.T / 2
     largest = symmetric.abs().max()
     if (covariance - symmetric).abs().max() > 1e-3 * largest or symmetric.diagonal().min() < -1e-3 * largest:
         raise ValueError(f"{path}: sigma is not symmetric, or has negative variances, so it is no covariance")
     scatter = symmetric * (provenance.count - provenance.ddof)
+    if not torch.isfinite(scatter).all():
+        raise ValueError(f"{path}: sigma times {provenance.count:g} images is infinite; make the statistics again")
     return _of_its_rank(Gaussian(provenance.count, mean, scatter=scatter)), provenance
 
 
@@ -100,13 +111,17 @@ def _of_its_rank(summary: Gaussian) -> Gaussian:
 
 def stored_number(path: str | Path, key: str, value: np.ndarray) -> float:
     """A positive number (or the zero of ddof, of an unknown count) of a file; ValueError for anything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
+    number = float(value) if value.shape == () and value.dtype.kind in _REAL else math.nan
     if not 0 <= number < math.inf:
         raise ValueError(f"{path} has {key} = {value}, which is no number; make the file again")
     return number
+
+
+def stored_word(path: str | Path, key: str, value: np.ndarray) -> str:
+    """A text of a file; ValueError for anything else."""
+    if value.shape != () or value.dtype.kind != "U":
+        raise ValueError(f"{path} has {key} = {value}, which is no text; make the file again")
+    return str(value)
 
 
 def _number(

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.embeddings.hashing import hash_tensors
 from fedgen.files import atomic_write, read_npz
+from fedgen.hashing import hash_tensors
 from fedgen.statistics.eigen import eigh
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features, summarize
+from fedgen.statistics.npz import stored_number, stored_word
 
 KEYS = ("mean", "components", "explained", "embedding", "public", "count", "fingerprint")
 
@@ -139,13 +140,20 @@ class Projection:
         if missing:
             raise ValueError(f"{path} is no projection: it lacks {sorted(missing)} and holds {sorted(arrays)}")
         try:
-            mean, components = (torch.from_numpy(arrays[key].astype(np.float64)) for key in ("mean", "components"))
-            numbers = float(arrays["explained"]), float(arrays["count"])
-            names = str(arrays["embedding"]), str(arrays["public"])
-            projection = Projection(mean, components, numbers[0], *names, numbers[1])
+            # in this machine's byte order; kinds of numbers that a projection has not are refused
+            mean, components = (
+                torch.from_numpy(arrays[key].astype(np.float64, casting="same_kind")) for key in ("mean", "components")
+            )
+            explained, count = (stored_number(path, key, arrays[key]) for key in ("explained", "count"))
+            embedding, public, made = (
+                stored_word(path, key, arrays[key]) for key in ("embedding", "public", "fingerprint")
+            )
+            if not 0 < explained <= 1 + 1e-9:
+                raise ValueError(f"explained = {explained:g} is no share of a variance")
+            projection = Projection(mean, components, explained, embedding, public, count)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} is no projection: {error}; fit and save it again") from error
-        if projection.fingerprint() != str(arrays["fingerprint"]):
+        if projection.fingerprint() != made:
             raise ValueError(f"{path}: the fingerprint does not match the components; fit and save it again")
         return projection
 

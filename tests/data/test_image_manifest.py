@@ -46,7 +46,7 @@ def test_paths_start_from_the_root_and_stay_within_it(listed):
         ("", "has no column client or path"),
         ("path,client\n", "lists no images"),
         ("path,client\nb.png,eve\nb.png,\n", "line 3: there is no client"),
-        ("path,client\nb.png\n", "line 2: there is no client"),
+        ("path,client\nb.png\n", "line 2 has not the 2 fields that the first line names"),
         ("path,client\nnone.png,eve\n", "1 of 1 images of pets/train cannot be read"),
     ],
 )

@@ -48,7 +48,6 @@ def test_other_files_damaged_ones_and_pickles_are_refused(tmp_path):
     short = whole.getvalue()[:-10]
     with zipfile.ZipFile(tmp_path / "short.npz", "w") as archive:
         archive.writestr("rows.npy", short)
-    with pytest.raises(ValueError, match="it ends after 3 of 7 rows"):
-        list(read_rows(tmp_path / "short.npz", "rows", 3))
-    with pytest.raises(ValueError, match=r"short\.npz .*array rows of shape \[7, 2, 3\] has 32 bytes, not 42"):
-        read_headers(tmp_path / "short.npz")
+    for read in (read_headers, lambda path: list(read_rows(path, "rows", 3))):
+        with pytest.raises(ValueError, match=r"short\.npz .*array rows of shape \[7, 2, 3\] has 32 bytes, not 42"):
+            read(tmp_path / "short.npz")

@@ -1,6 +1,15 @@
 import pytest
 
-from fedgen.experiments.privacy_cost import CLIPPED, PLAIN, arms_of, compare_of, epsilons, lines_of, privacy_cost, table_of
+from fedgen.experiments.privacy_cost import (
+    CLIPPED,
+    PLAIN,
+    arms_of,
+    compare_of,
+    epsilons,
+    lines_of,
+    privacy_cost,
+    table_of,
+)
 from tests.test_recipes import RECIPES
 
 RECIPE = RECIPES / "wgan_gp_digits_private.yaml"

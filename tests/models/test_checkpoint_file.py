@@ -30,7 +30,7 @@ def test_objects_and_damaged_files_are_refused(tmp_path):
     (tmp_path / "text.ckpt").write_text("hello")
     torch.save([1], tmp_path / "list.ckpt")
     for name in ("object", "damaged", "text"):
-        with pytest.raises(ValueError, match=f"{name}.ckpt is damaged, or holds more than tensors"):
+        with pytest.raises(ValueError, match=f"{name}.ckpt is not a file of torch.save with tensors and plain types"):
             read_checkpoint(tmp_path / f"{name}.ckpt")
     with pytest.raises(ValueError, match="no 'state_dict'"):
         read_checkpoint(tmp_path / "list.ckpt")
@@ -54,7 +54,7 @@ def test_checkpoints_without_a_generator_are_refused(tmp_path):
         read_generator(tmp_path / "classifier.ckpt")
     described = {"generator": describe(SmallGenerator(width=4))}
     save(tmp_path / "empty.ckpt", nn.Linear(1, 1), hyper_parameters=described)
-    with pytest.raises(ValueError, match=r"empty\.ckpt: its weights do not fit"):
+    with pytest.raises(ValueError, match=r"empty\.ckpt: .* its settings are of a larger network than its weights"):
         read_generator(tmp_path / "empty.ckpt")
     stranger = {"generator": {"class_path": "os.system", "init_args": {}}}
     save(tmp_path / "stranger.ckpt", nn.Linear(1, 1), hyper_parameters=stranger)

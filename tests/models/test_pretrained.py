@@ -162,7 +162,7 @@ def test_folders_that_hold_no_such_model_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"is no diffusers folder of an image diffusion model: there is no"):
         read_pretrained(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"config.json is damaged"):
+    with pytest.raises(ValueError, match=r"config.json is no JSON, or it is damaged"):
         read_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"_class_name": "UNet2DConditionModel"}))
     with pytest.raises(ValueError, match="is of a UNet2DConditionModel, fedgen trains UNet2DModel"):

@@ -53,7 +53,6 @@ def check_assignment(
     names = names or [f"client {client}" for client in range(len(assignment))]
     if not assignment or len(names) != len(assignment):
         raise ValueError(f"a partition needs one name for each client, got {len(names)} for {len(assignment)} clients")
-    owner = np.full(num_examples, -1, dtype=np.int64)
     result = []
     for client, indices in enumerate(assignment):
         indices = np.sort(np.asarray(indices))
@@ -65,14 +64,15 @@ def check_assignment(
                 f"outside the {num_examples} examples (0 to {num_examples - 1})"
             )
         indices = indices.astype(np.int64)
-        taken = indices[owner[indices] >= 0]
-        if len(taken):
-            raise ValueError(f"{names[client]} and {names[owner[taken[0]]]} both have example {taken[0]}")
-        owner[indices] = client
         repeated = indices[1:][np.diff(indices) == 0]
         if len(repeated):
             raise ValueError(f"{names[client]} has example {repeated[0]} more than once")
         result.append(indices)
+    everything = np.sort(np.concatenate(result))
+    shared = everything[1:][np.diff(everything) == 0]
+    if len(shared):
+        first, second, *_ = (name for name, indices in zip(names, result) if shared[0] in indices)
+        raise ValueError(f"{second} and {first} both have example {shared[0]}")
     return result
 
 

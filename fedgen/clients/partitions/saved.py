@@ -16,6 +16,17 @@ from fedgen.files import atomic_write, read_npz
 VERSION = 2  # 1 had no owners_fingerprint
 
 
+_SETTINGS: dict[str, type] = {
+    "data": str,
+    "num_examples": int,
+    "fingerprint": str,
+    "names": list,
+    "partition": dict,
+    "seed": int,
+    "owners_fingerprint": str,
+}
+
+
 @dataclass(frozen=True, eq=False)
 class PartitionFile:
     """What a partition file holds.
@@ -112,15 +123,36 @@ def load_partition(path: str | Path) -> PartitionFile:
         settings = json.loads(str(arrays["settings"]))
         version = settings.pop("version")
         indices, offsets = arrays["indices"], arrays["offsets"]
-    except (KeyError, ValueError, AttributeError) as error:
+    except (KeyError, ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is not a partition file written by save_partition ({error!r})") from error
-    if version not in range(1, VERSION + 1):
+    if type(version) is not int or version not in range(1, VERSION + 1):
         raise ValueError(f"{path} has partition format {version}, but this fedgen reads 1 to {VERSION}; upgrade fedgen")
+    _check_settings(path, settings, version)
+    if any(array.ndim != 1 or array.dtype.kind not in "iu" for array in (indices, offsets)) or not len(offsets):
+        raise ValueError(f"{path} is damaged: indices and offsets must be lists of whole numbers; save it again")
     if offsets[0] != 0 or offsets[-1] != len(indices):
         raise ValueError(f"{path} is damaged: offsets end at {offsets[-1]} for {len(indices)} positions; save it again")
-    parts = np.split(indices, offsets[1:-1])
-    assignment = check_assignment(parts, settings["num_examples"], settings["names"])
+    if (offsets[1:] < offsets[:-1]).any():
+        raise ValueError(f"{path} is damaged: offsets must rise; save it again")
+    try:
+        assignment = check_assignment(np.split(indices, offsets[1:-1]), settings["num_examples"], settings["names"])
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}; save it again") from error
     return PartitionFile(assignment=assignment, **settings)
+
+
+def _check_settings(path: str | Path, settings: dict[str, Any], version: int) -> None:
+    """ValueError unless the settings are those of `save_partition`, whatever their values."""
+    kinds = {field: kind for field, kind in _SETTINGS.items() if version > 1 or field != "owners_fingerprint"}
+    wrong = sorted(settings.keys() ^ kinds.keys())
+    wrong = wrong or [key for key, kind in kinds.items() if type(settings[key]) is not kind]
+    if wrong:
+        raise ValueError(
+            f"{path} is damaged: its setting {wrong[0]!r} is missing, unknown or of another type; save it again"
+        )
+    names = settings["names"]
+    if settings["num_examples"] < 0 or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path} is damaged: it names no clients, or a negative number of examples; save it again")
 
 
 class SavedPartition(Partition):

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedgen.models.checkpoint_file import read_checkpoint
+from fedgen.models.checkpoint_file import read_checkpoint, rebuild_model
 from fedgen.models.require import require
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
@@ -45,12 +45,13 @@ def read_trained_networks(path: str | Path) -> NetworkFile:
         ValueError: if it is no checkpoint of a StyleGAN2, or damaged.
     """
     checkpoint = read_checkpoint(path)
-    hyperparameters = checkpoint.get("hyper_parameters", {})
+    description = checkpoint.get("hyper_parameters", {}).get("generator")
     require(
-        hyperparameters.get("generator", {}).get("class_path", "").endswith(".StyleGAN2Generator"),
+        isinstance(description, Mapping) and str(description.get("class_path")).endswith(".StyleGAN2Generator"),
         f"{path} is no checkpoint of a StyleGAN2: it describes no generator of it",
     )
-    model = StyleGAN2.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+    require("epoch" in checkpoint, f"{path} is damaged: it does not say how many rounds it has behind it")
+    model = rebuild_model(StyleGAN2, path)
     return model.as_file({"source": Path(path).name, "rounds": checkpoint["epoch"] + 1, "kimg": model.clock.kimg})
 
 

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedgen.files import atomic_write
-from fedgen.models.networks.network import Network
+from fedgen.models.networks.network import Network, construct, no_larger_than
 from fedgen.models.require import require
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
+from fedgen.tensor_files import read_safetensors, write_safetensors
 
 FORMAT, VERSION = "fedgen-stylegan2", 1
 _FREE = ("half_resolutions", "half", "channels_last", "frozen_layers")  # how to compute and train, not what
@@ -67,7 +65,7 @@ class NetworkFile:
             for key, value in network.state_dict().items():
                 stored = value.detach().cpu().half() if half else value.detach().cpu()
                 require(bool(stored.isfinite().all()), f"{name}.{key} is not finite{' in float16' if half else ''}")
-                tensors[f"{name}.{key}"] = stored.contiguous()
+                tensors[f"{name}.{key}"] = stored
         metadata = {
             "format": FORMAT,
             "version": str(VERSION),
@@ -75,8 +73,7 @@ class NetworkFile:
             "training": json.dumps(self.training),
             "record": json.dumps(self.record),
         }
-        with atomic_write(path) as file:
-            file.write(save(tensors, metadata))
+        write_safetensors(path, tensors, metadata)
 
     @classmethod
     def read(cls, path: str | Path) -> "NetworkFile":
@@ -89,15 +86,12 @@ class NetworkFile:
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"no file {path}; `fedgen convert ffhq.pkl {path.stem}.safetensors` makes one")
+        tensors, metadata = read_safetensors(path)
+        _check_format(path, metadata)
         try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                _check_format(path, metadata)
-                parts = {name: json.loads(metadata[name]) for name in ("settings", "training", "record")}
-                names = file.keys()  # the file itself is no mapping
-                tensors = {key: file.get_tensor(key) for key in names}
-        except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} is not a complete safetensors file of StyleGAN2 ({error})") from error
+            parts = {name: json.loads(metadata[name]) for name in ("settings", "training", "record")}
+        except (KeyError, ValueError, RecursionError) as error:
+            raise ValueError(f"{path} has damaged metadata ({error!r})") from error
         found = cls(training=_dictionary(parts["training"], path), record=_dictionary(parts["record"], path))
         settings = _dictionary(parts["settings"], path)
         require(set(settings) <= set(_KINDS), f"{path} names other networks than {', '.join(_KINDS)}")
@@ -181,13 +175,10 @@ def build_network(kind: type[nn.Module], arguments: Any, state: Mapping[str, Ten
     Raises:
         ValueError: if arguments or tensors do not fit.
     """
-    try:
-        with torch.device("meta"):
-            planned = kind(**arguments)
-    except (TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{owner} cannot be built from its settings: {error}") from error
+    with torch.device("meta"), no_larger_than(state):
+        planned = construct(kind, arguments, owner)
     _check_fit(planned, state, owner)
-    network = kind(**arguments)
+    network = construct(kind, arguments, owner)
     network.load_state_dict(state)
     return network
 

@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from fedgen.models.stylegan2 import AdaptiveAugment, StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile
+from fedgen.tensor_files import HASH, read_safetensors
 
 SHARED = {"image_size": 8, "channels": 1, "channel_base": 32}
 
@@ -33,10 +34,8 @@ def equal(one, two):
 
 
 def metadata_of(path):
-    from safetensors import safe_open
-
-    with safe_open(path, "pt") as file:
-        return file.metadata()
+    """What a file says beside its tensors, as one that somebody else made: without the hash of its content."""
+    return {key: value for key, value in read_safetensors(path)[1].items() if key != HASH}
 
 
 def test_a_model_comes_back_with_its_settings(tmp_path):
@@ -125,7 +124,7 @@ def respelled(path, **changes):
         (lambda path: respelled(path, format=None), "not of StyleGAN2 networks"),
         (lambda path: respelled(path, version="9"), "version 9 of fedgen-stylegan2"),
         (lambda path: respelled(path, settings="[]"), "metadata that are no dictionary"),
-        (lambda path: respelled(path, settings="{"), "not a complete safetensors file"),
+        (lambda path: respelled(path, settings="{"), "has damaged metadata"),
         (lambda path: respelled(path, settings=json.dumps({"os": {}})), "names other networks"),
         (lambda path: respelled(path, settings=settings_of(path, image_size=12)), "power of two"),
         (lambda path: respelled(path, settings=settings_of(path, channels=3)), r"of shape \[1.* ask for \[3"),
@@ -134,7 +133,7 @@ def respelled(path, **changes):
             lambda path: respelled(path, settings=settings_of(path, mapping_layers=1)),
             r"2 tensors too many, .*mapping.fc1",
         ),
-        (lambda path: respelled(path, settings=settings_of(path, image_size=2**40)), "lacks|channel_base"),
+        (lambda path: respelled(path, settings=settings_of(path, image_size=2**40)), "channel_base"),
         (lambda path: respelled(path, settings=settings_of(path, colour="red")), "cannot be built from its settings"),
         (lambda path: respelled(path, settings=settings_of(path, taps="wide")), "cannot be built"),
         (lambda path: spoil_tensor(path, float("nan")), "mapping.w_avg that is not finite"),

@@ -1,0 +1,133 @@
+"""Files of tensors from strangers: nothing in them runs, and checksums are compared where there are any.
+
+torch's files are zip archives with a checksum for each tensor, which torch.load does not compare. safetensors files
+have none; those of this project carry a hash of all that they hold in their metadata.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from fedgen.archives import SIGNATURE, check_archive
+from fedgen.files import atomic_write
+from fedgen.hashing import hash_tensors
+
+HASH = "content_hash"
+TORCH, SAFETENSORS = "a file of torch.save with tensors and plain types alone", "a complete safetensors file"
+
+
+def read_torch(path: str | Path, map_location: Any = "cpu") -> Any:
+    """What torch.save wrote: tensors and plain types, with `weights_only=True`.
+
+    Args:
+        path: the file. One of before torch 1.6 has no checksums.
+        map_location: as for torch.load.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is another file, damaged, or holds objects that would have to be unpickled.
+    """
+    with open(path, "rb") as file:
+        is_archive = file.read(len(SIGNATURE)) == SIGNATURE
+    if is_archive:
+        check_archive(path, TORCH)
+    try:
+        found = torch.load(path, map_location=map_location, weights_only=True)
+    except Exception as error:  # a damaged stream may provoke any
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise ValueError(f"{path} is not {TORCH}, or it is damaged ({reason})") from error
+    # of all others torch compares what a tensor spans with what is stored (pytorch/pytorch issue 184652)
+    if any(tensor.layout != torch.strided or tensor.is_quantized for tensor in tensors_in(found)):
+        raise ValueError(f"{path} holds sparse or quantized tensors, which nothing here is made of")
+    return found
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors of nested containers."""
+    return (part for part in leaves(value) if isinstance(part, Tensor))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What nested containers hold that is none; each is opened once, as they may hold one another in circles."""
+    left, seen = [value], set()
+    while left:
+        part = left.pop()
+        if not isinstance(part, Mapping | list | tuple | set):
+            yield part
+        elif id(part) not in seen:
+            seen.add(id(part))
+            left.extend(part.values() if isinstance(part, Mapping) else part)
+
+
+def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, on the CPU, and its metadata; a hash of `write_safetensors` is compared.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is another file, or damaged.
+    """
+    with open(path, "rb"):  # what keeps it from being opened is no damage
+        pass
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata, names = file.metadata() or {}, file.keys()  # the file itself is no mapping
+            tensors = {name: file.get_tensor(name) for name in names}
+    except Exception as error:  # SafetensorError, OSError, and others for types that torch lacks
+        raise ValueError(f"{path} is not {SAFETENSORS}, or it is damaged ({error})") from error
+    if HASH in metadata and metadata[HASH] != content_hash(tensors, metadata):
+        raise ValueError(f"{path} is damaged: it holds something other than what was written")
+    return tensors, metadata
+
+
+def write_safetensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file, atomically, with a hash of tensors and metadata among the latter."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_write(path) as file:
+        file.write(save(kept, {**metadata, HASH: content_hash(kept, metadata)}))
+
+
+def content_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """A hash (32 hex digits) over named tensors and metadata, in whatever order."""
+    others = {key: value for key, value in metadata.items() if key != HASH}
+    return hash_tensors(sorted(tensors.items()), json.dumps(others, sort_keys=True))
+
+
+def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """Refuses what `load_state_dict` would take without a word: other kinds of numbers, and such as are none.
+
+    Names and shapes it compares itself. Buffers may hold infinity, as masks do.
+
+    Args:
+        module: that is to take the state.
+        state: its tensors by name.
+
+    Raises:
+        ValueError: naming the first tensor of another kind, or with a value that no weight has.
+    """
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name, own in module.state_dict().items():
+        value = state.get(name)
+        if not isinstance(own, Tensor) or name not in state:
+            continue
+        if not isinstance(value, Tensor) or _kind(value) != _kind(own):
+            found = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name} is {found} there, and {own.dtype} in the network")
+        if value.shape != own.shape:
+            continue
+        if value.isnan().any() or (name in parameters and value.isinf().any()):
+            raise ValueError(f"{name} holds NaN or infinity; its training diverged, or somebody changed it")
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor has a number in memory for each of its elements: views of one number can be of any size."""
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+def _kind(tensor: Tensor) -> tuple[bool, bool, bool]:
+    return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype == torch.bool
