@@ -15,7 +15,7 @@ from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2
 from fedgen.models.stylegan2.convert import read_trained_networks
 from fedgen.tensor_files import read_torch
 from tests.federated.modules import TwoOptimizers, make_data, make_trainer
-from tests.fuzz.damage import REFUSALS, equal, fuzz, refuses
+from tests.fuzz.damage import REFUSALS, Lost, equal, fuzz, refuses
 
 
 def read_weights(path):
@@ -115,7 +115,7 @@ def put(*keys, value):
     return change
 
 
-LOST, NAN = object(), float("nan")
+LOST, NAN = Lost(), float("nan")
 HUGE = torch.zeros(1).expand(2**40)
 COMMON = {
     "no dictionary": lambda _: [1],

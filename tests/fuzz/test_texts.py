@@ -22,7 +22,7 @@ from fedgen.experiments.recipe_file import read_recipe
 from fedgen.experiments.results import read_results, save_results
 from fedgen.files import read_csv, read_json, read_yaml
 from tests.evaluation.samples import record
-from tests.fuzz.damage import fuzz, overwrite, refuses
+from tests.fuzz.damage import Lost, fuzz, overwrite, refuses
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 NAMES = [f"{number:06d}.jpg" for number in range(1, 21)]
@@ -139,13 +139,6 @@ def test_a_thousand_damaged_texts_are_refused_or_have_their_form(kind, tmp_path)
     name, write, read, form = READERS[kind]
     write(tmp_path / name)
     assert fuzz(read, tmp_path / name, form, valid=VALID.get(kind, ())) > 200
-
-
-class Lost:
-    """In place of a value that is taken out; with one name in every process that collects these tests."""
-
-    def __repr__(self):
-        return "lost"
 
 
 LOST = Lost()
