@@ -79,13 +79,24 @@ def flip(path):
         file.write(content)
 
 
-@pytest.mark.parametrize("damage", [truncate, flip])
+def flip_weight(path):
+    """The lowest bit of one weight."""
+    state = torch.load(path, weights_only=True)["state_dict"]
+    content, weight = path.read_bytes(), max(state.values(), key=torch.numel).numpy().tobytes()
+    place = content.index(weight)
+    with open(path, "rb+") as file:
+        file.seek(place)
+        file.write(bytes([content[place] ^ 1]))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, flip_weight])
 def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_asked(run, trained, capsys, damage):
     damage(run / "last.ckpt")
     scores = (run / "scores.jsonl").read_bytes()
     assert fit() == 2
     message = capsys.readouterr().err
-    assert f"{RUN}/last.ckpt is damaged" in message
+    assert f"{RUN}/last.ckpt is not a file of torch.save" in message
+    assert "or it is damaged" in message
     assert "--ckpt_path previous goes on from round=00002.ckpt, the one before it" in message
     assert (run / "scores.jsonl").read_bytes() == scores
     assert fit("--ckpt_path", "previous") == 0
