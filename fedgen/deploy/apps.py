@@ -99,6 +99,14 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     return cli
 
 
+def _simulated(folder: Path, number: int) -> Path:
+    # hidden ones are what clients keep between turns
+    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if number >= len(folders):
+        raise ValueError(f"{folder} has {len(folders)} clients' folders: simulate as many nodes (num-supernodes)")
+    return folders[number]
+
+
 def _station(recipe: Path, context: Context) -> Station:
     settings = read_settings(recipe)
     use_threads(settings)
@@ -106,8 +114,7 @@ def _station(recipe: Path, context: Context) -> Station:
     if DATA in own:
         folder = Path(str(own[DATA]))
     elif run.get(SIMULATION):
-        folders = sorted(path for path in Path(str(run[SIMULATION])).iterdir() if path.is_dir())
-        folder = folders[int(own["partition-id"])]
+        folder = _simulated(Path(str(run[SIMULATION])), int(own["partition-id"]))
     else:
         raise ValueError(
             f"this node's config does not say where its data lie: start it with --node-config '{DATA}=\"/my/images\"'"

@@ -64,16 +64,17 @@ README = """\
 
 A fedgen recipe (`{package}/{recipe}`) on Flower. Nothing but weights, statistics and scores leaves a client.
 
-Try it on one machine, without a network (`pip install "flwr[simulation]"`; needs `simulation-data` in pyproject.toml):
+Try it on one machine, by Flower's simulation (`pip install "flwr[simulation]"`; needs `simulation-data` in
+pyproject.toml):
 
-    flwr run . local-simulation --stream
+    flwr run . local --stream --federation-config 'num-supernodes={clients}'
 
-Deploy it. Each machine has `pip install "fedgen[flower]=={version}"`. On the server, with a certificate for its name
-and the list of clients' public keys:
+Deploy it. Each machine has `pip install "fedgen[flower]=={version}"`. On the server, with a certificate for its name:
 
-    flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key --enable-supernode-auth
+    flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key \\
+      --enable-supernode-auth --disable-runtime-dependency-installation
 
-On each client, with the folder of its own images:
+Each client makes a key of a NIST curve in OpenSSH's format; `flwr supernode register client.key.pub` lets it in. On each client, with the folder of its own images:
 
     flower-supernode --root-certificates ca.crt --superlink SERVER:8000 --auth-supernode-private-key client.key \\
       --node-config 'data-path="/my/images" name="hospital-a"'

@@ -1,6 +1,6 @@
 """What a checkpoint holds of a federation beside the server's model and optimizers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -52,7 +52,7 @@ def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exc
         ValueError: for a state of another version, or a damaged one.
         MisconfigurationException: for one of other settings, such as other personal tensors.
     """
-    check_packed(state, exchange.live)
+    check_packed(state, exchange.live, parts)
     memory.load_state_dict(state, exchange)
     for name, part in parts.items():
         try:
@@ -61,12 +61,13 @@ def unpack_state(state: Any, memory: ClientMemory, parts: Mapping[str, Any], exc
             raise ValueError(f"its federation state is damaged: {name} ({error!r})") from error
 
 
-def check_packed(state: Any, tensors: Mapping[str, Any]) -> None:
+def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = _PARTS) -> None:
     """Refuses what `pack_state` never packs.
 
     Args:
         state: as a checkpoint holds it.
         tensors: of the model by name; clients' own of other names are for others to judge, as of losses it has not.
+        parts: the names of what was packed beside the clients' memory.
 
     Raises:
         ValueError: for a state of another version, or a damaged one.
@@ -77,13 +78,13 @@ def check_packed(state: Any, tensors: Mapping[str, Any]) -> None:
             f"its federation state has version {version!r}, this release reads {CHECKPOINT_VERSION}; resume it with the"
             " release that wrote it"
         )
-    if fault := next(_faults(state, tensors), None):
+    if fault := next(_faults(state, tensors, parts), None):
         raise ValueError(f"its federation state is damaged: {fault}")
 
 
-def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> Iterator[str]:
+def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterable[str]) -> Iterator[str]:
     """What is wrong with a packed state; nothing of an honest one."""
-    missing = {"iterations", "personal", "left_out", *_PARTS} - state.keys()
+    missing = {"iterations", "personal", "left_out", *parts} - state.keys()
     if missing:
         yield f"it lacks {', '.join(sorted(missing))}"
     counts, personal, left_out = state["iterations"], state["personal"], state["left_out"]

@@ -1,13 +1,15 @@
 """A federation over Flower's messages trains the model that its simulation trains."""
 
+import shutil
+
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
-from fedgen.deploy.apps import client_app
+from fedgen.deploy.apps import client_app, run_server
 from fedgen.evaluation import read_records
-from tests.deploy.loopback import Node
-from tests.deploy.runs import app_of, deploy, recipe, same_weights, simulate, write_images
+from tests.deploy.loopback import Loopback, Node
+from tests.deploy.runs import app_of, deploy, read, recipe, same_weights, simulate, write_images
 
 FEDERATED = "fedgen.federated"
 VARIANTS = {
@@ -79,6 +81,19 @@ def test_scores_are_those_of_the_simulation(images, tmp_path):
     for (split, name), value in found[0].items():
         estimated = name in ("kid_all", "kid-rbf_all")  # the constant that a sketch estimates
         assert found[1][split, name] == pytest.approx(value, rel=2e-2 if estimated else 1e-4), (split, name)
+
+
+@pytest.mark.filterwarnings("ignore:node 14 cannot take part:UserWarning")
+def test_simulated_nodes_take_the_folders_in_order(images, tmp_path):
+    """Nodes of Flower's simulation have a number and no folder; what clients keep lies beside their folders, hidden."""
+    copied = shutil.copytree(images, tmp_path / "clients")
+    settings = recipe(2, personal=["critic.*"], optimizer_state="keep")
+    run = {"clients": 4, "output": str(tmp_path / "run"), "wait": 1.0, "simulation-data": str(copied)}
+    path = app_of(settings, tmp_path / "app", 4)
+    nodes = {10 + k: Node(client_app(path), {"partition-id": k, "num-partitions": 5}, run) for k in range(5)}
+    run_server(path, Loopback(nodes), run)
+    assert len([one for one in copied.iterdir() if one.name.startswith(".")]) == 4
+    same_weights(simulate(settings, images, tmp_path / "simulated"), read(tmp_path / "run"))
 
 
 # ---- clients that fail ----
