@@ -74,8 +74,8 @@ Deploy it. Each machine has `pip install "fedgen[flower]=={version}"`. On the se
     flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key \\
       --enable-supernode-auth --disable-runtime-dependency-installation
 
-Each client makes a key of a NIST curve in OpenSSH's format; `flwr supernode register client.key.pub` lets it in. On each
-client, with the folder of its own images:
+Each client makes a key of a NIST curve in OpenSSH's format; `flwr supernode register client.key.pub` lets it in. On
+each client, with the folder of its own images:
 
     flower-supernode --root-certificates ca.crt --superlink SERVER:8000 --auth-supernode-private-key client.key \\
       --node-config 'data-path="/my/images" name="hospital-a"'
