@@ -26,7 +26,8 @@ def read_torch(path: str | Path, map_location: Any = "cpu") -> Any:
     """What torch.save wrote: tensors and plain types, with `weights_only=True`.
 
     Args:
-        path: the file. One of before torch 1.6 has no checksums.
+        path: the file. One of before torch 1.6 has no checksums; one that was written after
+            torch.serialization.set_crc32_options(False) has wrong ones, and is refused.
         map_location: as for torch.load.
 
     Raises:

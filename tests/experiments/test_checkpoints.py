@@ -88,7 +88,7 @@ def test_of_training_without_exchange_the_clients_own_models_are_mixed(trained, 
         own[client]["generator.body.6.bias"] += client / 10
     path = first.path.parent / "mixture" / first.path.name
     path.parent.mkdir()
-    torch.save({**saved, CHECKPOINT_KEY: {"personal": own}}, path)
+    torch.save({**saved, CHECKPOINT_KEY: {**saved[CHECKPOINT_KEY], "personal": own}}, path)
     drawn = trained.images(replace(first, path=path), 500).flatten(1)
     levels, counts = drawn[:, 0].unique(return_counts=True)
     assert levels.tolist() == to_uint8((torch.arange(10) / 10).tanh().view(10, 1, 1, 1)).flatten().tolist()

@@ -133,7 +133,7 @@ def respelled(path, **changes):
             lambda path: respelled(path, settings=settings_of(path, mapping_layers=1)),
             r"2 tensors too many, .*mapping.fc1",
         ),
-        (lambda path: respelled(path, settings=settings_of(path, image_size=2**40)), "channel_base"),
+        (lambda path: respelled(path, settings=settings_of(path, image_size=2**40)), "is no size, width or number"),
         (lambda path: respelled(path, settings=settings_of(path, colour="red")), "cannot be built from its settings"),
         (lambda path: respelled(path, settings=settings_of(path, taps="wide")), "cannot be built"),
         (lambda path: spoil_tensor(path, float("nan")), "mapping.w_avg that is not finite"),
