@@ -1,7 +1,6 @@
 """A recipe on a real SuperLink and SuperNodes: TLS, authenticated nodes, each client's folder its own."""
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -46,25 +45,6 @@ def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp
     assert found[0].keys() == found[1].keys()
     for (split, name), value in found[0].items():
         assert found[1][split, name] == pytest.approx(value, rel=1e-2 if name == "kid_all" else 1e-4), (split, name)
-
-
-@pytest.mark.slow
-def test_a_node_that_vanishes_in_a_round_is_left_out_and_may_come_back(federation, tmp_path):
-    output = tmp_path / "run"
-    before = federation.log("b").count("Receiving: train message")
-    options = {"output": str(output), "round-deadline": 60.0}
-    with ThreadPoolExecutor() as pool:
-        run = pool.submit(federation.run, app(3, tmp_path / "app"), timeout=600, **options)
-        wait_for(lambda: run.done() or federation.log("b").count("Receiving: train message") > before)
-        federation.kill("b")
-        wait_for(lambda: run.done() or (output / "last.ckpt").exists())
-        federation.start_node("b")
-        run.result(timeout=600)
-    left_out = read(output)["fedavg"]["left_out"]
-    assert {one["name"] for one in left_out} == {"b"}
-    assert left_out[0]["round"] == 0
-    assert read(output)["epoch"] == 2
-    assert read(output)["fedavg"]["iterations"][0] == 3 * 3
 
 
 @pytest.mark.slow

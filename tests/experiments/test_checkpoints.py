@@ -13,7 +13,7 @@ from fedgen.evaluation.sampling import draw_images, sampler_of
 from fedgen.experiments.checkpoints import PCA, ScoredRows, Scorers, Trained, checkpoints_of, title_of
 from fedgen.experiments.federation import Federation
 from fedgen.experiments.trained import Plan, Series, runs_of
-from fedgen.federated.federation_state import CHECKPOINT_KEY
+from fedgen.federated.federation_state import CHECKPOINT_KEY, CHECKPOINT_VERSION
 from fedgen.images import to_uint8
 from fedgen.scores import FrechetReference, mmd2
 from fedgen.statistics import Projection
@@ -88,7 +88,8 @@ def test_of_training_without_exchange_the_clients_own_models_are_mixed(trained, 
         own[client]["generator.body.6.bias"] += client / 10
     path = first.path.parent / "mixture" / first.path.name
     path.parent.mkdir()
-    torch.save({**saved, CHECKPOINT_KEY: {**saved[CHECKPOINT_KEY], "personal": own}}, path)
+    kept = {"iterations": {}, "left_out": [], "local": {"clients": {}}, "server_optimizer": {}, "algorithm": {}}
+    torch.save({**saved, CHECKPOINT_KEY: {"version": CHECKPOINT_VERSION, "personal": own, **kept}}, path)
     drawn = trained.images(replace(first, path=path), 500).flatten(1)
     levels, counts = drawn[:, 0].unique(return_counts=True)
     assert levels.tolist() == to_uint8((torch.arange(10) / 10).tanh().view(10, 1, 1, 1)).flatten().tolist()
