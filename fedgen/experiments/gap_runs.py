@@ -48,7 +48,7 @@ class GapChoice:
         runs: folder of the run folders.
         parallel: runs at once.
         seed: of the first repetition.
-        quick: a minute or two, to see that it runs: one seed, a hundredth of the rounds, few images.
+        quick: a minute or two, to see that it runs: one seed, a hundredth of the rounds, few images, two checks.
 
     Raises:
         ValueError: for numbers out of range.
@@ -91,7 +91,12 @@ class GapChoice:
     def total(self) -> int:
         """Rounds of an arm whose multiple is 1."""
         rounds = self.rounds or rounds_of(self.recipe)
-        return max(self.checks, rounds // 100) if self.quick else rounds
+        return max(self.evaluations, rounds // 100) if self.quick else rounds
+
+    @property
+    def evaluations(self) -> int:
+        """Of a run."""
+        return min(self.checks, 2) if self.quick else self.checks
 
     @property
     def images(self) -> int:
@@ -122,7 +127,7 @@ class GapChoice:
         """An arm's run of a repetition."""
         rounds = max(1, round(self.total * arm.rounds))
         evaluation = {
-            "every_n_rounds": max(1, rounds // self.checks),
+            "every_n_rounds": max(1, rounds // self.evaluations),
             "num_images": self.images,
             "embeddings": [{"name": self.embedding, **({"weights": str(self.weights)} if self.weights else {})}],
             "scores": list(self.scores),
@@ -137,7 +142,7 @@ class GapChoice:
         }
         # by its settings and not by the arm's name: experiments share runs
         own = fingerprint(arm.settings)[:8] if arm.settings else "plain"
-        parts = [self.recipe.stem, start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.checks}"]
+        parts = [self.recipe.stem, start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.evaluations}"]
         parts += [f"images{self.images}", self.embedding, f"seed{seed}"]
         name = "-".join(parts).replace("/", "_")
         return Training(self.recipe, self.runs / name, seed, arguments(given), arm.control)

@@ -36,6 +36,7 @@ def arms_of(rates: Mapping[str, float], mu: float) -> list[Arm]:
 
 def server_optimizers(
     output: Path | None = None,
+    checks: int = 10,
     momentum_lr: float = 0.3,
     adaptive_lr: float = 0.003,
     mu: float = 0.1,
@@ -45,12 +46,13 @@ def server_optimizers(
 
     Args:
         output: folder of results.json and the figure.
+        checks: evaluations of a run, evenly spaced: rounds are counted in these steps.
         momentum_lr: FedAvgM's server learning rate.
         adaptive_lr: that of FedAdam, FedAdagrad and FedYogi.
         mu: FedProx's weight.
-        options: the fields of `GapChoice`; 10 checks by default.
+        options: the other fields of `GapChoice`.
     """
-    choice = GapChoice(**{"checks": 10, **options})
+    choice = GapChoice(checks=checks, **options)
     own = {"momentum_lr": momentum_lr, "adaptive_lr": adaptive_lr, "mu": mu}
     study = Study("server-optimizers", output, choice.settings() | own)
     rates = {"FedAvgM": momentum_lr, **dict.fromkeys(("FedAdam", "FedAdagrad", "FedYogi"), adaptive_lr)}
