@@ -60,7 +60,7 @@ def quick_step(module: LightningModule, optimizer: Optimizer, training_step: Cal
     progress = module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad
 
     @torch.enable_grad()
-    def closure() -> Tensor | None:
+    def closure() -> Any:
         before, module._current_fx_name = module._current_fx_name, "training_step"  # of which `log` must know
         output = training_step()
         module._current_fx_name = before
