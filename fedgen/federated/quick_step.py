@@ -18,6 +18,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedgen.federated.boundary import RoundBoundary
+
 CALLBACK_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 MODULE_HOOKS = (*CALLBACK_HOOKS, "optimizer_zero_grad", "backward", "configure_gradient_clipping", "optimizer_step")
 STRATEGY_HOOKS = ("pre_backward", "backward", "post_backward", "post_training_step")
@@ -25,11 +27,15 @@ TRANSFER_HOOKS = ("transfer_batch_to_device", "on_after_batch_transfer")
 
 
 def calls_no_hook(trainer: Trainer) -> bool:
-    """Whether nobody overrides what Lightning calls around a step: module, callbacks, strategy, precision, profiler."""
+    """Whether nobody overrides what Lightning calls around a step: module, callbacks, strategy, precision, profiler.
+
+    The strategy's own callback does: `quick_step` is told what it does.
+    """
     module, strategy = trainer.lightning_module, trainer.strategy
+    callbacks = [callback for callback in trainer.callbacks if not isinstance(callback, RoundBoundary)]
     return (
         not any(is_overridden(hook, module) for hook in MODULE_HOOKS)
-        and not any(is_overridden(hook, callback) for callback in trainer.callbacks for hook in CALLBACK_HOOKS)
+        and not any(is_overridden(hook, callback) for callback in callbacks for hook in CALLBACK_HOOKS)
         and not any(is_overridden(hook, strategy, DDPStrategy) for hook in STRATEGY_HOOKS)
         and type(strategy.precision_plugin) is Precision
         and type(trainer.profiler) is PassThroughProfiler
@@ -46,13 +52,19 @@ def moves_plainly(trainer: Trainer) -> bool:
     )
 
 
-def quick_step(module: LightningModule, optimizer: Optimizer, training_step: Callable[[], Any]) -> Any:
+def quick_step(
+    module: LightningModule,
+    optimizer: Optimizer,
+    training_step: Callable[[], Any],
+    before_step: Callable[[Optimizer], None],
+) -> Any:
     """Training step, zeroed gradients, backward pass and optimizer step, counted as Lightning counts them.
 
     Args:
         module: optimised automatically; `calls_no_hook` of its trainer.
         optimizer: its one.
         training_step: the module's, with its arguments.
+        before_step: called with gradients in place.
 
     Returns:
         What the optimizer's step does.
@@ -69,9 +81,9 @@ def quick_step(module: LightningModule, optimizer: Optimizer, training_step: Cal
         progress.increment_started()
         optimizer.zero_grad()
         progress.increment_completed()
-        if loss is None:  # a step that the module skips
-            return None
-        loss.backward()
-        return loss.detach()
+        if loss is not None:  # else the module skips it
+            loss.backward()
+        before_step(optimizer)
+        return None if loss is None else loss.detach()
 
     return optimizer.step(closure)

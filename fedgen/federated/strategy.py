@@ -405,7 +405,9 @@ class FedAvgStrategy(DDPStrategy):
     def _quick_step(self, optimizer: Optimizer) -> Any:
         module, arguments = self._module, self._step_arguments(self._num_arguments)
         with scaled_rates(optimizer, self._client_factor):
-            return quick_step(module, optimizer, lambda: module.training_step(*arguments))
+            return quick_step(
+                module, optimizer, lambda: module.training_step(*arguments), self.client_algorithm.before_step
+            )
 
     def _run_turn(self, step: Callable[[], Any]) -> Any:
         turn, output = self._turn, None
