@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedgen import __version__
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.federated.exchange import all_finite
 from fedgen.statistics.messages import MessageError
@@ -23,12 +24,14 @@ class Hello:
         examples: how many it has.
         shape: of one of them.
         classes: its labels' names; empty for data without labels.
+        release: of its fedgen.
     """
 
     name: str
     examples: int
     shape: tuple[int, ...]
     classes: tuple[str, ...]
+    release: str = field(default=__version__, compare=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
+from fedgen import __version__
 from fedgen.deploy.messages import Hello
 from fedgen.deploy.records import from_records
 from fedgen.deploy.sending import replies_to
@@ -95,6 +96,10 @@ class Roster:
             except MessageError as error:
                 rank_zero_warn(f"node {node} cannot take part: {error}")
                 continue
+            if one.release != __version__:
+                rank_zero_warn(
+                    f"client {one.name!r} has fedgen {one.release}, and this server {__version__}: install the same"
+                )
             if self._nodes.get(one.name) in set(self._grid.get_node_ids()):
                 if not self.clients:
                     raise ValueError(f"two clients are called {one.name!r}; give each node a `name` of its own")

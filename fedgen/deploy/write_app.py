@@ -27,7 +27,9 @@ name = "{name}"
 version = "1.0.0"
 description = "A fedgen recipe on Flower"
 license = "Apache-2.0"
-dependencies = ["fedgen[flower]=={version}"]
+# fedgen[flower] is installed at the server and at each client by those who own them; what stands here, Flower would
+# install from an index at every run, unless its dependency installation is disabled
+dependencies = []
 
 [tool.hatch.build.targets.wheel]
 packages = ["{package}"]

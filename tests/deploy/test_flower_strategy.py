@@ -7,6 +7,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
 from fedgen.deploy.apps import client_app, run_server
+from fedgen.deploy.roster import Roster
 from fedgen.evaluation import read_records
 from tests.deploy.loopback import Loopback, Node
 from tests.deploy.runs import app_of, deploy, read, recipe, same_weights, simulate, write_images
@@ -199,3 +200,11 @@ def test_a_server_that_nobody_hears_ends_and_keeps_its_rounds(images, tmp_path):
     with pytest.raises(RuntimeError, match="every client of round 1 was left out"):
         deploy(settings, images, tmp_path / "run", deaf(settings, images, tmp_path), config)
     assert read(tmp_path / "run")["epoch"] == 0
+
+
+def test_a_client_with_another_release_is_named(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgen.deploy.roster.__version__", "9.9")
+    path = app_of(recipe(1), tmp_path / "app", 1)
+    node = Node(client_app(path), {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}, {})
+    with pytest.warns(UserWarning, match=r"client 'a' has fedgen .*, and this server 9\.9: install the same"):
+        Roster(Loopback({7: node})).meet(tmp_path, 1, 1.0)
