@@ -1,4 +1,4 @@
-"""FedAvg over clients whose single updates the server never sees."""
+"""FedAvg over clients whose single updates and statistics the server never sees."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ class SecureStrategy(FlowerStrategy):
 
     Clients send what their tensors changed by, over `range`, as whole numbers; an entry that changed by more is cut off
     and counted. So the mean is off by less than range x 2 / 2^22, more where weights differ. What needs single updates
-    is refused.
+    is refused. Of an evaluation it learns sums over all clients (`add_up`).
 
     Attributes:
         range: the largest change of an entry in a turn.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgen.clients.client import Client
 from fedgen.deploy.messages import Item, Question
-from fedgen.deploy.released import release_once, release_path
+from fedgen.deploy.released import RELEASED, release_once, release_path
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
@@ -82,12 +82,14 @@ def answers_to(question: Question, client: Client, evaluation: Mapping[str, Any]
         state: folder that keeps its features, and what it has released.
 
     Raises:
-        ValueError: if its embedding is not the server's, it has no such score, or has released sums under another
-            promise.
+        ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
+            asked for others.
     """
     panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
     for place, asked in enumerate(question.items):
         item = Item(*asked)  # type: ignore[arg-type]
+        if item.ask != "private-sums" and (state / RELEASED).exists():
+            raise ValueError("this run's statistics have been released with noise; others would be another release")
         panel = panels.get(item.embedding)
         if panel is None or panel.embedding.fingerprint() != item.fingerprint:
             raise ValueError(f"embedding {item.embedding} is another one here; install the same release and weights")
