@@ -59,11 +59,12 @@ def client_app(recipe: Path) -> ClientApp:
 def server_app(recipe: Path) -> ServerApp:
     """The server's app: trains, evaluates, keeps checkpoints and prints tables as `fedgen fit`.
 
-    The run's config says how many clients to wait for ("clients") and how long ("wait", seconds), where the run folder
-    is ("output"; a run that it holds goes on), how long a round's clients have ("round-deadline", seconds; 0 for no
-    end), whether single updates and statistics are hidden from the server ("secure-aggregation"; "update-range", the
-    largest change of an entry in a turn; "range.NAME", the largest entry of a statistic), and what noise statistics
-    have ("statistics-epsilon", "statistics-delta" and "statistics-radius").
+    The run's config says how many clients to wait for ("clients") and how long ("wait", seconds; as long, too, where
+    nothing comes of a round), where the run folder is ("output"; a run that it holds goes on), how long a round's
+    clients have ("round-deadline", seconds; 0 for no end), whether single updates and statistics are hidden from the
+    server ("secure-aggregation"; "update-range", the largest change of an entry in a turn; "range.NAME", the largest
+    entry of a statistic), and what noise statistics have ("statistics-epsilon", "statistics-delta" and
+    "statistics-radius").
 
     Args:
         recipe: the deployed recipe's file.
@@ -90,7 +91,8 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     use_threads(settings)
     statistics = RunStatistics.of_run(config)
     roster = Roster(grid)
-    roster.meet(output, int(config[CLIENTS]), float(config.get(WAIT, 600.0)))
+    wait = float(config.get(WAIT, 600.0))
+    roster.meet(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))
     cli = FedgenCLI(args=for_server(settings, output, hidden))
     assert isinstance(cli.datamodule, RemoteClients)
@@ -99,7 +101,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     if isinstance(cli.trainer.strategy, SecureStrategy):
         cli.trainer.strategy.range = float(config.get(RANGE, 0))
     cli.trainer.strategy.statistics = statistics
-    cli.trainer.strategy.reach(grid, roster, float(config.get(DEADLINE, 0)) or None)
+    cli.trainer.strategy.reach(grid, roster, float(config.get(DEADLINE, 0)) or None, wait)
     train(cli)
     return cli
 

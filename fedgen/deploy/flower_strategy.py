@@ -1,11 +1,13 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.clients.turn import Turn
@@ -19,6 +21,12 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
 
+AGAIN = 1.0  # seconds before a round that nobody answered is asked for again
+
+
+class Silence(str):
+    """Why nothing came from a client."""
+
 
 class FlowerStrategy(FedAvgStrategy):
     """FedAvg over clients that Flower reaches; arguments as for `FedAvgStrategy`.
@@ -26,7 +34,7 @@ class FlowerStrategy(FedAvgStrategy):
     Cohorts, averages, server optimizers, schedules, checkpoints and what is left out are those of `FedAvgStrategy` with
     the same arguments, and so is the model for the same seed. Personal tensors and kept optimizer states stay with the
     clients. A client that is not there, does not answer within the deadline, or answers with what does not fit is left
-    out of the round.
+    out of the round. A round in which nothing comes from anybody is asked for again.
 
     Attributes:
         statistics: how clients tell theirs in an evaluation.
@@ -34,15 +42,16 @@ class FlowerStrategy(FedAvgStrategy):
 
     statistics = RunStatistics()
 
-    def reach(self, grid: Grid, roster: Roster, deadline: float | None = None) -> None:
+    def reach(self, grid: Grid, roster: Roster, deadline: float | None = None, patience: float = 0.0) -> None:
         """Says where the clients are.
 
         Args:
             grid: Flower's.
             roster: of the clients.
             deadline: seconds that a round's clients have to answer; None waits for all that are there.
+            patience: seconds for which a round is asked for again while nothing comes from anybody.
         """
-        self._grid, self._roster, self._deadline = grid, roster, deadline
+        self._grid, self._roster, self._deadline, self._patience = grid, roster, deadline, patience
         self._answers: dict[int, Answer | str] = {}
         self._told: list[list[Any]] = []
         self._metrics: dict[str, list[tuple[float, float]]] = {}
@@ -52,7 +61,19 @@ class FlowerStrategy(FedAvgStrategy):
         self._told, self._metrics = [], {}
         round = self._module.current_epoch
         cohort = self.sample_cohort(len(self._roster.clients), round)
-        self._answers = self._ask(cohort, round)
+        self._answers = self._ask_until_heard(cohort, round)
+
+    def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
+        """The cohort's answers; a server whose line was cut goes on, and no round passes without clients."""
+        start = time.monotonic()
+        while True:
+            answers = self._ask(cohort, round)
+            silent = all(isinstance(answer, Silence) for answer in answers.values())
+            if not silent or time.monotonic() - start >= self._patience:
+                return answers
+            why = sorted({str(answer) for answer in answers.values()})
+            rank_zero_warn(f"nothing came from any client of round {round} ({'; '.join(why)}); it is asked for again")
+            time.sleep(AGAIN)
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """What each client of the cohort answers, or why it does not."""
@@ -87,9 +108,10 @@ class FlowerStrategy(FedAvgStrategy):
         sent: dict[int, Message] = {}
         for client, message in messages.items():
             if (node := self._roster.node_of(client)) is None:
-                found[client] = "it is not connected"
+                found[client] = Silence("it is not connected")
                 continue
-            found[client] = f"it did not answer within {self._deadline:g} seconds" if self._deadline else "no answer"
+            late = f"it did not answer within {self._deadline:g} seconds" if self._deadline else "no answer"
+            found[client] = Silence(late)
             records = to_records(message, next(iter(sent.values())).content.array_records[WEIGHTS] if sent else None)
             sent[client] = Message(records, node, kind)
         for client, answer in replies_to(self._grid, sent, self._deadline, what):

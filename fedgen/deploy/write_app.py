@@ -42,7 +42,7 @@ clientapp = "{package}.client:app"
 
 [tool.flwr.app.config]
 clients = {clients}  # SuperNodes to wait for
-wait = 600.0  # seconds to wait for them
+wait = 600.0  # seconds to wait for them, at the start and when none of a round's answers
 output = {output}  # run folder, on the server; the same one goes on where it was
 round-deadline = 0.0  # seconds a round's clients have to answer; 0: as long as they take
 secure-aggregation = false  # true hides single updates and statistics from the server, by SecAgg+
