@@ -15,6 +15,7 @@ from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.roster import Roster
+from fedgen.deploy.run_statistics import RunStatistics, refuse_open
 from fedgen.deploy.secure import RANGE, SECURE, masked
 from fedgen.deploy.secure_strategy import SecureStrategy, summand
 from fedgen.deploy.station import Station, use_threads
@@ -43,12 +44,13 @@ def client_app(recipe: Path) -> ClientApp:
     def take_turn(message: Message, context: Context) -> Message:
         station = _station(recipe, context)
         if context.run_config.get(SECURE):
-            return Message(summand(station, message, float(context.run_config[RANGE])), reply_to=message)
+            return Message(summand(station, message, context.run_config), reply_to=message)
         return Message(to_records(station.take(from_records(Task, message))), reply_to=message)
 
     @app.evaluate()
     def look_up(message: Message, context: Context) -> Message:
         question: Question = from_records(Question, message)
+        refuse_open(context.run_config, False, [item[0] for item in question.items])
         return Message(to_records(_station(recipe, context).look_up(question)), reply_to=message)
 
     return app
@@ -59,8 +61,10 @@ def server_app(recipe: Path) -> ServerApp:
 
     The run's config says how many clients to wait for ("clients") and how long ("wait", seconds; as long, too, where
     nothing comes of a round), where the run folder is ("output"; a run that it holds goes on), how long a round's
-    clients have ("round-deadline", seconds; 0 for no end), and whether single updates are hidden from the server
-    ("secure-aggregation", and "update-range", the largest change of an entry in a turn).
+    clients have ("round-deadline", seconds; 0 for no end), whether single updates and statistics are hidden from the
+    server ("secure-aggregation"; "update-range", the largest change of an entry in a turn; "range.NAME", the largest
+    entry of a statistic), and what noise statistics have ("statistics-epsilon", "statistics-delta" and
+    "statistics-radius").
 
     Args:
         recipe: the deployed recipe's file.
@@ -85,6 +89,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     output = Path(str(config.get(OUTPUT, "fedgen-run")))
     settings = read_settings(recipe)
     use_threads(settings)
+    statistics = RunStatistics.of_run(config)
     roster = Roster(grid)
     wait = float(config.get(WAIT, 600.0))
     roster.meet(output, int(config[CLIENTS]), wait)
@@ -95,6 +100,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     cli.datamodule.enroll(roster.clients)
     if isinstance(cli.trainer.strategy, SecureStrategy):
         cli.trainer.strategy.range = float(config.get(RANGE, 0))
+    cli.trainer.strategy.statistics = statistics
     cli.trainer.strategy.reach(grid, roster, float(config.get(DEADLINE, 0)) or None, wait)
     train(cli)
     return cli

@@ -15,6 +15,7 @@ from fedgen.deploy.messages import Answer, Item, Question, Task, Told
 from fedgen.deploy.records import WEIGHTS, from_records, to_records
 from fedgen.deploy.replies import Replies
 from fedgen.deploy.roster import Roster
+from fedgen.deploy.run_statistics import RunStatistics
 from fedgen.deploy.sending import replies_to
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
@@ -34,7 +35,12 @@ class FlowerStrategy(FedAvgStrategy):
     the same arguments, and so is the model for the same seed. Personal tensors and kept optimizer states stay with the
     clients. A client that is not there, does not answer within the deadline, or answers with what does not fit is left
     out of the round. A round in which nothing comes from anybody is asked for again.
+
+    Attributes:
+        statistics: how clients tell theirs in an evaluation.
     """
+
+    statistics = RunStatistics()
 
     def reach(self, grid: Grid, roster: Roster, deadline: float | None = None, patience: float = 0.0) -> None:
         """Says where the clients are.

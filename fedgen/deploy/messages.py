@@ -80,18 +80,20 @@ class Answer:
     failure: str = ""
 
 
-Asked = Literal["statistics", "sketch", "kid"]
+Asked = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums"]
 
 
 class Item(NamedTuple):
     """One thing that an evaluation asks about a client's images of one split, in one embedding.
 
     Args:
-        ask: for the summary of the features, a sketch of kernel means, or the score of generated images.
+        ask: for the summary of the features, a sketch of kernel means, or the KID of generated images; where only sums
+            over clients are revealed, for the features' sums or the FID of generated images; or for sums with noise.
         split: "train" or "report".
         embedding: its name.
         fingerprint: of its weights and settings: the server's.
-        score: the name of the score, for sketch and kid.
+        score: the name of the score, for sketch, kid and fid.
+        promise: the privacy of sums with noise, as JSON.
     """
 
     ask: Asked
@@ -99,6 +101,7 @@ class Item(NamedTuple):
     embedding: str
     fingerprint: str
     score: str = ""
+    promise: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +109,8 @@ class Question:
     """What an evaluation asks a client, all in one message: each starts a process there.
 
     Args:
-        weights: by the item's place: features [m, D] of generated images, for kid; a centre [D], for sketch.
+        weights: by the item's place: features [m, D] of generated images, for kid; a centre [D], for sketch. By split
+            and embedding, where several items need them: those features, or for fid alone their summary.
         items: one after another.
         client: the client's number, on which it depends which images it holds out.
         classes: as in a task.

@@ -38,7 +38,7 @@ def from_records(kind: type[Any], message: Message) -> Any:
         MessageError: if Flower reports an error in its place, or it is damaged or another's.
     """
     if message.has_error():
-        raise MessageError(message.error.reason.strip().splitlines()[-1] if message.error.reason else "unknown error")
+        raise MessageError(reason_of(message))
     try:
         weights: Mapping[str, Tensor] = message.content.array_records[WEIGHTS].to_torch_state_dict()
         config = message.content.config_records[REST]
@@ -49,3 +49,8 @@ def from_records(kind: type[Any], message: Message) -> Any:
         raise MessageError("no fedgen message: its parts are of other types")
     weights = {name: tensor.to(_NARROW) if name in narrow else tensor for name, tensor in weights.items()}
     return unpack(kind, weights, rest)
+
+
+def reason_of(message: Message) -> str:
+    """The last line of the error that Flower reports in a message's place."""
+    return message.error.reason.strip().splitlines()[-1] if message.error.reason else "unknown error"

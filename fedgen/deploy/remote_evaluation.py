@@ -1,39 +1,16 @@
-"""The evaluation of a federation whose images the server never sees: the callback, and the clients' side of scores."""
+"""The evaluation of a federation whose images the server never sees: the callback."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
-
-import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-from torch import Tensor
 
 from fedgen.callbacks import FederatedEvaluation
 from fedgen.deploy.flower_strategy import FlowerStrategy
-from fedgen.deploy.messages import Asked, Item
+from fedgen.deploy.private_evaluator import PrivateEvaluator
 from fedgen.deploy.remote_data import RemoteClients
-from fedgen.deploy.statistics import panels_of, sketch_of
-from fedgen.evaluation import Evaluator
-from fedgen.evaluation.aggregates import with_further
-from fedgen.evaluation.example_losses import ExampleLosses
-from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import Plan
-from fedgen.evaluation.real_side import RealSide
-from fedgen.evaluation.reference import Reference, scaled
-from fedgen.evaluation.sampling import Sample
-from fedgen.evaluation.score_choice import ScoreChoice
-from fedgen.evaluation.scorers import Losses
-from fedgen.evaluation.splits import LEAST, REPORT, SELECT, Split
-from fedgen.scores import Density, FederatedScore, FrechetReference
-from fedgen.scores.aggregate import combine
-from fedgen.scores.federated_kid import kid_from_messages
-from fedgen.statistics import FourierSketch, Gaussian, add, gaussian_from_message
-from fedgen.statistics.fourier import FourierMoments
-from fedgen.statistics.messages import Message, MessageError
-from fedgen.statistics.sketches import KernelMoments
-
-Key = tuple[str, str]  # split and embedding
+from fedgen.deploy.remote_evaluator import RemoteEvaluator
+from fedgen.deploy.secure_evaluator import SecureEvaluator
+from fedgen.deploy.secure_strategy import SecureStrategy
+from fedgen.deploy.statistics import panels_of
+from fedgen.evaluation import Evaluation, Evaluator
 
 
 class RemoteEvaluation(FederatedEvaluation):
@@ -44,6 +21,9 @@ class RemoteEvaluation(FederatedEvaluation):
     normal). For KID the server sends the generated images' features and each client its own score: avg is exact, and
     all is avg minus a constant of the federation, which a random sketch estimates, the same for every checkpoint. There
     is no floor, as it needs images. Arguments as for `FederatedEvaluation`; clients weigh by examples.
+
+    Under secure aggregation sums over all clients are all that is revealed (`SecureEvaluator`): avg and all. With noise
+    in the clients' statistics it is FID-all alone (`PrivateEvaluator`), and loggers are told epsilon and delta.
 
     Raises:
         ValueError: for a score that needs more of clients than they tell, or other weights.
@@ -57,194 +37,16 @@ class RemoteEvaluation(FederatedEvaluation):
         if self.settings["weights"] != "examples":
             raise ValueError("clients elsewhere weigh by examples; leave `weights` of the evaluation out")
         panels_of(self.settings)
-        return RemoteEvaluator(data, strategy, device=strategy.root_device, **self.settings)
+        settings = {"device": strategy.root_device, **self.settings}
+        if strategy.statistics.privacy is not None:
+            return PrivateEvaluator(data, strategy, self._folder(trainer), **settings)
+        made = SecureEvaluator if isinstance(strategy, SecureStrategy) else RemoteEvaluator
+        return made(data, strategy, **settings)
 
-
-class RemoteEvaluator(Evaluator):
-    """An `Evaluator` whose clients answer for themselves.
-
-    Args:
-        data: names and numbers of their images.
-        strategy: which reaches them.
-        settings: as for `Evaluator`.
-    """
-
-    def __init__(self, data: RemoteClients, strategy: FlowerStrategy, **settings: Any) -> None:
-        super().__init__(splits_of(data), **settings)
-        self._side = _RemoteSide(self.plan, self.seed, strategy, settings.get("batch_size", 64), self.device)
-        self._real = self._side
-
-    def _of_model(
-        self, sample: Sample, round: int, density: Density | None, losses: ExampleLosses | None
-    ) -> tuple[dict[tuple[str, str], list[FederatedScore]], Tensor]:
-        """As `Evaluator`'s, with the clients asked about all generated images at once."""
-        self.prepare()
-        made = self._generated(sample, round)
-        features = {key: made.of(*place)[0] for key, place in self._side.places().items()}
-        self._side.ask_scores(features)
-        found = {
-            (split.name, panel.embedding.name): self._score(split, panel, features[split.name, panel.embedding.name])
-            for split, panel in self._side.places().values()
-        }
-        assert made.first is not None  # there is at least one split with a score
-        return found, made.first
-
-
-def splits_of(data: RemoteClients) -> list[Split]:
-    """The splits "train" and, where every client holds out two images, "report", of images that are not here."""
-    names, found = tuple(client.name for client in data.clients), []
-    for name, part in ((SELECT, "train"), (REPORT, "held_out")):
-        counts = tuple(len(getattr(client, part)) for client in data.clients)
-        if name == SELECT or min(counts) >= LEAST:
-            # of any number, without the memory
-            images = torch.zeros(1, *data.image_shape, dtype=torch.uint8).expand(sum(counts), *data.image_shape)
-            source = "elsewhere" if name == SELECT else "elsewhere held out"
-            found.append(Split(name, images, counts, source, names))
-    return found
-
-
-class _RemoteSide(RealSide):
-    """The clients' side of scores: summaries and sketches, which they tell once, and their own KID of what is made."""
-
-    def __init__(
-        self, plan: Plan, seed: int, strategy: FlowerStrategy, batch_size: int, device: torch.device | str | None
-    ) -> None:
-        super().__init__(plan, seed, None, batch_size, device)
-        self._strategy = strategy
-        self._remote: dict[Key, _RemoteReference] = {}
-
-    def places(self) -> dict[Key, tuple[Split, Panel]]:
-        """The splits and panels that have scores, in order, by name."""
-        return {
-            (split.name, panel.embedding.name): (split, panel)
-            for split in self.plan.splits
-            for panel in self.plan.panels
-            if self.plan.choices(split, panel)
-        }
-
-    def prepare(self) -> None:
-        if self._references:
-            return
-        places = self.places()
-        summaries = self._ask([_item("statistics", *place) for place in places.values()], {})
-        remote = {
-            key: _RemoteReference(self.plan, *place, told)
-            for (key, place), told in zip(places.items(), summaries, strict=True)
-        }
-        wanted = [(key, choice) for key, one in remote.items() for choice in one.sketched]
-        centres = {str(i): remote[key].pooled.mean for i, (key, _) in enumerate(wanted)}
-        sketches = self._ask([_item("sketch", *places[key], choice) for key, choice in wanted], centres)
-        for (key, choice), told in zip(wanted, sketches, strict=True):
-            remote[key].take_sketch(choice, add(*told))
-        self._remote = remote
-        self._references = dict(remote)
-
-    def ask_scores(self, features: Mapping[Key, Tensor]) -> None:
-        """Asks clients for the scores that they give themselves; where one does not answer, those are left out."""
-        places = self.places()
-        wanted = [(key, choice) for key, one in self._remote.items() for choice in one.sketched]
-        items = [_item("kid", *places[key], choice) for key, choice in wanted]
-        tensors = {str(i): features[key] for i, (key, _) in enumerate(wanted)}
-        for one in self._remote.values():
-            one.told = {}
-        try:
-            for (key, choice), told in zip(wanted, self._ask(items, tensors), strict=True):
-                self._remote[key].told[choice.name] = told
-        except MessageError as error:
-            names = sorted({choice.name for _, choice in wanted})
-            rank_zero_warn(f"{' and '.join(names)} are left out of this evaluation: {error}")
-
-    def _ask(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
-        """For each item every client's message.
-
-        Raises:
-            MessageError: if a client does not tell, naming it.
-        """
-        if not items:
-            return []
-        answers = self._strategy.ask_all(items, tensors)
-        found: list[list[Message]] = [[] for _ in items]
-        for client, name in enumerate(self.plan.splits[0].client_names):
-            answer = answers[client]
-            if isinstance(answer, str) or answer.failure or len(answer.messages) != len(items):
-                why = answer if isinstance(answer, str) else answer.failure or "it answers other questions"
-                raise MessageError(f"client {name!r}: {why}")
-            try:
-                for place, data in enumerate(answer.messages):
-                    found[place].append(Message.from_bytes(data))
-            except MessageError as error:
-                raise MessageError(f"client {name!r}: {error}") from error
-        return found
-
-
-def _item(ask: Asked, split: Split, panel: Panel, choice: ScoreChoice | None = None) -> Item:
-    embedding = panel.embedding
-    return Item(ask, split.name, embedding.name, embedding.fingerprint(), choice.name if choice else "")
-
-
-class _RemoteReference(Reference):
-    """Clients in one embedding and split, by what they tell.
-
-    Args:
-        plan: the evaluation's.
-        split: of images elsewhere.
-        panel: the embedding and its scores.
-        summaries: each client's message.
-
-    Attributes:
-        pooled: summary of the pool.
-        sketched: the scores that need sketches, and that clients give themselves.
-        told: each client's messages about the present generated images, by score.
-
-    Raises:
-        MessageError: for a client whose summary is of another number of images.
-    """
-
-    def __init__(self, plan: Plan, split: Split, panel: Panel, summaries: Sequence[Message]) -> None:
-        self._plan, self._split = plan, split
-        self.choices = tuple(plan.choices(split, panel))
-        self.sketched = [choice for choice in self.choices if choice.kind != "fid"]
-        self.told: dict[str, list[Message]] = {}
-        self._moments: dict[str, KernelMoments | FourierMoments] = {}
-        found = [gaussian_from_message(message) for message in summaries]
-        for summary, count, name in zip(found, split.counts, split.client_names, strict=True):
-            if abs(summary.count - count) > 0.5:
-                raise MessageError(f"client {name!r} tells of {summary.count:g} images and has {count}")
-        self.pooled = FrechetReference.from_summaries(found, "examples", 0).pooled
-        divisors = {choice.options["ddof"] for choice in self.choices if choice.kind == "fid"}
-        self._frechet = {ddof: FrechetReference.from_summaries(found, "examples", ddof) for ddof in divisors}
-
-    def take_sketch(self, choice: ScoreChoice, total: Message) -> None:
-        """Reads the sum of the clients' sketches for a score."""
-        sketch = sketch_of(choice, self.pooled.dim, self.pooled.mean)
-        read = sketch.read(total) if isinstance(sketch, FourierSketch) else sketch.read(total, self.pooled)
-        self._moments[choice.name] = read
-
-    def score(
-        self,
-        generated: Tensor | Gaussian,
-        errors: bool = True,
-        density: Density | None = None,
-        only: Sequence[str] | None = None,
-        labels: Tensor | None = None,
-        losses: Losses | None = None,
-    ) -> list[FederatedScore]:
-        """As `Reference.score`, of the generated images that clients were asked about."""
-        weights = torch.tensor(self._split.counts, dtype=torch.float64) / sum(self._split.counts)
-        found = []
-        for choice in self.choices:
-            if (only is None or choice.name in only) and (choice.kind == "fid" or choice.name in self.told):
-                score = self._score_of(choice, generated, errors, weights)
-                score = scaled(with_further(score, choice, self._plan.aggregates, weights), choice.scale)
-                found.append(replace(score, name=choice.name))
-        return found
-
-    def _score_of(
-        self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool, weights: Tensor
-    ) -> FederatedScore:
-        if choice.kind == "fid":
-            return self._frechet[choice.options["ddof"]].score(generated, errors)
-        messages = self.told[choice.name]
-        total = kid_from_messages(add(*messages), self._moments[choice.name])
-        per_client = torch.stack([message.tensors["score"] / message.tensors["count"] for message in messages])
-        return combine(choice.kind, per_client, total.all, weights)
+    def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
+        super()._show(trainer, evaluation, round)
+        if isinstance(self.evaluator, PrivateEvaluator):
+            privacy = self.evaluator.privacy
+            for logger in trainer.loggers:
+                spent = {"statistics_epsilon": privacy.epsilon, "statistics_delta": privacy.delta}
+                logger.log_metrics(spent, step=round)

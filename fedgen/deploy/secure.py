@@ -5,7 +5,7 @@ has in its older interface alone: its workflow asks a strategy of that interface
 its client mod masks what a client's app returns. Both are driven here from the present interface.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +28,11 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from fedgen.deploy.records import reason_of
+
 SECURE, RANGE = "secure-aggregation", "update-range"
 STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
+MOST = (1 << 32) // STEPS - 1  # clients whose sums do not wrap around
 _REST, _WEIGHT = "fedgen", "weight"
 
 
@@ -55,10 +58,12 @@ class SecureMean:
     Attributes:
         mean: the weighted mean of the clients' arrays; None if too few answered for it to be unmasked.
         rests: what each client whose summand is in it told in the open.
+        failures: why others' are not, or why it could not be unmasked, by node.
     """
 
     mean: list[NDArray[np.float64]] | None = None
     rests: dict[int, bytes] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
 
 
 class _Instructions(FedAvg):
@@ -93,6 +98,28 @@ class _Manager:
         return self._number
 
 
+class _Heard:
+    """The grid as the workflow uses it, which says nothing of nodes that fail: here they are noted."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.failures: dict[int, str] = {}
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        sent = list(messages)
+        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
+        answered = {reply.metadata.src_node_id for reply in replies}
+        for node in (message.metadata.dst_node_id for message in sent):
+            if node not in answered:
+                self.failures.setdefault(
+                    node, f"it did not answer within {timeout:g} seconds" if timeout else "no answer"
+                )
+        for reply in replies:
+            if reply.has_error():
+                self.failures.setdefault(reply.metadata.src_node_id, reason_of(reply))
+        return replies
+
+
 def secure_mean(
     grid: Grid,
     asked: Mapping[int, tuple[list[NDArray[np.float64]], bytes, int]],
@@ -109,9 +136,14 @@ def secure_mean(
         timeout: seconds for each of the protocol's four messages.
         threshold: share of the clients that must answer; fewer cannot unmask the others' sum.
 
+    Raises:
+        ValueError: for more nodes than can be added up.
+
     Returns:
         By node, entries within a step of 2 / 2^22 (over the weight's share of the largest) of the exact mean.
     """
+    if len(asked) > MOST:
+        raise ValueError(f"secure aggregation adds up at most {MOST} clients, got {len(asked)}: ask smaller cohorts")
     instructions = {
         node: FitIns(ndarrays_to_parameters(arrays), {_REST: rest, _WEIGHT: weight})
         for node, (arrays, rest, weight) in asked.items()
@@ -124,7 +156,9 @@ def secure_mean(
     workflow = SecAggPlusWorkflow(
         1.0, threshold, max_weight=float(largest), clipping_range=1.0, quantization_range=STEPS, timeout=timeout
     )
-    workflow(grid, context)
+    heard = _Heard(grid)
+    workflow(heard, context)  # type: ignore[arg-type]
+    strategy.found.failures = heard.failures
     return strategy.found
 
 

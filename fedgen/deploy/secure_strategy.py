@@ -1,6 +1,6 @@
-"""FedAvg over clients whose single updates the server never sees."""
+"""FedAvg over clients whose single updates and statistics the server never sees."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.deploy.flower_strategy import FlowerStrategy
-from fedgen.deploy.messages import Answer, Item, Task, Told, pack, unpack
+from fedgen.deploy.messages import Answer, Item, Question, Task, Told, pack, unpack
 from fedgen.deploy.payload import from_bytes, tensors_of, to_bytes
+from fedgen.deploy.ranges import Largest
+from fedgen.deploy.run_statistics import refuse_open
 from fedgen.deploy.secure import RANGE, STEPS, Masked, read_instructions, secure_mean, write_summand
+from fedgen.deploy.secure_sums import Sum, masked_messages, secure_sums
 from fedgen.deploy.station import Station
 from fedgen.federated.aggregators import Mean
 from fedgen.federated.client_weights import weight_of
@@ -26,7 +29,7 @@ class SecureStrategy(FlowerStrategy):
 
     Clients send what their tensors changed by, over `range`, as whole numbers; an entry that changed by more is cut off
     and counted. So the mean is off by less than range x 2 / 2^22, more where weights differ. What needs single updates
-    is refused.
+    is refused. Of an evaluation it learns sums over all clients (`add_up`).
 
     Attributes:
         range: the largest change of an entry in a turn.
@@ -76,7 +79,7 @@ class SecureStrategy(FlowerStrategy):
             if made.mean is None:
                 found[client] = "too few clients answered for their sum to be unmasked"
             elif node not in made.rests:
-                found[client] = "no answer, or its turn failed"
+                found[client] = made.failures.get(node, "no answer, or its turn failed")
             else:
                 found[client] = self._opened(made.rests[node], made.mean, server)
         return found
@@ -96,28 +99,74 @@ class SecureStrategy(FlowerStrategy):
         weights = {n: (t.cpu().double() + m.reshape(t.shape)).to(t.dtype) for (n, t), m in zip(server.items(), moved)}
         return replace(answer, weights=weights)
 
-    def ask_all(self, items: Sequence[Item], tensors: Any) -> dict[int, Told | str]:
+    def ask_all(self, items: Sequence[Item], tensors: Mapping[str, torch.Tensor]) -> dict[int, Told | str]:
         raise MisconfigurationException(
-            "under secure aggregation no single client's statistics may reach the server, and the evaluation asks for"
-            " them: leave FederatedEvaluation out of this recipe, and score its checkpoints where images are"
+            "under secure aggregation no single client's statistics may reach the server: ask for their sums, `add_up`"
         )
 
+    def add_up(
+        self, items: Sequence[Item], tensors: Mapping[str, torch.Tensor], largest: Sequence[Largest]
+    ) -> list[Sum]:
+        """The sums of all clients' answers to an evaluation's question; nothing else of them is revealed.
 
-def summand(station: Station, message: Message, range: float) -> RecordDict:
-    """A client's turn, for SecAgg+ to mask.
+        Args:
+            items: as for `Question`; answers must add.
+            tensors: likewise, its weights.
+            largest: of each item's answer the largest entries.
+
+        Raises:
+            MessageError: if a client does not answer, naming it: the sum over the others could show it another time.
+        """
+        self._roster.look()
+        clients = self._roster.clients
+        nodes = {client: self._roster.node_of(client) for client in range(len(clients))}
+        if away := [clients[client].name for client, node in nodes.items() if node is None]:
+            raise MessageError(f"client {away[0]!r}: it is not connected")
+        if len(nodes) < 2:
+            raise MessageError("a sum over fewer than two clients would show one")
+        data: Any = self._module.trainer.datamodule
+        names, asked = {}, {}
+        for client, node in nodes.items():
+            assert node is not None
+            weights, rest = pack(Question(tensors, [tuple(item) for item in items], client, data.classes))
+            sent = [tensor.numpy() for tensor in weights.values()]
+            told = {
+                "names": list(weights),
+                "question": rest,
+                "largest": list(map(dict, largest)),
+                "clients": len(nodes),
+            }
+            asked[node], names[node] = (sent, to_bytes(told)), clients[client].name
+        found = secure_sums(self._grid, asked, largest, self._module.current_epoch, self._deadline)
+        if found.sums is None:
+            whom = [f"client {names[node]!r}: {why}" for node, why in found.failures.items() if node in names]
+            raise MessageError(whom[0] if whom else "the clients' sums could not be unmasked")
+        return found.sums
+
+
+def summand(station: Station, message: Message, config: Mapping[str, Any]) -> RecordDict:
+    """A client's part of a sum, for SecAgg+ to mask: of a round's turns, or of answers to an evaluation's question.
 
     Args:
         station: the client.
         message: of `SecureStrategy`.
-        range: the largest change of an entry.
+        config: the run's.
 
     Raises:
-        RuntimeError: if the turn failed: it has no part in the sum.
+        RuntimeError: if its turn failed: it has no part in the sum.
+        ValueError: if it cannot answer, or may not by the run's config.
     """
     arrays, rest, weight = read_instructions(message)
     told = from_bytes(rest, "the task")
     sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
-    task: Task = unpack(Task, sent, told["task"])
+    if "question" in told:
+        question: Question = unpack(Question, sent, told["question"])
+        refuse_open(config, True, [item[0] for item in question.items])
+        return write_summand(masked_messages(station.answers(question), told["largest"], told["clients"]))
+    return _update(station, unpack(Task, sent, told["task"]), sent, float(config[RANGE]), weight)
+
+
+def _update(station: Station, task: Task, sent: Mapping[str, torch.Tensor], range: float, weight: int) -> RecordDict:
     answer = station.take(task)
     if answer.failure:
         raise RuntimeError(answer.failure)

@@ -15,9 +15,8 @@ from fedgen.deploy.recipe import evaluations, for_client, read_settings
 from fedgen.deploy.statistics import answers_to
 from fedgen.deploy.turn_strategy import TurnStrategy
 from fedgen.files import atomic_write
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.messages import Message, MessageError
 
-FEATURES = "features"
 KEPT = 2  # turns whose outcome is kept: a server that died in a round asks for it again
 
 
@@ -81,11 +80,14 @@ class Station:
     def look_up(self, question: Question) -> Told:
         """Answers an evaluation's question; why it cannot is an answer too."""
         try:
-            self._data.enroll(question.client, question.classes)
-            found = answers_to(question, self._data.client, self._evaluation, self.state / FEATURES)
-            return Told([message.to_bytes() for message in found])
+            return Told([message.to_bytes() for message in self.answers(question)])
         except Exception as error:
             return Told(failure=f"{type(error).__name__}: {error}")
+
+    def answers(self, question: Question) -> list[Message]:
+        """The answers to an evaluation's question, one an item; raises what keeps it from answering."""
+        self._data.enroll(question.client, question.classes)
+        return list(answers_to(question, self._data.client, self._evaluation, self.state))
 
     # ---- between turns ----
 

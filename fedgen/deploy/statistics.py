@@ -1,5 +1,6 @@
 """What a client tells of its images in an evaluation: summaries, sketches, scores; never images or their features."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,30 @@ from torch import Tensor
 
 from fedgen.clients.client import Client
 from fedgen.deploy.messages import Item, Question
+from fedgen.deploy.released import RELEASED, release_once, release_path
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
 from fedgen.evaluation.splits import REPORT
 from fedgen.scores import Kernel, KernelReference
+from fedgen.scores.federated_fid import fid_message
 from fedgen.scores.federated_kid import kid_message
 from fedgen.scores.kernels import RBFKernel
-from fedgen.statistics import CubicSketch, FourierSketch, gaussian_to_message, summarize
+from fedgen.statistics import (
+    CubicSketch,
+    FourierSketch,
+    Gaussian,
+    Privacy,
+    gaussian_to_message,
+    gaussian_to_sums,
+    private_sums,
+    summarize,
+)
 from fedgen.statistics.messages import Message
+from fedgen.statistics.private import promise_of
 
 DEPLOYED = ("fid", "kid", "kid-rbf")  # the kinds of scores that clients answer for
+FEATURES = "features"
 _OF_PANELS = ("embeddings", "scores", "presets")
 
 
@@ -58,43 +72,69 @@ def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSket
     return CubicSketch(dim, centre=centre)
 
 
-def answers_to(question: Question, client: Client, evaluation: Mapping[str, Any], cache: Path) -> Iterator[Message]:
+def answers_to(question: Question, client: Client, evaluation: Mapping[str, Any], state: Path) -> Iterator[Message]:
     """A client's answers, one an item.
 
     Args:
         question: the server's.
         client: this one.
         evaluation: arguments of the recipe's evaluation.
-        cache: folder that keeps its features.
+        state: folder that keeps its features, and what it has released.
 
     Raises:
-        ValueError: if its embedding is not the server's, or it has no such score.
+        ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
+            asked for others.
     """
     panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
-    for place, item in enumerate(question.items):
-        yield _answer(Item(*item), question.weights.get(str(place)), client, panels, evaluation, FeatureCache(cache))  # type: ignore[arg-type]
+    for place, asked in enumerate(question.items):
+        item = Item(*asked)  # type: ignore[arg-type]
+        if item.ask != "private-sums" and (state / RELEASED).exists():
+            raise ValueError("this run's statistics have been released with noise; others would be another release")
+        panel = panels.get(item.embedding)
+        if panel is None or panel.embedding.fingerprint() != item.fingerprint:
+            raise ValueError(f"embedding {item.embedding} is another one here; install the same release and weights")
+        examples = client.held_out_examples if item.split == REPORT else client.train_examples
+        cache = FeatureCache(state / FEATURES)
+        features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
+        if item.ask == "private-sums":
+            yield _released(item, features, release_path(state, item.split, item.embedding))
+        elif item.ask == "statistics":
+            yield gaussian_to_message(summarize(features), **meta_of(item))
+        elif item.ask == "sums":
+            yield gaussian_to_sums(summarize(features), **meta_of(item))
+        else:
+            choice = next(one for one in panel.choices if one.name == item.score)
+            yield _of_score(item, choice, features, question.weights, place)
 
 
-def _answer(
-    item: Item,
-    tensor: Tensor | None,
-    client: Client,
-    panels: Mapping[str, Panel],
-    evaluation: Mapping[str, Any],
-    cache: FeatureCache,
-) -> Message:
-    panel = panels.get(item.embedding)
-    if panel is None or panel.embedding.fingerprint() != item.fingerprint:
-        raise ValueError(f"embedding {item.embedding} is another one here; install the same release and weights")
-    examples = client.held_out_examples if item.split == REPORT else client.train_examples
-    features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
-    meta = {"embedding": item.fingerprint, "split": item.split}
-    if item.ask == "statistics":
-        return gaussian_to_message(summarize(features), **meta)
-    choice = next(one for one in panel.choices if one.name == item.score)
+def meta_of(item: Item) -> dict[str, str]:
+    """The remarks of every answer."""
+    return {"embedding": item.fingerprint, "split": item.split}
+
+
+def _released(item: Item, features: Tensor, path: Path) -> Message:
+    privacy = Privacy(**json.loads(item.promise))
+    made = {**meta_of(item), "privacy": promise_of(privacy)}
+    split, embedding = item.split, item.fingerprint
+    return release_once(path, made, lambda: private_sums(features, privacy, split=split, embedding=embedding))
+
+
+def _of_score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mapping[str, Tensor], place: int) -> Message:
+    meta, made = meta_of(item), shared_key(item)
     if item.ask == "sketch":
-        return sketch_of(choice, features.shape[1], tensor).message(features, **meta)
-    if tensor is None:
+        return sketch_of(choice, features.shape[1], tensors.get(str(place))).message(features, **meta)
+    generated = tensors.get(str(place), tensors.get(made))
+    if item.ask == "fid" and f"{made}/mean" in tensors:
+        count, mean, scatter = (tensors[f"{made}/{name}"] for name in ("count", "mean", "scatter"))
+        return fid_message(features, Gaussian(float(count), mean, scatter=scatter), choice.options["ddof"], **meta)
+    if generated is None:
         raise ValueError(f"score {item.score} needs the features of generated images")
+    if item.ask == "fid":
+        return fid_message(features, summarize(generated), choice.options["ddof"], **meta)
     reference = KernelReference.from_features([features], kernel_of(choice), choice.options["estimator"])
-    return kid_message(reference, tensor, **meta)
+    return kid_message(reference, generated, **meta)
+
+
+def shared_key(item: Item) -> str:
+    """What a question calls generated images that several of its items need."""
+    return f"{item.split}/{item.embedding}"

@@ -10,6 +10,7 @@ import yaml
 
 from fedgen import __version__
 from fedgen.clients import FederatedDataModule
+from fedgen.deploy.ranges import RANGES
 from fedgen.deploy.recipe import deployable
 from fedgen.files import atomic_write
 from fedgen.images import save_png
@@ -46,9 +47,16 @@ clients = {clients}  # SuperNodes to wait for
 wait = 600.0  # seconds to wait for them, at the start and when none of a round's answers
 output = {output}  # run folder, on the server; the same one goes on where it was
 round-deadline = 0.0  # seconds a round's clients have to answer; 0: as long as they take
-secure-aggregation = false  # true hides single updates from the server, by SecAgg+
+secure-aggregation = false  # true hides single updates and statistics from the server, by SecAgg+
 update-range = 0.0  # under secure aggregation: the largest change of an entry in a turn
+statistics-epsilon = 0.0  # above 0: clients' statistics have noise, for (epsilon, delta) of each image
+statistics-delta = 0.0  # well below one over the number of images
+statistics-radius = 0.0  # features are clipped at this norm: choose it from public images
 simulation-data = {simulation}  # under Flower's simulation node k takes the k-th folder in this one
+
+# under secure aggregation: the largest entry of a statistic, a mean over a client's images; 0: chosen by the server
+[tool.flwr.app.config.range]
+{ranges}
 """
 
 SIDE = '''\
@@ -86,6 +94,10 @@ Then, from here, with the SuperLink's address in Flower's configuration (`flwr c
 
     flwr run . NAME --stream
 
+`--run-config 'secure-aggregation=true update-range=0.1'` shows the server no single client's update, statistics or
+scores, but their sums. `--run-config 'statistics-epsilon=4.0 statistics-delta=1e-5 statistics-radius=10.0'` has clients
+send the sums of their features once, clipped and with noise: then there is FID-all, from these sums.
+
 Scores, checkpoints and pictures are in `output` on the server: `fedgen select` and `fedgen evaluate` take that folder.
 """
 
@@ -106,6 +118,7 @@ def write_app(recipe: Mapping[str, Any], data: Mapping[str, Any], folder: Path, 
     settings = deployable(recipe, data)
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "federation"
     words = {"name": name, "package": PACKAGE, "recipe": RECIPE, "version": __version__, "clients": clients}
+    words["ranges"] = "\n".join(f"{statistic} = 0.0  # {what}" for statistic, what in RANGES.items())
     words |= {"output": json.dumps(str(Path("checkpoints") / name)), "simulation": json.dumps(simulation)}
     texts = {
         folder / "pyproject.toml": PYPROJECT.format(**words),

@@ -45,7 +45,8 @@ class ScoreRecord:
         checkpoint: file name of the model's checkpoint.
         embedding_settings: resize, layer, dtype and whatever else decides the features.
         optimised_on: names of the scores or embeddings that a training loss used.
-        error_parts: standard errors with the other side's images held fixed: {"generated": ..., "real": ...}.
+        error_parts: standard errors with the other side's images held fixed: {"generated": ..., "real": ...}; under
+            secure aggregation {"generated": ..., "quantisation": ...}.
         terms: parts of the value: {"mean": ..., "covariance": ...} for fid avg and all.
         per_client: the clients' scores, in avg records only.
         per_client_errors: standard errors of those.

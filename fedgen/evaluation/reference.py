@@ -127,7 +127,7 @@ def records_of(
     aggregates: Sequence[str] = AGGREGATES,
     choices: Sequence[ScoreChoice] = (),
 ) -> list[ScoreRecord]:
-    """The records of scores, one an aggregate; avg carries the clients' own scores.
+    """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known.
 
     Args:
         scores: of one generated set.
@@ -224,7 +224,7 @@ def shared(clients: Sequence[Tensor | Gaussian]) -> Sequence[Tensor | Gaussian]:
 
 def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common: Mapping[str, Any]) -> ScoreRecord:
     clients: dict[str, Any] = {}
-    if aggregate == "avg":
+    if aggregate == "avg" and len(score.per_client):
         clients = {"per_client": score.per_client.tolist(), "client_names": list(names)}
         if score.client_errors is not None:
             clients["per_client_errors"] = score.client_errors.tolist()

@@ -17,7 +17,8 @@ class FederatedScore:
 
     Args:
         name: what is measured, as "fid", "kid" or "recall".
-        per_client: float64 [K], the score against each client.
+        per_client: float64 [K], the score against each client; [0] where single clients' scores are hidden, and then
+            "worst" is not among the values.
         values: "avg" (weighted mean of per_client), "all" (against the pooled clients), "worst" (the largest,
             or the smallest where higher is better).
         errors: standard errors of `values`, same keys; empty if they were not asked for. Generated and real images both

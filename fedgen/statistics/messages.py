@@ -27,6 +27,7 @@ KINDS = {  # the tensors of each kind, and how many axes they have
     "cubic": {"count": 0, "tilted": 1, "sketch": 1, "diagonal": 0},  # read by statistics.sketches
     "fourier": {"count": 0, "cosines": 1, "sines": 1},  # read by statistics.fourier
     "kid": {"count": 0, "score": 0, "within": 0},  # read by scores.federated_kid
+    "fid": {"count": 0, "score": 0},  # read by scores.federated_fid
     "features": {"features": 2},  # questions of a server (losses.distributed), and what it reads of the answers' sum
     "landmarks": {"landmarks": 2},
     "sketch": {"centre": 1},
@@ -35,7 +36,7 @@ KINDS = {  # the tensors of each kind, and how many axes they have
     "kernel-means": {"weight": 0, "within": 0, "kernels": 1},
     "fixed-point": {},  # another kind's tensors as whole numbers; read by statistics.fixed_point
 }
-SUMMABLE = ("sums", "private-sums", "cubic", "fourier", "kid", "terms", "kernel-means", "fixed-point")
+SUMMABLE = ("sums", "private-sums", "cubic", "fourier", "kid", "fid", "terms", "kernel-means", "fixed-point")
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -232,7 +232,12 @@ def _origin(centre: Tensor | None, dim: int) -> Tensor:
     return centre.double().cpu()
 
 
+def promise_of(privacy: Privacy) -> str:
+    """The promise as JSON, as "private-sums" messages carry it under "privacy"; `Privacy(**json.loads(...))` again."""
+    numbers = {name: float(getattr(privacy, name)) for name in ("epsilon", "delta", "radius")}  # 1 is 1.0
+    return json.dumps(asdict(privacy) | numbers, sort_keys=True)
+
+
 def _meta(privacy: Privacy, centre: Tensor | None) -> dict[str, str]:
     hashed = "0" if centre is None else hash_tensors([("centre", centre.double())])
-    numbers = {name: float(getattr(privacy, name)) for name in ("epsilon", "delta", "radius")}  # 1 is 1.0
-    return {"privacy": json.dumps(asdict(privacy) | numbers, sort_keys=True), "centre": hashed}
+    return {"privacy": promise_of(privacy), "centre": hashed}

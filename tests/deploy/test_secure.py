@@ -120,9 +120,3 @@ def test_what_needs_single_updates_is_refused_at_start(name, images, tmp_path):
     variant, config, said = REFUSED[name]
     with pytest.raises(MisconfigurationException, match=said):
         deploy(recipe(1, **variant), images, tmp_path / "run", config={**HIDDEN, **config})
-
-
-def test_an_evaluation_of_single_clients_is_refused_at_start(images, tmp_path):
-    scores = {"num_images": 60, "embeddings": ["pixels"]}
-    with pytest.raises(MisconfigurationException, match="no single client's statistics"):
-        deploy(recipe(1, evaluation=scores), images, tmp_path / "run", config=HIDDEN)

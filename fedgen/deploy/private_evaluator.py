@@ -1,0 +1,205 @@
+"""The scores of a federation whose clients' statistics have noise, for differential privacy: FID-all, and no other.
+
+Each client gives the sums of its features once, clipped and with noise (`statistics.private`), and keeps them; the
+server keeps their total in the run folder. Whatever is computed of it costs no more privacy, so it serves all
+checkpoints, and a run that goes on asks nobody again. FID-avg and KID need more of single clients, and are not there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+
+from fedgen.deploy.flower_strategy import FlowerStrategy
+from fedgen.deploy.messages import Item
+from fedgen.deploy.ranges import Largest
+from fedgen.deploy.released import keep_release, read_release, release_path
+from fedgen.deploy.remote_data import RemoteClients
+from fedgen.deploy.remote_evaluator import Key, RemoteEvaluator, RemoteSide, item_of
+from fedgen.deploy.run_statistics import EPSILON
+from fedgen.deploy.secure_evaluator import check_images, hide_clients
+from fedgen.deploy.secure_strategy import SecureStrategy
+from fedgen.deploy.statistics import meta_of
+from fedgen.deploy.summed_reference import of_pool
+from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.reference import Reference, scaled
+from fedgen.evaluation.scorers import Losses
+from fedgen.evaluation.splits import Split
+from fedgen.scores import Density, FederatedScore, FrechetReference
+from fedgen.statistics import Gaussian, Privacy, add, private_gaussian
+from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.private import promise_of
+
+NOISE = 9  # standard deviations that an entry's noise may reach before it is cut off
+
+
+class PrivateEvaluator(RemoteEvaluator):
+    """A `RemoteEvaluator` that is told sums with noise.
+
+    Args:
+        data: names and numbers of the clients' images.
+        strategy: which reaches them, and has the promise.
+        folder: of the run, which keeps what was released.
+        settings: as for `Evaluator`.
+
+    Raises:
+        ValueError: for scores that need more than the sums, or released sums of another promise.
+    """
+
+    def __init__(self, data: RemoteClients, strategy: FlowerStrategy, folder: Path, **settings: Any) -> None:
+        self._folder, self._clients = folder, len(data.clients)
+        super().__init__(data, strategy, **settings)
+        hide_clients(self.plan, ("all",), f"{EPSILON} in the run's config hides")
+        check_images(self.plan)
+        spent = f"epsilon={self.privacy.epsilon:g}, delta={self.privacy.delta:g}"
+        rank_zero_info(
+            f"clients' statistics are released once, with noise: {spent} for each image, features clipped at"
+            f" {self.privacy.radius:g}"
+        )
+
+    _side: "PrivateSide"
+
+    @property
+    def privacy(self) -> Privacy:
+        """The promise."""
+        return self._side.privacy
+
+    def _make_side(self, strategy: FlowerStrategy, batch_size: int) -> "PrivateSide":
+        for panel in self.panels:
+            for choice in panel.choices:
+                if choice.kind != "fid":
+                    raise ValueError(
+                        f"score {choice.name} asks clients for more than sums with noise, which {EPSILON} in the run's"
+                        " config promises: leave it out of the recipe's evaluation; there is fid"
+                    )
+        sharers = self._clients if isinstance(strategy, SecureStrategy) else 1
+        assert strategy.statistics.privacy is not None
+        privacy = replace(strategy.statistics.privacy, releases=len(self.panels), sharers=sharers)
+        return PrivateSide(self.plan, self.seed, strategy, batch_size, self.device, privacy, self._folder)
+
+    def _records(
+        self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]
+    ) -> list[ScoreRecord]:
+        p = self.privacy
+        own = {"epsilon": p.epsilon, "delta": p.delta, "radius": p.radius}
+        said = f"statistics with noise: epsilon={p.epsilon:g}, delta={p.delta:g}"
+        return [
+            replace(
+                record,
+                note="; ".join(filter(None, [record.note, said])),
+                score_settings={**record.score_settings, **own},
+            )
+            for record in super()._records(scores, panel, client_names, details)
+        ]
+
+
+class PrivateSide(RemoteSide):
+    """The clients' side of FID-all, by sums with noise that are released once.
+
+    Args:
+        plan: the evaluation's.
+        seed: as for `RealSide`.
+        strategy: which reaches the clients.
+        batch_size: as for `RealSide`.
+        device: likewise.
+        privacy: the promise.
+        folder: of the run.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        seed: int,
+        strategy: FlowerStrategy,
+        batch_size: int,
+        device: torch.device | str | None,
+        privacy: Privacy,
+        folder: Path,
+    ) -> None:
+        super().__init__(plan, seed, strategy, batch_size, device)
+        self.privacy, self._folder = privacy, folder
+
+    def prepare(self) -> None:
+        if self._references:
+            return
+        places = self.places()
+        items = {
+            key: item_of("private-sums", *place)._replace(promise=promise_of(self.privacy))
+            for key, place in places.items()
+        }
+        totals = {key: read_release(self._path(key), self._made(item)) for key, item in items.items()}
+        missing = [key for key, total in totals.items() if total is None]
+        for key, total in zip(missing, self._totals([items[key] for key in missing]), strict=True):
+            keep_release(self._path(key), total)
+            totals[key] = total
+        self._references = {
+            key: PrivateReference(self.plan, *places[key], private_gaussian(total, self.privacy))
+            for key, total in totals.items()
+            if total is not None
+        }
+
+    def ask_scores(self, features: Mapping[Key, Tensor]) -> None:
+        """Asks nobody: all that clients tell they have told."""
+
+    def _path(self, key: Key) -> Path:
+        return release_path(self._folder, *key)
+
+    def _made(self, item: Item) -> dict[str, str]:
+        return {**meta_of(item), "privacy": item.promise}
+
+    def _totals(self, items: Sequence[Item]) -> list[Message]:
+        if not isinstance(self._strategy, SecureStrategy):
+            return [add(*told) for told in self._ask(items, {})]
+        splits = {split.name: split for split in self.plan.splits}
+        bounds = [self._largest(max(splits[item.split].counts)) for item in items]
+        return [one.total for one in self._strategy.add_up(items, {}, bounds)] if items else []
+
+    def _largest(self, most: int) -> Largest:
+        """Of a client's sums of at most so many clipped images, and its share of the noise."""
+        noise = NOISE * self.privacy.sigma / self.privacy.sharers**0.5
+        radius = self.privacy.radius
+        return {"count": most, "sum": most * radius + noise, "outer": most * radius**2 + noise, "clients": 1.0}
+
+
+class PrivateReference(Reference):
+    """Clients in one embedding and split, known by sums with noise.
+
+    Args:
+        plan: the evaluation's.
+        split: of images elsewhere.
+        panel: the embedding and its scores.
+        pooled: what the sums say of the pool.
+
+    Raises:
+        MessageError: for sums over another number of images.
+    """
+
+    def __init__(self, plan: Plan, split: Split, panel: Panel, pooled: Gaussian) -> None:
+        self.choices = tuple(plan.choices(split, panel))
+        if abs(pooled.count - sum(split.counts)) > 0.5:
+            raise MessageError(f"the sums are of {pooled.count:g} images, clients have {sum(split.counts)}")
+        divisors = {choice.options["ddof"] for choice in self.choices}
+        self._frechet = {ddof: FrechetReference.from_summaries([pooled], "examples", ddof) for ddof in divisors}
+
+    def score(
+        self,
+        generated: Tensor | Gaussian,
+        errors: bool = True,
+        density: Density | None = None,
+        only: Sequence[str] | None = None,
+        labels: Tensor | None = None,
+        losses: Losses | None = None,
+    ) -> list[FederatedScore]:
+        """As `Reference.score`, all alone; of its errors the part of generated images, which says nothing of noise."""
+        found = []
+        for choice in self.choices:
+            if only is None or choice.name in only:
+                score = of_pool(self._frechet[choice.options["ddof"]].score(generated, errors))
+                found.append(replace(scaled(score, choice.scale), name=choice.name))
+        return found

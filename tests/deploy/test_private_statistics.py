@@ -1,0 +1,166 @@
+"""FID-all from sums with noise: what the statistics module gives by hand, released once a run."""
+
+import csv
+import json
+
+import pytest
+import torch
+from flwr.app import Message as FlowerMessage
+
+from fedgen.cli import FedgenCLI
+from fedgen.deploy.apps import client_app
+from fedgen.deploy.messages import Item, Question, Told
+from fedgen.deploy.private_evaluator import PrivateReference
+from fedgen.deploy.records import from_records, to_records
+from fedgen.embeddings import Embedding, embed, load_embedding
+from fedgen.embeddings.pixels import Pixels
+from fedgen.embeddings.registry import WITHOUT_WEIGHTS
+from fedgen.evaluation import read_records
+from fedgen.scores import frechet_distance
+from fedgen.statistics import Message, MessageError, Privacy, add, private, private_gaussian, private_sums, summarize
+from tests.deploy.loopback import Loopback, Node
+from tests.deploy.runs import app_of, deploy, of_owners, recipe, write_images
+
+SCORES = {"every_n_rounds": 1, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid"]}
+NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
+HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"))
+
+
+def seeded(patch):
+    """Noise that repeats itself in place of the system's secure source."""
+    draws = torch.Generator().manual_seed(7)
+    patch.setattr(private, "_secure_normal", lambda n: torch.randn(n, dtype=torch.float64, generator=draws))
+
+
+def by_hand(images, privacy, patch):
+    """The clients' training images' noisy sums, of the draws that the deployment had."""
+    seeded(patch)
+    data = FedgenCLI(args=of_owners(recipe(1), images)).datamodule
+    pixels, found = load_embedding("pixels"), []
+    for client in data.clients:  # each is asked for both splits
+        features = [embed(pixels, part.inputs) for part in (client.train_examples, client.held_out_examples)]
+        train, _ = (private_sums(part, privacy) for part in features)
+        found.append(train)
+    return private_gaussian(add(*found), privacy)
+
+
+@pytest.mark.parametrize(("config", "sharers"), [({}, 1), (HIDDEN, 4)], ids=["open", "secure"])
+def test_fid_all_is_that_of_the_noisy_sums(config, sharers, images, tmp_path, monkeypatch):
+    seeded(monkeypatch)
+    made, score = [], PrivateReference.score
+
+    def keeping(self, generated, *args, **kwargs):
+        made.append(generated)
+        return score(self, generated, *args, **kwargs)
+
+    monkeypatch.setattr(PrivateReference, "score", keeping)
+    settings = recipe(1, SCORES)
+    logger = {"save_dir": str(tmp_path / "logs"), "name": "", "version": ""}
+    settings["trainer"]["logger"] = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": logger}
+    deploy(settings, images, tmp_path / "run", config={**config, **NOISE})
+    found = {(r.split, r.name): r for r in read_records(tmp_path / "run" / "scores.jsonl")}
+    assert found.keys() == {("train", "fid_all"), ("report", "fid_all")}
+    record = found["train", "fid_all"]
+
+    privacy = Privacy(8.0, 1e-3, 6.0, "replace", "public", sharers=sharers)
+    expected, _ = frechet_distance(by_hand(images, privacy, monkeypatch), summarize(made[0]))
+    assert record.value == pytest.approx(expected, rel=1e-9)
+    assert record.score_settings == {"epsilon": 8.0, "delta": 1e-3, "radius": 6.0}
+    assert "epsilon=8, delta=0.001" in record.note
+    assert record.standard_error is None  # nothing is known of what noise does
+    assert record.error_parts.keys() == {"generated"}
+    with (tmp_path / "logs" / "metrics.csv").open() as file:
+        logged = [(row["statistics_epsilon"], row["statistics_delta"]) for row in csv.DictReader(file)]
+    assert ("8.0", "0.001") in logged
+
+
+def totals(folder):
+    return {path.name: Message.from_bytes(path.read_bytes()).tensors for path in (folder / "released").iterdir()}
+
+
+def evaluated(grid):
+    return [node.calls.count("evaluate") for node in grid.nodes.values()]
+
+
+def test_a_run_releases_once(images, tmp_path):
+    """Whoever asks again is given the same: the server's file is lost here, then the promise changes."""
+    output = tmp_path / "run"
+    _, first = deploy(recipe(1, SCORES), images, output, config=NOISE)
+    before = totals(output)
+    assert before.keys() == {"train-pixels.safetensors", "report-pixels.safetensors"}
+    _, second = deploy(recipe(2, SCORES), images, output, config=NOISE)
+    assert (evaluated(first), evaluated(second)) == ([1] * 4, [0] * 4)
+
+    for path in (output / "released").iterdir():
+        path.unlink()
+    _, third = deploy(recipe(3, SCORES), images, output, config=NOISE)
+    assert evaluated(third) == [1] * 4
+    for name, tensors in totals(output).items():
+        assert all(torch.equal(tensors[key], before[name][key]) for key in tensors)
+
+    with pytest.raises(ValueError, match="another release of the same images"):
+        deploy(recipe(4, SCORES), images, output, config={**NOISE, "statistics-epsilon": 9.0})
+    with pytest.raises(
+        MessageError, match="client 'a': ValueError: this run's statistics have been released with noise"
+    ):
+        deploy(recipe(4, SCORES), images, output)
+
+
+class Halves(Pixels):
+    """Pixels of half the size, a second embedding without a network."""
+
+    def __init__(self):
+        Embedding.__init__(self, "halves", dim=None)
+
+    def features(self, levels):
+        return super().features(levels) / 2
+
+
+def test_two_embeddings_are_two_releases_that_share_the_promise(images, tmp_path, monkeypatch):
+    monkeypatch.setitem(WITHOUT_WEIGHTS, "halves", Halves)
+    deploy(recipe(1, {**SCORES, "embeddings": ["pixels", "halves"]}), images, tmp_path / "run", config=NOISE)
+    paths = list((tmp_path / "run" / "released").iterdir())
+    assert len(paths) == 4
+    for path in paths:
+        promise = json.loads(Message.from_bytes(path.read_bytes()).meta["privacy"])
+        assert (promise["epsilon"], promise["releases"]) == (8.0, 2)
+
+
+# ---- what a client refuses by itself ----
+
+
+@pytest.mark.parametrize(
+    ("config", "ask", "said"),
+    [
+        ({"secure-aggregation": True}, "private-sums", "nothing is told in the open"),
+        (NOISE, "statistics", "nothing is told without noise"),
+        (NOISE, "kid", "nothing is told without noise"),
+    ],
+)
+def test_a_client_does_not_tell_what_the_run_hides(config, ask, said, images, tmp_path):
+    path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
+    node = Node(client_app(path), {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}, config)
+    question = Question({}, [tuple(Item(ask, "train", "pixels", load_embedding("pixels").fingerprint()))], 0, ())
+    (reply,) = Loopback({10: node}).send_and_receive([FlowerMessage(to_records(question), 10, "evaluate")])
+    with pytest.raises(MessageError, match=said):
+        from_records(Told, reply)
+
+
+REFUSED = {
+    "kid": ({**SCORES, "scores": ["fid", "kid"]}, {}, "kid asks clients for more than sums with noise"),
+    "aggregates": ({**SCORES, "aggregates": ["pct95"]}, {}, "pct95 needs single clients' scores"),
+    "radius": (SCORES, {"statistics-radius": 0.0}, "statistics-radius=0 in the run's config: radius must be positive"),
+    "delta": (SCORES, {"statistics-delta": 0.0}, "delta must be between 0 and 1"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_show_more_is_refused_at_start(name, images, tmp_path):
+    scores, config, said = REFUSED[name]
+    with pytest.raises(ValueError, match=said):
+        deploy(recipe(1, scores), images, tmp_path / "run", config={**NOISE, **config})

@@ -1,0 +1,120 @@
+"""Sums of messages under secure aggregation: exact, of all clients or of none, and cut off at public bounds."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message as FlowerMessage
+from flwr.clientapp import ClientApp
+
+from fedgen.deploy.ranges import RANGES, Ranges, largest
+from fedgen.deploy.secure import MOST, masked, read_instructions, secure_mean, write_summand
+from fedgen.deploy.secure_sums import fixed_point, masked_messages, secure_sums
+from fedgen.statistics import Message, MessageError, add
+from tests.deploy.loopback import Loopback, Node
+
+BOUNDS = [{"count": 100.0, "sum": 1e3, "outer": 1e-3}, {"count": 100.0, "score": 2.0}]
+RUN = {"secure-aggregation": True}
+
+
+def messages(client):
+    """Two messages; of the second client an entry of outer lies beyond its bound."""
+    draws = torch.Generator().manual_seed(client)
+    total = torch.rand(3, generator=draws, dtype=torch.float64) * 2000 - 1000
+    outer = torch.rand(6, generator=draws, dtype=torch.float64) * 1e-3
+    outer[2] = 5e-3 if client == 1 else -1e-3
+    count = torch.tensor(10.0 + client)
+    first = Message("sums", {"count": count, "sum": total, "outer": outer}, {"split": "train"})
+    return [first, Message("fid", {"count": count, "score": torch.tensor(-1.5 * client / 2)})]
+
+
+def app(answer):
+    made = ClientApp(mods=[masked])
+
+    @made.train()
+    def train(message, context):
+        read_instructions(message)
+        return FlowerMessage(write_summand(answer()), reply_to=message)
+
+    return made
+
+
+def grid_of(answers):
+    return Loopback({10 + k: Node(app(answer), {}, RUN) for k, answer in enumerate(answers)})
+
+
+def ask(grid):
+    return secure_sums(grid, {node: ([np.zeros(1)], b"") for node in grid.nodes}, BOUNDS, 0, 1.0)
+
+
+def test_sums_are_exact_to_the_last_bit_of_whole_numbers():
+    grid = grid_of([lambda k=k: masked_messages(messages(k), BOUNDS, 3) for k in range(3)])
+    found = ask(grid)
+    expected = [add(*parts) for parts in zip(*(messages(k) for k in range(3)))]
+    for one, total, bounds in zip(found.sums, expected, BOUNDS):
+        assert one.total.kind == total.kind
+        assert one.total.meta == total.meta
+        bits = fixed_point(bounds, 3).bits
+        for name, tensor in total.tensors.items():
+            wanted = tensor.clone()
+            if name == "outer":
+                wanted[2] = 1e-3 - 2e-3  # cut off at the bound
+            error = (one.total.tensors[name] - wanted).abs().max()
+            assert error <= 3 * 2.0 ** -(bits[name] + 1) + 1e-15 * wanted.abs().max()
+    assert bits["score"] > 55
+    assert found.sums[0].cut == {"outer": pytest.approx(1 / 18)}
+    assert found.sums[1].cut == {}
+
+
+def test_without_a_client_nothing_is_unmasked_and_it_is_named():
+    def full():
+        raise MemoryError("full")
+
+    answers = [lambda k=k: masked_messages(messages(k), BOUNDS, 4) for k in range(3)]
+    found = ask(grid_of([*answers, full]))
+    assert found.sums is None
+    assert list(found.failures) == [13]
+    assert "full" in found.failures[13]
+
+
+def test_one_client_is_not_asked():
+    grid = grid_of([lambda: pytest.fail("asked")])
+    assert ask(grid).sums is None
+
+
+def test_messages_of_other_forms_are_refused():
+    other = [Message("sums", {**messages(1)[0].tensors}, {"split": "report"}), messages(1)[1]]
+    grid = grid_of([lambda: masked_messages(messages(0), BOUNDS, 2), lambda: masked_messages(other, BOUNDS, 2)])
+    with pytest.raises(MessageError, match="different forms"):
+        ask(grid)
+
+
+def test_a_tensor_without_a_bound_is_refused():
+    with pytest.raises(MessageError, match="no largest entry is told of 'score'"):
+        masked_messages(messages(0), [BOUNDS[0], {"count": 1.0}], 2)
+
+
+def test_more_clients_than_32_bits_hold_are_refused():
+    assert MOST == 1023
+    with pytest.raises(ValueError, match="at most 1023 clients"):
+        secure_mean(grid_of([]), dict.fromkeys(range(1024), ([], b"", 1)), 0, None)
+
+
+# ---- ranges ----
+
+
+def test_ranges_follow_from_generated_images_or_are_given():
+    features = torch.tensor([[3.0, 0.0], [0.0, -4.0]])
+    chosen = Ranges.of_run({"range.fid": 7.0, "range.kid": 0.0, "wait": 1.0}).for_features(features)
+    assert chosen.keys() == RANGES.keys()
+    assert (chosen["mean"], chosen["second-moment"]) == (128.0, 128.0**2)
+    assert chosen["fid"] == 7.0
+    assert chosen["kid"] == 4 * (1 + 128**2 / 2) ** 3
+    assert largest("sums", "", chosen, 10) == {"count": 10.0, "sum": 1280.0, "outer": 10 * 128.0**2}
+    assert largest("kid", "kid-rbf", chosen, 10) == {"count": 10.0, "score": 40.0, "within": 10.0}
+    assert largest("fid", "fid", chosen, 10) == {"count": 10.0, "score": 70.0}
+
+
+@pytest.mark.parametrize(("config", "said"), [({"range.mena": 1.0}, "range.mena"), ({"range.fid": -1.0}, "positive")])
+def test_unknown_and_negative_ranges_are_refused(config, said):
+    with pytest.raises(ValueError, match=said):
+        Ranges.of_run(config)
