@@ -16,16 +16,12 @@ from fedgen.deploy.records import WEIGHTS, from_records, to_records
 from fedgen.deploy.replies import Replies
 from fedgen.deploy.roster import Roster
 from fedgen.deploy.run_statistics import RunStatistics
-from fedgen.deploy.sending import replies_to
+from fedgen.deploy.sending import Silence, replies_to
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
 
 AGAIN = 1.0  # seconds before a round that nobody answered is asked for again
-
-
-class Silence(str):
-    """Why nothing came from a client."""
 
 
 class FlowerStrategy(FedAvgStrategy):
@@ -110,8 +106,7 @@ class FlowerStrategy(FedAvgStrategy):
             if (node := self._roster.node_of(client)) is None:
                 found[client] = Silence("it is not connected")
                 continue
-            late = f"it did not answer within {self._deadline:g} seconds" if self._deadline else "no answer"
-            found[client] = Silence(late)
+            found[client] = Silence.within(self._deadline)
             records = to_records(message, next(iter(sent.values())).content.array_records[WEIGHTS] if sent else None)
             sent[client] = Message(records, node, kind)
         for client, answer in replies_to(self._grid, sent, self._deadline, what):

@@ -29,6 +29,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from fedgen.deploy.records import reason_of
+from fedgen.deploy.sending import Silence
 
 SECURE, RANGE = "secure-aggregation", "update-range"
 STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
@@ -111,9 +112,7 @@ class _Heard:
         answered = {reply.metadata.src_node_id for reply in replies}
         for node in (message.metadata.dst_node_id for message in sent):
             if node not in answered:
-                self.failures.setdefault(
-                    node, f"it did not answer within {timeout:g} seconds" if timeout else "no answer"
-                )
+                self.failures.setdefault(node, Silence.within(timeout))
         for reply in replies:
             if reply.has_error():
                 self.failures.setdefault(reply.metadata.src_node_id, reason_of(reply))

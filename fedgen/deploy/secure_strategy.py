@@ -18,6 +18,7 @@ from fedgen.deploy.ranges import Largest
 from fedgen.deploy.run_statistics import refuse_open
 from fedgen.deploy.secure import RANGE, STEPS, Masked, read_instructions, secure_mean, write_summand
 from fedgen.deploy.secure_sums import Sum, masked_messages, secure_sums
+from fedgen.deploy.sending import Silence
 from fedgen.deploy.station import Station
 from fedgen.federated.aggregators import Mean
 from fedgen.federated.client_weights import weight_of
@@ -62,10 +63,10 @@ class SecureStrategy(FlowerStrategy):
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         self._roster.look()
         nodes = {client: self._roster.node_of(client) for client in cohort}
-        found: dict[int, Answer | str] = dict.fromkeys(cohort, "it is not connected")
+        found: dict[int, Answer | str] = dict.fromkeys(cohort, Silence("it is not connected"))
         there = {client: node for client, node in nodes.items() if node is not None}
         if len(there) < 2:
-            return found | dict.fromkeys(there, "a sum over fewer than two clients would show one")
+            return found | dict.fromkeys(there, Silence("a sum over fewer than two clients would show one"))
         data: Any = self._module.trainer.datamodule
         asked = {}
         for client, task in self._tasks(list(there), round).items():
@@ -77,7 +78,8 @@ class SecureStrategy(FlowerStrategy):
         server = {name: self.exchange.server[name] for name in self.exchange.shared}
         for client, node in there.items():
             if made.mean is None:
-                found[client] = "too few clients answered for their sum to be unmasked"
+                few = Silence("too few clients answered for their sum to be unmasked")
+                found[client] = made.failures.get(node, few)
             elif node not in made.rests:
                 found[client] = made.failures.get(node, "no answer, or its turn failed")
             else:

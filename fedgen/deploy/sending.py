@@ -13,6 +13,15 @@ Key = TypeVar("Key", bound=Hashable)
 LOOK = 0.1  # seconds between looks for replies
 
 
+class Silence(str):
+    """Why nothing came from a client."""
+
+    @classmethod
+    def within(cls, deadline: float | None) -> "Silence":
+        """It is there, and did not answer in so many seconds, if there was a deadline."""
+        return cls(f"it did not answer within {deadline:g} seconds" if deadline else "no answer")
+
+
 def replies_to(
     grid: Grid, messages: Mapping[Key, Message], deadline: float | None, description: str
 ) -> Iterator[tuple[Key, Message]]:

@@ -90,6 +90,28 @@ def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
     same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22)
 
 
+class Deaf(Node):
+    """A node from which nothing comes when it is first asked to train."""
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        return None if message.metadata.message_type == "train" and self.calls.count("train") == 1 else reply
+
+
+@pytest.mark.filterwarnings("ignore:nothing came from any client of round 0:UserWarning")
+def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
+    settings, config = recipe(1, client_weights="uniform"), {**HIDDEN, "round-deadline": 0.5, "wait": 60.0}
+    path = app_of(settings, tmp_path / "run-app", 4)
+    run = {"clients": 4, "output": str(tmp_path / "run"), **config}
+    nodes = {
+        10 + k: Deaf(client_app(path), {"data-path": str(images / name), "state-path": str(tmp_path / name)}, run)
+        for k, name in enumerate("abcd")
+    }
+    found, _ = deploy(settings, images, tmp_path / "run", nodes, config=config)
+    assert found["fedavg"]["left_out"] == []
+    same_weights(simulate(settings, images, tmp_path / "simulated"), found, atol=4 * 2 * 0.5 / 2**22)
+
+
 @pytest.mark.filterwarnings("ignore:.* of an update was beyond update-range:UserWarning")
 def test_what_is_beyond_the_range_is_cut_off_and_said(images, tmp_path):
     with pytest.warns(UserWarning, match="was beyond update-range=0.0001 and cut off"):
