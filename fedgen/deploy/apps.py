@@ -10,10 +10,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedgen.cli import FedgenCLI, train
 from fedgen.deploy.flower_strategy import FlowerStrategy
-from fedgen.deploy.messages import Question, Task
+from fedgen.deploy.line import Line
+from fedgen.deploy.masked_loss import is_loss_question, masked_answer
+from fedgen.deploy.messages import LossQuestion, Question, Task
 from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
-from fedgen.deploy.remote_data import RemoteClients
+from fedgen.deploy.remote_data import LEAST, RemoteClients
 from fedgen.deploy.roster import Roster
 from fedgen.deploy.secure import RANGE, SECURE, masked
 from fedgen.deploy.secure_strategy import SecureStrategy, summand
@@ -21,6 +23,7 @@ from fedgen.deploy.station import Station, use_threads
 
 DATA, STATE, NAME = "data-path", "state-path", "name"  # of a node's config
 CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
+LEAST_ANSWERS = "least-answers"
 
 
 def client_app(recipe: Path) -> ClientApp:
@@ -43,6 +46,8 @@ def client_app(recipe: Path) -> ClientApp:
     def take_turn(message: Message, context: Context) -> Message:
         station = _station(recipe, context)
         if context.run_config.get(SECURE):
+            if is_loss_question(message):
+                return Message(masked_answer(station, message), reply_to=message)
             return Message(summand(station, message, float(context.run_config[RANGE])), reply_to=message)
         return Message(to_records(station.take(from_records(Task, message))), reply_to=message)
 
@@ -50,6 +55,11 @@ def client_app(recipe: Path) -> ClientApp:
     def look_up(message: Message, context: Context) -> Message:
         question: Question = from_records(Question, message)
         return Message(to_records(_station(recipe, context).look_up(question)), reply_to=message)
+
+    @app.query("loss")
+    def answer(message: Message, context: Context) -> Message:
+        question: LossQuestion = from_records(LossQuestion, message)
+        return Message(to_records(_station(recipe, context).tell(question)), reply_to=message)
 
     return app
 
@@ -59,8 +69,9 @@ def server_app(recipe: Path) -> ServerApp:
 
     The run's config says how many clients to wait for ("clients") and how long ("wait", seconds), where the run folder
     is ("output"; a run that it holds goes on), how long a round's clients have ("round-deadline", seconds; 0 for no
-    end), and whether single updates are hidden from the server ("secure-aggregation", and "update-range", the largest
-    change of an entry in a turn).
+    end), which part of the clients' weight must answer a loss at the server ("least-answers"), and whether single
+    updates and answers are hidden from the server ("secure-aggregation", and "update-range", the largest change of an
+    entry in a turn).
 
     Args:
         recipe: the deployed recipe's file.
@@ -90,13 +101,28 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     hidden = bool(config.get(SECURE, False))
     cli = FedgenCLI(args=for_server(settings, output, hidden))
     assert isinstance(cli.datamodule, RemoteClients)
-    assert isinstance(cli.trainer.strategy, FlowerStrategy)
     cli.datamodule.enroll(roster.clients)
+    deadline = float(config.get(DEADLINE, 0)) or None
+    cli.datamodule.line = Line(grid, roster, deadline, hidden)
+    cli.datamodule.least = least_of(config)
     if isinstance(cli.trainer.strategy, SecureStrategy):
         cli.trainer.strategy.range = float(config.get(RANGE, 0))
-    cli.trainer.strategy.reach(grid, roster, float(config.get(DEADLINE, 0)) or None)
+    if isinstance(cli.trainer.strategy, FlowerStrategy):
+        cli.trainer.strategy.reach(grid, roster, deadline)
     train(cli)
     return cli
+
+
+def least_of(config: Mapping[str, Any]) -> float:
+    """The part of the clients' weight that must answer a loss at the server.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    least = float(config.get(LEAST_ANSWERS, LEAST))
+    if not 0 < least <= 1:
+        raise ValueError(f"{LEAST_ANSWERS}={least:g} in the run's config: a part of the clients lies in (0, 1]")
+    return least
 
 
 def _simulated(folder: Path, number: int) -> Path:

@@ -4,16 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import Message, MessageType
+from flwr.app import MessageType
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgen.clients.turn import Turn
-from fedgen.deploy.messages import Answer, Item, Question, Task, Told
-from fedgen.deploy.records import WEIGHTS, from_records, to_records
+from fedgen.deploy.line import Line
+from fedgen.deploy.messages import Answer, Item, Task, Told
 from fedgen.deploy.replies import Replies
 from fedgen.deploy.roster import Roster
-from fedgen.deploy.sending import replies_to
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
@@ -37,6 +36,7 @@ class FlowerStrategy(FedAvgStrategy):
             deadline: seconds that a round's clients have to answer; None waits for all that are there.
         """
         self._grid, self._roster, self._deadline = grid, roster, deadline
+        self._line = Line(grid, roster, deadline)
         self._answers: dict[int, Answer | str] = {}
         self._told: list[list[Any]] = []
         self._metrics: dict[str, list[tuple[float, float]]] = {}
@@ -50,48 +50,31 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """What each client of the cohort answers, or why it does not."""
-        return self._say(self._tasks(cohort, round), MessageType.TRAIN, Answer, f"round {round}")
+        return self._line.say(self._tasks(cohort, round), MessageType.TRAIN, Answer, f"round {round}")
 
     def _tasks(self, cohort: list[int], round: int) -> dict[int, Task]:
         names, personal = self.exchange.first_names, self.exchange.personal
-        weights = {n: t for n, t in self._module.state_dict().items() if names.get(n, n) not in personal}
+        at_server = tuple(getattr(self._module, "server_only", ()))
+        weights = {
+            name: tensor
+            for name, tensor in self._module.state_dict().items()
+            if names.get(name, name) not in personal and not name.startswith(at_server)
+        }
+        fingerprints = dict(getattr(self._module, "fingerprints", {}))
         shares = self._shares(self._module.trainer) or []
         data: Any = self._module.trainer.datamodule
         local, algorithm = self._local.server_state(), self.client_algorithm.server_state()
         return {
-            client: Task(weights, round, client, len(shares), shares[client], data.classes, local, algorithm)
+            client: Task(
+                weights, round, client, len(shares), shares[client], data.classes, local, algorithm, fingerprints
+            )
             for client in cohort
         }
 
     def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
         """What each client answers to an evaluation's question, or why it does not; arguments as for `Question`."""
         data: Any = self._module.trainer.datamodule
-        told = [tuple(item) for item in items]
-        questions = {
-            client: Question(tensors, told, client, data.classes) for client in range(len(self._roster.clients))
-        }
-        return self._say(questions, MessageType.EVALUATE, Told, "asking clients")
-
-    def _say(
-        self, messages: Mapping[int, Task | Question], kind: str, reply: type[Any], what: str
-    ) -> dict[int, Any | str]:
-        """Sends each client its message, all with the same weights; what each answers, or why it does not."""
-        self._roster.look()
-        found: dict[int, Any | str] = {}
-        sent: dict[int, Message] = {}
-        for client, message in messages.items():
-            if (node := self._roster.node_of(client)) is None:
-                found[client] = "it is not connected"
-                continue
-            found[client] = f"it did not answer within {self._deadline:g} seconds" if self._deadline else "no answer"
-            records = to_records(message, next(iter(sent.values())).content.array_records[WEIGHTS] if sent else None)
-            sent[client] = Message(records, node, kind)
-        for client, answer in replies_to(self._grid, sent, self._deadline, what):
-            try:
-                found[client] = from_records(reply, answer)
-            except MessageError as error:
-                found[client] = str(error)
-        return found
+        return self._line.ask_all(items, tensors, data.classes)
 
     # ---- turns, which have been taken elsewhere ----
 

@@ -52,12 +52,13 @@ class RemoteEvaluation(FederatedEvaluation):
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
         data, strategy = getattr(trainer, "datamodule", None), trainer.strategy
-        if not isinstance(data, RemoteClients) or not isinstance(strategy, FlowerStrategy):
+        if not isinstance(data, RemoteClients):
             raise TypeError(f"RemoteEvaluation scores against clients elsewhere, and data is {type(data).__name__}")
         if self.settings["weights"] != "examples":
             raise ValueError("clients elsewhere weigh by examples; leave `weights` of the evaluation out")
         panels_of(self.settings)
-        return RemoteEvaluator(data, strategy, device=strategy.root_device, **self.settings)
+        asks = strategy if isinstance(strategy, FlowerStrategy) else data
+        return RemoteEvaluator(data, asks, device=strategy.root_device, **self.settings)
 
 
 class RemoteEvaluator(Evaluator):
@@ -65,11 +66,11 @@ class RemoteEvaluator(Evaluator):
 
     Args:
         data: names and numbers of their images.
-        strategy: which reaches them.
+        strategy: which reaches them; the data, where the server trains alone.
         settings: as for `Evaluator`.
     """
 
-    def __init__(self, data: RemoteClients, strategy: FlowerStrategy, **settings: Any) -> None:
+    def __init__(self, data: RemoteClients, strategy: FlowerStrategy | RemoteClients, **settings: Any) -> None:
         super().__init__(splits_of(data), **settings)
         self._side = _RemoteSide(self.plan, self.seed, strategy, settings.get("batch_size", 64), self.device)
         self._real = self._side
@@ -107,7 +108,12 @@ class _RemoteSide(RealSide):
     """The clients' side of scores: summaries and sketches, which they tell once, and their own KID of what is made."""
 
     def __init__(
-        self, plan: Plan, seed: int, strategy: FlowerStrategy, batch_size: int, device: torch.device | str | None
+        self,
+        plan: Plan,
+        seed: int,
+        strategy: FlowerStrategy | RemoteClients,
+        batch_size: int,
+        device: torch.device | str | None,
     ) -> None:
         super().__init__(plan, seed, None, batch_size, device)
         self._strategy = strategy

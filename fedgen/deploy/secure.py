@@ -29,6 +29,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 SECURE, RANGE = "secure-aggregation", "update-range"
+NUMBER = 8  # bytes of a masked entry
 STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
 _REST, _WEIGHT = "fedgen", "weight"
 

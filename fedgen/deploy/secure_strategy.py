@@ -14,7 +14,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.messages import Answer, Item, Task, Told, pack, unpack
 from fedgen.deploy.payload import from_bytes, tensors_of, to_bytes
-from fedgen.deploy.secure import RANGE, STEPS, Masked, read_instructions, secure_mean, write_summand
+from fedgen.deploy.remote_data import UNSEEN
+from fedgen.deploy.secure import NUMBER, RANGE, STEPS, Masked, read_instructions, secure_mean, write_summand
 from fedgen.deploy.station import Station
 from fedgen.federated.aggregators import Mean
 from fedgen.federated.client_weights import weight_of
@@ -33,6 +34,11 @@ class SecureStrategy(FlowerStrategy):
     """
 
     range = 0.0
+
+    @property
+    def bytes_masked(self) -> int:
+        """What a client sends to the server in a round."""
+        return NUMBER * sum(tensor.numel() for tensor in self.exchange.shared.values())
 
     def _start_fit(self, trainer: Trainer) -> None:
         super()._start_fit(trainer)
@@ -97,10 +103,7 @@ class SecureStrategy(FlowerStrategy):
         return replace(answer, weights=weights)
 
     def ask_all(self, items: Sequence[Item], tensors: Any) -> dict[int, Told | str]:
-        raise MisconfigurationException(
-            "under secure aggregation no single client's statistics may reach the server, and the evaluation asks for"
-            " them: leave FederatedEvaluation out of this recipe, and score its checkpoints where images are"
-        )
+        raise MisconfigurationException(UNSEEN)
 
 
 def summand(station: Station, message: Message, range: float) -> RecordDict:

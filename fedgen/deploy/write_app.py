@@ -44,6 +44,7 @@ clients = {clients}  # SuperNodes to wait for
 wait = 600.0  # seconds to wait for them
 output = {output}  # run folder, on the server; the same one goes on where it was
 round-deadline = 0.0  # seconds a round's clients have to answer; 0: as long as they take
+least-answers = 0.5  # part of the clients' weight that must answer a loss at the server; fewer end the run
 secure-aggregation = false  # true hides single updates from the server, by SecAgg+
 update-range = 0.0  # under secure aggregation: the largest change of an entry in a turn
 simulation-data = {simulation}  # under Flower's simulation node k takes the k-th folder in this one

@@ -178,11 +178,18 @@ class DistributedLoss(FeatureLoss):
         scoring = []
         for number, weight in enumerate(message_weights(weights, [len(part) for part in parts])):
             try:
-                loss = copy.deepcopy(self.loss).set_references([parts[number]])
+                scoring.append(self.client_of(parts[number], weight))
             except ValueError as error:  # alone, each client is client 0
                 raise ValueError(str(error).replace("client 0", f"client {number}")) from error
-            scoring.append(ScoringClient(loss, weight))
         return self.connect(SimulatedClients(scoring, self.precision), parts[0].shape[1])
+
+    def client_of(self, features: Tensor, weight: float) -> ScoringClient:
+        """The client of these features [n, D] and weight, who answers what this loss asks.
+
+        Raises:
+            ValueError: for unusable features, or fewer than the score needs.
+        """
+        return ScoringClient(copy.deepcopy(self.loss).set_references([features]), weight)
 
     def evaluate(self, features: Tensor) -> Tensor:
         """The scalar of `forward`, with its gradient beside it where the features ask for one."""
