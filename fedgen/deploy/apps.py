@@ -58,6 +58,8 @@ def client_app(recipe: Path) -> ClientApp:
 
     @app.query("loss")
     def answer(message: Message, context: Context) -> Message:
+        if context.run_config.get(SECURE):
+            raise ValueError(f"{SECURE} is on: a single client's answer to a loss is not told")
         question: LossQuestion = from_records(LossQuestion, message)
         return Message(to_records(_station(recipe, context).tell(question)), reply_to=message)
 

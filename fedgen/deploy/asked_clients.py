@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedgen.deploy.answer_forms import check_form, form_of
 from fedgen.deploy.answering import sent_in
 from fedgen.deploy.line import Line
-from fedgen.deploy.masked_answers import FIRST, MARGIN, STEP, WASTE, Scale, decode
+from fedgen.deploy.masked_answers import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
 from fedgen.deploy.messages import LossQuestion, Told, pack
 from fedgen.deploy.payload import to_bytes
 from fedgen.deploy.secure import NUMBER, secure_mean
@@ -76,15 +76,15 @@ class AskedClients:
         """
         total, silent = self._sum(question)
         self.traffic.questions += 1
-        self._tell(silent)
         there = sum(weight for client, weight in self._weights.items() if client in self._asked - silent.keys())
         part = there / sum(self._weights.values())
         if total is None or part < self._least:
-            reasons = "; ".join(f"{self._name(client)}: {reason}" for client, reason in sorted(self._silent.items()))
+            few = f"clients with {part:.0%} of the weight answered and {self._least:.0%} are needed (least-answers)"
             raise TooFewAnswersError(
-                f"clients with {part:.0%} of the weight answered and {self._least:.0%} are needed ({reasons}). Started"
-                " again, the run goes on from its last checkpoint; see least-answers in the run's config"
+                f"{few if total is not None else 'the answers of the clients have no sum'}: {self._reasons(silent)}."
+                " Started again, the run goes on from its last checkpoint"
             )
+        self._tell(silent)
         self._answered.append(part)
         if self._once and silent:
             self._asked -= silent.keys()
@@ -104,6 +104,13 @@ class AskedClients:
 
     def _name(self, client: int) -> str:
         return repr(self._line.roster.clients[client].name)
+
+    def _reasons(self, silent: Mapping[int, str]) -> str:
+        """Each reason with whom it keeps from answering, those before too where questions are one message."""
+        named: dict[str, list[str]] = {}
+        for client, reason in sorted((self._silent | dict(silent) if self._once else silent).items()):
+            named.setdefault(reason, []).append(self._name(client))
+        return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in named.items())
 
     def _tell(self, silent: Mapping[int, str]) -> None:
         for client, reason in silent.items():
@@ -156,7 +163,8 @@ class AskedClients:
 class MaskedClients(AskedClients):
     """`AskedClients` under secure aggregation: the server sees the sum of the answers and no single one.
 
-    The sum is that of `AskedClients` to a step for each client (`masked_answers`), which the log says.
+    The sum is that of `AskedClients` to a step for each client (`masked_answers`), which the log says. A question that
+    is asked again, for its range, and all questions of one message have the same clients' answers or none.
     """
 
     def __init__(
@@ -167,11 +175,11 @@ class MaskedClients(AskedClients):
 
     def _sum(self, question: Message) -> tuple[Message | None, dict[int, str]]:
         form = form_of(question, self._dim)
-        first = question.kind not in self._ranges
-        ranges = self._ranges.get(question.kind) or dict.fromkeys(form.tensors, FIRST)
+        first, asked, whole = question.kind not in self._ranges, self._asked, self._once
+        ranges = self._ranges.get(question.kind) or dict.fromkeys(hidden_names(form), FIRST)
         for _ in range(TRIES):
             scale = Scale(ranges, max(self._weights.values()))
-            found = self._exchange(question, form, scale)
+            found = self._exchange(question, form, scale, asked, whole)
             if isinstance(found, dict):
                 return None, found
             total, bounds, silent = found
@@ -185,22 +193,33 @@ class MaskedClients(AskedClients):
                 # a range falls slowly: asking again costs as much as a batch
                 self._ranges[question.kind] = {name: max(wider[name], ranges[name] / 2) for name in bounds}
                 return total, silent
-            ranges = wider
+            # of the same clients: two sums of one question, with and without a client, would tell its answer
+            ranges, asked, whole = wider, asked - silent.keys(), True
         raise TooFewAnswersError(
             f"the answers to {question.kind!r} grow with every question: {bounds}; is the training diverging?"
         )
 
     def _exchange(
-        self, question: Message, form: Message, scale: Scale
+        self, question: Message, form: Message, scale: Scale, clients: set[int], whole: bool
     ) -> tuple[Message, dict[str, float], dict[int, str]] | dict[int, str]:
-        """The sum, bounds of its entries and why clients do not answer; the latter alone, if there is no sum."""
+        """The sum, bounds of its entries and why clients do not answer; the latter alone, if there is no sum.
+
+        Args:
+            question: to all.
+            form: of an answer.
+            scale: of what is summed.
+            clients: who are asked.
+            whole: whether there is to be a sum over all of them or none.
+        """
         roster = self._line.roster
         roster.look()
-        nodes = {client: roster.node_of(client) for client in sorted(self._asked)}
+        nodes = {client: roster.node_of(client) for client in sorted(clients)}
         silent = {client: "it is not connected" for client, node in nodes.items() if node is None}
         there = {client: node for client, node in nodes.items() if node is not None}
         if len(there) < 2:
             return silent | dict.fromkeys(there, "a sum over fewer than two clients would show one")
+        if whole and silent:
+            return silent | dict.fromkeys(there, "sums of one question with and without a client would show its answer")
         questions = self._questions(question)
         asked: dict[int, tuple[list[NDArray[np.float64]], bytes, int]] = {}
         told = {"ranges": dict(scale.ranges), "largest": scale.largest}
@@ -208,9 +227,11 @@ class MaskedClients(AskedClients):
             rest = to_bytes({MASKED: pack(questions[client])[1], "scale": told})
             asked[node] = ([], rest, 1)  # the weight is in the answer
             self.traffic.down += len(rest)
-        made = secure_mean(self._line.grid, asked, self.traffic.questions, self._line.deadline)
+        needed = {"threshold": 1.0} if whole else {}
+        made = secure_mean(self._line.grid, asked, self.traffic.questions, self._line.deadline, **needed)
         if made.mean is None:
-            return silent | dict.fromkeys(there, "too few clients answered for their sum to be unmasked")
+            few = "not all of these clients" if whole else "too few clients"
+            return silent | dict.fromkeys(there, f"{few} answered for their sum to be unmasked; their own logs say why")
         self.traffic.up += len(made.rests) * sum(NUMBER * array.size for array in made.mean)
         silent |= {
             client: "no answer; its own log says why" for client, node in there.items() if node not in made.rests

@@ -46,20 +46,23 @@ class Scale:
 
 
 def encode(answer: Message, scale: Scale) -> list[NDArray[np.float64]]:
-    """The answer's tensors but for its weight, by name in order, each as two arrays and its mark; entries in [-1, 1]."""
+    """The answer's tensors but for its weight, by name in order: each as two arrays and its mark, all in [-1, 1]."""
     found = []
-    for name, tensor in sorted(answer.tensors.items()):
-        if name in WEIGHT:
-            continue
-        entries = tensor.double().flatten() / scale.largest
+    for name in hidden_names(answer):
+        entries = answer.tensors[name].double().flatten() / scale.largest
         part = (entries / scale.ranges[name]).clamp(-1, 1)
         first = (part * _HALF).round() / _HALF
         found += [each.numpy() for each in (first, (part - first) * STEPS, _mark(entries))]
     return found
 
 
+def hidden_names(answer: Message) -> list[str]:
+    """The tensors that are summed behind masks: all but the weight, which the server knows, and empty ones."""
+    return [name for name, tensor in sorted(answer.tensors.items()) if name not in WEIGHT and tensor.numel()]
+
+
 def _mark(entries: Tensor) -> Tensor:
-    largest = float(entries.abs().max()) if len(entries) else 0.0
+    largest = float(entries.abs().max())
     power = math.frexp(largest)[1] if largest else LOWEST  # largest <= 2^power
     mark = torch.zeros(MARKS, dtype=torch.float64)
     mark[min(max(power - LOWEST, 0), MARKS - 1)] = 1
@@ -79,10 +82,11 @@ def decode(mean: Arrays, form: Message, scale: Scale, clients: int, weight: floa
     Raises:
         MessageError: if the arrays are not of that form.
     """
-    names = [name for name in sorted(form.tensors) if name not in WEIGHT]
+    names = hidden_names(form)
     if len(mean) != len(names) * (DIGITS + 1):
         raise MessageError(f"the sum has {len(mean)} arrays, of {len(names)} tensors")
-    tensors = {name: torch.tensor(weight, dtype=torch.float64) for name in form.tensors if name in WEIGHT}
+    known = {name: torch.tensor(weight, dtype=torch.float64) for name in form.tensors if name in WEIGHT}
+    tensors = {**form.tensors, **known}
     bounds, arrays = {}, iter(torch.from_numpy(np.asarray(array, dtype=np.float64)) for array in mean)
     for name in names:
         total = next(arrays) + next(arrays) / STEPS
