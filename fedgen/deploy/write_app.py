@@ -63,7 +63,8 @@ app = {side}_app(Path(__file__).with_name("{recipe}"))
 README = """\
 # {name}
 
-A fedgen recipe (`{package}/{recipe}`) on Flower. Nothing but weights, statistics and scores leaves a client.
+A fedgen recipe (`{package}/{recipe}`) on Flower. Nothing but weights, statistics, scores and their
+gradients in generated features leaves a client.
 
 Try it on one machine, by Flower's simulation (`pip install "flwr[simulation]"`; needs `simulation-data` in
 pyproject.toml):

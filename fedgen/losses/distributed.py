@@ -6,8 +6,8 @@ it goes on backwards through its embedding and its generator. For MMD^2 the grad
 the score to the clients' mixture sum_i lambda_i P_i, for any batch: the two differ by a number of the real images alone
 (`scores.mmd`). So the weights of "avg" and of "all" make one loss.
 
-Questions and answers are messages of `statistics.messages`: a server that talks to real clients, over ranks or over a
-network, puts its own `Clients` in place of the simulated ones. What adds can be masked (`statistics.fixed_point`) and
+Questions and answers are messages of `statistics.messages`: a server that talks to real clients puts its own `Clients`
+in place of the simulated ones, as `fedgen.deploy` does over Flower. What adds can be masked (`statistics.fixed_point`) and
 summed by secure aggregation; here nothing is masked. What a sum over few clients, asked about many batches, says of
 their images is not bounded: this is not differential privacy.
 """

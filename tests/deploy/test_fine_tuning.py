@@ -104,6 +104,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_other_objectives_and_weights(name, hidden, images, tmp_path, kept_stations):
@@ -113,6 +114,19 @@ def test_other_objectives_and_weights(name, hidden, images, tmp_path, kept_stati
     deployed, _ = deploy(settings, images, tmp_path / "deployed", config=HIDDEN if hidden else {})
     # in single precision what is masked is more exact than what is sent
     same_weights(simulated, deployed, atol=1e-5 if name == "single precision" else 2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_a_conditional_generator_draws_the_servers_labels(form, images, tmp_path, kept_stations):
+    settings = fine_tuning(form)
+    sizes = {"image_size": 8, "channels": 1, "width": 4, "num_classes": 10}
+    for part, own in (("Generator", {"latent_dim": 3, **sizes}), ("Critic", sizes)):
+        network = {"class_path": f"fedgen.models.networks.SNGAN{part}", "init_args": own}
+        settings["model"]["init_args"]["model"]["init_args"][part.lower()] = network
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    same_weights(simulated, deployed, atol=1e-5)
 
 
 def test_scores_are_those_of_the_simulation(images, tmp_path, kept_stations):
@@ -310,8 +324,8 @@ def test_a_turn_on_another_embedding_is_refused(images, tmp_path):
     assert [(one["name"], one["reason"]) for one in found["fedavg"]["left_out"]] == [
         (
             "b",
-            "MessageError: MisconfigurationException: embedding pixels is another one here; install the same release and"
-            " weights",
+            "MessageError: MisconfigurationException: embedding pixels is another one here;"
+            " install the same release and weights",
         )
     ]
 
