@@ -7,9 +7,9 @@ the score to the clients' mixture sum_i lambda_i P_i, for any batch: the two dif
 (`scores.mmd`). So the weights of "avg" and of "all" make one loss.
 
 Questions and answers are messages of `statistics.messages`: a server that talks to real clients puts its own `Clients`
-in place of the simulated ones, as `fedgen.deploy` does over Flower. What adds can be masked (`statistics.fixed_point`) and
-summed by secure aggregation; here nothing is masked. What a sum over few clients, asked about many batches, says of
-their images is not bounded: this is not differential privacy.
+in place of the simulated ones, as `fedgen.deploy` does over Flower. What adds can be masked and summed by secure
+aggregation; here nothing is masked. What a sum over few clients, asked about many batches, says of their images is not
+bounded: this is not differential privacy.
 """
 
 import copy
