@@ -31,6 +31,7 @@ from fedgen.evaluation.rebuild import PARTITION, RECIPE, ROLES
 from fedgen.federated.left_out import describe, read_left_out
 from fedgen.figures import draw_curves, draw_generalisation
 from fedgen.files import atomic_write, read_yaml, require_writable
+from fedgen.progress import make_console
 
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
@@ -138,7 +139,7 @@ def train(cli: FedgenCLI) -> None:
         OSError: for a disk that is full or can only be read, naming the folder.
     """
     first = not getattr(rank_zero_only, "rank", 0)  # of several processes one speaks and writes
-    trainer, console, recipe = cli.trainer, Console(quiet=not first), cli.recipe
+    trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
     folder = require_writable(trainer.default_root_dir)
     check_recipe(folder, recipe)
     last = folder_of(RoundCheckpoint, trainer) / LAST

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jsonargparse import ArgumentParser
-from rich.console import Console
 
 from fedgen.embeddings import FeatureCache, load_embedding, network_of
 from fedgen.evaluation.device import require_device
@@ -16,6 +15,7 @@ from fedgen.evaluation.recipe_data import load_federation
 from fedgen.figures.partition import draw_partition
 from fedgen.files import require_writable, write_json
 from fedgen.flags import with_flags
+from fedgen.progress import make_console
 from fedgen.scores.client_entropy import DEFAULT, EntropyOptions
 
 DESCRIPTION = (
@@ -65,7 +65,7 @@ def look_at_clients(
     found = measure_clients(data.everyone, network, num_images, max_clients, controls, data.seed, store, device)
     if entropy:
         found = with_entropy(found, data.everyone, vae, seed=data.seed, device=device)
-    console = Console()
+    console = make_console()
     for table in partition_tables(summary, found):
         console.print(table)
     for remark in [*remarks_on(summary, found), *same_network(summary, found.embedding)]:

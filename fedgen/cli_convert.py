@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import auto_cli
-from rich.console import Console
 from rich.markup import escape
 
 from fedgen.files import in_bytes, require_writable
 from fedgen.flags import with_flags
 from fedgen.models.stylegan2.convert import read_official_networks, read_trained_networks
+from fedgen.progress import make_console
 
 
 def convert_networks(source: Path, target: Path, half: bool = False, overwrite: bool = False) -> None:
@@ -32,7 +32,7 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
     require_writable(target.parent)
     found = read_trained_networks(source) if source.suffix == ".ckpt" else read_official_networks(source)
     found.write(target, half)
-    console = Console()
+    console = make_console()
     for name, network in found.networks.items():
         settings: Any = network.settings
         parameters = sum(parameter.numel() for parameter in network.parameters())

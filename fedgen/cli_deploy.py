@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import auto_cli
-from rich.console import Console
 
 from fedgen.deploy.measured import without_unmeasured
 from fedgen.deploy.recipe import FOLDERS, place_of, read_settings
@@ -13,6 +12,7 @@ from fedgen.deploy.write_app import export_clients, write_app
 from fedgen.evaluation.recipe_data import load_federation
 from fedgen.files import require_writable
 from fedgen.flags import with_flags
+from fedgen.progress import make_console
 
 
 def deploy_recipe(
@@ -53,7 +53,7 @@ def deploy_recipe(
         export_clients(federation, export)
         clients = len(federation.clients)
     write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
-    console = Console()
+    console = make_console()
     console.print(f"{folder}: an app for {clients} clients; see its README.md", markup=False)
     if unmeasured:
         names = ", ".join(unmeasured)

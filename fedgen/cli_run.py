@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import torch
 from jsonargparse import ArgumentParser, auto_cli
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -38,6 +37,7 @@ from fedgen.evaluation.score_choice import choose_scores
 from fedgen.evaluation.selection import unmarked
 from fedgen.evaluation.table import format_value
 from fedgen.flags import with_flags
+from fedgen.progress import make_console
 
 
 def evaluate_checkpoints(
@@ -99,7 +99,7 @@ def evaluate_checkpoints(
     )
     tuning = None if fine_tune is None else FineTuning(data, fine_tune, torch.device(device).type)
     evaluate_run(run, model, evaluator, rounds, tuning)
-    console, records = Console(), Run(run).records
+    console, records = make_console(), Run(run).records
     for embedding in evaluator.embeddings:
         split = next(record.split for record in records if record.embedding == embedding.name)
         own = [record for record in records if record.embedding == embedding.name]
@@ -129,7 +129,7 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
         by: the column, e.g. fid_all, fid_avg, kid_all, precision_all, report/fid_all, report/pixels/kid_avg.
         against: a second column: list where it and the first disagree, in place of avg and all of every score.
     """
-    found, console = Run(run), Console()
+    found, console = Run(run), make_console()
     records = found.records
     ranking = select_checkpoints(found, by)
     compared = inversion_table(records) if against is None else comparison_table(compare(records, by, against))

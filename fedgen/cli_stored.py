@@ -30,6 +30,7 @@ from fedgen.evaluation.stored_files import FEATURES_OF, STATISTICS_OF, files_in
 from fedgen.evaluation.stored_images import LISTED
 from fedgen.figures import draw_clients
 from fedgen.files import require_writable, write_json
+from fedgen.progress import make_console
 
 FLAGS = ("--generated", "--clients", "--reference")
 PATHS = ("generated", "clients", "reference", "weights", "cache", "output", "save_statistics", "save_features")
@@ -155,7 +156,7 @@ def evaluate_stored(arguments: Sequence[str]) -> int:
     _check_folders(settings, evaluation)
     records = evaluation.records()
     written = [_write_scores(settings, evaluation, records)]
-    console = Console(emoji=False)
+    console = make_console(emoji=False)
     _report(evaluation, records, console)
     if len(targets) > 1:
         written.append(draw_clients(records, targets[1]))

@@ -1,5 +1,6 @@
-"""Progress bars with rates and remaining time; silent where there is no terminal."""
+"""Progress bars with rates and remaining time, silent where there is no terminal; consoles for tables."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from rich.progress import (
 from rich.text import Text
 
 T = TypeVar("T")
+WIDE = 160  # columns of tables that no terminal shows
 _shown: list[Progress] = []  # the display on the terminal, if there is one; two would overwrite each other
 
 
@@ -56,6 +58,14 @@ def track(
             yield from _count(display, display.add_task(description, total=total, unit=unit), items, total, step)
         finally:
             _shown.remove(display)
+
+
+def make_console(quiet: bool = False, emoji: bool = True) -> Console:
+    """A console for a command's tables: in files and pipes they are wide, where rich would cut them to 80 columns."""
+    console = Console(quiet=quiet, emoji=emoji)
+    if not (console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ):
+        console.width = WIDE
+    return console
 
 
 def _count(

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fedgen import progress
-from fedgen.progress import track
+from fedgen.progress import make_console, track
 
 
 @pytest.fixture
@@ -84,3 +84,16 @@ def test_a_bar_inside_another_joins_its_display_and_leaves_it(monkeypatch):
     assert [task.description for task in starts[0].tasks] == ["sampling"]
     list(track("a", "embedding", 1, "images"))
     assert len(starts) == 2
+
+
+def test_tables_in_files_and_pipes_are_wide_unless_someone_says_how_wide(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert make_console().width == 160
+    monkeypatch.setenv("COLUMNS", "90")
+    assert make_console().width == 90
+
+
+def test_a_terminals_width_is_its_own(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=100))
+    assert make_console().width == 100

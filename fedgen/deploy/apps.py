@@ -69,11 +69,11 @@ def client_app(recipe: Path) -> ClientApp:
 def server_app(recipe: Path) -> ServerApp:
     """The server's app: trains, evaluates, keeps checkpoints and prints tables as `fedgen fit`.
 
-    The run's config says how many clients to wait for ("clients") and how long ("wait", seconds), where the run folder
-    is ("output"; a run that it holds goes on), how long a round's clients have ("round-deadline", seconds; 0 for no
-    end), which part of the clients' weight must answer a loss at the server ("least-answers"), and whether single
-    updates and answers are hidden from the server ("secure-aggregation", and "update-range", the largest change of an
-    entry in a turn).
+    The run's config says how many clients to wait for ("clients") and how long ("wait", seconds; as long, too, where
+    nothing comes of a round), where the run folder is ("output"; a run that it holds goes on), how long a round's
+    clients have ("round-deadline", seconds; 0 for no end), which part of the clients' weight must answer a loss at the
+    server ("least-answers"), and whether single updates and answers are hidden from the server ("secure-aggregation",
+    and "update-range", the largest change of an entry in a turn).
 
     Args:
         recipe: the deployed recipe's file.
@@ -99,18 +99,19 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     settings = read_settings(recipe)
     use_threads(settings)
     roster = Roster(grid)
-    roster.meet(output, int(config[CLIENTS]), float(config.get(WAIT, 600.0)))
+    wait = float(config.get(WAIT, 600.0))
+    roster.meet(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))
     cli = FedgenCLI(args=for_server(settings, output, hidden))
     assert isinstance(cli.datamodule, RemoteClients)
     cli.datamodule.enroll(roster.clients)
     deadline = float(config.get(DEADLINE, 0)) or None
-    cli.datamodule.line = Line(grid, roster, deadline, hidden)
+    cli.datamodule.line = Line(grid, roster, deadline, hidden, wait)
     cli.datamodule.least = least_of(config)
     if isinstance(cli.trainer.strategy, SecureStrategy):
         cli.trainer.strategy.range = float(config.get(RANGE, 0))
     if isinstance(cli.trainer.strategy, FlowerStrategy):
-        cli.trainer.strategy.reach(grid, roster, deadline)
+        cli.trainer.strategy.reach(grid, roster, deadline, wait)
     train(cli)
     return cli
 

@@ -1,5 +1,6 @@
 """Clients elsewhere in the place of simulated ones: a loss's questions go to them as Flower's messages."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedgen.deploy.answer_forms import check_form, form_of
 from fedgen.deploy.answering import sent_in
-from fedgen.deploy.line import Line
+from fedgen.deploy.line import Line, Silence
 from fedgen.deploy.masked_answers import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
 from fedgen.deploy.messages import LossQuestion, Told, pack
 from fedgen.deploy.payload import to_bytes
@@ -20,6 +21,7 @@ from fedgen.statistics.messages import Message, MessageError, add
 
 LOSS = f"{MessageType.QUERY}.loss"  # Flower's type of these messages
 MASKED = "loss"  # the key of a question among what is sent for a masked sum
+AGAIN = 1.0  # seconds before a question that nobody answered is asked again
 TRIES = 6  # ranges that a masked sum is asked for with
 
 
@@ -74,7 +76,7 @@ class AskedClients:
             TooFewAnswersError: if clients with less than the least part of the weight answer.
             LostClientError: for a client that answered before, where questions are one message.
         """
-        total, silent = self._sum(question)
+        total, silent = self._sum_once_heard(question)
         self.traffic.questions += 1
         there = sum(weight for client, weight in self._weights.items() if client in self._asked - silent.keys())
         part = there / sum(self._weights.values())
@@ -126,6 +128,17 @@ class AskedClients:
             rank_zero_info(f"client {self._name(client)} answers again")
         self._silent = dict(silent)
 
+    def _sum_once_heard(self, question: Message) -> tuple[Message | None, dict[int, str]]:
+        """As `_sum`, asked again while nothing comes from anybody: a server whose line was cut goes on."""
+        start = time.monotonic()
+        while True:
+            total, silent = self._sum(question)
+            heard = total is not None or not all(isinstance(reason, Silence) for reason in silent.values())
+            if heard or time.monotonic() - start >= self._line.patience:
+                return total, silent
+            rank_zero_warn(f"nothing came from any client ({self._reasons(silent)}); all are asked again")
+            time.sleep(AGAIN)
+
     def _questions(self, question: Message) -> dict[int, LossQuestion]:
         data = question.to_bytes(sent_in(self._question.precision))
         return {
@@ -145,7 +158,7 @@ class AskedClients:
                 check_form(answer, form, self._weights[client])
                 total = answer if total is None else add(total, answer)
             except MessageError as error:
-                silent[client] = str(error)
+                silent[client] = told if isinstance(told, Silence) else str(error)
             if not isinstance(told, str):
                 self.traffic.up += sum(map(len, told.messages))
             self.traffic.down += len(questions[client].question) if told != "it is not connected" else 0
@@ -214,7 +227,9 @@ class MaskedClients(AskedClients):
         roster = self._line.roster
         roster.look()
         nodes = {client: roster.node_of(client) for client in sorted(clients)}
-        silent = {client: "it is not connected" for client, node in nodes.items() if node is None}
+        silent: dict[int, str] = {
+            client: Silence("it is not connected") for client, node in nodes.items() if node is None
+        }
         there = {client: node for client, node in nodes.items() if node is not None}
         if len(there) < 2:
             return silent | dict.fromkeys(there, "a sum over fewer than two clients would show one")

@@ -1,21 +1,25 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from flwr.app import MessageType
 from flwr.serverapp import Grid
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.clients.turn import Turn
-from fedgen.deploy.line import Line
+from fedgen.deploy.line import Line, Silence
 from fedgen.deploy.messages import Answer, Item, Task, Told
 from fedgen.deploy.replies import Replies
 from fedgen.deploy.roster import Roster
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
+
+AGAIN = 1.0  # seconds before a round that nobody answered is asked for again
 
 
 class FlowerStrategy(FedAvgStrategy):
@@ -24,18 +28,19 @@ class FlowerStrategy(FedAvgStrategy):
     Cohorts, averages, server optimizers, schedules, checkpoints and what is left out are those of `FedAvgStrategy` with
     the same arguments, and so is the model for the same seed. Personal tensors and kept optimizer states stay with the
     clients. A client that is not there, does not answer within the deadline, or answers with what does not fit is left
-    out of the round.
+    out of the round. A round in which nothing comes from anybody is asked for again.
     """
 
-    def reach(self, grid: Grid, roster: Roster, deadline: float | None = None) -> None:
+    def reach(self, grid: Grid, roster: Roster, deadline: float | None = None, patience: float = 0.0) -> None:
         """Says where the clients are.
 
         Args:
             grid: Flower's.
             roster: of the clients.
             deadline: seconds that a round's clients have to answer; None waits for all that are there.
+            patience: seconds for which a round is asked for again while nothing comes from anybody.
         """
-        self._grid, self._roster, self._deadline = grid, roster, deadline
+        self._grid, self._roster, self._deadline, self._patience = grid, roster, deadline, patience
         self._line = Line(grid, roster, deadline)
         self._answers: dict[int, Answer | str] = {}
         self._told: list[list[Any]] = []
@@ -46,7 +51,19 @@ class FlowerStrategy(FedAvgStrategy):
         self._told, self._metrics = [], {}
         round = self._module.current_epoch
         cohort = self.sample_cohort(len(self._roster.clients), round)
-        self._answers = self._ask(cohort, round)
+        self._answers = self._ask_until_heard(cohort, round)
+
+    def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
+        """The cohort's answers; a server whose line was cut goes on, and no round passes without clients."""
+        start = time.monotonic()
+        while True:
+            answers = self._ask(cohort, round)
+            silent = all(isinstance(answer, Silence) for answer in answers.values())
+            if not silent or time.monotonic() - start >= self._patience:
+                return answers
+            why = sorted({str(answer) for answer in answers.values()})
+            rank_zero_warn(f"nothing came from any client of round {round} ({'; '.join(why)}); it is asked for again")
+            time.sleep(AGAIN)
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """What each client of the cohort answers, or why it does not."""

@@ -14,6 +14,10 @@ from fedgen.deploy.sending import replies_to
 from fedgen.statistics.messages import MessageError
 
 
+class Silence(str):
+    """Why nothing came from a client."""
+
+
 class Line:
     """Messages to clients by number.
 
@@ -22,10 +26,13 @@ class Line:
         roster: of the clients.
         deadline: seconds that they have to answer; None waits for all that are there.
         hidden: whether a single client's answer is hidden from the server.
+        patience: seconds for which a question is asked again while nothing comes from anybody.
     """
 
-    def __init__(self, grid: Grid, roster: Roster, deadline: float | None, hidden: bool = False) -> None:
-        self.grid, self.roster, self.deadline, self.hidden = grid, roster, deadline, hidden
+    def __init__(
+        self, grid: Grid, roster: Roster, deadline: float | None, hidden: bool = False, patience: float = 0.0
+    ) -> None:
+        self.grid, self.roster, self.deadline, self.hidden, self.patience = grid, roster, deadline, hidden, patience
 
     def say(
         self, messages: Mapping[int, Task | Question | LossQuestion], kind: str, reply: type[Any], what: str
@@ -43,9 +50,10 @@ class Line:
         sent: dict[int, Message] = {}
         for client, message in messages.items():
             if (node := self.roster.node_of(client)) is None:
-                found[client] = "it is not connected"
+                found[client] = Silence("it is not connected")
                 continue
-            found[client] = f"it did not answer within {self.deadline:g} seconds" if self.deadline else "no answer"
+            late = f"it did not answer within {self.deadline:g} seconds" if self.deadline else "no answer"
+            found[client] = Silence(late)
             records = to_records(message, next(iter(sent.values())).content.array_records[WEIGHTS] if sent else None)
             sent[client] = Message(records, node, kind)
         for client, answer in replies_to(self.grid, sent, self.deadline, what):

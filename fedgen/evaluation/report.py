@@ -10,6 +10,7 @@ from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.run import Run
 from fedgen.evaluation.table import inversion_table, score_tables, selection_table
+from fedgen.progress import make_console
 
 
 def run_tables(records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
@@ -22,7 +23,7 @@ def run_tables(records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
 
 def print_report(run: Run, console: Console | None = None) -> None:
     """Prints a run's tables: scores by split and embedding, what each column selects, and the inverted pairs."""
-    console = console or Console()
+    console = console or make_console()
     records = run.records
     for table in run_tables(records, console.width):
         console.print(table)

@@ -17,9 +17,10 @@ from rich.table import Table
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
-from fedgen.experiments.gap_numbers import PARTICIPATION, controls_of, smallest_gap
+from fedgen.experiments.gap_numbers import PARTICIPATION, controls_of, last, smallest_gap
 from fedgen.experiments.gap_runs import Arm, GapChoice
 from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
+from fedgen.experiments.paired import compare_pairs, verdict
 from fedgen.experiments.recipe_file import component
 from fedgen.experiments.runs import Control
 from fedgen.experiments.study import Study
@@ -27,6 +28,7 @@ from fedgen.experiments.study import Study
 NATURAL, SEMANTIC, LABELS, RANDOM = "natural", "semantic", "Dirichlet", "random"
 PARTITIONS = "fedgen.clients.partitions"
 CONTROL: Control = "centralised"
+VERDICTS = (MAIN, "kid avg")  # what the model is trained on, and what it makes
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,13 @@ def detectable_table(found: dict[str, Any], choice: GapChoice) -> Table:
 
 def outcomes(found: Found) -> list[str]:
     """What the paper says of classifiers, and whether it is so here."""
-    return [
-        gap_outcome(arm, seeds, PARTICIPATION, MAIN, hidden=arm.split(",")[0] in (LABELS, RANDOM))
-        for arm, seeds in found.items()
-    ]
+    lines = []
+    for column in VERDICTS:
+        for arm, seeds in found.items():
+            hidden = arm.split(",")[0] in (LABELS, RANDOM)
+            lines.append(gap_outcome(arm, seeds, PARTICIPATION, column, hidden))
+        for shows, hides in ((SEMANTIC, LABELS), (NATURAL, RANDOM)):
+            gaps = {arm: [last(one[column], PARTICIPATION) for one in found[arm].values()] for arm in (hides, shows)}
+            row = compare_pairs(gaps[hides], gaps[shows])
+            lines.append(verdict(f"{shows}: the participation gap in {column} is above that of {hides}", row, "more"))
+    return lines

@@ -37,6 +37,7 @@ def draw_percentiles(spread: Mapping[str, Mapping[str, Any]], score: str, path: 
             axes.plot(checks, lines["pct50"], color=COLOURS[split], label=split)
         axes.set_title(partition, fontsize=10)
         axes.set_xlabel("evaluation")
+        axes.set_xticks(checks)
         axes.grid(alpha=0.25)
     panels[0].set_ylabel(f"{score} of single clients")
     panels[0].legend(fontsize=8)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedgen.experiments.results import RESULTS, read_results, save_results
 from fedgen.files import require_writable
-from fedgen.progress import track
+from fedgen.progress import make_console, track
 
 T = TypeVar("T")
 FOLDER = Path("checkpoints")  # where experiments go that are not told otherwise
@@ -41,7 +41,7 @@ class Study:
         self.name, self.settings = name, dict(settings)
         self.folder = require_place(output or FOLDER / folder_name(name, settings))
         self.numbers: dict[str, Any] = read_results(self.folder, self.settings) or {}
-        self.console = Console()
+        self.console = make_console()
         self._partly: set[str] = set()
 
     def step(self, name: str, run: Callable[[], T]) -> T:

@@ -30,6 +30,7 @@ from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack
 from fedgen.federated.left_out import Entry, free_memory, make_entry, tell_remarks, warn_of
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
+from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.switches import Switches
@@ -138,6 +139,8 @@ class FedAvgStrategy(DDPStrategy):
         self._turn: Turn | None = None
         self._local_batch: Any = None
         self._batch_idx = 0
+        self._is_last_iteration = False
+        self._num_arguments = 0  # that Lightning passes to the module's training_step
         self._awaits_step = False  # automatic optimisation: the next optimizer step opens the turn
         self._skip_step = False
         self._errors: list[BaseException] = []
@@ -187,6 +190,7 @@ class FedAvgStrategy(DDPStrategy):
                 rank_zero_warn("a learning-rate schedule with interval='step' moves once a round under FedAvgStrategy")
                 config.interval, config.frequency = "epoch", 1
         self._hook_overridden = is_overridden("optimizer_step", self._module)
+        self._no_hooks, self._moves_plainly = calls_no_hook(trainer), moves_plainly(trainer)
         self._ranks.copy_first(self._module.state_dict().values())
         self._make_exchange()
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
@@ -347,6 +351,7 @@ class FedAvgStrategy(DDPStrategy):
                 " turn never began; step on the first call, or use manual optimisation"
             )
         if self._module.automatic_optimization:
+            self._num_arguments = len(args)
             return super().training_step(*self._step_arguments(len(args)))
         return self._run_turn(lambda: super(FedAvgStrategy, self).training_step(*self._step_arguments(len(args))))
 
@@ -372,7 +377,9 @@ class FedAvgStrategy(DDPStrategy):
                 opened = True
                 return self._scaled_step(optimizer, closure, model, **kwargs)
             progress.increment_ready()
-            if self._hook_overridden:
+            if self._no_hooks and not kwargs and not self._is_last_iteration:
+                output = self._quick_step(optimizer)
+            elif self._hook_overridden:
                 epoch, wrapped = self._module.current_epoch, self._lightning_optimizers[0]
                 output = self._module.optimizer_step(epoch, self._batch_idx, wrapped, closure)
             else:
@@ -394,6 +401,13 @@ class FedAvgStrategy(DDPStrategy):
         self._stepped = True
         with scaled_rates(optimizer, self._client_factor if self.in_turns else 1.0):
             return super().optimizer_step(optimizer, closure, model, **kwargs)
+
+    def _quick_step(self, optimizer: Optimizer) -> Any:
+        module, arguments = self._module, self._step_arguments(self._num_arguments)
+        with scaled_rates(optimizer, self._client_factor):
+            return quick_step(
+                module, optimizer, lambda: module.training_step(*arguments), self.client_algorithm.before_step
+            )
 
     def _run_turn(self, step: Callable[[], Any]) -> Any:
         turn, output = self._turn, None
@@ -423,9 +437,13 @@ class FedAvgStrategy(DDPStrategy):
         """The client's local iterations; gives back the last one's output."""
         output, done = None, self._memory.iterations.get(turn.client, 0)
         for i, batch in enumerate(turn.batches(self.communication_interval)):
-            batch = super().batch_to_device(self.precision_plugin.convert_input(batch))
+            if self._moves_plainly:
+                batch = move_data_to_device(batch, self.root_device)
+            else:
+                batch = super().batch_to_device(self.precision_plugin.convert_input(batch))
             self._local_batch = turn.current = batch
             self._batch_idx = done + i
+            self._is_last_iteration = i == self.communication_interval - 1  # Lightning reads its closure's last result
             output = step()
         return output
 

@@ -32,15 +32,15 @@ def app(rounds, folder, evaluation=None):
 
 @pytest.mark.slow
 def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp_path):
-    straight = simulate(recipe(3, SCORES, **VARIANT), images, tmp_path / "simulated")
+    straight = simulate(recipe(2, SCORES, **VARIANT), images, tmp_path / "simulated")
     output = str(tmp_path / "run")
-    federation.run(app(1, tmp_path / "one", SCORES), output=output)
-    said = federation.run(app(3, tmp_path / "three", SCORES), output=output)
+    federation.run(app(1, tmp_path / "one"), output=output)
+    said = federation.run(app(2, tmp_path / "two", SCORES), output=output)
     assert "2 clients: a, b" in said, said[-3000:]
     assert "after 1 rounds" in " ".join(said.split())
     same_weights(straight, read(tmp_path / "run"))
     found = [
-        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.round == 2}
+        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.round == 1}
         for run in ("simulated", "run")
     ]
     assert found[0].keys() == found[1].keys()

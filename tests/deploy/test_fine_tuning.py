@@ -298,6 +298,25 @@ def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images
     same_weights(simulate(settings, images, tmp_path / "simulated"), found)
 
 
+@pytest.mark.filterwarnings("ignore:nothing came from any client:UserWarning")
+def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, kept_stations, monkeypatch):
+    settings, pull, cut = fine_tuning("exact"), Loopback.pull_messages, []
+
+    def lost(self, message_ids):
+        """The line is cut while the first batch is asked about."""
+        replies = pull(self, message_ids)
+        if len(cut) < len(SIZES) and any(reply.metadata.message_type == LOSS for reply in replies):
+            cut.extend(replies)
+            return []
+        return replies
+
+    monkeypatch.setattr(Loopback, "pull_messages", lost)
+    monkeypatch.setattr("fedgen.deploy.asked_clients.AGAIN", 0.01)
+    found, grid = deploy(settings, images, tmp_path / "run", config={"round-deadline": 0.3, "wait": 20.0})
+    assert all(node.calls.count(LOSS) == 3 for node in grid.nodes.values())
+    same_weights(simulate(settings, images, tmp_path / "simulated"), found)
+
+
 @pytest.mark.parametrize("since", [0, 1, 2])
 def test_one_message_is_of_the_clients_that_answer_all_of_it(since, images, expected, tmp_path, kept_stations):
     settings = fine_tuning("message", held_out=0.0)

@@ -165,3 +165,37 @@ def test_a_round_goes_on_without_a_client_that_fails(name, images, tmp_path):
     assert all(reason in one["reason"] for one in left_out)
     assert all(torch.isfinite(t).all() for t in found["state_dict"].values() if t.is_floating_point())
     assert found["epoch"] == 2
+
+
+class Deaf(Node):
+    """A node from which nothing comes the second and third time that it is asked to train."""
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        return None if self.calls.count("train") in (2, 3) and message.metadata.message_type == "train" else reply
+
+
+def deaf(settings, images, folder, **run):
+    """The nodes of a federation whose line is cut for a while."""
+    path = app_of(settings, folder / "run-app", 4)
+    own = {name: {"data-path": str(images / name), "state-path": str(folder / name)} for name in "abcd"}
+    run = {"clients": 4, "output": str(folder / "run"), **run}
+    return {10 + k: Deaf(client_app(path), own[name], run) for k, name in enumerate("abcd")}
+
+
+@pytest.mark.filterwarnings("ignore:nothing came from any client of round 1 .it did not answer within:UserWarning")
+def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
+    settings = recipe(2, optimizer_state="keep")
+    config = {"round-deadline": 0.5, "wait": 60.0}
+    found, _ = deploy(settings, images, tmp_path / "run", deaf(settings, images, tmp_path), config)
+    assert found["fedavg"]["left_out"] == []
+    same_weights(simulate(settings, images, tmp_path / "simulated"), found)
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 1:UserWarning")
+def test_a_server_that_nobody_hears_ends_and_keeps_its_rounds(images, tmp_path):
+    settings = recipe(2)
+    config = {"round-deadline": 0.2, "wait": 0.0}
+    with pytest.raises(RuntimeError, match="every client of round 1 was left out"):
+        deploy(settings, images, tmp_path / "run", deaf(settings, images, tmp_path), config)
+    assert read(tmp_path / "run")["epoch"] == 0

@@ -5,9 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 
 Covariance = Literal["full", "diag", "tied", "shrunk"]
 Init = Literal["kmeans", "random"]
@@ -101,6 +98,8 @@ def find_clusters(points: np.ndarray, count: int, clustering: Clustering, seed: 
         what: names the points in warnings, which scikit-learn gives where EM does not end within `max_iter` or fewer
             than C points are distinct.
     """
+    from sklearn.exceptions import ConvergenceWarning  # a second to import
+
     sample = points
     if clustering.fit_examples is not None and len(points) > clustering.fit_examples:
         chosen = np.random.default_rng(seed).choice(len(points), clustering.fit_examples, replace=False)
@@ -117,6 +116,8 @@ def find_clusters(points: np.ndarray, count: int, clustering: Clustering, seed: 
 
 
 def _mixture(points: np.ndarray, sample: np.ndarray, count: int, clustering: Clustering, seed: int) -> Clusters:
+    from sklearn.mixture import GaussianMixture  # a second to import
+
     mixture = GaussianMixture(
         count,
         covariance_type=clustering.covariance,
@@ -134,6 +135,8 @@ def _mixture(points: np.ndarray, sample: np.ndarray, count: int, clustering: Clu
 
 
 def _nearest(points: np.ndarray, sample: np.ndarray, count: int, clustering: Clustering, seed: int) -> Clusters:
+    from sklearn.cluster import KMeans  # a second to import
+
     means = KMeans(count, n_init=clustering.n_init, random_state=seed).fit(sample)
     members, centres = means.predict(points).astype(np.int64), means.cluster_centers_
     deviations = points - centres[members]

@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Any, Literal, get_args
 
 import numpy as np
-from sklearn.decomposition import PCA
 from torch import Tensor
 
 from fedgen.clients.partitions.embedded import EmbeddingLike, described, features_of
@@ -176,6 +175,8 @@ def principal_components(features: Tensor, components: int | None, seed: int) ->
         components: k, cut to N and D; None for the centred features themselves.
         seed: of the sample on which components are fitted where N is above `PCA_EXAMPLES`.
     """
+    from sklearn.decomposition import PCA  # a second to import
+
     values = features.double().numpy()
     if components is None:
         return values - values.mean(axis=0)
