@@ -6,6 +6,7 @@ from typing import Any
 
 from jsonargparse import auto_cli
 
+from fedgen.deploy.measured import without_unmeasured
 from fedgen.deploy.recipe import FOLDERS, place_of, read_settings
 from fedgen.deploy.write_app import export_clients, write_app
 from fedgen.evaluation.recipe_data import load_federation
@@ -25,7 +26,8 @@ def deploy_recipe(
 ) -> None:
     """Writes a Flower app that trains a recipe on clients' own machines: `flwr run FOLDER` starts it.
 
-    The app has the recipe's model, strategy and evaluation; its README says how to start SuperLink and SuperNodes.
+    The app has the recipe's model, strategy and those of its scores that clients can answer for; its README says how to
+    start SuperLink and SuperNodes.
 
     Args:
         recipe: as for `fedgen fit`.
@@ -43,7 +45,7 @@ def deploy_recipe(
         raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
     if not recipe.is_file():
         raise FileNotFoundError(f"{recipe} does not exist; give a recipe as for `fedgen fit`")
-    found = read_settings(recipe)
+    found, unmeasured = without_unmeasured(read_settings(recipe))
     chosen = choose_data(recipe, found, data, settings)
     require_writable(folder)
     if export is not None:
@@ -53,6 +55,9 @@ def deploy_recipe(
     write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
     console = make_console()
     console.print(f"{folder}: an app for {clients} clients; see its README.md", markup=False)
+    if unmeasured:
+        names = ", ".join(unmeasured)
+        console.print(f"left out, as clients would have to show images or features: {names}", markup=False)
     if export is not None:
         console.print(f"{export}: the images of {clients} clients", markup=False)
 

@@ -67,6 +67,26 @@ def test_a_recipe_that_reads_a_folder_keeps_its_data_without_the_place(tmp_path)
     assert recipe["data"]["init_args"]["data"]["init_args"] == {"size": 8, "channels": 1}
 
 
+def test_fine_tuning_is_deployed_with_the_scores_that_clients_answer_for(tmp_path, capsys):
+    app = tmp_path / "app"
+    assert main(["deploy", str(ROOT / "recipes" / "mmd2_fashion_mnist.yaml"), str(app), "--clients", "12"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "left out, as clients would have to show images or features: recall, coverage" in said
+    recipe = yaml.safe_load((app / "federation" / "recipe.yaml").read_text())
+    assert recipe["trainer"]["strategy"] == "auto"
+    assert recipe["trainer"]["callbacks"][0]["init_args"]["scores"] == ["fid", "kid"]
+    assert recipe["data"]["init_args"]["iterations"] == 20
+    assert recipe["data"]["init_args"]["data"]["init_args"] == {"channels": 1}
+
+
+def test_an_evaluation_of_nothing_that_clients_answer_for_is_left_out(tmp_path, capsys):
+    path = changed(tmp_path, lambda recipe: recipe["trainer"]["callbacks"][0]["init_args"].update(scores=["recall"]))
+    app = tmp_path / "app"
+    assert main(["deploy", str(path), str(app), "--data", "ImageFolder"]) == 0
+    assert "images or features: recall" in " ".join(capsys.readouterr().out.split())
+    assert yaml.safe_load((app / "federation" / "recipe.yaml").read_text())["trainer"]["callbacks"] == []
+
+
 REFUSED = {
     "a split": (lambda r: r["data"]["init_args"].update(split={"class_path": "fedgen.clients.ThreeWaySplit"}), "split"),
     "another strategy": (lambda r: r["trainer"].update(strategy="auto"), "FedAvgStrategy"),

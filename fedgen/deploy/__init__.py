@@ -1,7 +1,8 @@
 """The same recipe on Flower: clients that keep their data on their own machines."""
 
+from fedgen.deploy.answering import Answering
 from fedgen.deploy.own_data import OwnData
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.turn_strategy import TurnStrategy
 
-__all__ = ["OwnData", "RemoteClients", "TurnStrategy"]
+__all__ = ["Answering", "OwnData", "RemoteClients", "TurnStrategy"]

@@ -10,10 +10,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedgen.cli import FedgenCLI, train
 from fedgen.deploy.flower_strategy import FlowerStrategy
-from fedgen.deploy.messages import Question, Task
+from fedgen.deploy.line import Line
+from fedgen.deploy.masked_loss import is_loss_question, masked_answer
+from fedgen.deploy.messages import LossQuestion, Question, Task
 from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
-from fedgen.deploy.remote_data import RemoteClients
+from fedgen.deploy.remote_data import LEAST, RemoteClients
 from fedgen.deploy.roster import Roster
 from fedgen.deploy.run_statistics import RunStatistics, refuse_open
 from fedgen.deploy.secure import RANGE, SECURE, masked
@@ -22,6 +24,8 @@ from fedgen.deploy.station import Station, use_threads
 
 DATA, STATE, NAME = "data-path", "state-path", "name"  # of a node's config
 CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
+LEAST_ANSWERS = "least-answers"
+ABOUT_LOSS = "loss"  # the kind of question
 
 
 def client_app(recipe: Path) -> ClientApp:
@@ -44,6 +48,9 @@ def client_app(recipe: Path) -> ClientApp:
     def take_turn(message: Message, context: Context) -> Message:
         station = _station(recipe, context)
         if context.run_config.get(SECURE):
+            if is_loss_question(message):
+                refuse_open(context.run_config, True, [ABOUT_LOSS])
+                return Message(masked_answer(station, message), reply_to=message)
             return Message(summand(station, message, context.run_config), reply_to=message)
         return Message(to_records(station.take(from_records(Task, message))), reply_to=message)
 
@@ -53,6 +60,12 @@ def client_app(recipe: Path) -> ClientApp:
         refuse_open(context.run_config, False, [item[0] for item in question.items])
         return Message(to_records(_station(recipe, context).look_up(question)), reply_to=message)
 
+    @app.query(ABOUT_LOSS)
+    def answer(message: Message, context: Context) -> Message:
+        refuse_open(context.run_config, False, [ABOUT_LOSS])
+        question: LossQuestion = from_records(LossQuestion, message)
+        return Message(to_records(_station(recipe, context).tell(question)), reply_to=message)
+
     return app
 
 
@@ -61,10 +74,10 @@ def server_app(recipe: Path) -> ServerApp:
 
     The run's config says how many clients to wait for ("clients") and how long ("wait", seconds; as long, too, where
     nothing comes of a round), where the run folder is ("output"; a run that it holds goes on), how long a round's
-    clients have ("round-deadline", seconds; 0 for no end), whether single updates and statistics are hidden from the
-    server ("secure-aggregation"; "update-range", the largest change of an entry in a turn; "range.NAME", the largest
-    entry of a statistic), and what noise statistics have ("statistics-epsilon", "statistics-delta" and
-    "statistics-radius").
+    clients have ("round-deadline", seconds; 0 for no end), which part of the clients' weight must answer a loss at the
+    server ("least-answers"), whether single updates, answers and statistics are hidden from the server
+    ("secure-aggregation"; "update-range", the largest change of an entry in a turn; "range.NAME", the largest entry of
+    a statistic), and what noise statistics have ("statistics-epsilon", "statistics-delta" and "statistics-radius").
 
     Args:
         recipe: the deployed recipe's file.
@@ -96,14 +109,28 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     hidden = bool(config.get(SECURE, False))
     cli = FedgenCLI(args=for_server(settings, output, hidden))
     assert isinstance(cli.datamodule, RemoteClients)
-    assert isinstance(cli.trainer.strategy, FlowerStrategy)
     cli.datamodule.enroll(roster.clients)
+    deadline = float(config.get(DEADLINE, 0)) or None
+    cli.datamodule.line = line = Line(grid, roster, deadline, hidden, wait, statistics)
+    cli.datamodule.least = least_of(config)
     if isinstance(cli.trainer.strategy, SecureStrategy):
         cli.trainer.strategy.range = float(config.get(RANGE, 0))
-    cli.trainer.strategy.statistics = statistics
-    cli.trainer.strategy.reach(grid, roster, float(config.get(DEADLINE, 0)) or None, wait)
+    if isinstance(cli.trainer.strategy, FlowerStrategy):
+        cli.trainer.strategy.reach(line)
     train(cli)
     return cli
+
+
+def least_of(config: Mapping[str, Any]) -> float:
+    """The part of the clients' weight that must answer a loss at the server.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    least = float(config.get(LEAST_ANSWERS, LEAST))
+    if not 0 < least <= 1:
+        raise ValueError(f"{LEAST_ANSWERS}={least:g} in the run's config: a part of the clients lies in (0, 1]")
+    return least
 
 
 def _simulated(folder: Path, number: int) -> Path:

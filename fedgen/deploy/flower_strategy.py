@@ -1,22 +1,18 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from flwr.app import Message, MessageType
-from flwr.serverapp import Grid
+from flwr.app import MessageType
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
-from torch import Tensor
 
 from fedgen.clients.turn import Turn
-from fedgen.deploy.messages import Answer, Item, Question, Task, Told
-from fedgen.deploy.records import WEIGHTS, from_records, to_records
+from fedgen.deploy.line import Line
+from fedgen.deploy.messages import Answer, Task
 from fedgen.deploy.replies import Replies
-from fedgen.deploy.roster import Roster
-from fedgen.deploy.run_statistics import RunStatistics
-from fedgen.deploy.sending import Silence, replies_to
+from fedgen.deploy.sending import Silence
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
@@ -31,23 +27,11 @@ class FlowerStrategy(FedAvgStrategy):
     the same arguments, and so is the model for the same seed. Personal tensors and kept optimizer states stay with the
     clients. A client that is not there, does not answer within the deadline, or answers with what does not fit is left
     out of the round. A round in which nothing comes from anybody is asked for again.
-
-    Attributes:
-        statistics: how clients tell theirs in an evaluation.
     """
 
-    statistics = RunStatistics()
-
-    def reach(self, grid: Grid, roster: Roster, deadline: float | None = None, patience: float = 0.0) -> None:
-        """Says where the clients are.
-
-        Args:
-            grid: Flower's.
-            roster: of the clients.
-            deadline: seconds that a round's clients have to answer; None waits for all that are there.
-            patience: seconds for which a round is asked for again while nothing comes from anybody.
-        """
-        self._grid, self._roster, self._deadline, self._patience = grid, roster, deadline, patience
+    def reach(self, line: Line) -> None:
+        """Says how clients are reached."""
+        self._line = line
         self._answers: dict[int, Answer | str] = {}
         self._told: list[list[Any]] = []
         self._metrics: dict[str, list[tuple[float, float]]] = {}
@@ -56,7 +40,7 @@ class FlowerStrategy(FedAvgStrategy):
         super()._start_round()
         self._told, self._metrics = [], {}
         round = self._module.current_epoch
-        cohort = self.sample_cohort(len(self._roster.clients), round)
+        cohort = self.sample_cohort(len(self._line.roster.clients), round)
         self._answers = self._ask_until_heard(cohort, round)
 
     def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
@@ -65,7 +49,7 @@ class FlowerStrategy(FedAvgStrategy):
         while True:
             answers = self._ask(cohort, round)
             silent = all(isinstance(answer, Silence) for answer in answers.values())
-            if not silent or time.monotonic() - start >= self._patience:
+            if not silent or time.monotonic() - start >= self._line.patience:
                 return answers
             why = sorted({str(answer) for answer in answers.values()})
             rank_zero_warn(f"nothing came from any client of round {round} ({'; '.join(why)}); it is asked for again")
@@ -73,48 +57,26 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """What each client of the cohort answers, or why it does not."""
-        return self._say(self._tasks(cohort, round), MessageType.TRAIN, Answer, f"round {round}")
+        return self._line.say(self._tasks(cohort, round), MessageType.TRAIN, Answer, f"round {round}")
 
     def _tasks(self, cohort: list[int], round: int) -> dict[int, Task]:
         names, personal = self.exchange.first_names, self.exchange.personal
-        weights = {n: t for n, t in self._module.state_dict().items() if names.get(n, n) not in personal}
+        at_server = tuple(getattr(self._module, "server_only", ()))
+        weights = {
+            name: tensor
+            for name, tensor in self._module.state_dict().items()
+            if names.get(name, name) not in personal and not name.startswith(at_server)
+        }
+        fingerprints = dict(getattr(self._module, "fingerprints", {}))
         shares = self._shares(self._module.trainer) or []
         data: Any = self._module.trainer.datamodule
         local, algorithm = self._local.server_state(), self.client_algorithm.server_state()
         return {
-            client: Task(weights, round, client, len(shares), shares[client], data.classes, local, algorithm)
+            client: Task(
+                weights, round, client, len(shares), shares[client], data.classes, local, algorithm, fingerprints
+            )
             for client in cohort
         }
-
-    def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
-        """What each client answers to an evaluation's question, or why it does not; arguments as for `Question`."""
-        data: Any = self._module.trainer.datamodule
-        told = [tuple(item) for item in items]
-        questions = {
-            client: Question(tensors, told, client, data.classes) for client in range(len(self._roster.clients))
-        }
-        return self._say(questions, MessageType.EVALUATE, Told, "asking clients")
-
-    def _say(
-        self, messages: Mapping[int, Task | Question], kind: str, reply: type[Any], what: str
-    ) -> dict[int, Any | str]:
-        """Sends each client its message, all with the same weights; what each answers, or why it does not."""
-        self._roster.look()
-        found: dict[int, Any | str] = {}
-        sent: dict[int, Message] = {}
-        for client, message in messages.items():
-            if (node := self._roster.node_of(client)) is None:
-                found[client] = Silence("it is not connected")
-                continue
-            found[client] = Silence.within(self._deadline)
-            records = to_records(message, next(iter(sent.values())).content.array_records[WEIGHTS] if sent else None)
-            sent[client] = Message(records, node, kind)
-        for client, answer in replies_to(self._grid, sent, self._deadline, what):
-            try:
-                found[client] = from_records(reply, answer)
-            except MessageError as error:
-                found[client] = str(error)
-        return found
 
     # ---- turns, which have been taken elsewhere ----
 

@@ -47,6 +47,7 @@ class Task:
         classes: the labels' names in the whole federation, in order.
         local: what optimizers, schedulers and scaler begin with.
         algorithm: what the client algorithm's server tells everyone.
+        fingerprints: of the embeddings that the model's own loss of clients' images has at the server, by name.
     """
 
     weights: Mapping[str, Tensor]
@@ -57,6 +58,7 @@ class Task:
     classes: tuple[str, ...]
     local: dict[str, Any]
     algorithm: dict[str, Any]
+    fingerprints: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,29 @@ class Question:
 
 
 @dataclass(frozen=True)
+class LossQuestion:
+    """What a loss at the server asks a client about its images.
+
+    Args:
+        question: of `statistics.messages`, as bytes.
+        embedding: whose features are meant, by name.
+        fingerprint: of its weights and settings: the server's.
+        weight: what the client multiplies its answer by.
+        precision: of the numbers in it, "float64" or "float32".
+        client: the client's number, on which it depends which images it holds out.
+        classes: as in a task.
+    """
+
+    question: bytes
+    embedding: str
+    fingerprint: str
+    weight: float
+    precision: str
+    client: int
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Told:
     """What a client answers.
 
@@ -135,7 +160,7 @@ class Told:
     failure: str = ""
 
 
-Said = Task | Answer | Hello | Question | Told
+Said = Task | Answer | Hello | Question | LossQuestion | Told
 
 
 def pack(message: Said) -> tuple[dict[str, Tensor], bytes]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -10,6 +11,7 @@ from lightning.pytorch import LightningDataModule
 from fedgen.clients.client import Client, hold_out
 from fedgen.clients.turn import Turn
 from fedgen.data import DataSet, Examples
+from fedgen.losses import EmbeddedLoss
 from fedgen.seeds import resolve
 
 
@@ -25,10 +27,16 @@ class OwnData(LightningDataModule):
         held_out: the fraction kept from training, for measuring.
         seed: of the held-out examples; None takes what `seed_everything` was given, else 0.
         name: the client's.
+        iterations: the server's affair; taken so that recipes may name it.
+
+    Attributes:
+        features: folder that keeps the images' features, for a model's own loss of them; None keeps none.
 
     Raises:
         ValueError: for settings out of range.
     """
+
+    is_one_client = True
 
     def __init__(
         self,
@@ -37,6 +45,7 @@ class OwnData(LightningDataModule):
         held_out: float = 0.2,
         seed: int | None = None,
         name: str = "client",
+        iterations: int | None = None,
     ) -> None:
         super().__init__()
         if batch_size < 1 or not 0 <= held_out < 1:
@@ -44,6 +53,7 @@ class OwnData(LightningDataModule):
         self.data, self.batch_size, self.held_out, self.name = data, batch_size, held_out, name
         self._given_seed = seed
         self.number = 0
+        self.features: Path | None = None
         self._classes: tuple[str, ...] | None = None
 
     @cached_property
@@ -77,6 +87,13 @@ class OwnData(LightningDataModule):
     def image_shape(self) -> tuple[int, ...]:
         """The shape of one image (channels, height, width) or point (length,)."""
         return tuple(self.read.inputs.shape[1:])
+
+    def give_references(self, objective: EmbeddedLoss, device: torch.device) -> None:
+        """Gives a model's own loss of clients' images those that this client trains on."""
+        if self.features is not None:
+            objective.cache = str(self.features)
+        objective.client_weights = "examples"  # the only one has all the weight, whoever else there is
+        objective.set_references([self.client.train_examples.inputs], device)
 
     def train_dataloader(self) -> "_OneTurn":
         return _OneTurn(self)

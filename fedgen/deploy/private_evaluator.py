@@ -14,7 +14,6 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
-from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.messages import Item
 from fedgen.deploy.ranges import Largest
 from fedgen.deploy.released import keep_release, read_release, release_path
@@ -22,7 +21,6 @@ from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.remote_evaluator import Key, RemoteEvaluator, RemoteSide, item_of
 from fedgen.deploy.run_statistics import EPSILON
 from fedgen.deploy.secure_evaluator import check_images, hide_clients
-from fedgen.deploy.secure_strategy import SecureStrategy
 from fedgen.deploy.statistics import meta_of
 from fedgen.deploy.summed_reference import of_pool
 from fedgen.evaluation import ScoreRecord
@@ -44,7 +42,6 @@ class PrivateEvaluator(RemoteEvaluator):
 
     Args:
         data: names and numbers of the clients' images.
-        strategy: which reaches them, and has the promise.
         folder: of the run, which keeps what was released.
         settings: as for `Evaluator`.
 
@@ -52,9 +49,9 @@ class PrivateEvaluator(RemoteEvaluator):
         ValueError: for scores that need more than the sums, or released sums of another promise.
     """
 
-    def __init__(self, data: RemoteClients, strategy: FlowerStrategy, folder: Path, **settings: Any) -> None:
+    def __init__(self, data: RemoteClients, folder: Path, **settings: Any) -> None:
         self._folder, self._clients = folder, len(data.clients)
-        super().__init__(data, strategy, **settings)
+        super().__init__(data, **settings)
         hide_clients(self.plan, ("all",), f"{EPSILON} in the run's config hides")
         check_images(self.plan)
         spent = f"epsilon={self.privacy.epsilon:g}, delta={self.privacy.delta:g}"
@@ -70,7 +67,7 @@ class PrivateEvaluator(RemoteEvaluator):
         """The promise."""
         return self._side.privacy
 
-    def _make_side(self, strategy: FlowerStrategy, batch_size: int) -> "PrivateSide":
+    def _make_side(self, data: RemoteClients, batch_size: int) -> "PrivateSide":
         for panel in self.panels:
             for choice in panel.choices:
                 if choice.kind != "fid":
@@ -78,10 +75,11 @@ class PrivateEvaluator(RemoteEvaluator):
                         f"score {choice.name} asks clients for more than sums with noise, which {EPSILON} in the run's"
                         " config promises: leave it out of the recipe's evaluation; there is fid"
                     )
-        sharers = self._clients if isinstance(strategy, SecureStrategy) else 1
-        assert strategy.statistics.privacy is not None
-        privacy = replace(strategy.statistics.privacy, releases=len(self.panels), sharers=sharers)
-        return PrivateSide(self.plan, self.seed, strategy, batch_size, self.device, privacy, self._folder)
+        assert data.line is not None
+        assert data.line.statistics.privacy is not None
+        sharers = self._clients if data.line.hidden else 1
+        privacy = replace(data.line.statistics.privacy, releases=len(self.panels), sharers=sharers)
+        return PrivateSide(self.plan, self.seed, data, batch_size, self.device, privacy, self._folder)
 
     def _records(
         self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]
@@ -105,7 +103,7 @@ class PrivateSide(RemoteSide):
     Args:
         plan: the evaluation's.
         seed: as for `RealSide`.
-        strategy: which reaches the clients.
+        data: names and numbers of the clients' images, and the line to them.
         batch_size: as for `RealSide`.
         device: likewise.
         privacy: the promise.
@@ -116,13 +114,13 @@ class PrivateSide(RemoteSide):
         self,
         plan: Plan,
         seed: int,
-        strategy: FlowerStrategy,
+        data: RemoteClients,
         batch_size: int,
         device: torch.device | str | None,
         privacy: Privacy,
         folder: Path,
     ) -> None:
-        super().__init__(plan, seed, strategy, batch_size, device)
+        super().__init__(plan, seed, data, batch_size, device)
         self.privacy, self._folder = privacy, folder
 
     def prepare(self) -> None:
@@ -154,11 +152,12 @@ class PrivateSide(RemoteSide):
         return {**meta_of(item), "privacy": item.promise}
 
     def _totals(self, items: Sequence[Item]) -> list[Message]:
-        if not isinstance(self._strategy, SecureStrategy):
+        assert self._data.line is not None
+        if not self._data.line.hidden:
             return [add(*told) for told in self._ask(items, {})]
         splits = {split.name: split for split in self.plan.splits}
         bounds = [self._largest(max(splits[item.split].counts)) for item in items]
-        return [one.total for one in self._strategy.add_up(items, {}, bounds)] if items else []
+        return [one.total for one in self._data.add_up(items, {}, bounds)] if items else []
 
     def _largest(self, most: int) -> Largest:
         """Of a client's sums of at most so many clipped images, and its share of the noise."""

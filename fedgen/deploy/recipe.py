@@ -12,8 +12,8 @@ import yaml
 from fedgen.data import DataSet
 
 FOLDERS = ("root", "path", "folder")  # what data sets call the place that they read
-STRATEGY, EVALUATION = "FedAvgStrategy", "FederatedEvaluation"
-_OF_CLIENTS = ("batch_size", "held_out", "seed")
+STRATEGY, EVALUATION, FINE_TUNING = "FedAvgStrategy", "FederatedEvaluation", "DistributedFineTuning"
+_OF_CLIENTS = ("batch_size", "held_out", "seed", "iterations")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -42,12 +42,17 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
         data: the class of each client's data and its settings, without the place, which a client's node says.
 
     Raises:
-        ValueError: for a recipe that does not train with FedAvgStrategy on a FederatedDataModule, keeps clients from
-            training, or trains on losses that ask other clients, and for data that are read from no place.
+        ValueError: for a recipe that neither trains with FedAvgStrategy nor fine-tunes at the server, whose data is no
+            FederatedDataModule, that keeps clients from training, or measures what no client tells, and for data that
+            are read from no place.
     """
     strategy = (recipe.get("trainer") or {}).get("strategy")
-    if not isinstance(strategy, dict) or not str(strategy.get("class_path")).endswith(STRATEGY):
-        raise ValueError("only recipes that train with FedAvgStrategy can be deployed")
+    federated = isinstance(strategy, dict) and str(strategy.get("class_path")).endswith(STRATEGY)
+    if federated == asks_clients(recipe):
+        raise ValueError(
+            "only recipes that train with FedAvgStrategy can be deployed, and DistributedFineTuning without it in the"
+            " forms 'exact' and 'message'"
+        )
     module = recipe.get("data") or {}
     if not str(module.get("class_path")).endswith("FederatedDataModule"):
         raise ValueError("only recipes whose data is a FederatedDataModule can be deployed")
@@ -61,6 +66,13 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
     kept = {name: own[name] for name in _OF_CLIENTS if name in own}
     result["data"] = {"class_path": "fedgen.deploy.OwnData", "init_args": {"data": copy.deepcopy(dict(data)), **kept}}
     return result
+
+
+def asks_clients(settings: Mapping[str, Any]) -> bool:
+    """Whether a server trains alone on a loss that asks clients: fine-tuning in the form "exact" or "message"."""
+    model = settings.get("model") or {}
+    form = (model.get("init_args") or {}).get("form", "exact")
+    return str(model.get("class_path")).endswith(FINE_TUNING) and form != "local"
 
 
 def place_of(data: Mapping[str, Any]) -> str:
@@ -100,6 +112,14 @@ def for_client(settings: Mapping[str, Any], folder: Path, name: str) -> dict[str
     data["data"].setdefault("init_args", {})[place_of(data["data"])] = str(folder)
     trainer = found["trainer"]
     trainer |= {"callbacks": [], "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    model = found["model"]
+    if asks_clients(settings):
+        own = model["init_args"]
+        kept = {"objective": own.get("objective"), "form": own.get("form", "exact")}
+        found["model"] = {"class_path": "fedgen.deploy.Answering", "init_args": kept}
+        return found
+    if str(model.get("class_path")).endswith(FINE_TUNING):
+        model["init_args"]["server_data"] = None
     trainer["strategy"]["class_path"] = "fedgen.deploy.TurnStrategy"
     return found
 
@@ -116,9 +136,14 @@ def for_server(settings: Mapping[str, Any], output: Path, hidden: bool = False) 
     own = {name: value for name, value in found["data"]["init_args"].items() if name in _OF_CLIENTS}
     found["data"] = {"class_path": "fedgen.deploy.RemoteClients", "init_args": own}
     found["trainer"]["default_root_dir"] = str(output)
-    own_strategy = "secure_strategy.SecureStrategy" if hidden else "flower_strategy.FlowerStrategy"
-    found["trainer"]["strategy"]["class_path"] = f"fedgen.deploy.{own_strategy}"
+    if not asks_clients(settings):
+        _put_strategy(found["trainer"], hidden)
     for callback in found["trainer"].get("callbacks") or []:
         if str(callback.get("class_path")).endswith(EVALUATION):
             callback["class_path"] = "fedgen.deploy.remote_evaluation.RemoteEvaluation"
     return found
+
+
+def _put_strategy(trainer: dict[str, Any], hidden: bool) -> None:
+    own = "secure_strategy.SecureStrategy" if hidden else "flower_strategy.FlowerStrategy"
+    trainer["strategy"]["class_path"] = f"fedgen.deploy.{own}"

@@ -1,18 +1,27 @@
 """The server's view of clients whose data it never sees: names and sizes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningDataModule
+from torch import Tensor
 
 from fedgen.clients.client import hold_out
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
-from fedgen.deploy.messages import Hello
+from fedgen.deploy.messages import Hello, Item, Told
 from fedgen.federated import FedAvgStrategy
+from fedgen.losses import EmbeddedLoss
 
+if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
+    from fedgen.deploy.asked_clients import AskedClients
+    from fedgen.deploy.line import Line
+    from fedgen.deploy.ranges import Largest
+    from fedgen.deploy.secure_sums import Sum
+
+LEAST = 0.5  # of the clients' weight must answer, unless the run's config says otherwise
 _NOTHING = Examples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), "elsewhere", ())
 
 
@@ -54,11 +63,21 @@ class RemoteClients(LightningDataModule):
         batch_size: the clients' own affair; taken so that recipes may name it.
         held_out: the fraction that each client keeps from training.
         seed: as for batch_size.
+        iterations: batches an epoch where the server trains alone; None: as many as one pass over all clients' images.
+
+    Attributes:
+        line: to the clients.
+        least: the part of the clients' weight that must answer what a loss asks.
     """
 
-    def __init__(self, batch_size: int = 64, held_out: float = 0.2, seed: int | None = None) -> None:
+    def __init__(
+        self, batch_size: int = 64, held_out: float = 0.2, seed: int | None = None, iterations: int | None = None
+    ) -> None:
         super().__init__()
-        self.held_out = held_out
+        self.batch_size, self.held_out, self.iterations = batch_size, held_out, iterations
+        self.line: Line | None = None
+        self.least = LEAST
+        self._asked: list[AskedClients] = []
         self.clients: list[RemoteClient] = []
         self.image_shape: tuple[int, ...] = ()
         self.classes: tuple[str, ...] = ()
@@ -71,10 +90,37 @@ class RemoteClients(LightningDataModule):
         self.image_shape = tuple(clients[0].shape)
         self.classes = all_classes(clients)
 
-    def train_dataloader(self) -> "_RemoteTurns":
+    def give_references(self, objective: EmbeddedLoss, device: torch.device) -> None:
+        """Gives a model's losses of clients' images the clients to ask; others are the clients' own.
+
+        Raises:
+            TooFewAnswersError: if too few answer what is asked when fitting starts.
+        """
+        from fedgen.deploy.connecting import connect
+
+        assert self.line is not None
+        counts = [len(client.train) for client in self.clients]
+        self._asked = connect(objective, self.line, counts, self.classes, self.image_shape, self.least, device)
+
+    def take_metrics(self) -> dict[str, float]:
+        """Of what was asked since the last call: the part of the clients' weight that answered."""
+        parts = [part for asked in self._asked if (part := asked.take_answered()) is not None]
+        return {"clients_answered": sum(parts) / len(parts)} if parts else {}
+
+    def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
+        """What each client answers to an evaluation's question, or why it does not; see `Line.ask_all`."""
+        assert self.line is not None
+        return self.line.ask_all(items, tensors, self.classes)
+
+    def add_up(self, items: Sequence[Item], tensors: Mapping[str, Tensor], largest: Sequence["Largest"]) -> list["Sum"]:
+        """The sums of all clients' answers to an evaluation's question; see `Line.add_up`."""
+        assert self.line is not None
+        round = self.trainer.current_epoch if self.trainer else 0
+        return self.line.add_up(items, tensors, self.classes, largest, round)
+
+    def train_dataloader(self) -> "_RemoteTurns | _Iterations":
         strategy = getattr(self.trainer, "strategy", None)
-        assert isinstance(strategy, FedAvgStrategy)
-        return _RemoteTurns(self, strategy)
+        return _RemoteTurns(self, strategy) if isinstance(strategy, FedAvgStrategy) else _Iterations(self)
 
 
 class _RemoteTurns:
@@ -97,6 +143,20 @@ class _RemoteTurns:
             turn = RemoteTurn(number, client.name, trainer.current_epoch, len(client.train))
             turn.is_first, turn.is_last = place == 0, place == len(cohort) - 1
             yield turn
+
+
+class _Iterations:
+    """An epoch of a server that trains alone, on data of its own: so many batches of nothing."""
+
+    def __init__(self, data: RemoteClients) -> None:
+        images = sum(len(client.train) for client in data.clients)
+        self._number = data.iterations or -(-images // data.batch_size)
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter([torch.zeros(1)] * self._number)
 
 
 def all_classes(clients: Sequence[Hello]) -> tuple[str, ...]:

@@ -3,12 +3,10 @@
 from lightning.pytorch import Trainer
 
 from fedgen.callbacks import FederatedEvaluation
-from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.private_evaluator import PrivateEvaluator
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.remote_evaluator import RemoteEvaluator
 from fedgen.deploy.secure_evaluator import SecureEvaluator
-from fedgen.deploy.secure_strategy import SecureStrategy
 from fedgen.deploy.statistics import panels_of
 from fedgen.evaluation import Evaluation, Evaluator
 
@@ -31,17 +29,18 @@ class RemoteEvaluation(FederatedEvaluation):
     """
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
-        data, strategy = getattr(trainer, "datamodule", None), trainer.strategy
-        if not isinstance(data, RemoteClients) or not isinstance(strategy, FlowerStrategy):
+        data = getattr(trainer, "datamodule", None)
+        if not isinstance(data, RemoteClients):
             raise TypeError(f"RemoteEvaluation scores against clients elsewhere, and data is {type(data).__name__}")
         if self.settings["weights"] != "examples":
             raise ValueError("clients elsewhere weigh by examples; leave `weights` of the evaluation out")
         panels_of(self.settings)
-        settings = {"device": strategy.root_device, **self.settings}
-        if strategy.statistics.privacy is not None:
-            return PrivateEvaluator(data, strategy, self._folder(trainer), **settings)
-        made = SecureEvaluator if isinstance(strategy, SecureStrategy) else RemoteEvaluator
-        return made(data, strategy, **settings)
+        assert data.line is not None
+        settings = {"device": trainer.strategy.root_device, **self.settings}
+        if data.line.statistics.privacy is not None:
+            return PrivateEvaluator(data, self._folder(trainer), **settings)
+        made = SecureEvaluator if data.line.hidden else RemoteEvaluator
+        return made(data, **settings)
 
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         super()._show(trainer, evaluation, round)

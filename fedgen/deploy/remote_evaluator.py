@@ -8,7 +8,6 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.messages import Asked, Item
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.statistics import sketch_of
@@ -38,18 +37,17 @@ class RemoteEvaluator(Evaluator):
     """An `Evaluator` whose clients answer for themselves.
 
     Args:
-        data: names and numbers of their images.
-        strategy: which reaches them.
+        data: names and numbers of their images, and the line to them.
         settings: as for `Evaluator`.
     """
 
-    def __init__(self, data: RemoteClients, strategy: FlowerStrategy, **settings: Any) -> None:
+    def __init__(self, data: RemoteClients, **settings: Any) -> None:
         super().__init__(splits_of(data), **settings)
-        self._side = self._make_side(strategy, settings.get("batch_size", 64))
+        self._side = self._make_side(data, settings.get("batch_size", 64))
         self._real = self._side
 
-    def _make_side(self, strategy: FlowerStrategy, batch_size: int) -> "RemoteSide":
-        return RemoteSide(self.plan, self.seed, strategy, batch_size, self.device)
+    def _make_side(self, data: RemoteClients, batch_size: int) -> "RemoteSide":
+        return RemoteSide(self.plan, self.seed, data, batch_size, self.device)
 
     def _of_model(
         self, sample: Sample, round: int, density: Density | None, losses: ExampleLosses | None
@@ -84,10 +82,10 @@ class RemoteSide(RealSide):
     """The clients' side of scores: summaries and sketches, which they tell once, and their own KID of what is made."""
 
     def __init__(
-        self, plan: Plan, seed: int, strategy: FlowerStrategy, batch_size: int, device: torch.device | str | None
+        self, plan: Plan, seed: int, data: RemoteClients, batch_size: int, device: torch.device | str | None
     ) -> None:
         super().__init__(plan, seed, None, batch_size, device)
-        self._strategy = strategy
+        self._data = data
         self._remote: dict[Key, _RemoteReference] = {}
 
     def places(self) -> dict[Key, tuple[Split, Panel]]:
@@ -139,7 +137,7 @@ class RemoteSide(RealSide):
         """
         if not items:
             return []
-        answers = self._strategy.ask_all(items, tensors)
+        answers = self._data.ask_all(items, tensors)
         found: list[list[Message]] = [[] for _ in items]
         for client, name in enumerate(self.plan.splits[0].client_names):
             answer = answers[client]

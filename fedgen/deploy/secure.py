@@ -32,6 +32,7 @@ from fedgen.deploy.records import reason_of
 from fedgen.deploy.sending import Silence
 
 SECURE, RANGE = "secure-aggregation", "update-range"
+NUMBER = 8  # bytes of a masked entry
 STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
 MOST = (1 << 32) // STEPS - 1  # clients whose sums do not wrap around
 _REST, _WEIGHT = "fedgen", "weight"

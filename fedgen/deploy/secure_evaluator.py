@@ -13,12 +13,10 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
-from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.messages import Asked, Item
 from fedgen.deploy.ranges import RANGES, Largest, largest, name_of, range_key
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.remote_evaluator import Key, RemoteEvaluator, RemoteSide, item_of
-from fedgen.deploy.secure_strategy import SecureStrategy
 from fedgen.deploy.secure_sums import fixed_point
 from fedgen.deploy.statistics import shared_key
 from fedgen.deploy.summed_reference import SummedReference
@@ -45,14 +43,13 @@ class SecureEvaluator(RemoteEvaluator):
 
     _side: "SecureSide"
 
-    def __init__(self, data: RemoteClients, strategy: FlowerStrategy, **settings: Any) -> None:
-        super().__init__(data, strategy, **settings)
+    def __init__(self, data: RemoteClients, **settings: Any) -> None:
+        super().__init__(data, **settings)
         hide_clients(self.plan, ("avg", "all"), "secure aggregation hides")
         check_images(self.plan)
 
-    def _make_side(self, strategy: FlowerStrategy, batch_size: int) -> "SecureSide":
-        assert isinstance(strategy, SecureStrategy)
-        return SecureSide(self.plan, self.seed, strategy, batch_size, self.device)
+    def _make_side(self, data: RemoteClients, batch_size: int) -> "SecureSide":
+        return SecureSide(self.plan, self.seed, data, batch_size, self.device)
 
     def try_out(self, sample: Sample, density: Density | None = None, losses: ExampleLosses | None = None) -> None:
         """As `Evaluator`'s, and what ranges need to know of generated images before training."""
@@ -123,12 +120,10 @@ class _Asked:
 class SecureSide(RemoteSide):
     """The clients' side of scores, by sums."""
 
-    _strategy: SecureStrategy
-
     def __init__(
-        self, plan: Plan, seed: int, strategy: SecureStrategy, batch_size: int, device: torch.device | str | None
+        self, plan: Plan, seed: int, data: RemoteClients, batch_size: int, device: torch.device | str | None
     ) -> None:
-        super().__init__(plan, seed, strategy, batch_size, device)
+        super().__init__(plan, seed, data, batch_size, device)
         self._summed: dict[Key, SummedReference] = {}
         self._ranges: dict[Key, dict[str, float]] = {}
         self._lasting: dict[tuple[Key, str], list[str]] = {}  # remarks on a score, of what was told once
@@ -136,7 +131,9 @@ class SecureSide(RemoteSide):
 
     def look(self, features: Mapping[Key, Tensor]) -> None:
         """Chooses ranges by generated images' features [m, D]."""
-        self._ranges = {key: self._strategy.statistics.ranges.for_features(part) for key, part in features.items()}
+        assert self._data.line is not None
+        ranges = self._data.line.statistics.ranges
+        self._ranges = {key: ranges.for_features(part) for key, part in features.items()}
 
     def remarks(self, split: str, panel: Panel, score: str) -> list[str]:
         """What a reader of a score must know of its statistics."""
@@ -188,7 +185,7 @@ class SecureSide(RemoteSide):
         """The clients' sums, one an item; of what was cut off remarks are noted by score, and a warning is given."""
         if not asked:
             return []
-        sums = self._strategy.add_up([one.item for one in asked], tensors, [one.largest for one in asked])
+        sums = self._data.add_up([one.item for one in asked], tensors, [one.largest for one in asked])
         for one, total in zip(asked, sums, strict=True):
             for name, share in total.cut.items():
                 said = self._of_cut(one, name, share)

@@ -1,6 +1,6 @@
 """FedAvg over clients whose single updates and statistics the server never sees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,11 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.deploy.flower_strategy import FlowerStrategy
-from fedgen.deploy.messages import Answer, Item, Question, Task, Told, pack, unpack
+from fedgen.deploy.messages import Answer, Question, Task, pack, unpack
 from fedgen.deploy.payload import from_bytes, tensors_of, to_bytes
-from fedgen.deploy.ranges import Largest
 from fedgen.deploy.run_statistics import refuse_open
-from fedgen.deploy.secure import RANGE, STEPS, Masked, read_instructions, secure_mean, write_summand
-from fedgen.deploy.secure_sums import Sum, masked_messages, secure_sums
+from fedgen.deploy.secure import NUMBER, RANGE, STEPS, Masked, read_instructions, secure_mean, write_summand
+from fedgen.deploy.secure_sums import masked_messages
 from fedgen.deploy.sending import Silence
 from fedgen.deploy.station import Station
 from fedgen.federated.aggregators import Mean
@@ -30,13 +29,18 @@ class SecureStrategy(FlowerStrategy):
 
     Clients send what their tensors changed by, over `range`, as whole numbers; an entry that changed by more is cut off
     and counted. So the mean is off by less than range x 2 / 2^22, more where weights differ. What needs single updates
-    is refused. Of an evaluation it learns sums over all clients (`add_up`).
+    is refused.
 
     Attributes:
         range: the largest change of an entry in a turn.
     """
 
     range = 0.0
+
+    @property
+    def bytes_masked(self) -> int:
+        """What a client sends to the server in a round."""
+        return NUMBER * sum(tensor.numel() for tensor in self.exchange.shared.values())
 
     def _start_fit(self, trainer: Trainer) -> None:
         super()._start_fit(trainer)
@@ -61,8 +65,8 @@ class SecureStrategy(FlowerStrategy):
         rank_zero_info(f"secure aggregation: updates in [-{self.range:g}, {self.range:g}], in steps of {step:.2g}")
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
-        self._roster.look()
-        nodes = {client: self._roster.node_of(client) for client in cohort}
+        self._line.roster.look()
+        nodes = {client: self._line.roster.node_of(client) for client in cohort}
         found: dict[int, Answer | str] = dict.fromkeys(cohort, Silence("it is not connected"))
         there = {client: node for client, node in nodes.items() if node is not None}
         if len(there) < 2:
@@ -74,7 +78,7 @@ class SecureStrategy(FlowerStrategy):
             weight = int(weight_of(len(data.clients[client].train), self.client_weights))
             sent = [weights[name].numpy() for name in weights]
             asked[there[client]] = (sent, to_bytes({"names": list(weights), "task": rest}), weight)
-        made = secure_mean(self._grid, asked, round, self._deadline)
+        made = secure_mean(self._line.grid, asked, round, self._line.deadline)
         server = {name: self.exchange.server[name] for name in self.exchange.shared}
         for client, node in there.items():
             if made.mean is None:
@@ -100,50 +104,6 @@ class SecureStrategy(FlowerStrategy):
         moved = [torch.from_numpy(np.asarray(part)) * self.range for part in mean]
         weights = {n: (t.cpu().double() + m.reshape(t.shape)).to(t.dtype) for (n, t), m in zip(server.items(), moved)}
         return replace(answer, weights=weights)
-
-    def ask_all(self, items: Sequence[Item], tensors: Mapping[str, torch.Tensor]) -> dict[int, Told | str]:
-        raise MisconfigurationException(
-            "under secure aggregation no single client's statistics may reach the server: ask for their sums, `add_up`"
-        )
-
-    def add_up(
-        self, items: Sequence[Item], tensors: Mapping[str, torch.Tensor], largest: Sequence[Largest]
-    ) -> list[Sum]:
-        """The sums of all clients' answers to an evaluation's question; nothing else of them is revealed.
-
-        Args:
-            items: as for `Question`; answers must add.
-            tensors: likewise, its weights.
-            largest: of each item's answer the largest entries.
-
-        Raises:
-            MessageError: if a client does not answer, naming it: the sum over the others could show it another time.
-        """
-        self._roster.look()
-        clients = self._roster.clients
-        nodes = {client: self._roster.node_of(client) for client in range(len(clients))}
-        if away := [clients[client].name for client, node in nodes.items() if node is None]:
-            raise MessageError(f"client {away[0]!r}: it is not connected")
-        if len(nodes) < 2:
-            raise MessageError("a sum over fewer than two clients would show one")
-        data: Any = self._module.trainer.datamodule
-        names, asked = {}, {}
-        for client, node in nodes.items():
-            assert node is not None
-            weights, rest = pack(Question(tensors, [tuple(item) for item in items], client, data.classes))
-            sent = [tensor.numpy() for tensor in weights.values()]
-            told = {
-                "names": list(weights),
-                "question": rest,
-                "largest": list(map(dict, largest)),
-                "clients": len(nodes),
-            }
-            asked[node], names[node] = (sent, to_bytes(told)), clients[client].name
-        found = secure_sums(self._grid, asked, largest, self._module.current_epoch, self._deadline)
-        if found.sums is None:
-            whom = [f"client {names[node]!r}: {why}" for node, why in found.failures.items() if node in names]
-            raise MessageError(whom[0] if whom else "the clients' sums could not be unmasked")
-        return found.sums
 
 
 def summand(station: Station, message: Message, config: Mapping[str, Any]) -> RecordDict:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from fedgen.cli import FedgenCLI
-from fedgen.deploy.messages import Answer, Hello, Question, Task, Told
+from fedgen.deploy.answering import Answering, sent_in
+from fedgen.deploy.messages import Answer, Hello, LossQuestion, Question, Task, Told
 from fedgen.deploy.own_data import OwnData
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.recipe import evaluations, for_client, read_settings
-from fedgen.deploy.statistics import answers_to
+from fedgen.deploy.statistics import FEATURES, answers_to
 from fedgen.deploy.turn_strategy import TurnStrategy
 from fedgen.files import atomic_write
 from fedgen.statistics.messages import Message, MessageError
@@ -68,6 +69,7 @@ class Station:
         strategy, trainer = self._made.trainer.strategy, self._made.trainer
         assert isinstance(strategy, TurnStrategy)
         self._data.enroll(task.client, task.classes)
+        self._data.features = self.state / FEATURES
         strategy.begin(task, self._remembered(task.round))
         trainer.fit_loop.max_epochs = task.round + 1
         trainer.fit(self._made.model, datamodule=self._data)
@@ -88,6 +90,26 @@ class Station:
         """The answers to an evaluation's question, one an item; raises what keeps it from answering."""
         self._data.enroll(question.client, question.classes)
         return list(answers_to(question, self._data.client, self._evaluation, self.state))
+
+    def tell(self, question: LossQuestion) -> Told:
+        """Answers a loss at the server; why it cannot is an answer too."""
+        try:
+            return Told([self.answer(question).to_bytes(sent_in(question.precision))])
+        except Exception as error:
+            return Told(failure=f"{type(error).__name__}: {error}")
+
+    def answer(self, question: LossQuestion) -> Message:
+        """The answer to a loss at the server.
+
+        Raises:
+            ValueError: if the embedding is not the server's, or the images do not do for the loss.
+        """
+        model = self._made.model
+        if not isinstance(model, Answering):
+            raise ValueError(f"{type(model).__name__} asks clients nothing here; the server runs another recipe")
+        self._data.enroll(question.client, question.classes)
+        device = self._made.trainer.strategy.root_device
+        return model.answer(question, self._data.client, self.state / FEATURES, device)
 
     # ---- between turns ----
 

@@ -38,6 +38,7 @@ class TurnStrategy(FedAvgStrategy):
 
     def _start_fit(self, trainer: Trainer) -> None:
         super()._start_fit(trainer)
+        self._check_embeddings()
         self._load_weights()
         if self._before is not None:
             unpack_state(self._before, self._memory, self._stateful, self.exchange)
@@ -48,8 +49,17 @@ class TurnStrategy(FedAvgStrategy):
         progress = trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = self._task.round
 
+    def _check_embeddings(self) -> None:
+        own = dict(getattr(self._module, "fingerprints", {}))
+        for name, fingerprint in self._task.fingerprints.items():
+            if own.get(name) != fingerprint:
+                raise MisconfigurationException(
+                    f"embedding {name} is another one here; install the same release and weights"
+                )
+
     def _load_weights(self) -> None:
-        own = self._module.state_dict()
+        at_server = tuple(getattr(self._module, "server_only", ()))
+        own = {name: tensor for name, tensor in self._module.state_dict().items() if not name.startswith(at_server)}
         personal = {name for name in own if self.exchange.first_names.get(name, name) in self.exchange.personal}
         wanted, sent = {name: own[name] for name in own if name not in personal}, dict(self._task.weights)
         if wanted.keys() != sent.keys() or any(wanted[name].shape != sent[name].shape for name in wanted):

@@ -47,7 +47,8 @@ clients = {clients}  # SuperNodes to wait for
 wait = 600.0  # seconds to wait for them, at the start and when none of a round's answers
 output = {output}  # run folder, on the server; the same one goes on where it was
 round-deadline = 0.0  # seconds a round's clients have to answer; 0: as long as they take
-secure-aggregation = false  # true hides single updates and statistics from the server, by SecAgg+
+least-answers = 0.5  # part of the clients' weight that must answer a loss at the server; fewer end the run
+secure-aggregation = false  # true hides single updates, answers and statistics from the server, by SecAgg+
 update-range = 0.0  # under secure aggregation: the largest change of an entry in a turn
 statistics-epsilon = 0.0  # above 0: clients' statistics have noise, for (epsilon, delta) of each image
 statistics-delta = 0.0  # well below one over the number of images
@@ -72,7 +73,8 @@ app = {side}_app(Path(__file__).with_name("{recipe}"))
 README = """\
 # {name}
 
-A fedgen recipe (`{package}/{recipe}`) on Flower. Nothing but weights, statistics and scores leaves a client.
+A fedgen recipe (`{package}/{recipe}`) on Flower. Nothing but weights, statistics, scores and their
+gradients in generated features leaves a client.
 
 Try it on one machine, by Flower's simulation (`pip install "flwr[simulation]"`; needs `simulation-data` in
 pyproject.toml):

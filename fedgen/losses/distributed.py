@@ -6,10 +6,10 @@ it goes on backwards through its embedding and its generator. For MMD^2 the grad
 the score to the clients' mixture sum_i lambda_i P_i, for any batch: the two differ by a number of the real images alone
 (`scores.mmd`). So the weights of "avg" and of "all" make one loss.
 
-Questions and answers are messages of `statistics.messages`: a server that talks to real clients, over ranks or over a
-network, puts its own `Clients` in place of the simulated ones. What adds can be masked (`statistics.fixed_point`) and
-summed by secure aggregation; here nothing is masked. What a sum over few clients, asked about many batches, says of
-their images is not bounded: this is not differential privacy.
+Questions and answers are messages of `statistics.messages`: a server that talks to real clients puts its own `Clients`
+in place of the simulated ones, as `fedgen.deploy` does over Flower. What adds can be masked and summed by secure
+aggregation; here nothing is masked. What a sum over few clients, asked about many batches, says of their images is not
+bounded: this is not differential privacy.
 """
 
 import copy
@@ -178,11 +178,18 @@ class DistributedLoss(FeatureLoss):
         scoring = []
         for number, weight in enumerate(message_weights(weights, [len(part) for part in parts])):
             try:
-                loss = copy.deepcopy(self.loss).set_references([parts[number]])
+                scoring.append(self.client_of(parts[number], weight))
             except ValueError as error:  # alone, each client is client 0
                 raise ValueError(str(error).replace("client 0", f"client {number}")) from error
-            scoring.append(ScoringClient(loss, weight))
         return self.connect(SimulatedClients(scoring, self.precision), parts[0].shape[1])
+
+    def client_of(self, features: Tensor, weight: float) -> ScoringClient:
+        """The client of these features [n, D] and weight, who answers what this loss asks.
+
+        Raises:
+            ValueError: for unusable features, or fewer than the score needs.
+        """
+        return ScoringClient(copy.deepcopy(self.loss).set_references([features]), weight)
 
     def evaluate(self, features: Tensor) -> Tensor:
         """The scalar of `forward`, with its gradient beside it where the features ask for one."""

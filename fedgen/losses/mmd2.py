@@ -103,6 +103,15 @@ class MMD2Loss(FeatureLoss):
         self.counts = counts.tolist()
         return self
 
+    def set_constant(self, within: float) -> Self:
+        """The loss itself, whose value includes an A that was worked out before, for all its references.
+
+        Args:
+            within: A; the loss was given its references with `constant=False`, or they will lack it again.
+        """
+        self.constant, self._within = True, {None: within}
+        return self
+
     @torch.no_grad()
     def set_expansion(self, points: Tensor, shares: Tensor, within: float = 0.0) -> Self:
         """The loss itself, against sum_j shares_j k(points_j, .) in place of the references' mean kernel.

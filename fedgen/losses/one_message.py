@@ -97,14 +97,22 @@ class OneMessageLoss(FeatureLoss):
         check_clients(parts)
         if self.public is not None and self.public.shape[1] != parts[0].shape[1]:
             raise ValueError(f"public features have {self.public.shape[1]} numbers, the clients' {parts[0].shape[1]}")
-        asked: dict[str, object] = {}
         if isinstance(self.loss, MMD2Loss):
-            estimator = self.loss.estimator if self.loss.constant else None
-            check_means(parts, estimator or "v")
-            asked = {"kernel": self.loss.kernel, "estimator": estimator}
+            check_means(parts, self.loss.estimator if self.loss.constant else "v")
         each = zip(parts, message_weights(weights, [len(part) for part in parts]))
-        made = [SummarisingClient(part, weight, **asked) for part, weight in each]  # type: ignore[arg-type]
-        return self.connect(SimulatedClients(made, self.precision))
+        return self.connect(SimulatedClients([self.client_of(*one) for one in each], self.precision))
+
+    def client_of(self, features: Tensor, weight: float) -> SummarisingClient:
+        """The client of these features [n, D] and weight, who answers what this loss asks.
+
+        Raises:
+            ValueError: for unusable features, or fewer than the score needs.
+        """
+        if not isinstance(self.loss, MMD2Loss):
+            return SummarisingClient(features, weight)
+        estimator = self.loss.estimator if self.loss.constant else None
+        check_means([features], estimator or "v")
+        return SummarisingClient(features, weight, self.loss.kernel, estimator)
 
     def evaluate(self, features: Tensor) -> Tensor:
         """The scalar of `forward`, with its gradient beside it where the features ask for one."""

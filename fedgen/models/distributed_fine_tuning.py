@@ -84,6 +84,10 @@ class DistributedFineTuning(RoundClock):
     objective measured ("kid_loss/<embedding>", "kid_loss/weight"), and what was sent in the round, over all clients:
     `megabytes_down` and `megabytes_up`; `traffic` has the bytes of the whole training, resumed or not.
 
+    Where clients are elsewhere, the data module gives the objective its references itself, by its
+    `give_references(objective, device)`: clients that are asked over a network, or on a client's own machine
+    (`is_one_client`) the images there, with which it takes turns of the form "local" and needs no server's data.
+
     `load_from_checkpoint(path).sample(16)` needs nothing else; to train on, pass objective and data again.
 
     Args:
@@ -137,10 +141,13 @@ class DistributedFineTuning(RoundClock):
             self._take(objective)
         self._batches: Iterator[Batch] = iter(())
         self._step = 0  # within a client's turn
+        self._is_client = False  # whether one client takes its turns here and the server is elsewhere
         self._sent, self._logged = Traffic(), Traffic()
         if form == "local":
             self.server_optimizers = (0, 1)
             self.unexchanged = tuple(f"model.{n}." for n, _ in self.model.named_children() if n != "generator")
+            # clients elsewhere are told by what labels they draw
+            self.server_only = tuple(name for name in self.unexchanged if name != "model.label_frequencies.")
         described = describe(self.model) | {"init_args": dict(self.model.hparams)}
         self.save_hyperparameters(
             {"model": described, "form": form, "batch": batch, "local": asdict(self.local), "seed": self.seed}
@@ -203,26 +210,32 @@ class DistributedFineTuning(RoundClock):
         """
         if stage != "fit":
             return
-        objective = self.objective
+        objective, data = self.objective, getattr(self.trainer, "datamodule", None)
         require(objective is not None, "DistributedFineTuning has no objective; give an EmbeddedLoss(MMD2Loss(), ...)")
-        require(self.server_data is not None, "DistributedFineTuning has no server_data for its game; give a data set")
         assert objective is not None
-        assert self.server_data is not None
+        self._is_client = bool(getattr(data, "is_one_client", False))
         self._check_strategy()
-        clients = getattr(getattr(self.trainer, "datamodule", None), "clients", None) or ()
-        for client in clients:
+        for client in getattr(data, "clients", None) or ():
             require(len(client.train) > 0, f"client {client.name} has no training image; leave it out of the partition")
+        if not self._is_client:
+            self._start_server(objective)
+        self._sent, self._logged = Traffic(), Traffic()
+        if elsewhere := getattr(data, "give_references", None):
+            elsewhere(objective, self.trainer.strategy.root_device)
+        self.model.setup(stage)
+        if self.form == "local" and not elsewhere:
+            self.model.start_loss(objective)
+        names = [*objective.names, "weight"] if self.form == "local" else []
+        self.means = RoundMeans(*(f"{objective.score}_loss/{name}" for name in names))
+
+    def _start_server(self, objective: EmbeddedLoss) -> None:
+        require(self.server_data is not None, "DistributedFineTuning has no server_data for its game; give a data set")
+        assert self.server_data is not None
         data = self.server_data.load("train") if isinstance(self.server_data, DataSet) else self.server_data
         server = ServerData(data, self.batch, self.seed)
         self.model.own_data, self._server = server, server
         if any(isinstance(loss, OneMessageLoss) and loss.wants_public for loss in objective.losses):
             objective.set_public(server.some(PUBLIC), self.trainer.strategy.root_device)
-        self._sent, self._logged = Traffic(), Traffic()
-        self.model.setup(stage)
-        if self.form == "local":
-            self.model.start_loss(objective)
-        names = [*objective.names, "weight"] if self.form == "local" else []
-        self.means = RoundMeans(*(f"{objective.score}_loss/{name}" for name in names))
 
     def _check_strategy(self) -> None:
         federated, name = self._strategy_calls(), type(self.trainer.strategy).__name__
@@ -245,7 +258,8 @@ class DistributedFineTuning(RoundClock):
         """Starts a client's turn, or the server's round and iteration."""
         if self.form == "local":
             self._step = 0
-            self._objectives[0].start_turn(batch.client)
+            # a client that is alone knows its own images and nobody's number
+            self._objectives[0].start_turn(None if self._is_client else batch.client)
             return
         if batch_idx == 0:
             count = self.trainer.num_training_batches
@@ -287,7 +301,9 @@ class DistributedFineTuning(RoundClock):
             exchange: Any = self.trainer.strategy.exchange
             kept = sum(tensor.numel() * tensor.element_size() for tensor in exchange.kept.values())
             self._sent.down += exchange.num_bytes + kept
-            self._sent.up += exchange.num_bytes if completed else 0
+            # what is masked has more bytes a number than what is not
+            masked = getattr(self.trainer.strategy, "bytes_masked", None)
+            self._sent.up += (exchange.num_bytes if masked is None else masked) if completed else 0
             self.means.add(*self._objectives[0].take_totals())
         else:
             self.model.on_turn_end(completed)
@@ -315,6 +331,8 @@ class DistributedFineTuning(RoundClock):
 
     def take_means(self) -> dict[str, float]:
         """The round's means, and what was sent in it."""
+        if self._is_client:  # the server counts
+            return self.model.take_means() | super().take_means()
         now, before = self.traffic, self._logged
         self._logged = now
         sent = {"megabytes_down": (now.down - before.down) / 1e6, "megabytes_up": (now.up - before.up) / 1e6}
@@ -323,7 +341,8 @@ class DistributedFineTuning(RoundClock):
                 f"form {self.form!r}: {in_bytes(now.down)} to the clients and {in_bytes(now.up)} from them in a round"
                 " and before it"
             )
-        return self.model.take_means() | super().take_means() | sent
+        heard: Mapping[str, float] = getattr(getattr(self.trainer, "datamodule", None), "take_metrics", dict)()
+        return self.model.take_means() | super().take_means() | sent | dict(heard)
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means, and moves learning rates."""
@@ -353,6 +372,11 @@ class DistributedFineTuning(RoundClock):
     ) -> Tensor:
         """As the model's: images float32 [num_images, C, H, W] in [-1, 1]."""
         return self.model.sample(num_images, generator, labels, batch_size, **options)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the objective's embeddings, by name: clients elsewhere must have the same."""
+        return {str(e.name): e.fingerprint() for o in self._objectives for e in o.embeddings}  # type: ignore[operator]
 
     @property
     def optimised_on(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import json
 import os
 import signal
 import subprocess
@@ -100,7 +101,7 @@ class Federation:
 
     def run(self, app, timeout=600, **config):
         """Runs an app to its end; what it printed."""
-        told = " ".join(f"{key}={value!r}".replace("'", '"') for key, value in config.items())
+        told = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         options = ["--run-config", told] if told else []
         return self.flwr("run", str(app), "here", "--stream", *options, timeout=timeout)
 

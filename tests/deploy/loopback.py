@@ -7,6 +7,8 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedgen.seeds import isolated
+
 
 class Node:
     """A SuperNode.
@@ -23,7 +25,8 @@ class Node:
 
     def answer(self, message, number):
         self.calls.append(message.metadata.message_type)
-        return self.app(message, Context(0, number, self.config, self.state, self.run))
+        with isolated():  # a node is another process, and draws nothing of the server's
+            return self.app(message, Context(0, number, self.config, self.state, self.run))
 
 
 class Loopback(Grid):

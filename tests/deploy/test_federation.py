@@ -6,6 +6,7 @@ import pytest
 
 from fedgen.evaluation import read_records
 from tests.deploy.federation import Federation
+from tests.deploy.fine_tuning import fine_tuning
 from tests.deploy.runs import app_of, read, recipe, same_weights, simulate, write_images
 
 SCORES = {"every_n_rounds": 10, "num_images": 60, "embeddings": ["pixels"]}
@@ -45,6 +46,18 @@ def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp
     assert found[0].keys() == found[1].keys()
     for (split, name), value in found[0].items():
         assert found[1][split, name] == pytest.approx(value, rel=1e-2 if name == "kid_all" else 1e-4), (split, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_server_asks_its_clients_about_generated_images(hidden, federation, images, tmp_path):
+    settings = fine_tuning("exact")
+    made = app_of(settings, tmp_path / "app", 2).parent.parent
+    output = tmp_path / "run"
+    federation.run(made, output=str(output), **{"secure-aggregation": hidden})
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    same_weights(simulated, read(output))
+    assert hidden or read(output)["traffic"] == simulated["traffic"]
 
 
 @pytest.mark.slow

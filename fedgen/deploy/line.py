@@ -1,0 +1,135 @@
+"""The line to all clients of a federation: each is sent its message, and answers or does not."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedgen.deploy.messages import Item, LossQuestion, Question, Task, Told, pack
+from fedgen.deploy.payload import to_bytes
+from fedgen.deploy.ranges import Largest
+from fedgen.deploy.records import WEIGHTS, from_records, to_records
+from fedgen.deploy.roster import Roster
+from fedgen.deploy.run_statistics import RunStatistics
+from fedgen.deploy.secure_sums import Sum, secure_sums
+from fedgen.deploy.sending import Silence, replies_to
+from fedgen.statistics.messages import MessageError
+
+
+class Line:
+    """Messages to clients by number.
+
+    Args:
+        grid: Flower's.
+        roster: of the clients.
+        deadline: seconds that they have to answer; None waits for all that are there.
+        hidden: whether a single client's answer is hidden from the server.
+        patience: seconds for which a question is asked again while nothing comes from anybody.
+        statistics: how clients tell theirs in an evaluation; exact ones by default.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        roster: Roster,
+        deadline: float | None,
+        hidden: bool = False,
+        patience: float = 0.0,
+        statistics: RunStatistics | None = None,
+    ) -> None:
+        self.grid, self.roster, self.deadline, self.hidden, self.patience = grid, roster, deadline, hidden, patience
+        self.statistics = statistics or RunStatistics()
+
+    def say(
+        self, messages: Mapping[int, Task | Question | LossQuestion], kind: str, reply: type[Any], what: str
+    ) -> dict[int, Any | str]:
+        """Sends each client its message, all with the same weights; what each answers, or why it does not.
+
+        Args:
+            messages: by the client's number.
+            kind: Flower's type of message.
+            reply: what the answers are.
+            what: text of the progress bar.
+        """
+        self.roster.look()
+        found: dict[int, Any | str] = {}
+        sent: dict[int, Message] = {}
+        for client, message in messages.items():
+            if (node := self.roster.node_of(client)) is None:
+                found[client] = Silence("it is not connected")
+                continue
+            found[client] = Silence.within(self.deadline)
+            records = to_records(message, next(iter(sent.values())).content.array_records[WEIGHTS] if sent else None)
+            sent[client] = Message(records, node, kind)
+        for client, answer in replies_to(self.grid, sent, self.deadline, what):
+            try:
+                found[client] = from_records(reply, answer)
+            except MessageError as error:
+                found[client] = str(error)
+        return found
+
+    def ask_all(
+        self, items: Sequence[Item], tensors: Mapping[str, Tensor], classes: tuple[str, ...]
+    ) -> dict[int, Told | str]:
+        """What each client answers to an evaluation's question, or why it does not.
+
+        Args:
+            items: as for `Question`.
+            tensors: likewise, its weights.
+            classes: likewise.
+
+        Raises:
+            RuntimeError: where single clients' answers are hidden.
+        """
+        if self.hidden:
+            raise RuntimeError("under secure aggregation no single client's statistics are told: ask for their sums")
+        told = [tuple(item) for item in items]
+        questions = {client: Question(tensors, told, client, classes) for client in range(len(self.roster.clients))}
+        return self.say(questions, MessageType.EVALUATE, Told, "asking clients")
+
+    def add_up(
+        self,
+        items: Sequence[Item],
+        tensors: Mapping[str, Tensor],
+        classes: tuple[str, ...],
+        largest: Sequence[Largest],
+        round: int,
+    ) -> list[Sum]:
+        """The sums of all clients' answers to an evaluation's question; nothing else of them is revealed.
+
+        Args:
+            items: as for `Question`; answers must add.
+            tensors: likewise, its weights.
+            classes: likewise.
+            largest: of each item's answer the largest entries.
+            round: for Flower's log.
+
+        Raises:
+            MessageError: if a client does not answer, naming it: the sum over the others could show it another time.
+        """
+        self.roster.look()
+        clients = self.roster.clients
+        nodes = {client: self.roster.node_of(client) for client in range(len(clients))}
+        if away := [clients[client].name for client, node in nodes.items() if node is None]:
+            raise MessageError(f"client {away[0]!r}: it is not connected")
+        if len(nodes) < 2:
+            raise MessageError("a sum over fewer than two clients would show one")
+        names, asked = {}, {}
+        for client, node in nodes.items():
+            assert node is not None
+            weights, rest = pack(Question(tensors, [tuple(item) for item in items], client, classes))
+            sent = [tensor.numpy() for tensor in weights.values()]
+            told = {
+                "names": list(weights),
+                "question": rest,
+                "largest": list(map(dict, largest)),
+                "clients": len(nodes),
+            }
+            asked[node], names[node] = (sent, to_bytes(told)), clients[client].name
+        found = secure_sums(self.grid, asked, largest, round, self.deadline)
+        if found.sums is None:
+            whom = [f"client {names[node]!r}: {why}" for node, why in found.failures.items() if node in names]
+            raise MessageError(whom[0] if whom else "the clients' sums could not be unmasked")
+        return found.sums
