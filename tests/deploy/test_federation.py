@@ -34,7 +34,7 @@ def app(rounds, folder, evaluation=None):
 def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp_path):
     straight = simulate(recipe(2, SCORES, **VARIANT), images, tmp_path / "simulated")
     output = str(tmp_path / "run")
-    federation.run(app(1, tmp_path / "one"), output=output)
+    federation.run(app(1, tmp_path / "one", SCORES), output=output)
     said = federation.run(app(2, tmp_path / "two", SCORES), output=output)
     assert "2 clients: a, b" in said, said[-3000:]
     assert "after 1 rounds" in " ".join(said.split())
