@@ -23,13 +23,13 @@ from fedgen.deploy.run_statistics import EPSILON
 from fedgen.deploy.secure_evaluator import check_images, hide_clients
 from fedgen.deploy.statistics import meta_of
 from fedgen.deploy.summed_reference import of_pool
+from fedgen.deploy.told_reference import ToldReference
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
-from fedgen.evaluation.reference import Reference, scaled
-from fedgen.evaluation.scorers import Losses
+from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.evaluation.splits import Split
-from fedgen.scores import Density, FederatedScore, FrechetReference
+from fedgen.scores import FederatedScore, FrechetReference
 from fedgen.statistics import Gaussian, Privacy, add, private_gaussian
 from fedgen.statistics.messages import Message, MessageError
 from fedgen.statistics.private import promise_of
@@ -166,8 +166,8 @@ class PrivateSide(RemoteSide):
         return {"count": most, "sum": most * radius + noise, "outer": most * radius**2 + noise, "clients": 1.0}
 
 
-class PrivateReference(Reference):
-    """Clients in one embedding and split, known by sums with noise.
+class PrivateReference(ToldReference):
+    """Clients known by sums with noise. Of errors there is the part of generated images, which says nothing of noise.
 
     Args:
         plan: the evaluation's.
@@ -180,25 +180,11 @@ class PrivateReference(Reference):
     """
 
     def __init__(self, plan: Plan, split: Split, panel: Panel, pooled: Gaussian) -> None:
-        self.choices = tuple(plan.choices(split, panel))
+        super().__init__(plan, split, panel)
         if abs(pooled.count - sum(split.counts)) > 0.5:
             raise MessageError(f"the sums are of {pooled.count:g} images, clients have {sum(split.counts)}")
-        divisors = {choice.options["ddof"] for choice in self.choices}
-        self._frechet = {ddof: FrechetReference.from_summaries([pooled], "examples", ddof) for ddof in divisors}
+        self.pooled = pooled
+        self._frechet = {ddof: FrechetReference.from_summaries([pooled], "examples", ddof) for ddof in self.divisors}
 
-    def score(
-        self,
-        generated: Tensor | Gaussian,
-        errors: bool = True,
-        density: Density | None = None,
-        only: Sequence[str] | None = None,
-        labels: Tensor | None = None,
-        losses: Losses | None = None,
-    ) -> list[FederatedScore]:
-        """As `Reference.score`, all alone; of its errors the part of generated images, which says nothing of noise."""
-        found = []
-        for choice in self.choices:
-            if only is None or choice.name in only:
-                score = of_pool(self._frechet[choice.options["ddof"]].score(generated, errors))
-                found.append(replace(scaled(score, choice.scale), name=choice.name))
-        return found
+    def _of(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore:
+        return of_pool(self._frechet[choice.options["ddof"]].score(generated, errors))

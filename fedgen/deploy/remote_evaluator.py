@@ -1,7 +1,6 @@
 """The scores of a federation whose images the server never sees: what it asks of clients, and makes of the answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,25 +9,21 @@ from torch import Tensor
 
 from fedgen.deploy.messages import Asked, Item
 from fedgen.deploy.remote_data import RemoteClients
-from fedgen.deploy.statistics import sketch_of
+from fedgen.deploy.told_reference import ToldReference
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.aggregates import with_further
 from fedgen.evaluation.example_losses import ExampleLosses
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real_side import RealSide
-from fedgen.evaluation.reference import Reference, scaled
 from fedgen.evaluation.sampling import Sample
 from fedgen.evaluation.score_choice import ScoreChoice
-from fedgen.evaluation.scorers import Losses
 from fedgen.evaluation.splits import LEAST, REPORT, SELECT, Split
 from fedgen.scores import Density, FederatedScore, FrechetReference
 from fedgen.scores.aggregate import combine
 from fedgen.scores.federated_kid import kid_from_messages
-from fedgen.statistics import FourierSketch, Gaussian, add, gaussian_from_message
-from fedgen.statistics.fourier import FourierMoments
+from fedgen.statistics import Gaussian, add, gaussian_from_message
 from fedgen.statistics.messages import Message, MessageError
-from fedgen.statistics.sketches import KernelMoments
 
 Key = tuple[str, str]  # split and embedding
 
@@ -157,8 +152,8 @@ def item_of(ask: Asked, split: Split, panel: Panel, choice: ScoreChoice | None =
     return Item(ask, split.name, embedding.name, embedding.fingerprint(), choice.name if choice else "")
 
 
-class _RemoteReference(Reference):
-    """Clients in one embedding and split, by what they tell.
+class _RemoteReference(ToldReference):
+    """Clients of whom each tells its own.
 
     Args:
         plan: the evaluation's.
@@ -167,8 +162,6 @@ class _RemoteReference(Reference):
         summaries: each client's message.
 
     Attributes:
-        pooled: summary of the pool.
-        sketched: the scores that need sketches, and that clients give themselves.
         told: each client's messages about the present generated images, by score.
 
     Raises:
@@ -176,50 +169,25 @@ class _RemoteReference(Reference):
     """
 
     def __init__(self, plan: Plan, split: Split, panel: Panel, summaries: Sequence[Message]) -> None:
-        self._plan, self._split = plan, split
-        self.choices = tuple(plan.choices(split, panel))
-        self.sketched = [choice for choice in self.choices if choice.kind != "fid"]
+        super().__init__(plan, split, panel)
         self.told: dict[str, list[Message]] = {}
-        self._moments: dict[str, KernelMoments | FourierMoments] = {}
+        self._aggregates = plan.aggregates
+        self._weights = torch.tensor(split.counts, dtype=torch.float64) / sum(split.counts)
         found = [gaussian_from_message(message) for message in summaries]
         for summary, count, name in zip(found, split.counts, split.client_names, strict=True):
             if abs(summary.count - count) > 0.5:
                 raise MessageError(f"client {name!r} tells of {summary.count:g} images and has {count}")
         self.pooled = FrechetReference.from_summaries(found, "examples", 0).pooled
-        divisors = {choice.options["ddof"] for choice in self.choices if choice.kind == "fid"}
-        self._frechet = {ddof: FrechetReference.from_summaries(found, "examples", ddof) for ddof in divisors}
+        self._frechet = {ddof: FrechetReference.from_summaries(found, "examples", ddof) for ddof in self.divisors}
 
-    def take_sketch(self, choice: ScoreChoice, total: Message) -> None:
-        """Reads the sum of the clients' sketches for a score."""
-        sketch = sketch_of(choice, self.pooled.dim, self.pooled.mean)
-        read = sketch.read(total) if isinstance(sketch, FourierSketch) else sketch.read(total, self.pooled)
-        self._moments[choice.name] = read
-
-    def score(
-        self,
-        generated: Tensor | Gaussian,
-        errors: bool = True,
-        density: Density | None = None,
-        only: Sequence[str] | None = None,
-        labels: Tensor | None = None,
-        losses: Losses | None = None,
-    ) -> list[FederatedScore]:
-        """As `Reference.score`, of the generated images that clients were asked about."""
-        weights = torch.tensor(self._split.counts, dtype=torch.float64) / sum(self._split.counts)
-        found = []
-        for choice in self.choices:
-            if (only is None or choice.name in only) and (choice.kind == "fid" or choice.name in self.told):
-                score = self._score_of(choice, generated, errors, weights)
-                score = scaled(with_further(score, choice, self._plan.aggregates, weights), choice.scale)
-                found.append(replace(score, name=choice.name))
-        return found
-
-    def _score_of(
-        self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool, weights: Tensor
-    ) -> FederatedScore:
+    def _of(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore | None:
         if choice.kind == "fid":
-            return self._frechet[choice.options["ddof"]].score(generated, errors)
-        messages = self.told[choice.name]
-        total = kid_from_messages(add(*messages), self._moments[choice.name])
-        per_client = torch.stack([message.tensors["score"] / message.tensors["count"] for message in messages])
-        return combine(choice.kind, per_client, total.all, weights)
+            score = self._frechet[choice.options["ddof"]].score(generated, errors)
+        elif choice.name in self.told:
+            messages = self.told[choice.name]
+            total = kid_from_messages(add(*messages), self._moments[choice.name])
+            per_client = torch.stack([message.tensors["score"] / message.tensors["count"] for message in messages])
+            score = combine(choice.kind, per_client, total.all, self._weights)
+        else:
+            return None
+        return with_further(score, choice, self._aggregates, self._weights)

@@ -1,32 +1,28 @@
 """Clients in one embedding and split, known by sums over all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedgen.deploy.statistics import sketch_of
+from fedgen.deploy.told_reference import ToldReference
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
-from fedgen.evaluation.reference import Reference, scaled
 from fedgen.evaluation.score_choice import ScoreChoice
-from fedgen.evaluation.scorers import Losses
 from fedgen.evaluation.splits import Split
-from fedgen.scores import Density, FederatedScore, FrechetReference
+from fedgen.scores import FederatedScore, FrechetReference
 from fedgen.scores.federated_fid import fid_from_messages
 from fedgen.scores.federated_kid import kid_from_messages
 from fedgen.scores.frechet import frechet_distance
 from fedgen.seeds import generator
-from fedgen.statistics import FourierSketch, Gaussian, gaussian_from_message, summarize
-from fedgen.statistics.fourier import FourierMoments
+from fedgen.statistics import Gaussian, gaussian_from_message, summarize
 from fedgen.statistics.messages import Message, MessageError
-from fedgen.statistics.sketches import KernelMoments
 
 HIDDEN = torch.empty(0, dtype=torch.float64)  # single clients' scores
 
 
-class SummedReference(Reference):
+class SummedReference(ToldReference):
     """Clients of whom sums are known: avg and all.
 
     Of errors there are those of FID-all by generated images and by rounding; how real ones vary within each client the
@@ -40,8 +36,6 @@ class SummedReference(Reference):
         rounding: standard deviation of what rounding adds to entries of its tensors, by name.
 
     Attributes:
-        pooled: summary of the pool.
-        sketched: the scores that need sketches.
         told: what clients say together of the present generated images, by score.
 
     Raises:
@@ -49,40 +43,21 @@ class SummedReference(Reference):
     """
 
     def __init__(self, plan: Plan, split: Split, panel: Panel, total: Message, rounding: Mapping[str, float]) -> None:
-        self.choices = tuple(plan.choices(split, panel))
-        self.sketched = [choice for choice in self.choices if choice.kind != "fid"]
+        super().__init__(plan, split, panel)
         self.told: dict[str, Message] = {}
         self.pooled = gaussian_from_message(total)
         if abs(self.pooled.count - sum(split.counts)) > 0.5:
             raise MessageError(f"the sums are of {self.pooled.count:g} images, clients have {sum(split.counts)}")
-        self._moments: dict[str, KernelMoments | FourierMoments] = {}
-        divisors = {choice.options["ddof"] for choice in self.choices if choice.kind == "fid"}
-        self._frechet = {ddof: FrechetReference.from_summaries([self.pooled], "examples", ddof) for ddof in divisors}
-        self._rounded = gaussian_from_message(_shaken(total, rounding)) if divisors else None
+        self._frechet = {
+            ddof: FrechetReference.from_summaries([self.pooled], "examples", ddof) for ddof in self.divisors
+        }
+        self._rounded = gaussian_from_message(_shaken(total, rounding)) if self.divisors else None
         self._errors: dict[float, float] = {}
 
-    def take_sketch(self, choice: ScoreChoice, total: Message) -> None:
-        """Reads the sum of the clients' sketches for a score."""
-        sketch = sketch_of(choice, self.pooled.dim, self.pooled.mean)
-        read = sketch.read(total) if isinstance(sketch, FourierSketch) else sketch.read(total, self.pooled)
-        self._moments[choice.name] = read
-
-    def score(
-        self,
-        generated: Tensor | Gaussian,
-        errors: bool = True,
-        density: Density | None = None,
-        only: Sequence[str] | None = None,
-        labels: Tensor | None = None,
-        losses: Losses | None = None,
-    ) -> list[FederatedScore]:
-        """As `Reference.score`, of the generated images that clients were asked about; without what they left out."""
-        found = []
-        for choice in self.choices:
-            if (only is None or choice.name in only) and (choice.kind == "fid" or choice.name in self.told):
-                score = self._fid(choice, generated, errors) if choice.kind == "fid" else self._kid(choice)
-                found.append(replace(scaled(score, choice.scale), name=choice.name))
-        return found
+    def _of(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore | None:
+        if choice.kind == "fid":
+            return self._fid(choice, generated, errors)
+        return self._kid(choice) if choice.name in self.told else None
 
     def _kid(self, choice: ScoreChoice) -> FederatedScore:
         total = kid_from_messages(self.told[choice.name], self._moments[choice.name])

@@ -1,0 +1,74 @@
+"""Clients in one embedding and split, known by what they tell; what each kind of telling makes of it is its own."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedgen.deploy.statistics import sketch_of
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.reference import Reference, scaled
+from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.scorers import Losses
+from fedgen.evaluation.splits import Split
+from fedgen.scores import Density, FederatedScore
+from fedgen.statistics import FourierSketch, Gaussian
+from fedgen.statistics.fourier import FourierMoments
+from fedgen.statistics.messages import Message
+from fedgen.statistics.sketches import KernelMoments
+
+
+class ToldReference(Reference):
+    """A `Reference` without the clients' features.
+
+    Args:
+        plan: the evaluation's.
+        split: of images elsewhere.
+        panel: the embedding and its scores.
+
+    Attributes:
+        pooled: summary of the pool.
+        sketched: the scores that need sketches.
+    """
+
+    pooled: Gaussian
+
+    def __init__(self, plan: Plan, split: Split, panel: Panel) -> None:
+        self.choices = tuple(plan.choices(split, panel))
+        self.sketched = [choice for choice in self.choices if choice.kind != "fid"]
+        self._moments: dict[str, KernelMoments | FourierMoments] = {}
+
+    @property
+    def divisors(self) -> set[float]:
+        """What covariances subtract of the count, over all scores."""
+        return {choice.options["ddof"] for choice in self.choices if choice.kind == "fid"}
+
+    def take_sketch(self, choice: ScoreChoice, total: Message) -> None:
+        """Reads the sum of the clients' sketches for a score."""
+        sketch = sketch_of(choice, self.pooled.dim, self.pooled.mean)
+        read = sketch.read(total) if isinstance(sketch, FourierSketch) else sketch.read(total, self.pooled)
+        self._moments[choice.name] = read
+
+    def score(
+        self,
+        generated: Tensor | Gaussian,
+        errors: bool = True,
+        density: Density | None = None,
+        only: Sequence[str] | None = None,
+        labels: Tensor | None = None,
+        losses: Losses | None = None,
+    ) -> list[FederatedScore]:
+        """As `Reference.score`, of the generated images that clients were asked about; without what they left out."""
+        found = []
+        for choice in self.choices:
+            if only is None or choice.name in only:
+                score = self._of(choice, generated, errors)
+                if score is not None:
+                    found.append(replace(scaled(score, choice.scale), name=choice.name))
+        return found
+
+    @abstractmethod
+    def _of(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore | None:
+        """A score before its scale; None where clients have not told what it needs."""
