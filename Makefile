@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench bench-peers clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## install everything into .venv
 
@@ -35,5 +35,8 @@ bench: $(READY) ## speed and memory, one JSON line a figure
 		OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || status=1; \
 	done; exit $$status
 
+bench-peers: $(READY) ## rounds beside pfl-research and Flower's simulation, which it installs (ten minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.peers
+
 clean: ## remove the environment and caches, not runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) benchmarks/peers/.venv .pytest_cache .mypy_cache .ruff_cache

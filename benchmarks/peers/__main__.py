@@ -1,0 +1,91 @@
+"""Rounds of the kit beside a bare loop, pfl-research and Flower's simulation: the same work, one thread a process.
+
+    python -m benchmarks.peers [--workloads small-20 small-1 large-1] [--repeats 1]
+    python -m benchmarks.peers --sides bare ours --processes 1
+
+Every side trains in processes of its own, with the same arithmetic: their final weights are compared. The sides take
+turns, a round each, so that a busy machine is busy for all of them, and a ratio is the median of the rounds' ratios.
+Flower's server and Ray are never idle, so Flower has a time to itself, after the others. The first round is not timed.
+The peers are installed on first use into benchmarks/peers/.venv (400 MB, of which Ray is most) from the requirements
+files there, and use the kit's PyTorch. pfl-research wants Python 3.11 or 3.12. Ten minutes.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor
+
+from benchmarks.peers.turns import MODULES, Side, take_turns
+from benchmarks.peers.workload import WORKLOADS
+from benchmarks.report import report
+
+AGREE = 2e-6  # of any final weight, which are below 0.2 and move by 1e-3 and more
+TITLES = {"bare": "a bare loop", "ours": "ours", "pfl": "pfl-research", "flower": "Flower's simulation"}
+# (workload, side, other side): at most so much of the other's time
+LIMITS = {
+    ("small-20", Side("ours", 1), Side("pfl", 1)): 1.05,
+    ("small-1", Side("ours", 1), Side("pfl", 1)): 1.05,
+    ("large-1", Side("ours", 1), Side("pfl", 1)): 1 / 2,
+    ("small-1", Side("ours", 1), Side("flower", 1)): 1 / 3,
+    ("large-1", Side("ours", 1), Side("flower", 1)): 1 / 3,
+    ("small-1", Side("ours", 2), Side("flower", 2)): 1 / 3,
+    ("large-1", Side("ours", 2), Side("flower", 2)): 1 / 3,
+    ("small-20", Side("ours", 2), Side("bare", 1)): 1 / 1.7,
+}
+
+
+def measure(sides: Sequence[Side], workload: str, repeats: int) -> tuple[list[list[float]], list[list[Tensor]]]:
+    """Each side's rounds in seconds, and its last final weights."""
+    quiet, busy = [s for s in sides if s.name != "flower"], [s for s in sides if s.name == "flower"]
+    seconds: dict[Side, list[float]] = {side: [] for side in sides}
+    weights: dict[Side, list[Tensor]] = {}
+    for _ in range(repeats):
+        for group in (quiet, *([side] for side in busy)):
+            for side, (found, final) in zip(group, take_turns(group, workload)):
+                seconds[side] += found
+                weights[side] = final
+    return [seconds[side] for side in sides], [weights[side] for side in sides]
+
+
+def comparisons(sides: Sequence[Side]) -> Iterator[tuple[int, int]]:
+    """What is set against what: ours against all on as many processes, two processes against one bare loop."""
+    for i, side in enumerate(sides):
+        for j, other in enumerate(sides):
+            of_ours = side.name == "ours" != other.name and side.processes == other.processes
+            of_more = side.name in ("ours", "bare") and other == Side("bare", 1) and side.processes > 1
+            if of_ours or of_more:
+                yield i, j
+
+
+def compare(sides: Sequence[Side], workload: str, repeats: int) -> bool:
+    """Reports seconds, ratios and whether all computed the same; whether all is within the limits."""
+    seconds, weights = measure(sides, workload, repeats)
+    work, within = f"round of {WORKLOADS[workload].title}", True
+    titles = [f"{TITLES[side.name]}, {side.processes} process{'es' * (side.processes > 1)}" for side in sides]
+    for title, found in zip(titles, seconds):
+        report(f"{work}: {title}, median of {len(found)}", statistics.median(found), "s")
+        report(f"{work}: {title}, best", min(found), "s")
+    for i, j in comparisons(sides):
+        ratio = statistics.median(a / b for a, b in zip(seconds[i], seconds[j]))
+        limit = LIMITS.get((workload, sides[i], sides[j]))
+        within &= report(f"{work}: {titles[i]} over {titles[j]}", ratio, "ratio", limit)
+    off = max(float((a - b).abs().max()) for found in weights for a, b in zip(found, weights[0], strict=True))
+    return report(f"{work}: largest difference between sides' final weights", off, "1", AGREE) and within
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS))
+    parser.add_argument("--sides", nargs="+", default=list(MODULES), choices=list(MODULES))
+    parser.add_argument("--processes", nargs="+", type=int, default=[1, 2], choices=[1, 2])
+    parser.add_argument("--repeats", type=int, default=1)
+    asked = parser.parse_args()
+    sides = [Side(name, processes) for processes in asked.processes for name in asked.sides]
+    within = [compare(sides, workload, asked.repeats) for workload in asked.workloads]
+    return 0 if all(within) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
