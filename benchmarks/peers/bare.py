@@ -12,7 +12,7 @@ from benchmarks.peers.workload import CLIENTS, CNN, RATE, Workload, batches, cho
 
 def train(workload: Workload, rank: int = 0, processes: int = 1) -> tuple[list[float], CNN]:
     """Seconds of the rounds and the server's model; several processes have torch.distributed between them."""
-    model = make_model(workload.extra)
+    model = make_model(workload)
     parameters = list(model.parameters())
     server = [p.detach().clone() for p in parameters]
     mean = [torch.zeros_like(p) for p in server]

@@ -18,7 +18,7 @@ def train(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
     config = message.content["config"]
     workload = WORKLOADS[str(config["workload"])]
-    model = model_of(workload.extra)
+    model = model_of(workload)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     round, client = int(config["server-round"]) - 1, int(context.node_config["partition-id"])

@@ -16,9 +16,9 @@ from fedgen.federated import FedAvgStrategy
 
 
 class Module(L.LightningModule):
-    def __init__(self, extra: int) -> None:
+    def __init__(self, workload: Workload) -> None:
         super().__init__()
-        self.model = make_model(extra)
+        self.model = make_model(workload)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         return self.model.loss(*batch)
@@ -48,7 +48,7 @@ def make_examples() -> Examples:
 def train(workload: Workload, processes: int = 1) -> tuple[list[float], CNN, bool]:
     """Seconds of the rounds, the server's model, and whether this is the process that tells of them."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    module, clock = Module(workload.extra), Clock()
+    module, clock = Module(workload), Clock()
     data = FederatedDataModule(make_examples(), Natural(), batch_size=work.BATCH, held_out=0.0, seed=work.SEED)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     strategy = FedAvgStrategy(workload.interval, seed=work.SEED, process_group_backend="gloo")

@@ -23,7 +23,7 @@ def main() -> None:
         nodes = {"min_train_nodes": CLIENTS, "min_evaluate_nodes": 0, "min_available_nodes": CLIENTS}
         found = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, **nodes).start(
             grid=grid,
-            initial_arrays=ArrayRecord(make_model(workload.extra).state_dict()),
+            initial_arrays=ArrayRecord(make_model(workload).state_dict()),
             num_rounds=workload.rounds,
             train_config=ConfigRecord({"workload": sys.argv[1]}),
             evaluate_fn=lambda round, arrays: clock.tick() if round else None,  # 0 is before the first

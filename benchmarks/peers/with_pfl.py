@@ -48,8 +48,8 @@ class Rounds(TrainingProcessCallback):
 
 def main() -> None:
     workload, _ = chosen_workload()
-    net, rounds = Net(workload.extra), Rounds()
-    net.load_state_dict(make_model(workload.extra).state_dict())
+    net, rounds = Net(workload.extra, workload.trained), Rounds()
+    net.load_state_dict(make_model(workload).state_dict())
     model = PyTorchModel(net, torch.optim.SGD, torch.optim.SGD(net.parameters(), lr=1.0))
 
     def make_dataset(client: int) -> Dataset:

@@ -22,29 +22,34 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Workload:
-    """Local iterations per client and round, parameters beside the CNN's, rounds."""
+    """Local iterations per client and round, parameters beside the CNN's, rounds, whether those are trained too."""
 
     title: str
     interval: int
     extra: int
     rounds: int
+    trained: bool = False
 
 
 WORKLOADS = {
-    "small-20": Workload("10 clients x 20 local steps, 71k parameters", 20, 0, 30),
+    "small-20": Workload("10 clients x 20 local steps, 71k parameters", 20, 0, 12),
     "small-1": Workload("10 clients x 1 local step, 71k parameters", 1, 0, 60),
-    "large-1": Workload("10 clients x 1 local step, 5.1M parameters", 1, 5_000_000, 30),
+    "large-1": Workload("10 clients x 1 local step, 5.1M parameters, most only exchanged", 1, 5_000_000, 30),
+    "large-1-trained": Workload(
+        "10 clients x 1 local step, 5.1M parameters, all trained", 1, 5_000_000, 30, trained=True
+    ),
 }
 
 
 class CNN(nn.Module):
     """A CNN of 70,986 parameters, the size that federated frameworks are compared with, and any number beside it.
 
-    The extra parameters have a gradient too, so they are copied, stepped and averaged.
+    The extra parameters are copied and averaged; with a gradient, if they are trained, they are stepped as well.
     """
 
-    def __init__(self, extra: int = 0) -> None:
+    def __init__(self, extra: int = 0, trained: bool = False) -> None:
         super().__init__()
+        self.trained = trained
         self.net = nn.Sequential(
             nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -55,13 +60,13 @@ class CNN(nn.Module):
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy of images float [B, 3, 32, 32] and labels int64 [B]."""
         loss = nn.functional.cross_entropy(self.net(images), labels)
-        return loss if self.extra is None else loss + self.extra.sum() * 1e-3
+        return loss + self.extra.sum() * 1e-3 if self.trained and self.extra is not None else loss
 
 
-def make_model(extra: int) -> CNN:
+def make_model(workload: Workload) -> CNN:
     """The model that all sides start from."""
     torch.manual_seed(SEED)
-    return CNN(extra)
+    return CNN(workload.extra, workload.trained)
 
 
 @cache
