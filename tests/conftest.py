@@ -21,3 +21,8 @@ def clip_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def clip(clip_weights: Path) -> Embedding:
     return load_embedding("clip-vit-b-32", weights=clip_weights)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first, so that several processes end together."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
