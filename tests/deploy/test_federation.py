@@ -1,6 +1,7 @@
 """A recipe on a real SuperLink and SuperNodes: TLS, authenticated nodes, each client's folder its own."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -55,6 +56,25 @@ def test_a_server_learns_of_generated_images_what_its_clients_say_together(feder
     made = app_of(settings, tmp_path / "app", 2).parent.parent
     federation.run(made, output=str(tmp_path / "run"), **{"secure-aggregation": True})
     same_weights(simulate(settings, images, tmp_path / "simulated"), read(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_a_node_that_vanishes_in_a_round_is_left_out_and_may_come_back(federation, tmp_path):
+    output = tmp_path / "run"
+    before = federation.log("b").count("Receiving: train message")
+    options = {"output": str(output), "round-deadline": 30.0}
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(federation.run, app(2, tmp_path / "app"), timeout=600, **options)
+        wait_for(lambda: run.done() or federation.log("b").count("Receiving: train message") > before)
+        federation.kill("b")
+        wait_for(lambda: run.done() or (output / "last.ckpt").exists())
+        federation.start_node("b")
+        run.result(timeout=600)
+    left_out = read(output)["fedavg"]["left_out"]
+    assert {one["name"] for one in left_out} == {"b"}
+    assert left_out[0]["round"] == 0
+    assert read(output)["epoch"] == 1
+    assert read(output)["fedavg"]["iterations"][0] == 2 * 3
 
 
 @pytest.mark.slow
