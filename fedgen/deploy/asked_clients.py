@@ -245,11 +245,11 @@ class MaskedClients(AskedClients):
         needed = {"threshold": 1.0} if whole else {}
         made = secure_mean(self._line.grid, asked, self.traffic.questions, self._line.deadline, **needed)
         if made.mean is None:
-            few = "not all of these clients" if whole else "too few clients"
-            return silent | dict.fromkeys(there, f"{few} answered for their sum to be unmasked; their own logs say why")
+            few = Silence(f"{'not all of these' if whole else 'too few'} clients answered for their sum to be unmasked")
+            return silent | {client: made.failures.get(node, few) for client, node in there.items()}
         self.traffic.up += len(made.rests) * sum(NUMBER * array.size for array in made.mean)
         silent |= {
-            client: "no answer; its own log says why" for client, node in there.items() if node not in made.rests
+            client: made.failures.get(node, "no answer") for client, node in there.items() if node not in made.rests
         }
         weight = sum(self._weights[client] for client, node in there.items() if node in made.rests)
         total, bounds = decode(made.mean, form, scale, len(made.rests), weight)
