@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loops.optimization.automatic import ClosureResult
+from lightning.pytorch.loops.optimization.automatic import Closure, ClosureResult
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.federated.boundary import RoundBoundary
@@ -55,6 +54,7 @@ def moves_plainly(trainer: Trainer) -> bool:
 def quick_step(
     module: LightningModule,
     optimizer: Optimizer,
+    closure: Closure,
     training_step: Callable[[], Any],
     before_step: Callable[[Optimizer], None],
 ) -> Any:
@@ -63,6 +63,7 @@ def quick_step(
     Args:
         module: optimised automatically; `calls_no_hook` of its trainer.
         optimizer: its one.
+        closure: Lightning's, which is given the result that Lightning reads.
         training_step: the module's, with its arguments.
         before_step: called with gradients in place.
 
@@ -72,18 +73,21 @@ def quick_step(
     progress = module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad
 
     @torch.enable_grad()
-    def closure() -> Any:
+    def run() -> Any:
         before, module._current_fx_name = module._current_fx_name, "training_step"  # of which `log` must know
         output = training_step()
         module._current_fx_name = before
-        loss = output if isinstance(output, Tensor) else ClosureResult.from_training_step_output(output).closure_loss
+        result = ClosureResult.from_training_step_output(output)
         progress.increment_ready()
         progress.increment_started()
         optimizer.zero_grad()
         progress.increment_completed()
-        if loss is not None:  # else the module skips it
-            loss.backward()
+        if result.closure_loss is None:
+            closure.warning_cache.warn("a `training_step` returned None: its iteration has no gradient")
+        else:
+            result.closure_loss.backward()
         before_step(optimizer)
-        return None if loss is None else loss.detach()
+        closure._result = result
+        return result.loss
 
-    return optimizer.step(closure)
+    return optimizer.step(run)

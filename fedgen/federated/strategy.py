@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loops.optimization.automatic import Closure
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -139,8 +140,7 @@ class FedAvgStrategy(DDPStrategy):
         self._turn: Turn | None = None
         self._local_batch: Any = None
         self._batch_idx = 0
-        self._is_last_iteration = False
-        self._num_arguments = 0  # that Lightning passes to the module's training_step
+        self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
         self._awaits_step = False  # automatic optimisation: the next optimizer step opens the turn
         self._skip_step = False
         self._errors: list[BaseException] = []
@@ -369,16 +369,19 @@ class FedAvgStrategy(DDPStrategy):
             return self._scaled_step(optimizer, closure, model, **kwargs)
         self._awaits_step = False
         opened = False
+        quick = bool(self._no_hooks and not kwargs and self._num_arguments and isinstance(closure, Closure))
         progress = self._module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
 
         def step() -> Any:
             nonlocal opened
             if not opened:  # Lightning has called the module's optimizer_step hook and counts this step itself
                 opened = True
+                if quick:
+                    return self._quick_step(optimizer, closure)
                 return self._scaled_step(optimizer, closure, model, **kwargs)
             progress.increment_ready()
-            if self._no_hooks and not kwargs and not self._is_last_iteration:
-                output = self._quick_step(optimizer)
+            if quick:
+                output = self._quick_step(optimizer, closure)
             elif self._hook_overridden:
                 epoch, wrapped = self._module.current_epoch, self._lightning_optimizers[0]
                 output = self._module.optimizer_step(epoch, self._batch_idx, wrapped, closure)
@@ -402,12 +405,15 @@ class FedAvgStrategy(DDPStrategy):
         with scaled_rates(optimizer, self._client_factor if self.in_turns else 1.0):
             return super().optimizer_step(optimizer, closure, model, **kwargs)
 
-    def _quick_step(self, optimizer: Optimizer) -> Any:
-        module, arguments = self._module, self._step_arguments(self._num_arguments)
+    def _quick_step(self, optimizer: Optimizer, closure: Any) -> Any:
+        self._stepped = True
         with scaled_rates(optimizer, self._client_factor):
             return quick_step(
-                module, optimizer, lambda: module.training_step(*arguments), self.client_algorithm.before_step
+                self._module, optimizer, closure, self._local_training_step, self.client_algorithm.before_step
             )
+
+    def _local_training_step(self) -> Any:
+        return self._module.training_step(*self._step_arguments(self._num_arguments))
 
     def _run_turn(self, step: Callable[[], Any]) -> Any:
         turn, output = self._turn, None
@@ -443,7 +449,6 @@ class FedAvgStrategy(DDPStrategy):
                 batch = super().batch_to_device(self.precision_plugin.convert_input(batch))
             self._local_batch = turn.current = batch
             self._batch_idx = done + i
-            self._is_last_iteration = i == self.communication_interval - 1  # Lightning reads its closure's last result
             output = step()
         return output
 
