@@ -22,7 +22,7 @@ demo: $(READY) ## train, score and select on ten clients of digits (two minutes;
 	$(BIN)/fedgen fit --config recipes/quickstart.yaml
 
 test: $(READY) ## every test, the slow ones too
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --durations 10 --quiet
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 10 --quiet
 
 check: $(READY) ## lint, formatting, types, layering
 	$(BIN)/ruff check .
