@@ -36,9 +36,20 @@ from fedgen.progress import make_console
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
 # what may change between a run and its continuation
+# a run may go on with others of these: on other processes too, whose number and connection no result depends on
 _FREE = {
     f"trainer.{key}"
-    for key in ("default_root_dir", "max_epochs", "max_time", "accelerator", "enable_progress_bar", "profiler")
+    for key in (
+        "default_root_dir",
+        "max_epochs",
+        "max_time",
+        "accelerator",
+        "devices",
+        "num_nodes",
+        "strategy.init_args.process_group_backend",
+        "enable_progress_bar",
+        "profiler",
+    )
 }
 
 

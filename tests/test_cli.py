@@ -113,6 +113,17 @@ def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
     assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
 
 
+def test_a_run_on_two_processes_goes_on_with_one(recipe, tmp_path, capsys):
+    fit(recipe)
+    kept = Path("checkpoints/tiny/recipe.yaml")  # as two processes have it
+    settings = yaml.safe_load(kept.read_text())
+    settings["trainer"] |= {"devices": 2, "num_nodes": 1}
+    settings["trainer"]["strategy"]["init_args"]["process_group_backend"] = "gloo"
+    kept.write_text(yaml.safe_dump(settings, sort_keys=False))
+    assert fit(recipe, "--trainer.max_epochs", "3") == 0
+    assert "Resuming checkpoints/tiny after 2 rounds" in capsys.readouterr().out
+
+
 def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
     fit(recipe)
     kept = Path("checkpoints/tiny/recipe.yaml")
