@@ -35,8 +35,7 @@ from fedgen.progress import make_console
 
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
-# what may change between a run and its continuation
-# a run may go on with others of these: on other processes too, whose number and connection no result depends on
+# what may change between a run and its continuation; among it the processes, on whose number no result depends
 _FREE = {
     f"trainer.{key}"
     for key in (

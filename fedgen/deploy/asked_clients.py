@@ -1,6 +1,5 @@
 """Clients elsewhere in the place of simulated ones: a loss's questions go to them as Flower's messages."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -11,17 +10,17 @@ from numpy.typing import NDArray
 
 from fedgen.deploy.answer_forms import check_form, form_of
 from fedgen.deploy.answering import sent_in
-from fedgen.deploy.line import Line, Silence
+from fedgen.deploy.line import Line
 from fedgen.deploy.masked_answers import FIRST, MARGIN, STEP, WASTE, Scale, decode, hidden_names
 from fedgen.deploy.messages import LossQuestion, Told, pack
 from fedgen.deploy.payload import to_bytes
 from fedgen.deploy.secure import NUMBER, secure_mean
+from fedgen.deploy.sending import Silence
 from fedgen.losses.distributed import Traffic
 from fedgen.statistics.messages import Message, MessageError, add
 
 LOSS = f"{MessageType.QUERY}.loss"  # Flower's type of these messages
 MASKED = "loss"  # the key of a question among what is sent for a masked sum
-AGAIN = 1.0  # seconds before a question that nobody answered is asked again
 TRIES = 6  # ranges that a masked sum is asked for with
 
 
@@ -130,14 +129,11 @@ class AskedClients:
 
     def _sum_once_heard(self, question: Message) -> tuple[Message | None, dict[int, str]]:
         """As `_sum`, asked again while nothing comes from anybody: a server whose line was cut goes on."""
-        start = time.monotonic()
-        while True:
-            total, silent = self._sum(question)
-            heard = total is not None or not all(isinstance(reason, Silence) for reason in silent.values())
-            if heard or time.monotonic() - start >= self._line.patience:
-                return total, silent
-            rank_zero_warn(f"nothing came from any client ({self._reasons(silent)}); all are asked again")
-            time.sleep(AGAIN)
+        return self._line.until_heard(
+            lambda: self._sum(question),
+            lambda found: found[0] is not None or not all(isinstance(why, Silence) for why in found[1].values()),
+            lambda found: f"nothing came from any client ({self._reasons(found[1])}); all are asked again",
+        )
 
     def _questions(self, question: Message) -> dict[int, LossQuestion]:
         data = question.to_bytes(sent_in(self._question.precision))

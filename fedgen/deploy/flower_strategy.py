@@ -1,12 +1,10 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from flwr.app import MessageType
-from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.deploy.line import Line
@@ -16,8 +14,6 @@ from fedgen.deploy.sending import Silence
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
-
-AGAIN = 1.0  # seconds before a round that nobody answered is asked for again
 
 
 class FlowerStrategy(FedAvgStrategy):
@@ -45,15 +41,16 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """The cohort's answers; a server whose line was cut goes on, and no round passes without clients."""
-        start = time.monotonic()
-        while True:
-            answers = self._ask(cohort, round)
-            silent = all(isinstance(answer, Silence) for answer in answers.values())
-            if not silent or time.monotonic() - start >= self._line.patience:
-                return answers
+
+        def say(answers: dict[int, Answer | str]) -> str:
             why = sorted({str(answer) for answer in answers.values()})
-            rank_zero_warn(f"nothing came from any client of round {round} ({'; '.join(why)}); it is asked for again")
-            time.sleep(AGAIN)
+            return f"nothing came from any client of round {round} ({'; '.join(why)}); it is asked for again"
+
+        return self._line.until_heard(
+            lambda: self._ask(cohort, round),
+            lambda answers: not all(isinstance(answer, Silence) for answer in answers.values()),
+            say,
+        )
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """What each client of the cohort answers, or why it does not."""

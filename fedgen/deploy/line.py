@@ -1,10 +1,12 @@
 """The line to all clients of a federation: each is sent its message, and answers or does not."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.deploy.messages import Item, LossQuestion, Question, Task, Told, pack
@@ -16,6 +18,9 @@ from fedgen.deploy.run_statistics import RunStatistics
 from fedgen.deploy.secure_sums import Sum, secure_sums
 from fedgen.deploy.sending import Silence, replies_to
 from fedgen.statistics.messages import MessageError
+
+T = TypeVar("T")
+AGAIN = 1.0  # seconds before what nobody answered is asked again
 
 
 class Line:
@@ -41,6 +46,20 @@ class Line:
     ) -> None:
         self.grid, self.roster, self.deadline, self.hidden, self.patience = grid, roster, deadline, hidden, patience
         self.statistics = statistics or RunStatistics()
+
+    def until_heard(self, ask: Callable[[], T], heard: Callable[[T], bool], say: Callable[[T], str]) -> T:
+        """What comes of asking, again for `patience` while nothing comes from anybody: a line that was cut may be back.
+
+        Args:
+            ask: asks all.
+            heard: whether something came from somebody.
+            say: what is said before they are asked again.
+        """
+        start = time.monotonic()
+        while not heard(found := ask()) and time.monotonic() - start < self.patience:
+            rank_zero_warn(say(found))
+            time.sleep(AGAIN)
+        return found
 
     def say(
         self, messages: Mapping[int, Task | Question | LossQuestion], kind: str, reply: type[Any], what: str

@@ -11,7 +11,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
+from fedgen.deploy.asked_clients import MASKED
 from fedgen.deploy.flower_strategy import FlowerStrategy
+from fedgen.deploy.masked_loss import masked_answer
 from fedgen.deploy.messages import Answer, Question, Task, pack, unpack
 from fedgen.deploy.payload import from_bytes, tensors_of, to_bytes
 from fedgen.deploy.run_statistics import refuse_open
@@ -107,11 +109,11 @@ class SecureStrategy(FlowerStrategy):
 
 
 def summand(station: Station, message: Message, config: Mapping[str, Any]) -> RecordDict:
-    """A client's part of a sum, for SecAgg+ to mask: of a round's turns, or of answers to an evaluation's question.
+    """A client's part of a sum, for SecAgg+ to mask: of turns, or of answers to a loss or an evaluation's question.
 
     Args:
         station: the client.
-        message: of `SecureStrategy`.
+        message: the server's.
         config: the run's.
 
     Raises:
@@ -119,7 +121,10 @@ def summand(station: Station, message: Message, config: Mapping[str, Any]) -> Re
         ValueError: if it cannot answer, or may not by the run's config.
     """
     arrays, rest, weight = read_instructions(message)
-    told = from_bytes(rest, "the task")
+    told = from_bytes(rest, "what the server asks")
+    if MASKED in told:
+        refuse_open(config, True, [MASKED])
+        return write_summand(masked_answer(station, told))
     sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
     if "question" in told:
         question: Question = unpack(Question, sent, told["question"])

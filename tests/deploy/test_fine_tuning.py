@@ -325,7 +325,7 @@ def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, kept_st
         return replies
 
     monkeypatch.setattr(Loopback, "pull_messages", lost)
-    monkeypatch.setattr("fedgen.deploy.asked_clients.AGAIN", 0.01)
+    monkeypatch.setattr("fedgen.deploy.line.AGAIN", 0.01)
     found, grid = deploy(settings, images, tmp_path / "run", config={"round-deadline": 0.3, "wait": 20.0})
     assert all(node.calls.count(LOSS) == 3 for node in grid.nodes.values())
     same_weights(simulate(settings, images, tmp_path / "simulated"), found)
