@@ -1,5 +1,6 @@
 """Flower's grid in one process: each node is a ClientApp that is called at once, over Flower's own wire format."""
 
+import copy
 from collections.abc import Iterable
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -75,3 +76,20 @@ class Loopback(Grid):
 def over_the_wire(message):
     """The message as the other side reads it."""
     return message_from_proto(type(message_to_proto(message)).FromString(message_to_proto(message).SerializeToString()))
+
+
+def keep_replies(patch):
+    """The list to which every reply that reaches a server is copied from now on.
+
+    Args:
+        patch: pytest's monkeypatch.
+    """
+    found, pull = [], Loopback.pull_messages
+
+    def keeping(self, message_ids):
+        replies = pull(self, message_ids)
+        found.extend(copy.deepcopy(replies))
+        return replies
+
+    patch.setattr(Loopback, "pull_messages", keeping)
+    return found

@@ -1,6 +1,5 @@
 """Fine-tuning towards clients elsewhere trains the generator that its simulation trains, in all three forms."""
 
-import copy
 import csv
 import shutil
 
@@ -17,7 +16,7 @@ from fedgen.embeddings.pixels import Pixels
 from fedgen.evaluation import read_records
 from fedgen.statistics.messages import Message
 from tests.deploy.fine_tuning import FORMS, SIZES, fine_tuning
-from tests.deploy.loopback import Loopback, Node
+from tests.deploy.loopback import Loopback, Node, keep_replies
 from tests.deploy.runs import IMAGES, app_of, deploy, same_weights, simulate, write_images
 
 HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
@@ -46,16 +45,7 @@ def kept_stations(monkeypatch):
 @pytest.fixture
 def heard(monkeypatch):
     """Every reply that reaches the server."""
-    found = []
-    pull = Loopback.pull_messages
-
-    def keeping(self, message_ids):
-        replies = pull(self, message_ids)
-        found.extend(copy.deepcopy(replies))
-        return replies
-
-    monkeypatch.setattr(Loopback, "pull_messages", keeping)
-    return found
+    return keep_replies(monkeypatch)
 
 
 # ---- the same numbers ----

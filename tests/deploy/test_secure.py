@@ -1,7 +1,5 @@
 """Secure aggregation: the server's mean is the simulation's, and it sees no client's update."""
 
-import copy
-
 import pytest
 import torch
 from flwr.app import ArrayRecord
@@ -9,7 +7,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.deploy.apps import client_app
 from fedgen.federated import Mean
-from tests.deploy.loopback import Loopback, Node
+from tests.deploy.loopback import Node, keep_replies
 from tests.deploy.runs import app_of, deploy, recipe, same_weights, simulate, write_images
 
 
@@ -32,16 +30,7 @@ def images(tmp_path_factory):
 @pytest.fixture
 def heard(monkeypatch):
     """Every reply that reaches the server."""
-    found = []
-    pull = Loopback.pull_messages
-
-    def keeping(self, message_ids):
-        replies = pull(self, message_ids)
-        found.extend(copy.deepcopy(replies))
-        return replies
-
-    monkeypatch.setattr(Loopback, "pull_messages", keeping)
-    return found
+    return keep_replies(monkeypatch)
 
 
 @pytest.mark.parametrize("weights", ["uniform", "examples"])

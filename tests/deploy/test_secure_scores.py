@@ -1,6 +1,5 @@
 """An evaluation under secure aggregation: the open one's avg and all, from sums over all clients alone."""
 
-import copy
 import warnings
 
 import numpy as np
@@ -13,7 +12,7 @@ from fedgen.deploy.payload import from_bytes
 from fedgen.evaluation import read_records
 from fedgen.evaluation.aggregates import AGGREGATES
 from fedgen.statistics import MessageError
-from tests.deploy.loopback import Loopback, Node
+from tests.deploy.loopback import Node, keep_replies
 from tests.deploy.runs import app_of, deploy, recipe, write_images
 
 HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
@@ -34,18 +33,11 @@ def records(folder):
 @pytest.fixture(scope="module")
 def runs(images, tmp_path_factory):
     """The records of an open and of a secure run of one round, and the second's grid and all replies in it."""
-    folder, heard = tmp_path_factory.mktemp("runs"), []
+    folder = tmp_path_factory.mktemp("runs")
     settings = recipe(1, {**SCORES, "at_start": True})
     deploy(settings, images, folder / "open")
     with pytest.MonkeyPatch.context() as patch:
-        pull = Loopback.pull_messages
-
-        def keeping(self, message_ids):
-            replies = pull(self, message_ids)
-            heard.extend(copy.deepcopy(replies))
-            return replies
-
-        patch.setattr(Loopback, "pull_messages", keeping)
+        heard = keep_replies(patch)
         _, grid = deploy(settings, images, folder / "secure", config=HIDDEN)
     return records(folder / "open"), records(folder / "secure"), grid, heard
 
