@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedgen.ranks import Ranks
@@ -77,11 +79,23 @@ class Aggregator(ABC):
             device: through which tensors are exchanged.
 
         Raises:
-            NotImplementedError: where several processes have clients and the rule does not say how.
+            MisconfigurationException: as `check_ranks`.
         """
-        if ranks.size > 1:
-            raise NotImplementedError(
-                f"{type(self).__name__} has no merge(ranks, device), which several processes need"
+        self.check_ranks(ranks)
+
+    def check_ranks(self, ranks: Ranks) -> None:
+        """Refuses processes that the rule cannot bring together; before the first round.
+
+        Args:
+            ranks: the processes.
+
+        Raises:
+            MisconfigurationException: where there are several and the rule has no `merge` of its own.
+        """
+        if ranks.size > 1 and not is_overridden("merge", self, Aggregator):
+            raise MisconfigurationException(
+                f"{type(self).__name__} has no merge(ranks, device), which {ranks.size} processes need: write one, or"
+                " pass Trainer(devices=1, num_nodes=1)"
             )
 
 

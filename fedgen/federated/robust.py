@@ -50,6 +50,9 @@ class NormClipping(Aggregator):
             update = [wide(old) + part * (self.max_norm / norm) for old, part in zip(self._server, moved)]
         self.then.add(client, update, weight)
 
+    def check_ranks(self, ranks: Ranks) -> None:
+        self.then.check_ranks(ranks)
+
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         self._norms = dict(sorted(item for norms in ranks.gather(self._norms) for item in norms.items()))
         self.then.merge(ranks, device)

@@ -191,6 +191,7 @@ class FedAvgStrategy(DDPStrategy):
                 config.interval, config.frequency = "epoch", 1
         self._hook_overridden = is_overridden("optimizer_step", self._module)
         self._no_hooks, self._moves_plainly = calls_no_hook(trainer), moves_plainly(trainer)
+        self.aggregator.check_ranks(self._ranks)
         self._ranks.copy_first(self._module.state_dict().values())
         self._make_exchange()
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers

@@ -4,9 +4,11 @@ import copy
 
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
-from fedgen.federated import Aggregator, FedAdam, FedAvgStrategy
+from fedgen.federated import Aggregator, FedAdam, FedAvgStrategy, NormClipping
+from fedgen.ranks import Ranks
 from fedgen.seeds import seed_all
 from tests.federated.modules import Automatic, Manual, TwoOptimizers, make_data, make_trainer, same, weights
 
@@ -344,6 +346,23 @@ class Bare(Aggregator):
 
     def result(self):
         return self.kept
+
+
+class OneOfTwo(Ranks):
+    """One process of two, as far as is known before anything is exchanged."""
+
+    def __init__(self):
+        self.size, self.rank = 2, 0
+
+
+@pytest.mark.parametrize("aggregator", [Bare(), NormClipping(1.0, Bare())])
+def test_an_aggregator_that_merges_nothing_is_refused_before_the_first_round_of_several_processes(
+    aggregator, monkeypatch
+):
+    monkeypatch.setattr("fedgen.federated.strategy.Ranks", OneOfTwo)
+    trainer = make_trainer(FedAvgStrategy(3, seed=0, aggregator=aggregator), 2)
+    with pytest.raises(MisconfigurationException, match=r"Bare has no merge.*2 processes need.*devices=1"):
+        trainer.fit(Automatic(), make_data())
 
 
 def test_an_aggregator_needs_no_count_of_clients():
