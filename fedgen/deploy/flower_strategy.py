@@ -135,12 +135,20 @@ class FlowerStrategy(FedAvgStrategy):
     def _end_round(self) -> None:
         round = self._module.current_epoch
         super()._end_round()
+        own = self._own_names()
         means = {
             name: sum(weight * value for weight, value in found) / sum(weight for weight, _ in found)
             for name, found in self._metrics.items()
+            if name not in own
         }
         for logger in self._module.trainer.loggers if means else ():
             logger.log_metrics(means, step=round)
+
+    def _own_names(self) -> set[str]:
+        """What the server itself logs: no client has a say in it."""
+        evaluators = [getattr(callback, "evaluator", None) for callback in self._module.trainer.callbacks]
+        columns = [name for one in evaluators if one is not None for name in one.column_names()]
+        return {*self.metrics, *columns, "epoch", "step"}
 
     def _merge(self) -> None:
         self._merge_told(self._told)

@@ -69,6 +69,11 @@ class TurnStrategy(FedAvgStrategy):
         copy_tensors(wanted.values(), [tensor.to(wanted[name].device) for name, tensor in sorted_as(wanted, sent)])
 
     @property
+    def metrics(self) -> dict[str, float]:
+        """Nothing: of a round's schedules and privacy the server knows, and one client would have them wrong."""
+        return {}
+
+    @property
     def _stateful(self) -> dict[str, Any]:
         return {"local": self._local, "algorithm": self.client_algorithm}
 

@@ -1,8 +1,10 @@
+import csv
 import math
 
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen import FedAvgStrategy, FederatedDataModule
@@ -62,12 +64,12 @@ def test_epsilon_falls_with_noise_and_with_sampling_and_rises_with_rounds():
     assert federated_epsilon(0.0, 3, 1000, 10, 1e-5) == math.inf
 
 
-def fit(aggregator, **options):
+def fit(aggregator, logger=False, **options):
     module = Net()
     data = FederatedDataModule(points(), Natural(), 100, held_out=0.0, seed=1)
     strategy = FedAvgStrategy(4, cohort_size=3, seed=2, aggregator=aggregator, **options)
-    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-    trainer = L.Trainer(strategy=strategy, accelerator="cpu", max_epochs=4, **quiet)
+    quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+    trainer = L.Trainer(strategy=strategy, accelerator="cpu", max_epochs=4, logger=logger, **quiet)
     trainer.fit(module, data)
     return module, trainer
 
@@ -83,6 +85,13 @@ def test_a_training_logs_its_epsilon_and_is_repeated_by_its_seed():
     again, _ = fit(PrivateMean(1.0, 2.0, delta=1e-3), client_weights="uniform")
     for one, other in zip(module.parameters(), again.parameters()):
         assert torch.equal(one, other)
+
+
+def test_every_round_logs_the_epsilon_of_the_rounds_so_far_once(tmp_path):
+    fit(PrivateMean(1.0, 2.0, delta=1e-3), CSVLogger(tmp_path, "", ""), client_weights="uniform")
+    with (tmp_path / "metrics.csv").open() as file:
+        found = [float(row["epsilon"]) for row in csv.DictReader(file) if row["epsilon"]]
+    assert found == pytest.approx([federated_epsilon(2.0, rounds, 5, 3, 1e-3) for rounds in (1, 2, 3, 4)])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,98 @@
+"""What clients' answers say beside their weights: nothing that the server knows better, nothing under a promise."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from fedgen.deploy.apps import client_app
+from fedgen.deploy.messages import Answer
+from fedgen.deploy.records import from_records, to_records
+from fedgen.statistics.accounting import federated_epsilon
+from tests.deploy.loopback import Node
+from tests.deploy.runs import app_of, deploy, recipe, simulate, write_images
+
+MEAN = {"max_norm": 0.5, "noise_multiplier": 2.0, "delta": 1e-3}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"))
+
+
+def private(noise="secret"):
+    """Settings of a strategy of two clients a round, of four."""
+    aggregator = {"class_path": "fedgen.federated.PrivateMean", "init_args": {**MEAN, "noise": noise}}
+    return {"cohort_size": 2, "client_weights": "uniform", "aggregator": aggregator}
+
+
+def logging(settings, folder):
+    """The recipe with a logger in a folder."""
+    own = {"save_dir": str(folder), "name": "", "version": ""}
+    logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": own}
+    return {**settings, "trainer": {**settings["trainer"], "logger": logger}}
+
+
+def logged(folder, *names):
+    """All values of each name in a logger's file, in order."""
+    with (folder / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return {name: [float(row[name]) for row in rows if row.get(name)] for name in names}
+
+
+class Liar(Node):
+    """A node that says of its turns what it likes."""
+
+    def __init__(self, app, config, run, **metrics):
+        super().__init__(app, config, run)
+        self.metrics = metrics
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        if message.metadata.message_type == "train":
+            answer = from_records(Answer, reply)
+            reply.content = to_records(replace(answer, metrics={**answer.metrics, **self.metrics}))
+        return reply
+
+
+def with_liars(settings, images, folder, **metrics):
+    """Deploys with clients a and b lying."""
+    path = app_of(settings, folder.parent / f"{folder.name}-app", 4)
+    run = {"clients": 4, "output": str(folder), "wait": 1.0}
+    nodes = {}
+    for number, name in ((10, "a"), (11, "b")):
+        own = {"data-path": str(images / name), "state-path": str(folder.parent / f"{folder.name}-{name}")}
+        nodes[number] = Liar(client_app(path), own, run, **metrics)
+    return deploy(settings, images, folder, nodes)
+
+
+# ---- what the server knows better ----
+
+
+def test_epsilon_is_the_simulations_in_every_round_whatever_clients_say(images, tmp_path):
+    names = ("epsilon", "delta")
+    simulate(logging(recipe(4, **private("seeded")), tmp_path / "simulated-logs"), images, tmp_path / "simulated")
+    expected = logged(tmp_path / "simulated-logs", *names)
+    assert expected["epsilon"] == pytest.approx([federated_epsilon(2.0, rounds, 4, 2, 1e-3) for rounds in range(1, 5)])
+    assert expected["delta"] == [pytest.approx(1e-3)] * 4
+
+    settings = logging(recipe(4, **private()), tmp_path / "honest-logs")
+    deploy(settings, images, tmp_path / "honest")
+    assert logged(tmp_path / "honest-logs", *names) == expected
+    lies = {"epsilon": 0.01, "delta": 1e-9, "clipped": 0.5}
+    with_liars(logging(settings, tmp_path / "forged-logs"), images, tmp_path / "forged", **lies)
+    assert logged(tmp_path / "forged-logs", *names) == expected
+
+
+def test_a_client_has_no_say_in_what_the_server_logs(images, tmp_path):
+    schedule = {"class_path": "fedgen.federated.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}}
+    scores = {"every_n_rounds": 2, "num_images": 20, "embeddings": ["pixels"], "scores": ["fid"]}
+    settings = logging(recipe(2, scores, client_schedule=schedule), tmp_path / "logs")
+    lies = {"client_lr_factor": 99.0, "fid_avg": 1e-3, "report/fid_all": 1e-3, "epoch": 77.0, "critic_loss": 3.0}
+    with_liars(settings, images, tmp_path / "run", **lies)
+    found = logged(tmp_path / "logs", "client_lr_factor", "fid_avg", "report/fid_all", "critic_loss", "epoch")
+    assert found["client_lr_factor"] == [1.0, 0.5]
+    assert len(found["fid_avg"]) == len(found["report/fid_all"]) == 1
+    assert found["fid_avg"][0] > 0.1
+    assert len(found["critic_loss"]) == 2  # what clients alone measure is theirs to say
+    assert max(found["epoch"]) == 1
