@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 from flwr.app import MessageType
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients.turn import Turn
 from fedgen.deploy.line import Line
@@ -31,6 +33,15 @@ class FlowerStrategy(FedAvgStrategy):
         self._answers: dict[int, Answer | str] = {}
         self._told: list[list[Any]] = []
         self._metrics: dict[str, list[tuple[float, float]]] = {}
+
+    def _start_fit(self, trainer: Trainer) -> None:
+        super()._start_fit(trainer)
+        if self.aggregator.private and getattr(self.aggregator, "noise", "secret") != "secret":
+            name = type(self.aggregator).__name__
+            raise MisconfigurationException(
+                f"{name} draws its noise from the recipe's seed, and every client has the recipe: who knows the noise"
+                " takes it off, so the logged epsilon would hold for nobody. Pass noise='secret' to deploy it"
+            )
 
     def _start_round(self) -> None:
         super()._start_round()

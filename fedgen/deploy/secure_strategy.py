@@ -45,16 +45,16 @@ class SecureStrategy(FlowerStrategy):
         return NUMBER * sum(tensor.numel() for tensor in self.exchange.shared.values())
 
     def _start_fit(self, trainer: Trainer) -> None:
+        hides = "secure aggregation hides single clients' messages from the server, so"
+        if type(self.aggregator) is not Mean:
+            name = type(self.aggregator).__name__
+            raise MisconfigurationException(f"{hides} {name}, which looks at each, cannot act: leave `aggregator` out")
         super()._start_fit(trainer)
         if not 0 < self.range < float("inf"):
             raise MisconfigurationException(
                 f"{RANGE}={self.range} in the run's config: under secure aggregation say by how much an entry of the"
                 " weights may change in a turn, e.g. 0.1"
             )
-        hides = "secure aggregation hides single clients' messages from the server, so"
-        if type(self.aggregator) is not Mean:
-            name = type(self.aggregator).__name__
-            raise MisconfigurationException(f"{hides} {name}, which looks at each, cannot act: leave `aggregator` out")
         if self.optimizer_state_mode == "average":
             raise MisconfigurationException(
                 f"{hides} optimizer states, which are not masked, may not travel: pass optimizer_state='reset'"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgen.federated.aggregators import Aggregator, Mean, wide
+from fedgen.federated.aggregators import Aggregator, Federation, Mean, wide
 from fedgen.ranks import Ranks
 
 
@@ -27,15 +27,24 @@ class NormClipping(Aggregator):
         then: combines the shortened updates; `Mean` by default.
 
     Raises:
-        ValueError: for a norm that is not positive.
+        ValueError: for a norm that is not positive, or before a rule of differential privacy, which clips by itself.
     """
 
     def __init__(self, max_norm: float, then: Aggregator | None = None) -> None:
         if not 0 < max_norm < float("inf"):
             raise ValueError(f"max_norm={max_norm}: the longest update allowed is a positive number")
+        if then is not None and then.private:
+            raise ValueError(f"{type(then).__name__} clips updates itself: pass it as the aggregator")
         self.max_norm, self.then = max_norm, then or Mean()
         self._norms: dict[int, float] = {}  # of updates that were shortened
         self._server: list[Tensor] = []
+
+    def announce(self, federation: Federation) -> None:
+        super().announce(federation)
+        self.then.announce(federation)
+
+    def metrics(self, rounds: int) -> dict[str, float]:
+        return self.then.metrics(rounds)
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self._norms = list(server), {}

@@ -4,6 +4,7 @@ import csv
 from dataclasses import replace
 
 import pytest
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.deploy.apps import client_app
 from fedgen.deploy.messages import Answer
@@ -96,3 +97,9 @@ def test_a_client_has_no_say_in_what_the_server_logs(images, tmp_path):
     assert found["fid_avg"][0] > 0.1
     assert len(found["critic_loss"]) == 2  # what clients alone measure is theirs to say
     assert max(found["epoch"]) == 1
+
+
+def test_noise_that_every_client_could_draw_again_is_refused_at_start(images, tmp_path):
+    """The recipe is with the clients, and the seed in it."""
+    with pytest.raises(MisconfigurationException, match="would hold for nobody. Pass noise='secret'"):
+        deploy(recipe(1, **private("seeded")), images, tmp_path / "run")

@@ -8,7 +8,7 @@ from torch import nn
 from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
-from fedgen.federated import Krum, Mean, Median, NormClipping, TrimmedMean
+from fedgen.federated import Krum, Mean, Median, NormClipping, PrivateMean, TrimmedMean
 
 HONEST = [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]]
 BAD = [1000.0, -1000.0]
@@ -95,6 +95,7 @@ def test_half_precision_is_combined_in_float32_and_live_tensors_are_copied(rule)
     ("make", "said"),
     [
         (lambda: NormClipping(0.0), "max_norm=0.0"),
+        (lambda: NormClipping(1.0, PrivateMean(1.0, 1.0)), "PrivateMean clips updates itself"),
         (lambda: TrimmedMean(0.5), "fraction=0.5"),
         (lambda: Krum(bad=-1), "bad=-1, keep=1"),
         (lambda: Krum(keep=0), "bad=1, keep=0"),
