@@ -1,6 +1,7 @@
 """The two Flower apps of a deployed recipe."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedgen.deploy.run_statistics import RunStatistics, refuse_open
 from fedgen.deploy.secure import RANGE, SECURE, masked
 from fedgen.deploy.secure_strategy import SecureStrategy, summand
 from fedgen.deploy.station import Station, use_threads
+from fedgen.deploy.untold import is_promised, telling_types
 
 DATA, STATE, NAME = "data-path", "state-path", "name"  # of a node's config
 CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
@@ -39,11 +41,21 @@ def client_app(recipe: Path) -> ClientApp:
     """
     app = ClientApp(mods=[masked])
 
+    def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
+        @wraps(handle)
+        def handled(message: Message, context: Context) -> Message:
+            with telling_types(is_promised(read_settings(recipe), context.run_config)):
+                return handle(message, context)
+
+        return handled
+
     @app.query()
+    @discreetly
     def hello(message: Message, context: Context) -> Message:
         return Message(to_records(_station(recipe, context).hello()), reply_to=message)
 
     @app.train()
+    @discreetly
     def take_turn(message: Message, context: Context) -> Message:
         station = _station(recipe, context)
         if context.run_config.get(SECURE):
@@ -51,12 +63,14 @@ def client_app(recipe: Path) -> ClientApp:
         return Message(to_records(station.take(from_records(Task, message))), reply_to=message)
 
     @app.evaluate()
+    @discreetly
     def look_up(message: Message, context: Context) -> Message:
         question: Question = from_records(Question, message)
         refuse_open(context.run_config, False, [item[0] for item in question.items])
         return Message(to_records(_station(recipe, context).look_up(question)), reply_to=message)
 
     @app.query(ABOUT_LOSS)
+    @discreetly
     def answer(message: Message, context: Context) -> Message:
         refuse_open(context.run_config, False, [ABOUT_LOSS])
         question: LossQuestion = from_records(LossQuestion, message)
@@ -151,4 +165,5 @@ def _station(recipe: Path, context: Context) -> Station:
         )
     state = Path(str(own.get(STATE, folder.parent / f".{folder.name}-fedgen")))
     name = str(own.get(NAME, folder.name))
-    return Station(recipe, folder, state / Path(str(run.get(OUTPUT, "fedgen-run"))).name, name)
+    kept = state / Path(str(run.get(OUTPUT, "fedgen-run"))).name
+    return Station(recipe, folder, kept, name, is_promised(settings, run))

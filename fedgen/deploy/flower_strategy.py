@@ -140,7 +140,8 @@ class FlowerStrategy(FedAvgStrategy):
         with torch.no_grad():
             update = [answer.weights[name].to(tensor.device) for name, tensor in self.exchange.shared.items()]
             self.aggregator.add(turn.client, update, weight)
-        for name, value in answer.metrics.items():
+        promised = self.aggregator.private or self._line.statistics.privacy is not None
+        for name, value in answer.metrics.items() if not promised else ():
             self._metrics.setdefault(name, []).append((weight, value))
 
     def _end_round(self) -> None:

@@ -70,7 +70,7 @@ class Answer:
         examples: that it trained on.
         iterations: that it has taken since training began.
         told: what it tells the others as a rank; see `deploy.replies`.
-        metrics: what its steps logged.
+        metrics: what its steps logged; nothing where privacy is promised.
         failure: why the turn failed; "" if it did not.
     """
 

@@ -27,7 +27,7 @@ def to_records(message: Said, arrays: ArrayRecord | None = None) -> RecordDict:
     sent = arrays or ArrayRecord({n: tensor.float() if n in narrow else tensor for n, tensor in weights.items()})
     records = RecordDict({WEIGHTS: sent, REST: ConfigRecord({"rest": rest, _DTYPES: narrow})})
     if isinstance(message, Answer):
-        records[METRICS] = MetricRecord({EXAMPLES: message.examples, **message.metrics})
+        records[METRICS] = MetricRecord({EXAMPLES: message.examples})
     return records
 
 

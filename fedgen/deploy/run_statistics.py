@@ -43,6 +43,10 @@ class RunStatistics:
             raise ValueError(f"{said} in the run's config: {error}") from error
 
 
+class RefusedError(ValueError):
+    """A client is asked for what the run's config says stays hidden."""
+
+
 def has_noise(config: Mapping[str, Any]) -> bool:
     """Whether a run's clients tell sums with noise alone."""
     return float(config.get(EPSILON, 0)) != 0
@@ -57,9 +61,9 @@ def refuse_open(config: Mapping[str, Any], secure: bool, asked: list[str]) -> No
         asked: the items' kinds.
 
     Raises:
-        ValueError: for what the run's config says stays hidden.
+        RefusedError: for what the run's config says stays hidden.
     """
     if bool(config.get(SECURE, False)) and not secure:
-        raise ValueError("under secure aggregation nothing is told in the open")
+        raise RefusedError("under secure aggregation nothing is told in the open")
     if has_noise(config) and any(ask != "private-sums" for ask in asked):
-        raise ValueError(f"with {EPSILON} in the run's config nothing is told without noise")
+        raise RefusedError(f"with {EPSILON} in the run's config nothing is told without noise")

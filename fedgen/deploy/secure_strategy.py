@@ -21,6 +21,7 @@ from fedgen.deploy.secure import NUMBER, RANGE, STEPS, Masked, read_instructions
 from fedgen.deploy.secure_sums import masked_messages
 from fedgen.deploy.sending import Silence
 from fedgen.deploy.station import Station
+from fedgen.deploy.untold import ToldError
 from fedgen.federated.aggregators import Mean
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
@@ -117,7 +118,7 @@ def summand(station: Station, message: Message, config: Mapping[str, Any]) -> Re
         config: the run's.
 
     Raises:
-        RuntimeError: if its turn failed: it has no part in the sum.
+        ToldError: if its turn failed: it has no part in the sum.
         ValueError: if it cannot answer, or may not by the run's config.
     """
     arrays, rest, weight = read_instructions(message)
@@ -136,7 +137,7 @@ def summand(station: Station, message: Message, config: Mapping[str, Any]) -> Re
 def _update(station: Station, task: Task, sent: Mapping[str, torch.Tensor], range: float, weight: int) -> RecordDict:
     answer = station.take(task)
     if answer.failure:
-        raise RuntimeError(answer.failure)
+        raise ToldError(answer.failure)
     moved = [(tensor.double() - sent[name].double()) / range for name, tensor in answer.weights.items()]
     count = sum(part.numel() for part in moved)
     cut = sum(int((part.abs() > 1).sum()) for part in moved) / count if count else 0.0

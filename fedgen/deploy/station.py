@@ -15,6 +15,7 @@ from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.recipe import evaluations, for_client, read_settings
 from fedgen.deploy.statistics import FEATURES, answers_to
 from fedgen.deploy.turn_strategy import TurnStrategy
+from fedgen.deploy.untold import failure_of, untold
 from fedgen.files import atomic_write
 from fedgen.statistics.messages import Message, MessageError
 
@@ -30,16 +31,19 @@ class Station:
         state: folder for what it keeps between turns: personal tensors, its optimizers' state, counts. It is its own,
             and no other run's.
         name: the client's; its data folder's by default.
+        promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
 
     Raises:
         FileNotFoundError: if the recipe or the data are missing.
         ValueError: for a recipe that cannot be read.
     """
 
-    def __init__(self, recipe: Path, folder: Path, state: Path, name: str | None = None) -> None:
+    def __init__(
+        self, recipe: Path, folder: Path, state: Path, name: str | None = None, promised: bool = False
+    ) -> None:
         if not folder.exists():
             raise FileNotFoundError(f"the data folder {folder} does not exist; see data-path in this node's config")
-        self.name, self.state = name or folder.name, state
+        self.name, self.state, self._promised = name or folder.name, state, promised
         settings = read_settings(recipe)
         self._settings, self._evaluation = for_client(settings, folder, self.name), evaluations(settings)
 
@@ -63,7 +67,7 @@ class Station:
         try:
             return self._take(task)
         except Exception as error:
-            return Answer(failure=f"{type(error).__name__}: {error}")
+            return Answer(failure=failure_of(error, self._promised))
 
     def _take(self, task: Task) -> Answer:
         strategy, trainer = self._made.trainer.strategy, self._made.trainer
@@ -74,17 +78,19 @@ class Station:
         trainer.fit_loop.max_epochs = task.round + 1
         trainer.fit(self._made.model, datamodule=self._data)
         answer = strategy.answer
-        if not answer.failure:
-            self._remember(task.round, strategy.kept)
-            answer = replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
-        return answer
+        if answer.failure:
+            return replace(answer, failure=untold(answer.failure.split(":")[0])) if self._promised else answer
+        self._remember(task.round, strategy.kept)
+        if self._promised:
+            return answer
+        return replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
 
     def look_up(self, question: Question) -> Told:
         """Answers an evaluation's question; why it cannot is an answer too."""
         try:
             return Told([message.to_bytes() for message in self.answers(question)])
         except Exception as error:
-            return Told(failure=f"{type(error).__name__}: {error}")
+            return Told(failure=failure_of(error, self._promised))
 
     def answers(self, question: Question) -> list[Message]:
         """The answers to an evaluation's question, one an item; raises what keeps it from answering."""
@@ -96,7 +102,7 @@ class Station:
         try:
             return Told([self.answer(question).to_bytes(sent_in(question.precision))])
         except Exception as error:
-            return Told(failure=f"{type(error).__name__}: {error}")
+            return Told(failure=failure_of(error, self._promised))
 
     def answer(self, question: LossQuestion) -> Message:
         """The answer to a loss at the server.

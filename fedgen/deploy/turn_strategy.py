@@ -87,14 +87,12 @@ class TurnStrategy(FedAvgStrategy):
             for part in (self._local, self.client_algorithm):
                 part.merge(self._ranks, torch.device("cpu"))
             self.client_algorithm.end_round()
-            logged = self._module.trainer.logged_metrics
             assert self._turn is not None
             self.answer = Answer(
                 {name: tensor.detach().cpu().clone() for name, tensor in self.exchange.shared.items()},
                 self._turn.num_examples,
                 self._memory.iterations[client],
                 self._ranks.told,
-                {name: float(value) for name, value in logged.items() if torch.as_tensor(value).numel() == 1},
             )
             self.kept = pack_state(self._memory, self._stateful)
         self._turn, self.in_round = None, False

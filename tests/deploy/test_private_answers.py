@@ -8,9 +8,11 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.deploy.apps import client_app
 from fedgen.deploy.messages import Answer
-from fedgen.deploy.records import from_records, to_records
+from fedgen.deploy.records import METRICS, from_records, to_records
+from fedgen.deploy.untold import is_promised
+from fedgen.models import WGANGP
 from fedgen.statistics.accounting import federated_epsilon
-from tests.deploy.loopback import Node
+from tests.deploy.loopback import Node, keep_replies
 from tests.deploy.runs import app_of, deploy, recipe, simulate, write_images
 
 MEAN = {"max_norm": 0.5, "noise_multiplier": 2.0, "delta": 1e-3}
@@ -101,5 +103,64 @@ def test_a_client_has_no_say_in_what_the_server_logs(images, tmp_path):
 
 def test_noise_that_every_client_could_draw_again_is_refused_at_start(images, tmp_path):
     """The recipe is with the clients, and the seed in it."""
-    with pytest.raises(MisconfigurationException, match="would hold for nobody. Pass noise='secret'"):
+    with pytest.raises(MisconfigurationException, match="hold for nobody"):
         deploy(recipe(1, **private("seeded")), images, tmp_path / "run")
+
+
+# ---- what stays with a client ----
+
+NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
+HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
+PROMISES = {
+    "none": ({}, {}),
+    "updates": ({**private(), "cohort_size": None}, {}),
+    "statistics": ({}, NOISE),
+    "masked": ({}, {**NOISE, **HIDDEN}),
+}
+
+
+class Failing(WGANGP):
+    """Fails at client b, in words that are about its images."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        super().on_train_batch_start(batch, batch_idx)
+        self.fails = batch.name == "b"
+
+    def training_step(self, batch, batch_idx):
+        if self.fails:
+            raise ValueError("the scan of patient 17 is empty")
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' is left out:UserWarning", "ignore:the server is told of:UserWarning")
+@pytest.mark.parametrize("name", PROMISES)
+def test_under_a_promise_neither_logs_nor_texts_of_errors_leave(name, images, tmp_path, monkeypatch):
+    variant, config = PROMISES[name]
+    heard, settings = keep_replies(monkeypatch), recipe(1, **variant)
+    settings["model"]["class_path"] = f"{__name__}.Failing"
+    found, _ = deploy(settings, images, tmp_path / "run", config=config)
+    (entry,) = found["fedavg"]["left_out"]
+    promised = name != "none"
+    assert entry["name"] == "b"
+    assert "ValueError" in entry["reason"]
+    assert ("patient 17" in entry["reason"]) is not promised
+    said = [str(reply.error if reply.has_error() else reply.content) for reply in heard]
+    assert any("patient 17" in one for one in said) is not promised
+    if name == "masked":
+        assert not any("critic_loss" in one for one in said)
+        return
+    answers = [reply for reply in heard if reply.metadata.message_type == "train"]
+    for reply in answers:
+        assert reply.content[METRICS].keys() == {"num-examples"}  # what is logged is sent once, if at all
+        answer = from_records(Answer, reply)
+        assert bool(answer.metrics) is not (promised or bool(answer.failure))
+    assert len(answers) == 4
+
+
+def test_a_promise_is_found_wherever_a_recipe_has_it():
+    nested = {"class_path": "fedgen.federated.NormClipping", "init_args": {"then": {"class_path": "PrivateMean"}}}
+    for aggregator, promised in (({"class_path": "PrivateMean"}, True), (nested, True), ({"class_path": "X"}, False)):
+        strategy = {"class_path": "FedAvgStrategy", "init_args": {"aggregator": aggregator}}
+        assert is_promised({"trainer": {"strategy": strategy}}, {}) is promised
+    assert not is_promised({"trainer": {"strategy": "auto"}}, {"statistics-epsilon": 0.0})
+    assert is_promised({"trainer": {}}, NOISE)
