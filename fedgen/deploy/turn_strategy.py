@@ -36,6 +36,9 @@ class TurnStrategy(FedAvgStrategy):
         shares[self._task.client] = self._task.share
         return shares
 
+    def _check_cohort(self) -> None:
+        """Nothing: a client sees itself alone, and the server checks."""
+
     def _start_fit(self, trainer: Trainer) -> None:
         super()._start_fit(trainer)
         self._check_embeddings()

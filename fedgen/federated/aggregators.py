@@ -63,6 +63,20 @@ class Aggregator(ABC):
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         """Takes one client's tensors with its weight (> 0, not normalised)."""
 
+    def shortfall(self) -> str:
+        """Why the clients added since `start` cannot be combined; "" if they can. Asked after `merge`.
+
+        The round is then dropped, and the run goes on.
+        """
+        return ""
+
+    def check_cohort(self, cohort: int) -> None:  # noqa: B027 - most rules take any
+        """Refuses cohorts of so many clients, if they could never be combined; before the first round.
+
+        Raises:
+            MisconfigurationException: naming how many it takes.
+        """
+
     @abstractmethod
     def result(self) -> list[Tensor]:
         """The combined tensors of the clients added since `start`, in the server's order."""

@@ -13,7 +13,7 @@ from fedgen.clients.turn import Turn
 from fedgen.files import atomic_write
 
 LEFT_OUT_FILE = "left_out.jsonl"
-Entry = dict[str, Any]  # "round", "client", "name" and "reason"
+Entry = dict[str, Any]  # "round", "client", "name" and "reason"; "kind" where it is not being left out of a round
 LONGEST_REASON, LONGEST_LINE, MOST_LINES = 400, 160, 10
 
 
@@ -21,6 +21,28 @@ def make_entry(turn: Turn, error: BaseException) -> Entry:
     """What is kept of a client whose turn failed: plain types, and of a long message the beginning."""
     reason = shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     return {"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason}
+
+
+def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = "") -> list[Entry]:
+    """What is kept of several clients in a round.
+
+    Args:
+        round: which.
+        reasons: by client.
+        data: the data module, whose `clients` have names, if it has any.
+        kind: what it is, where it is not being left out of the round.
+    """
+    clients = getattr(data, "clients", None)
+    return [
+        {
+            "round": round,
+            "client": client,
+            "name": str(clients[client].name) if clients else str(client),
+            "reason": shorten(reason, LONGEST_REASON),
+            **({"kind": kind} if kind else {}),
+        }
+        for client, reason in reasons.items()
+    ]
 
 
 def warn_of(entry: Entry) -> None:

@@ -21,6 +21,7 @@ class ClientMemory:
         personal: personal tensors of the clients that have trained, by name.
         left_out: for each failure its round, client, name and reason.
         completed: clients of this round, on this rank, that were not left out.
+        took_part: likewise on all ranks, once they have told each other.
     """
 
     def __init__(self, module: nn.Module | None = None) -> None:
@@ -33,6 +34,7 @@ class ClientMemory:
     def start_round(self) -> None:
         """Before the first turn of a round."""
         self.completed: list[int] = []
+        self.took_part: list[int] = []
         self._known = len(self.left_out)
 
     def complete(self, client: int, iterations: int) -> None:
@@ -53,7 +55,8 @@ class ClientMemory:
                 warn_of(entry)
         for counts, _ in told:
             self.iterations |= counts
-        return sum(len(counts) for counts, _ in told)
+        self.took_part = sorted(client for counts, _ in told for client in counts)
+        return len(self.took_part)
 
     def of(self, module: nn.Module) -> "ClientMemory":
         """This memory if it is of the module's clients, else an empty one: another model, other clients."""

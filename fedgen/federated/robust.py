@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from fedgen.federated.aggregators import Aggregator, Federation, Mean, wide
@@ -61,6 +62,12 @@ class NormClipping(Aggregator):
 
     def check_ranks(self, ranks: Ranks) -> None:
         self.then.check_ranks(ranks)
+
+    def check_cohort(self, cohort: int) -> None:
+        self.then.check_cohort(cohort)
+
+    def shortfall(self) -> str:
+        return self.then.shortfall()
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         self._norms = dict(sorted(item for norms in ranks.gather(self._norms) for item in norms.items()))
@@ -144,7 +151,8 @@ class Krum(_Collected):
     """The clients whose updates lie closest to their neighbours' (Blanchard et al. 2017, arXiv 1703.02757).
 
     A client's score is the sum of squared distances to its m - bad - 2 nearest others, all tensors as one vector; the
-    `keep` clients of least score are averaged, 1 in Krum and more in Multi-Krum.
+    `keep` clients of least score are averaged, 1 in Krum and more in Multi-Krum. It takes 2 bad + 3 clients, and at
+    least `keep`: a round in which fewer send an update is dropped, and a cohort of fewer is refused.
 
     Args:
         bad: clients of a round that may send anything.
@@ -154,7 +162,7 @@ class Krum(_Collected):
         chosen: the clients of the last round that were.
 
     Raises:
-        ValueError: for numbers out of range; at a round's end, for fewer than 2 bad + 3 clients or than `keep`.
+        ValueError: for numbers out of range.
     """
 
     def __init__(self, bad: int = 1, keep: int = 1) -> None:
@@ -164,13 +172,27 @@ class Krum(_Collected):
         self.bad, self.keep = bad, keep
         self.chosen: list[int] = []
 
-    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
-        count = len(self._clients)
-        if count < max(2 * self.bad + 3, self.keep):
-            raise ValueError(
-                f"Krum(bad={self.bad}, keep={self.keep}) needs {max(2 * self.bad + 3, self.keep)} clients a round and"
-                f" {count} sent an update: take a larger cohort_size, or fewer bad clients"
+    @property
+    def _needs(self) -> int:
+        return max(2 * self.bad + 3, self.keep)
+
+    def check_cohort(self, cohort: int) -> None:
+        if cohort < self._needs:
+            raise MisconfigurationException(
+                f"Krum(bad={self.bad}, keep={self.keep}) needs {self._needs} clients a round and a cohort has {cohort}:"
+                " take a larger cohort_size, or fewer bad clients"
             )
+
+    def shortfall(self) -> str:
+        count = len(self._clients)
+        if count >= self._needs:
+            return ""
+        return f"Krum(bad={self.bad}, keep={self.keep}) needs {self._needs} clients and {count} sent an update"
+
+    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+        if why := self.shortfall():
+            raise ValueError(why)
+        count = len(self._clients)
         squares = torch.zeros(count, count, dtype=torch.float64)
         for part in stacked:
             rows = part.flatten(1).double()

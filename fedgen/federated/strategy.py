@@ -28,7 +28,7 @@ from fedgen.federated.checks import check_privacy, check_settings, check_trainer
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
-from fedgen.federated.left_out import Entry, free_memory, make_entry, tell_remarks, warn_of
+from fedgen.federated.left_out import Entry, free_memory, make_entries, make_entry, tell_remarks, warn_of
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
@@ -57,8 +57,9 @@ class FedAvgStrategy(DDPStrategy):
     After each turn the module's `on_turn_end(completed)` is called, if it has one; again with False, if what it changed
     is refused. A client whose step raises (out of memory, say), or whose tensors are not finite or have other names,
     shapes or types than the server's, is left out of the round with a warning, recorded in `left_out` and named when
-    fitting ends. Checkpoints hold whole rounds: a round cut short is dropped. Fitting the same module on goes on with
-    its clients' personal tensors; optimizers start anew, as ever in Lightning.
+    fitting ends; where too few are left for the aggregator, all are, and the server's model stays. Checkpoints hold
+    whole rounds: a round cut short is dropped. Fitting the same module on goes on with its clients' personal tensors;
+    optimizers start anew, as ever in Lightning.
 
     With `Trainer(devices=...)` or `num_nodes` above 1 each process trains a share of every round's clients, balanced by
     examples, and one weighted sum over processes makes the round's average: the same model as of one process, to
@@ -192,6 +193,7 @@ class FedAvgStrategy(DDPStrategy):
         self._hook_overridden = is_overridden("optimizer_step", self._module)
         self._no_hooks, self._moves_plainly = calls_no_hook(trainer), moves_plainly(trainer)
         self.aggregator.check_ranks(self._ranks)
+        self._check_cohort()
         self._ranks.copy_first(self._module.state_dict().values())
         self._make_exchange()
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
@@ -207,6 +209,10 @@ class FedAvgStrategy(DDPStrategy):
         check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange)
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
+
+    def _check_cohort(self) -> None:
+        if getattr(getattr(self._module.trainer, "datamodule", None), "clients", ()):
+            self.aggregator.check_cohort(self._sizes()[1])
 
     def _sizes(self) -> tuple[int, int]:
         """The number of clients, as far as the data name them, and of those that a round draws."""
@@ -482,6 +488,9 @@ class FedAvgStrategy(DDPStrategy):
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
             ) from next(iter(self._errors), None)
         self._merge()
+        if why := self.aggregator.shortfall():
+            self._pass_over(why)
+            return
         round, data = self._module.current_epoch, getattr(self._module.trainer, "datamodule", None)
         tell_remarks(round, self.aggregator.remarks(), data)
         names = list(self.exchange.shared)
@@ -494,6 +503,17 @@ class FedAvgStrategy(DDPStrategy):
         self._turn, self.in_round = None, False
         if not self.local_only:
             self._call_round_end()
+
+    def _pass_over(self, why: str) -> None:
+        """Ends a round that is whole and of which nothing can be made: the server's model and state stay."""
+        round, data = self._module.current_epoch, getattr(self._module.trainer, "datamodule", None)
+        rank_zero_warn(f"round {round} is dropped and the server's model stays as it was: {why}")
+        self._memory.left_out += make_entries(
+            round, dict.fromkeys(self._memory.took_part, f"the round was dropped: {why}"), data
+        )
+        self.drop_round()
+        self._switches.clear_gradients()
+        self.in_round = False
 
     def _merge(self) -> None:
         """Brings together what clients have sent and done, wherever they were."""

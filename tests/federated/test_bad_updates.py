@@ -5,12 +5,13 @@ import logging
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
-from fedgen.federated import Krum, Mean, Median, NormClipping, TrimmedMean
+from fedgen.federated import FedAdam, Krum, Mean, Median, NormClipping, TrimmedMean
 
 BAD = 4
 POINTS = [[4.0, 3.0], [3.0, 4.0], [5.0, 5.0], [4.0, 4.0], [4.0, 4.0]]  # one each of clients a to e
@@ -44,15 +45,22 @@ class Point(L.LightningModule):
         return torch.optim.SGD([self.point], 0.25)
 
 
-def run(fault, rule, rounds):
+def fit(model, rule, rounds, **options):
+    """The strategy after a run of the model."""
     own = torch.arange(5).repeat_interleave(4)
     examples = Examples(
         torch.tensor(POINTS)[own], torch.zeros(20, dtype=torch.int64), "points", (), own, tuple("abcde")
     )
     data = FederatedDataModule(examples, Natural(), batch_size=4, held_out=0.0, seed=0)
-    model, strategy = Point(fault), FedAvgStrategy(communication_interval=1, aggregator=rule)
+    strategy = FedAvgStrategy(communication_interval=1, aggregator=rule, **options)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     L.Trainer(strategy=strategy, max_epochs=rounds, accelerator="cpu", devices=1, **quiet).fit(model, data)
+    return strategy
+
+
+def run(fault, rule, rounds):
+    model = Point(fault)
+    strategy = fit(model, rule, rounds)
     assert strategy.left_out == []  # it is finite and of the right form: for the rule to judge
     return model.point.detach()
 
@@ -128,3 +136,43 @@ def test_clients_whose_updates_were_shortened_are_logged_by_name(caplog):
     run("long", NormClipping(4.0), 1)
     said = [record.getMessage() for record in caplog.records if "shortened" in record.getMessage()]
     assert said == ["round 0: client 'e' moved by 28.3, shortened to 4"]
+
+
+# ---- rounds with too few clients for the rule ----
+
+
+class Full(Point):
+    """The bad client has no memory in some rounds."""
+
+    def __init__(self, rounds):
+        super().__init__()
+        self.rounds = rounds
+
+    def training_step(self, batch, batch_idx):
+        if self.is_bad and self.current_epoch in self.rounds:
+            raise MemoryError("full")
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:client 'e' is left out of round 1:UserWarning")
+def test_a_round_with_too_few_clients_for_krum_is_dropped_and_the_run_goes_on():
+    """Five clients are as few as it takes, so one that fails costs the round: three are as good as two without it."""
+    model, averaged = Full({1}), {"server_optimizer": lambda p: FedAdam(p, lr=0.1)}
+    said = (
+        r"round 1 is dropped and the server's model stays as it was: Krum\(bad=1, keep=1\) needs 5 clients and 4 sent"
+    )
+    with pytest.warns(UserWarning, match=said):
+        strategy = fit(model, Krum(bad=1), 3, **averaged)
+    expected = Full(())
+    fit(expected, Krum(bad=1), 2, **averaged)
+    assert torch.equal(model.point, expected.point)
+    assert [(entry["round"], entry["name"]) for entry in strategy.left_out] == [(1, name) for name in "eabcd"]
+    assert strategy.left_out[0]["reason"] == "MemoryError: full"
+    assert all("the round was dropped: Krum" in entry["reason"] for entry in strategy.left_out[1:])
+
+
+def test_a_cohort_that_can_never_suffice_is_refused_at_start():
+    with pytest.raises(MisconfigurationException, match=r"Krum\(bad=2, keep=1\) needs 7 clients .* a cohort has 5"):
+        fit(Point(), Krum(bad=2), 1)
+    with pytest.raises(MisconfigurationException, match="needs 5 clients a round and a cohort has 4"):
+        fit(Point(), Krum(bad=1), 1, cohort_size=4)

@@ -3,6 +3,7 @@
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fedgen import FedAvgStrategy, FederatedDataModule
@@ -60,8 +61,14 @@ def test_krum_measures_all_tensors_as_one_vector():
 
 
 def test_krum_needs_enough_clients():
-    with pytest.raises(ValueError, match=r"needs 5 clients a round and 4 sent an update: take a larger cohort_size"):
-        combined(Krum(bad=1), HONEST)
+    rule = Krum(bad=1)
+    with pytest.raises(ValueError, match=r"needs 5 clients and 4 sent an update"):
+        combined(rule, HONEST)
+    assert "4 sent" in NormClipping(1.0, rule).shortfall()
+    for made, least in ((Krum(bad=1), 5), (Krum(bad=0, keep=7), 7), (NormClipping(1.0, Krum(bad=1)), 5)):
+        made.check_cohort(least)
+        with pytest.raises(MisconfigurationException, match=f"needs {least} clients a round and a cohort has"):
+            made.check_cohort(least - 1)
 
 
 def test_a_long_update_is_shortened_and_keeps_its_direction():
