@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.evaluation.checkpoints import LAST, checkpoint_name, list_checkpoints
-from fedgen.federated.left_out import write_left_out
+from fedgen.federated.left_out import Entry, report_of, write_left_out
 from fedgen.files import remove_unfinished, require_writable, sync_folder
 
 
@@ -19,8 +19,8 @@ class RoundCheckpoint(ModelCheckpoint):
 
     Both are the same bytes on disk (a hard link, or a copy where links are not possible), appear whole or not at all,
     and load with `weights_only=True`. `trainer.fit(ckpt_path="last")` resumes from `last.ckpt`. Rounds that were cut
-    short are not saved. Works under any strategy, where a round is an epoch. Clients that were left out of rounds are
-    in `left_out.jsonl` beside them, if there were any.
+    short are not saved. Works under any strategy, where a round is an epoch. Clients that were left out of rounds, and
+    what was remarked on others, are in `left_out.jsonl` beside them, if there were any.
 
     Args:
         dirpath: the folder; the trainer's `default_root_dir` by default.
@@ -39,7 +39,7 @@ class RoundCheckpoint(ModelCheckpoint):
         self.every_n_rounds = every_n_rounds
         self._given = self.dirpath
         self._saved_round: int | None = None
-        self._left_out: int | None = None  # entries in the file
+        self._left_out: list[Entry] | None = None  # what is in the file
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         self.dirpath = str(self._folder(trainer))
@@ -63,10 +63,10 @@ class RoundCheckpoint(ModelCheckpoint):
             )
 
     def _write_left_out(self, trainer: Trainer) -> None:
-        entries = getattr(trainer.strategy, "left_out", [])
-        if len(entries) != self._left_out:
+        entries = report_of(trainer)
+        if entries != self._left_out:
             write_left_out(self._folder(trainer), entries)
-            self._left_out = len(entries)
+            self._left_out = entries
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.fast_dev_run or getattr(trainer.strategy, "in_round", False):
@@ -92,6 +92,7 @@ class RoundCheckpoint(ModelCheckpoint):
         folder, round = self._folder(trainer), self._saved_round
         if trainer.is_global_zero and round is not None and (folder / LAST).exists():
             path = folder / checkpoint_name(round)
+            self._write_left_out(trainer)
             if not path.exists() and (round in _evaluated(trainer) or not _has_evaluation(trainer)):
                 _link(folder / LAST, path)
 

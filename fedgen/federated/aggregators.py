@@ -82,7 +82,7 @@ class Aggregator(ABC):
         """The combined tensors of the clients added since `start`, in the server's order."""
 
     def remarks(self) -> dict[int, str]:
-        """What is to be said of single clients of the round, by client; after `merge`. Nothing by default."""
+        """What is to be said of single clients of the round, by client; after `result`. Nothing by default."""
         return {}
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:

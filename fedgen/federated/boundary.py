@@ -6,7 +6,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fedgen.federated.left_out import tell
+from fedgen.federated.left_out import report_of, tell
 
 if TYPE_CHECKING:
     from fedgen.federated.strategy import FedAvgStrategy
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 class RoundBoundary(Callback):
     """Drops a round that Lightning cut short, passes optimizer steps on to the client algorithm, logs schedules, and
-    says at the end who was left out.
+    says at the end who was left out and who was remarked on.
 
     The strategy puts it first among the trainer's callbacks.
     """
@@ -45,12 +45,12 @@ class RoundBoundary(Callback):
             pl_module.log(name, value)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        tell(self._strategy.left_out)
+        tell(report_of(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._strategy.in_round:  # which the strategy drops next
             _hold_checkpoints(trainer)
-        tell(self._strategy.left_out)
+        tell(report_of(trainer))
 
     def _drop_if_cut(self, trainer: Trainer) -> None:
         if self._strategy.in_turns:

@@ -96,12 +96,18 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterabl
         for name, tensor in slot.items():
             if not isinstance(tensor, Tensor) or (name in tensors and tensor.shape != tensors[name].shape):
                 yield f"client {client} has {name} of another shape than the model"
-    if not isinstance(left_out, list) or not all(isinstance(one, Mapping) and {*one} == _LEFT_OUT for one in left_out):
+    if not _are_entries(left_out, _LEFT_OUT):
         yield "who was left out is not told by round, client, name and reason"
+    if not _are_entries(state.get("remarks", []), {*_LEFT_OUT, "kind"}):  # older states have none
+        yield "remarks on clients are not told by round, client, name, reason and kind"
     if not _is_by_client(state["local"].get("clients") if isinstance(state["local"], Mapping) else None):
         yield "what clients' optimizers keep is not by client"
     if not all(is_dense(tensor) and tensor.isfinite().all() for tensor in tensors_in(state)):
         yield "it holds NaN, infinity, or a tensor of more numbers than there are"
+
+
+def _are_entries(value: Any, keys: set[str]) -> bool:
+    return isinstance(value, list) and all(isinstance(one, Mapping) and {*one} == keys for one in value)
 
 
 def _is_by_client(value: Any) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.clients.turn import Turn
@@ -15,6 +16,14 @@ from fedgen.files import atomic_write
 LEFT_OUT_FILE = "left_out.jsonl"
 Entry = dict[str, Any]  # "round", "client", "name" and "reason"; "kind" where it is not being left out of a round
 LONGEST_REASON, LONGEST_LINE, MOST_LINES = 400, 160, 10
+REMARK, OBJECTIVE, EVALUATION = "remark", "objective", "evaluation"  # kinds of entries that have one
+_HEADINGS = {
+    "": ("left out", "turn"),
+    OBJECTIVE: ("left out of the objective", "time"),
+    EVALUATION: ("left out of evaluations", "time"),
+    REMARK: ("part of their rounds and remarked on", "time"),
+}
+KEPT_REMARKS = 2_000  # the latest: a rule may have some to make of every round
 
 
 def make_entry(turn: Turn, error: BaseException) -> Entry:
@@ -64,26 +73,25 @@ def free_memory(error: BaseException) -> None:
         torch.cuda.empty_cache()  # what is cached may be in pieces too small for the next client's tensors
 
 
-def tell_remarks(round: int, remarks: Mapping[int, str], data: Any) -> None:
-    """Says what an aggregator found in a round, of a few clients by name.
-
-    Args:
-        round: which.
-        remarks: of the aggregator, by client.
-        data: the data module, whose `clients` have names, if it has any.
-    """
-    clients = getattr(data, "clients", None)
-    named = {k: repr(clients[k].name) if clients else str(k) for k in list(remarks)[:MOST_LINES]}
-    said = [f"client {shorten(name, 40)} {remarks[client]}" for client, name in named.items()]
-    rest = len(remarks) - len(said)
+def tell_remarks(entries: Sequence[Entry]) -> None:
+    """Says what an aggregator found in a round, of a few clients by name."""
+    said = [f"client {shorten(repr(one['name']), 40)} {one['reason']}" for one in entries[:MOST_LINES]]
+    rest = len(entries) - len(said)
     if said:
         rank_zero_info(
-            f"round {round}: " + "; ".join([*said, *([f"and {_count(rest, 'more client')}"] if rest else [])])
+            f"round {entries[0]['round']}: "
+            + "; ".join([*said, *([f"and {_count(rest, 'more client')}"] if rest else [])])
         )
 
 
+def report_of(trainer: Trainer) -> list[Entry]:
+    """All that is kept of clients of a run, by round: of its strategy, and of data whose clients are elsewhere."""
+    parts = [getattr(trainer.strategy, "report", []), getattr(getattr(trainer, "datamodule", None), "left_out", [])]
+    return sorted((entry for part in parts for entry in part), key=lambda entry: entry["round"])
+
+
 def tell(entries: Sequence[Entry]) -> None:
-    """Says at a run's end who was left out of it, if anybody was."""
+    """Says at a run's end who was left out of it, and who was remarked on, if anybody was."""
     for line in describe(entries):
         rank_zero_info(line)
 
@@ -91,15 +99,21 @@ def tell(entries: Sequence[Entry]) -> None:
 def describe(entries: Sequence[Entry]) -> list[str]:
     """In words, a line for each client: its rounds and the last reason; nothing if nobody was left out.
 
-    Those left out of most rounds come first, and of many clients only they are named.
+    Those left out of most rounds come first, and of many clients only they are named. Each kind of entry has a list.
     """
-    if not entries:
-        return []
+    by_kind: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_kind.setdefault(str(entry.get("kind", "")), []).append(entry)
+    known = [*(kind for kind in _HEADINGS if kind in by_kind), *(kind for kind in by_kind if kind not in _HEADINGS)]
+    return [line for kind in known for line in _describe(by_kind[kind], *_HEADINGS.get(kind, (kind, "time")))]
+
+
+def _describe(entries: Sequence[Entry], what: str, unit: str) -> list[str]:
     clients: dict[tuple[int, str], list[Entry]] = {}
     for entry in entries:
         clients.setdefault((entry["client"], entry["name"]), []).append(entry)
     longest = sorted(clients.items(), key=lambda item: (-len(item[1]), item[0]))
-    heading = f"left out: {_count(len(clients), 'client')}, {_count(len(entries), 'turn')}"
+    heading = f"{what}: {_count(len(clients), 'client')}, {_count(len(entries), unit)}"
     lines = [_line(name, found) for (_, name), found in longest[:MOST_LINES]]
     rest = len(longest) - len(lines)
     return [heading, *lines, *([f"  and {_count(rest, 'more client')}"] if rest else [])]

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import Exchange, copy_tensors
-from fedgen.federated.left_out import Entry, warn_of
+from fedgen.federated.left_out import KEPT_REMARKS, Entry, warn_of
 from fedgen.ranks import Ranks
 
 
@@ -20,6 +20,7 @@ class ClientMemory:
         iterations: iterations that a client has taken since training began.
         personal: personal tensors of the clients that have trained, by name.
         left_out: for each failure its round, client, name and reason.
+        remarks: the latest of the aggregator's on clients that were part of their round, likewise.
         completed: clients of this round, on this rank, that were not left out.
         took_part: likewise on all ranks, once they have told each other.
     """
@@ -29,6 +30,7 @@ class ClientMemory:
         self.iterations: dict[int, int] = {}
         self.personal: dict[int, dict[str, Tensor]] = {}
         self.left_out: list[Entry] = []
+        self.remarks: list[Entry] = []
         self.start_round()
 
     def start_round(self) -> None:
@@ -58,6 +60,10 @@ class ClientMemory:
         self.took_part = sorted(client for counts, _ in told for client in counts)
         return len(self.took_part)
 
+    def remark(self, entries: list[Entry]) -> None:
+        """Takes down what an aggregator has to say of clients."""
+        self.remarks = [*self.remarks, *entries][-KEPT_REMARKS:]
+
     def of(self, module: nn.Module) -> "ClientMemory":
         """This memory if it is of the module's clients, else an empty one: another model, other clients."""
         return self if self._module is module else ClientMemory(module)
@@ -80,6 +86,7 @@ class ClientMemory:
             "iterations": dict(self.iterations),
             "personal": self.personal,
             "left_out": copy.deepcopy(self.left_out),
+            "remarks": copy.deepcopy(self.remarks),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], exchange: Exchange) -> None:
@@ -101,3 +108,4 @@ class ClientMemory:
             for client, slot in state["personal"].items()
         }
         self.left_out = list(state["left_out"])
+        self.remarks = list(state.get("remarks", []))  # older checkpoints have none

@@ -4,6 +4,9 @@ All but `NormClipping` hold every client's tensors until the round's end, so mem
 every client one voice: a number of examples is a claim of the client's own, which a bad client would overstate. They
 lean towards what most clients send, so where honest clients differ (one class each, say) they leave rare data out, as
 Karimireddy et al. 2022 (arXiv 2006.09365) show: a price that is paid without any attack as well.
+
+They remark on clients by name whose tensors lie further from the combined ones than FAR times the cohort's median
+client's, all tensors as one vector: updates that are too long, stale, or of something else.
 """
 
 from abc import abstractmethod
@@ -15,6 +18,9 @@ from torch import Tensor
 
 from fedgen.federated.aggregators import Aggregator, Federation, Mean, wide
 from fedgen.ranks import Ranks
+
+FAR = 3.0
+_SAME = 1e-6  # of the combined tensors' norm: distances below it are rounding
 
 
 class NormClipping(Aggregator):
@@ -79,21 +85,26 @@ class NormClipping(Aggregator):
         return list(self._norms)
 
     def remarks(self) -> dict[int, str]:
-        return {client: f"moved by {norm:.3g}, shortened to {self.max_norm:g}" for client, norm in self._norms.items()}
+        found = self.then.remarks()
+        for client, norm in self._norms.items():
+            said = f"moved by {norm:.3g}, shortened to {self.max_norm:g}"
+            found[client] = f"{said}; {found[client]}" if client in found else said
+        return found
 
     def result(self) -> list[Tensor]:
         return self.then.result()
 
 
 class _Collected(Aggregator):
-    """Keeps the clients' tensors until all are there."""
+    """Keeps the clients' tensors until all are there, and remarks on those that are far from what comes of them."""
 
     def __init__(self) -> None:
         self._clients: list[int] = []
         self._updates: list[list[Tensor]] = []
+        self._far: dict[int, str] = {}
 
     def start(self, server: Sequence[Tensor]) -> None:
-        self._clients, self._updates = [], []
+        self._clients, self._updates, self._far = [], [], {}
 
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
@@ -110,9 +121,14 @@ class _Collected(Aggregator):
 
     @torch.no_grad()
     def result(self) -> list[Tensor]:
-        found = self._combine([torch.stack(parts) for parts in zip(*self._updates, strict=True)])
+        stacked = [torch.stack(parts) for parts in zip(*self._updates, strict=True)]
+        found = self._combine(stacked)
         self._updates = []
+        self._far = {self._clients[place]: said for place, said in _far_ones(stacked, found).items()}
         return found
+
+    def remarks(self) -> dict[int, str]:
+        return dict(self._far)
 
     @abstractmethod
     def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
@@ -202,6 +218,31 @@ class Krum(_Collected):
         best = nearest.sum(1).argsort(stable=True)[: self.keep].sort().values
         self.chosen = [self._clients[place] for place in best.tolist()]
         return [part[best.to(part.device)].mean(0) for part in stacked]
+
+    def remarks(self) -> dict[int, str]:
+        """The clients that were not chosen, the far ones first."""
+        far = {client: f"was not chosen: it {said}" for client, said in self._far.items()}
+        rest = [client for client in self._clients if client not in self.chosen and client not in far]
+        return far | dict.fromkeys(rest, "was not chosen")
+
+
+def _far_ones(stacked: Sequence[Tensor], combined: Sequence[Tensor]) -> dict[int, str]:
+    """What is to be said of clients that stand out, by their place in the tensors [m, ...]; the furthest first."""
+    if not stacked:
+        return {}
+    squares = torch.zeros(len(stacked[0]), dtype=torch.float64)
+    for part, middle in zip(stacked, combined, strict=True):
+        for place, row in enumerate(part):
+            squares[place] += float((row.double() - middle.double()).square().sum())
+    distances = squares.sqrt()
+    typical = float(distances.median())
+    norm = float(torch.stack([middle.double().norm() for middle in combined]).norm())
+    order = distances.argsort(descending=True, stable=True).tolist()
+    return {
+        place: f"is {distances[place]:.3g} away from the combined weights, the median client {typical:.3g}"
+        for place in order
+        if distances[place] > FAR * max(typical, _SAME * norm)
+    }
 
 
 def _middle(stacked: Tensor, left_out: int) -> Tensor:

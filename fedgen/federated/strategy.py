@@ -28,7 +28,7 @@ from fedgen.federated.checks import check_privacy, check_settings, check_trainer
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
-from fedgen.federated.left_out import Entry, free_memory, make_entries, make_entry, tell_remarks, warn_of
+from fedgen.federated.left_out import REMARK, Entry, free_memory, make_entries, make_entry, tell_remarks, warn_of
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
@@ -258,6 +258,11 @@ class FedAvgStrategy(DDPStrategy):
     def left_out(self) -> list[Entry]:
         """The clients left out so far: round, client, name and reason of each."""
         return self._memory.left_out
+
+    @property
+    def report(self) -> list[Entry]:
+        """`left_out`, and the latest of what the aggregator remarked on clients that were part of their round."""
+        return [*self._memory.left_out, *self._memory.remarks]
 
     @property
     def local_only(self) -> bool:
@@ -492,10 +497,12 @@ class FedAvgStrategy(DDPStrategy):
             self._pass_over(why)
             return
         round, data = self._module.current_epoch, getattr(self._module.trainer, "datamodule", None)
-        tell_remarks(round, self.aggregator.remarks(), data)
-        names = list(self.exchange.shared)
+        combined = self.aggregator.result()
+        remarks = make_entries(round, self.aggregator.remarks(), data, REMARK)
+        tell_remarks(remarks)
+        self._memory.remark(remarks)
         factor = factor_in(self.server_schedule, round)
-        self._server_update.apply(names, self.aggregator.result(), factor)
+        self._server_update.apply(list(self.exchange.shared), combined, factor)
         self.exchange.load_server()
         self._local.end_round()
         self._switches.clear_gradients()

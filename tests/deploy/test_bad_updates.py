@@ -1,8 +1,13 @@
 """Clients elsewhere that fail or send bad updates, under the rules against them."""
 
+import lightning as L
 import pytest
+import torch
+from flwr.app import ArrayRecord
+from torch import nn
 
 from fedgen.deploy.apps import client_app
+from fedgen.federated.left_out import read_left_out
 from tests.deploy.loopback import Node
 from tests.deploy.runs import app_of, deploy, recipe, same_weights, write_images
 
@@ -48,3 +53,55 @@ def test_a_node_that_vanishes_costs_krum_a_round_and_not_the_run(images, tmp_pat
     assert found["epoch"] == 1
     assert [(one["round"], one["name"]) for one in found["fedavg"]["left_out"]] == [(1, "b"), (1, "a"), (1, "c")]
     same_weights(first, found, atol=0)
+
+
+# ---- what looks right and is not ----
+
+
+class Centre(L.LightningModule):
+    """Goes half of the way to the mean of a batch's images in a step; starts at grey."""
+
+    def __init__(self):
+        super().__init__()
+        self.point = nn.Parameter(torch.zeros(64))
+
+    def training_step(self, batch, batch_idx):
+        return (batch[0].flatten(1).mean(0) - self.point).square().sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([self.point], 0.25)
+
+
+def point_of(message):
+    return message.content.array_records["weights"].to_torch_state_dict()["point"]
+
+
+def answers(change):
+    """A reply with the point that `change` makes of what the client was sent and what it answers."""
+
+    def changed(message, reply):
+        reply.content["weights"] = ArrayRecord({"point": change(point_of(message), point_of(reply))})
+        return reply
+
+    return changed
+
+
+FAULTS = {
+    "ten times": (answers(lambda sent, own: sent + 10 * (own - sent)), {0}),
+    "stale": (answers(lambda sent, own: torch.zeros(64)), {2}),  # the weights of the first round
+}
+
+
+@pytest.mark.parametrize("name", ["Median", "TrimmedMean", "Krum"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bad_updates_are_reported_by_name_and_round(fault, name, images, tmp_path):
+    change, turns = FAULTS[fault]
+    settings = {"Median": {}, "TrimmedMean": {"fraction": 0.34}, "Krum": {"bad": 0}}[name]
+    deployed = recipe(3, model={"class_path": f"{__name__}.Centre"}, **rule(name, **settings))
+    found = with_odd(deployed, images, tmp_path / "run", change, turns)
+    assert found["fedavg"]["left_out"] == []
+    report = read_left_out(tmp_path / "run")
+    assert report == found["fedavg"]["remarks"]
+    assert all(entry["kind"] == "remark" for entry in report)
+    far = [(one["round"], one["client"], one["name"]) for one in report if "away from the combined" in one["reason"]]
+    assert far == [(round, 1, "b") for round in turns]

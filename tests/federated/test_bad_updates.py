@@ -12,6 +12,7 @@ from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
 from fedgen.federated import FedAdam, Krum, Mean, Median, NormClipping, TrimmedMean
+from fedgen.federated.memory import ClientMemory
 
 BAD = 4
 POINTS = [[4.0, 3.0], [3.0, 4.0], [5.0, 5.0], [4.0, 4.0], [4.0, 4.0]]  # one each of clients a to e
@@ -176,3 +177,65 @@ def test_a_cohort_that_can_never_suffice_is_refused_at_start():
         fit(Point(), Krum(bad=2), 1)
     with pytest.raises(MisconfigurationException, match="needs 5 clients a round and a cohort has 4"):
         fit(Point(), Krum(bad=1), 1, cohort_size=4)
+
+
+# ---- who is remarked on ----
+
+
+def remarks(fault, rule, rounds):
+    """Reasons by round and name."""
+    strategy = fit(Point(fault), rule, rounds)
+    assert strategy.left_out == []  # it was part of the round
+    assert all(entry["kind"] == "remark" for entry in strategy.report)
+    return {(entry["round"], entry["name"]): entry["reason"] for entry in strategy.report}
+
+
+FAR = "is 25.5 away from the combined weights, the median client 0.5"  # (20, 20) of (2, 2); a and b are 0.5 away
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed"])
+def test_a_client_that_is_far_from_what_is_combined_is_remarked_on_by_name(name):
+    far = remarks("long", rules()[name], 1)
+    assert far.keys() == {(0, "e")}
+    assert far[0, "e"] == (
+        FAR if name == "median" else "is 25.2 away from the combined weights, the median client 0.687"
+    )
+    stale = remarks("first", rules()[name], 4)
+    assert stale.keys() == {(round, "e") for round in range(4)}
+    assert remarks(None, rules()[name], 4) == {}
+
+
+def test_clients_that_krum_did_not_choose_are_remarked_on_the_far_one_first():
+    found = remarks("long", Krum(bad=1), 1)  # d, at (2, 2), is chosen
+    rest = {(0, name): "was not chosen" for name in "abc"}
+    assert list(found.items()) == [((0, "e"), f"was not chosen: it {FAR}"), *rest.items()]
+    stale = remarks("first", Krum(bad=1), 4)
+    assert "away from the combined weights" in stale[3, "e"]
+    both = remarks("long", NormClipping(4.0, Krum(bad=1)), 1)
+    assert both[0, "e"] == "moved by 28.3, shortened to 4; was not chosen"
+
+
+def test_clients_that_agree_but_for_rounding_are_not_told_apart():
+    rule = Median()
+    rule.start([torch.zeros(2)])
+    for client in range(4):
+        rule.add(client, [torch.tensor([3.0, 4.0]) * (1 + 1e-7 * (client == 2))], 1.0)
+    rule.result()
+    assert rule.remarks() == {}
+
+
+def test_the_run_says_its_remarks_and_ends_with_them(caplog):
+    caplog.set_level(logging.INFO)
+    fit(Point("long"), Median(), 1)
+    said = [record.getMessage() for record in caplog.records if "away" in record.getMessage()]
+    assert said == [f"round 0: client 'e' {FAR}", f"  'e', round 0: {FAR}"]
+    assert "part of their rounds and remarked on: 1 client, 1 time" in caplog.text
+
+
+def test_the_latest_remarks_are_kept_and_restored():
+    memory = ClientMemory()
+    memory.remark([{"round": round, "client": 0, "name": "a", "reason": "", "kind": "remark"} for round in range(2001)])
+    assert [memory.remarks[0]["round"], len(memory.remarks)] == [1, 2000]
+    again = ClientMemory()
+    again.load_state_dict(memory.state_dict(), None)
+    assert again.remarks == memory.remarks
