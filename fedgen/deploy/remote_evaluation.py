@@ -1,6 +1,6 @@
 """The evaluation of a federation whose images the server never sees: the callback."""
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 
 from fedgen.callbacks import FederatedEvaluation
 from fedgen.deploy.private_evaluator import PrivateEvaluator
@@ -8,7 +8,7 @@ from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.remote_evaluator import RemoteEvaluator
 from fedgen.deploy.secure_evaluator import SecureEvaluator
 from fedgen.deploy.statistics import panels_of
-from fedgen.evaluation import Evaluation, Evaluator
+from fedgen.evaluation import Evaluator
 
 
 class RemoteEvaluation(FederatedEvaluation):
@@ -21,7 +21,8 @@ class RemoteEvaluation(FederatedEvaluation):
     is no floor, as it needs images. Arguments as for `FederatedEvaluation`; clients weigh by examples.
 
     Under secure aggregation sums over all clients are all that is revealed (`SecureEvaluator`): avg and all. With noise
-    in the clients' statistics it is FID-all alone (`PrivateEvaluator`), and loggers are told epsilon and delta.
+    in the clients' statistics it is FID-all alone (`PrivateEvaluator`), and loggers are told epsilon and delta each
+    round.
 
     Raises:
         ValueError: for a score that needs more of clients than they tell, or other weights.
@@ -42,10 +43,11 @@ class RemoteEvaluation(FederatedEvaluation):
         made = SecureEvaluator if data.line.hidden else RemoteEvaluator
         return made(data, **settings)
 
-    def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
-        super()._show(trainer, evaluation, round)
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Logs the promise of statistics with noise, whether or not the round is evaluated."""
+        super().on_train_epoch_end(trainer, pl_module)
         if isinstance(self.evaluator, PrivateEvaluator):
             privacy = self.evaluator.privacy
             for logger in trainer.loggers:
                 spent = {"statistics_epsilon": privacy.epsilon, "statistics_delta": privacy.delta}
-                logger.log_metrics(spent, step=round)
+                logger.log_metrics(spent, step=trainer.current_epoch)

@@ -5,7 +5,7 @@ has in its older interface alone: its workflow asks a strategy of that interface
 its client mod masks what a client's app returns. Both are driven here from the present interface.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,6 +160,22 @@ def secure_mean(
     workflow(heard, context)  # type: ignore[arg-type]
     strategy.found.failures = heard.failures
     return strategy.found
+
+
+def mean_error(weights: Sequence[int], largest: int) -> float:
+    """A bound on what rounding does to entries of a `secure_mean`, of summands in [-1, 1].
+
+    Each client's entry, over its share of the largest weight, is rounded at random to one of the two neighbouring whole
+    numbers, less than a step away; the share itself to the nearest multiple of 1 / 2^22.
+
+    Args:
+        weights: of the clients that are in the mean.
+        largest: of those that were asked.
+    """
+    shares = [weight / largest for weight in weights]
+    sent = [round(share * STEPS) / STEPS for share in shares]
+    moved = sum(abs(one - other) for one, other in zip(shares, sent))
+    return (len(weights) * 2 / STEPS + 2 * moved) / sum(sent)
 
 
 def masked(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:

@@ -149,13 +149,12 @@ class SecureSide(RemoteSide):
         summed = {}
         for one, total in zip(asked, self._sums(asked, {}, self._lasting), strict=True):
             split, panel = places[one.key]
-            rounding = {name: step * (len(split.counts) / 12) ** 0.5 for name, step in self._steps(one).items()}
-            summed[one.key] = SummedReference(self.plan, split, panel, total, rounding)
+            summed[one.key] = SummedReference(self.plan, split, panel, total, self._rounding(one))
         wanted = [(key, choice) for key, one in summed.items() for choice in one.sketched]
         asked = [self._asked("sketch", key, choice) for key, choice in wanted]
         centres = {str(place): summed[key].pooled.mean for place, (key, _) in enumerate(wanted)}
-        for (key, choice), total in zip(wanted, self._sums(asked, centres, self._lasting), strict=True):
-            summed[key].take_sketch(choice, total)
+        for one, (key, choice), total in zip(asked, wanted, self._sums(asked, centres, self._lasting), strict=True):
+            summed[key].take_rounded_sketch(choice, total, self._rounding(one))
         self._summed, self._references = summed, dict(summed)
 
     def ask_scores(self, features: Mapping[Key, Tensor]) -> None:
@@ -163,13 +162,13 @@ class SecureSide(RemoteSide):
         self.look(features)
         wanted = [(key, choice) for key, one in self._summed.items() for choice in one.choices]
         asked = [self._asked("fid" if choice.kind == "fid" else "kid", key, choice) for key, choice in wanted]
-        for one in self._summed.values():
-            one.told = {}
+        for reference in self._summed.values():
+            reference.told = {}
         self._present = {}
         try:
             sums = self._sums(asked, _generated(asked, features), self._present)
-            for (key, choice), total in zip(wanted, sums, strict=True):
-                self._summed[key].told[choice.name] = total
+            for one, (key, choice), total in zip(asked, wanted, sums, strict=True):
+                self._summed[key].told[choice.name] = total, self._rounding(one)
         except MessageError as error:
             names = sorted({f"{c.name}_avg" if c.kind == "fid" else c.name for _, c in wanted})
             rank_zero_warn(f"{' and '.join(names)} are left out of this evaluation: {error}")
@@ -207,6 +206,14 @@ class SecureSide(RemoteSide):
         bits = fixed_point(one.largest, len(split.counts)).bits
         assert isinstance(bits, Mapping)
         return {name: 2.0 ** -bits[name] for name in one.largest}
+
+    def _rounding(self, one: _Asked) -> dict[str, float]:
+        """By tensor the standard deviation of what all clients' rounding adds to an entry of the sum.
+
+        Each of K clients rounds to the nearest whole number, with a variance of a twelfth of a step squared.
+        """
+        split, _ = self.places()[one.key]
+        return {name: step * (len(split.counts) / 12) ** 0.5 for name, step in self._steps(one).items()}
 
     def _say_steps(self) -> None:
         for key, (split, panel) in self.places().items():

@@ -17,7 +17,7 @@ from fedgen.deploy.masked_loss import masked_answer
 from fedgen.deploy.messages import Answer, Question, Task, pack, unpack
 from fedgen.deploy.payload import from_bytes, tensors_of, to_bytes
 from fedgen.deploy.run_statistics import refuse_open
-from fedgen.deploy.secure import NUMBER, RANGE, STEPS, Masked, read_instructions, secure_mean, write_summand
+from fedgen.deploy.secure import NUMBER, RANGE, STEPS, Masked, mean_error, read_instructions, secure_mean, write_summand
 from fedgen.deploy.secure_sums import masked_messages
 from fedgen.deploy.sending import Silence
 from fedgen.deploy.station import Station
@@ -39,6 +39,20 @@ class SecureStrategy(FlowerStrategy):
     """
 
     range = 0.0
+    _error: float | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """As ever, and of the round the step of the whole numbers and a bound on what rounding does to the mean.
+
+        Both are in the weights' own units.
+        """
+        error = {} if self._error is None else {"quantisation_error": self._error}
+        return {**super().metrics, "quantisation_step": self._step, **error}
+
+    @property
+    def _step(self) -> float:
+        return 2 * self.range / STEPS
 
     @property
     def bytes_masked(self) -> int:
@@ -64,8 +78,7 @@ class SecureStrategy(FlowerStrategy):
             raise MisconfigurationException(
                 f"{hides} control variates, which are not masked, may not travel: leave the client algorithm out"
             )
-        step = 2 * self.range / STEPS
-        rank_zero_info(f"secure aggregation: updates in [-{self.range:g}, {self.range:g}], in steps of {step:.2g}")
+        rank_zero_info(f"secure aggregation: updates in ±{self.range:g}, in steps of {self._step:.2g}")
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         self._line.roster.look()
@@ -82,6 +95,8 @@ class SecureStrategy(FlowerStrategy):
             sent = [weights[name].numpy() for name in weights]
             asked[there[client]] = (sent, to_bytes({"names": list(weights), "task": rest}), weight)
         made = secure_mean(self._line.grid, asked, round, self._line.deadline)
+        taken = [asked[node][2] for node in made.rests]
+        self._error = self.range * mean_error(taken, max(w for *_, w in asked.values())) if taken else None
         server = {name: self.exchange.server[name] for name in self.exchange.shared}
         for client, node in there.items():
             if made.mean is None:
@@ -90,10 +105,11 @@ class SecureStrategy(FlowerStrategy):
             elif node not in made.rests:
                 found[client] = made.failures.get(node, "no answer, or its turn failed")
             else:
-                found[client] = self._opened(made.rests[node], made.mean, server)
+                name = self._line.roster.clients[client].name
+                found[client] = self._opened(name, made.rests[node], made.mean, server)
         return found
 
-    def _opened(self, rest: bytes, mean: list[Any], server: dict[str, torch.Tensor]) -> Answer | str:
+    def _opened(self, name: str, rest: bytes, mean: list[Any], server: dict[str, torch.Tensor]) -> Answer | str:
         """A client's answer, with the mean of all in its weights' place: their mean is the same again."""
         try:
             open_part = from_bytes(rest, "the answer")
@@ -103,7 +119,10 @@ class SecureStrategy(FlowerStrategy):
         if any(tensor.numel() > 1 for tensor in tensors_of(answer.told)):
             return "it tells tensors in the open, which nothing here asks for"
         if (cut := float(open_part.get("cut", 0))) > 0:
-            rank_zero_warn(f"{cut:.2%} of an update was beyond {RANGE}={self.range:g} and cut off; raise it")
+            rank_zero_warn(
+                f"round {self._module.current_epoch}, client {name!r}: {cut:.2%} of its update was beyond"
+                f" {RANGE}={self.range:g} and cut off; raise it"
+            )
         moved = [torch.from_numpy(np.asarray(part)) * self.range for part in mean]
         weights = {n: (t.cpu().double() + m.reshape(t.shape)).to(t.dtype) for (n, t), m in zip(server.items(), moved)}
         return replace(answer, weights=weights)

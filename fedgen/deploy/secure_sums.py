@@ -103,7 +103,7 @@ def secure_sums(
         timeout: seconds for each of the protocol's four messages.
 
     Raises:
-        MessageError: if clients' messages are not alike, or do not fit what was asked.
+        MessageError: if clients' messages do not fit what was asked.
     """
     if len(asked) < 2:
         return Sums(None)
@@ -111,8 +111,10 @@ def secure_sums(
     if made.mean is None or made.rests.keys() != asked.keys():
         return Sums(None, made.failures)
     forms = [from_bytes(rest, "the form of the sums") for rest in made.rests.values()]
-    if any(form != forms[0] for form in forms[1:]):
-        raise MessageError("clients answer with messages of different forms; install the same release and weights")
+    alike = {node: sum(form == other for other in forms) for node, form in zip(made.rests, forms)}
+    if (fewest := min(alike.values())) < len(forms):  # of two clients both: nobody knows which of them is right
+        why = "its messages have different forms from the others'; install the same release and weights"
+        return Sums(None, {node: why for node, count in alike.items() if count == fewest})
     return Sums(_read(_joined(made.mean[0], len(asked)), forms[0], largest, len(asked)))
 
 

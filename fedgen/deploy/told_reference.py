@@ -47,9 +47,11 @@ class ToldReference(Reference):
 
     def take_sketch(self, choice: ScoreChoice, total: Message) -> None:
         """Reads the sum of the clients' sketches for a score."""
+        self._moments[choice.name] = self._read(choice, total)
+
+    def _read(self, choice: ScoreChoice, total: Message) -> KernelMoments | FourierMoments:
         sketch = sketch_of(choice, self.pooled.dim, self.pooled.mean)
-        read = sketch.read(total) if isinstance(sketch, FourierSketch) else sketch.read(total, self.pooled)
-        self._moments[choice.name] = read
+        return sketch.read(total) if isinstance(sketch, FourierSketch) else sketch.read(total, self.pooled)
 
     def score(
         self,

@@ -79,6 +79,17 @@ def test_fid_all_is_that_of_the_noisy_sums(config, sharers, images, tmp_path, mo
     assert ("8.0", "0.001") in logged
 
 
+def test_epsilon_and_delta_are_logged_every_round_however_seldom_scores_are(images, tmp_path):
+    settings = recipe(3, {**SCORES, "every_n_rounds": 3})
+    logger = {"save_dir": str(tmp_path / "logs"), "name": "", "version": ""}
+    settings["trainer"]["logger"] = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": logger}
+    deploy(settings, images, tmp_path / "run", config=NOISE)
+    with (tmp_path / "logs" / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["statistics_epsilon"]]
+    found = [(row["step"], row["statistics_epsilon"], row["statistics_delta"]) for row in rows]
+    assert found == [(str(round), "8.0", "0.001") for round in range(3)]
+
+
 def totals(folder):
     return {path.name: Message.from_bytes(path.read_bytes()).tensors for path in (folder / "released").iterdir()}
 

@@ -1,5 +1,7 @@
 """Secure aggregation: the server's mean is the simulation's, and it sees no client's update."""
 
+import csv
+
 import pytest
 import torch
 from flwr.app import ArrayRecord
@@ -37,9 +39,16 @@ def heard(monkeypatch):
 def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_path):
     settings = recipe(1, client_weights=weights)
     simulated = simulate(settings, images, tmp_path / "simulated")
+    own = {"save_dir": str(tmp_path / "logs"), "name": "", "version": ""}
+    settings["trainer"]["logger"] = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": own}
     deployed, _ = deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
-    # a step for each of four clients, wider by the largest weight over the mean one
-    same_weights(simulated, deployed, atol=4 * 2 * 0.5 / 2**22)
+    with (tmp_path / "logs" / "metrics.csv").open() as file:
+        (row,) = [row for row in csv.DictReader(file) if row["quantisation_error"]]
+    step, error = float(row["quantisation_step"]), float(row["quantisation_error"])
+    assert step == pytest.approx(2 * 0.5 / 2**22)
+    # a step for each of four clients, wider by the largest weight over the mean one, and the weights' own rounding
+    assert error == pytest.approx(step) if weights == "uniform" else 4 / (58 / 20) < error / step < 6 / (58 / 20)
+    same_weights(simulated, deployed, atol=error + 1e-7)  # float32's own
     assert deployed["fedavg"]["left_out"] == []
 
 
@@ -101,9 +110,9 @@ def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
     same_weights(simulate(settings, images, tmp_path / "simulated"), found, atol=4 * 2 * 0.5 / 2**22)
 
 
-@pytest.mark.filterwarnings("ignore:.* of an update was beyond update-range:UserWarning")
+@pytest.mark.filterwarnings("ignore:.* update was beyond update-range:UserWarning")
 def test_what_is_beyond_the_range_is_cut_off_and_said(images, tmp_path):
-    with pytest.warns(UserWarning, match="was beyond update-range=0.0001 and cut off"):
+    with pytest.warns(UserWarning, match="round 0, client 'b': .*% of its update was beyond update-range=0.0001"):
         deploy(recipe(1), images, tmp_path / "run", config={**HIDDEN, "update-range": 1e-4})
 
 

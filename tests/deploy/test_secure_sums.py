@@ -81,11 +81,15 @@ def test_one_client_is_not_asked():
     assert ask(grid).sums is None
 
 
-def test_messages_of_other_forms_are_refused():
+@pytest.mark.parametrize(("clients", "odd"), [(3, [11]), (2, [10, 11])])
+def test_messages_of_other_forms_are_refused_naming_the_odd_one(clients, odd):
+    """Of two clients nobody knows which of them is right."""
     other = [Message("sums", {**messages(1)[0].tensors}, {"split": "report"}), messages(1)[1]]
-    grid = grid_of([lambda: masked_messages(messages(0), BOUNDS, 2), lambda: masked_messages(other, BOUNDS, 2)])
-    with pytest.raises(MessageError, match="different forms"):
-        ask(grid)
+    said = [messages(0), other, messages(2)][:clients]
+    found = ask(grid_of([lambda one=one: masked_messages(one, BOUNDS, clients) for one in said]))
+    assert found.sums is None
+    assert list(found.failures) == odd
+    assert all("different forms from the others'" in why for why in found.failures.values())
 
 
 def test_a_tensor_without_a_bound_is_refused():
