@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedgen.cli import FedgenCLI, train
+from fedgen.deploy.end_report import EndReport
 from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.line import Line
 from fedgen.deploy.messages import LossQuestion, Question, Task
@@ -127,6 +128,8 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
         cli.trainer.strategy.range = float(config.get(RANGE, 0))
     if isinstance(cli.trainer.strategy, FlowerStrategy):
         cli.trainer.strategy.reach(line)
+    else:
+        cli.trainer.callbacks.append(EndReport())  # type: ignore[attr-defined]
     train(cli)
     return cli
 

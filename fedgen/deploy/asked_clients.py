@@ -1,7 +1,8 @@
 """Clients elsewhere in the place of simulated ones: a loss's questions go to them as Flower's messages."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from flwr.app import MessageType
@@ -45,6 +46,7 @@ class AskedClients:
         dim: features D of the embedding.
         least: the part of all the weight that must answer.
         once: whether several questions are one message, which all must come from the same clients.
+        note: takes down a client that does not answer, and why.
 
     Attributes:
         traffic: bytes of questions and answers, without Flower's envelopes; behind masks eight bytes a number, without
@@ -59,7 +61,9 @@ class AskedClients:
         dim: int,
         least: float,
         once: bool,
+        note: Callable[[int, str], None],
     ) -> None:
+        self._note = note
         self._line, self._question, self._dim, self._least, self._once = line, question, dim, least, once
         self._weights = dict(enumerate(weights))
         self._asked = {client for client, weight in self._weights.items() if weight > 0}
@@ -77,6 +81,8 @@ class AskedClients:
         """
         total, silent = self._sum_once_heard(question)
         self.traffic.questions += 1
+        for client, reason in silent.items():
+            self._note(client, reason)
         there = sum(weight for client, weight in self._weights.items() if client in self._asked - silent.keys())
         part = there / sum(self._weights.values())
         if total is None or part < self._least:
@@ -176,10 +182,8 @@ class MaskedClients(AskedClients):
     is asked again, for its range, and all questions of one message have the same clients' answers or none.
     """
 
-    def __init__(
-        self, line: Line, question: LossQuestion, weights: Sequence[float], dim: int, least: float, once: bool
-    ) -> None:
-        super().__init__(line, question, weights, dim, least, once)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._ranges: dict[str, dict[str, float]] = {}  # by kind of question
 
     def _sum(self, question: Message) -> tuple[Message | None, dict[int, str]]:

@@ -1,5 +1,7 @@
 """A loss at the server is given its clients elsewhere."""
 
+from collections.abc import Callable
+
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
@@ -20,6 +22,7 @@ def connect(
     image_shape: tuple[int, ...],
     least: float,
     device: torch.device,
+    note: Callable[[int, str], None],
 ) -> list[AskedClients]:
     """Gives losses that ask clients those at the other end of a line; `OneMessageLoss` asks them here and now.
 
@@ -31,6 +34,7 @@ def connect(
         image_shape: of all images.
         least: the part of the clients' weight that must answer.
         device: of the embeddings.
+        note: takes down a client that does not answer, and why.
 
     Returns:
         The clients of every such loss.
@@ -55,7 +59,7 @@ def connect(
         common = LossQuestion(b"", str(embedding.name), embedding.fingerprint(), 0.0, precision, 0, classes)
         weights = message_weights(objective.client_weights, counts)
         once = isinstance(loss, OneMessageLoss)
-        clients = kind(line, common, weights, dim, least, once)
+        clients = kind(line, common, weights, dim, least, once, note)
         if isinstance(loss, DistributedLoss):
             loss.connect(clients, dim)
         else:

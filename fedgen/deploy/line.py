@@ -17,6 +17,7 @@ from fedgen.deploy.roster import Roster
 from fedgen.deploy.run_statistics import RunStatistics
 from fedgen.deploy.secure_sums import Sum, secure_sums
 from fedgen.deploy.sending import Silence, replies_to
+from fedgen.deploy.unanswered import UnansweredError
 from fedgen.statistics.messages import MessageError
 
 T = TypeVar("T")
@@ -126,16 +127,16 @@ class Line:
             round: for Flower's log.
 
         Raises:
-            MessageError: if a client does not answer, naming it: the sum over the others could show it another time.
+            UnansweredError: if a client does not answer: the sum over the others could show it another time.
         """
         self.roster.look()
         clients = self.roster.clients
         nodes = {client: self.roster.node_of(client) for client in range(len(clients))}
-        if away := [clients[client].name for client, node in nodes.items() if node is None]:
-            raise MessageError(f"client {away[0]!r}: it is not connected")
+        if away := [client for client, node in nodes.items() if node is None]:
+            raise UnansweredError(away[0], clients[away[0]].name, "it is not connected")
         if len(nodes) < 2:
             raise MessageError("a sum over fewer than two clients would show one")
-        names, asked = {}, {}
+        numbers, asked = {}, {}
         for client, node in nodes.items():
             assert node is not None
             weights, rest = pack(Question(tensors, [tuple(item) for item in items], client, classes))
@@ -146,9 +147,11 @@ class Line:
                 "largest": list(map(dict, largest)),
                 "clients": len(nodes),
             }
-            asked[node], names[node] = (sent, to_bytes(told)), clients[client].name
+            asked[node], numbers[node] = (sent, to_bytes(told)), client
         found = secure_sums(self.grid, asked, largest, round, self.deadline)
         if found.sums is None:
-            whom = [f"client {names[node]!r}: {why}" for node, why in found.failures.items() if node in names]
-            raise MessageError(whom[0] if whom else "the clients' sums could not be unmasked")
+            for node, why in found.failures.items():
+                if (client := numbers.get(node)) is not None:
+                    raise UnansweredError(client, clients[client].name, why)
+            raise MessageError("the clients' sums could not be unmasked")
         return found.sums

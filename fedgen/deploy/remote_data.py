@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.deploy.messages import Hello, Item, Told
 from fedgen.federated import FedAvgStrategy
+from fedgen.federated.left_out import OBJECTIVE, Entry, make_entries
 from fedgen.losses import EmbeddedLoss
 
 if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
@@ -68,6 +70,7 @@ class RemoteClients(LightningDataModule):
     Attributes:
         line: to the clients.
         least: the part of the clients' weight that must answer what a loss asks.
+        left_out: clients left out of an objective or an evaluation: as for a strategy's rounds, with the kind.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class RemoteClients(LightningDataModule):
         self.batch_size, self.held_out, self.iterations = batch_size, held_out, iterations
         self.line: Line | None = None
         self.least = LEAST
+        self.left_out: list[Entry] = []
         self._asked: list[AskedClients] = []
         self.clients: list[RemoteClient] = []
         self.image_shape: tuple[int, ...] = ()
@@ -100,7 +104,25 @@ class RemoteClients(LightningDataModule):
 
         assert self.line is not None
         counts = [len(client.train) for client in self.clients]
-        self._asked = connect(objective, self.line, counts, self.classes, self.image_shape, self.least, device)
+        note = partial(self.note_left_out, OBJECTIVE)
+        self._asked = connect(objective, self.line, counts, self.classes, self.image_shape, self.least, device, note)
+
+    def note_left_out(self, kind: str, client: int, reason: str) -> None:
+        """Takes down a client that was left out, of each kind once a round."""
+        round = self.trainer.current_epoch if self.trainer else 0
+        (entry,) = make_entries(round, {client: reason}, self, kind)
+        own = ("round", "client", "kind")
+        if not any(all(one[key] == entry[key] for key in own) for one in self.left_out):
+            self.left_out.append(entry)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Who was left out, and the round."""
+        return {"left_out": list(self.left_out), "round": self.trainer.current_epoch if self.trainer else 0}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what was left out before; what was asked in this process, before it was known, is of the next round."""
+        now = [{**entry, "round": state_dict["round"] + 1} for entry in self.left_out]
+        self.left_out = [*state_dict["left_out"], *now]
 
     def take_metrics(self) -> dict[str, float]:
         """Of what was asked since the last call: the part of the clients' weight that answered."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedgen.deploy.messages import Asked, Item
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.told_reference import ToldReference
+from fedgen.deploy.unanswered import UnansweredError
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.aggregates import with_further
 from fedgen.evaluation.example_losses import ExampleLosses
@@ -19,6 +20,7 @@ from fedgen.evaluation.real_side import RealSide
 from fedgen.evaluation.sampling import Sample
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.evaluation.splits import LEAST, REPORT, SELECT, Split
+from fedgen.federated.left_out import EVALUATION
 from fedgen.scores import Density, FederatedScore, FrechetReference
 from fedgen.scores.aggregate import combine
 from fedgen.scores.federated_kid import kid_from_messages
@@ -121,14 +123,19 @@ class RemoteSide(RealSide):
             for (key, choice), told in zip(wanted, self._ask(items, tensors), strict=True):
                 self._remote[key].told[choice.name] = told
         except MessageError as error:
-            names = sorted({choice.name for _, choice in wanted})
-            rank_zero_warn(f"{' and '.join(names)} are left out of this evaluation: {error}")
+            self._leave_out({choice.name for _, choice in wanted}, error)
+
+    def _leave_out(self, names: set[str], error: MessageError) -> None:
+        """Says which scores an evaluation goes without, and takes down because of whom."""
+        rank_zero_warn(f"{' and '.join(sorted(names))} are left out of this evaluation: {error}")
+        if isinstance(error, UnansweredError):
+            self._data.note_left_out(EVALUATION, error.client, error.why)
 
     def _ask(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
         """For each item every client's message.
 
         Raises:
-            MessageError: if a client does not tell, naming it.
+            UnansweredError: if a client does not tell.
         """
         if not items:
             return []
@@ -138,12 +145,12 @@ class RemoteSide(RealSide):
             answer = answers[client]
             if isinstance(answer, str) or answer.failure or len(answer.messages) != len(items):
                 why = answer if isinstance(answer, str) else answer.failure or "it answers other questions"
-                raise MessageError(f"client {name!r}: {why}")
+                raise UnansweredError(client, name, why)
             try:
                 for place, data in enumerate(answer.messages):
                     found[place].append(Message.from_bytes(data))
             except MessageError as error:
-                raise MessageError(f"client {name!r}: {error}") from error
+                raise UnansweredError(client, name, str(error)) from error
         return found
 
 

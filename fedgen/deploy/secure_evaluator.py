@@ -170,8 +170,7 @@ class SecureSide(RemoteSide):
             for one, (key, choice), total in zip(asked, wanted, sums, strict=True):
                 self._summed[key].told[choice.name] = total, self._rounding(one)
         except MessageError as error:
-            names = sorted({f"{c.name}_avg" if c.kind == "fid" else c.name for _, c in wanted})
-            rank_zero_warn(f"{' and '.join(names)} are left out of this evaluation: {error}")
+            self._leave_out({f"{c.name}_avg" if c.kind == "fid" else c.name for _, c in wanted}, error)
 
     def _asked(self, ask: Asked, key: Key, choice: ScoreChoice | None = None) -> _Asked:
         split, panel = self.places()[key]

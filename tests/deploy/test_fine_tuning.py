@@ -1,6 +1,7 @@
 """Fine-tuning towards clients elsewhere trains the generator that its simulation trains, in all three forms."""
 
 import csv
+import logging
 import shutil
 
 import pytest
@@ -12,8 +13,10 @@ from fedgen.deploy.asked_clients import TooFewAnswersError
 from fedgen.deploy.messages import LossQuestion, Told
 from fedgen.deploy.recipe import deployable, for_client, for_server
 from fedgen.deploy.records import from_records, to_records
+from fedgen.deploy.remote_data import RemoteClient, RemoteClients
 from fedgen.embeddings.pixels import Pixels
 from fedgen.evaluation import read_records
+from fedgen.federated.left_out import read_left_out
 from fedgen.statistics.messages import Message
 from tests.deploy.fine_tuning import FORMS, SIZES, fine_tuning
 from tests.deploy.loopback import Loopback, Node, keep_replies
@@ -284,7 +287,8 @@ def test_hidden_answers_of_the_others_are_summed_without_one_that_fails(images, 
     same_weights(expected["exact"], with_broken(settings, images, tmp_path / "run", raises, HIDDEN))
 
 
-def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_path, kept_stations):
+def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_path, kept_stations, caplog):
+    caplog.set_level(logging.INFO)
     logger = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": str(tmp_path / "logs")}}
     settings = fine_tuning("exact", rounds=2, held_out=0.0, logger=logger)
     with_broken(settings, images, tmp_path / "run", raises, since=1, until=2)
@@ -292,6 +296,10 @@ def test_a_client_comes_back_and_the_log_has_the_part_that_answered(images, tmp_
         parts = [float(row["clients_answered"]) for row in csv.DictReader(file) if row["clients_answered"]]
     of_all = sum(len(list((images / name).rglob("*.png"))) for name in SIZES)
     assert parts == pytest.approx([1 - SIZES["b"] / of_all / 2, 1])
+    (entry,) = read_left_out(tmp_path / "run")
+    assert (entry["round"], entry["client"], entry["name"], entry["kind"]) == (0, 1, "b", "objective")
+    assert "MemoryError: the client's machine is full" in entry["reason"]
+    assert "left out of the objective: 1 client, 1 time" in caplog.text
 
 
 def test_too_few_answers_end_the_run_naming_who_is_missing_and_it_goes_on(images, tmp_path, kept_stations):
@@ -325,6 +333,18 @@ def test_a_question_that_nobody_answers_is_asked_again(images, tmp_path, kept_st
 def test_one_message_is_of_the_clients_that_answer_all_of_it(since, images, expected, tmp_path, kept_stations):
     settings = fine_tuning("message", held_out=0.0)
     same_weights(expected["message"], with_broken(settings, images, tmp_path / "run", raises, since=since))
+    assert [(one["name"], one["kind"]) for one in read_left_out(tmp_path / "run")] == [("b", "objective")]
+
+
+def test_who_was_left_out_before_is_kept_by_checkpoints():
+    before, after = RemoteClients(), RemoteClients()
+    for data, reason in ((before, "no answer"), (after, "not connected")):
+        data.clients = [RemoteClient("a", range(1), range(0))]
+        for _ in range(2):
+            data.note_left_out("objective", 0, reason)  # of each round once
+    after.load_state_dict({**before.state_dict(), "round": 4})
+    found = [(one["round"], one["name"], one["reason"]) for one in after.left_out]
+    assert found == [(0, "a", "no answer"), (5, "a", "not connected")]
 
 
 @pytest.mark.parametrize("since", [0, 1])

@@ -11,6 +11,7 @@ from fedgen.deploy.apps import client_app
 from fedgen.deploy.payload import from_bytes
 from fedgen.evaluation import read_records
 from fedgen.evaluation.aggregates import AGGREGATES
+from fedgen.federated.left_out import read_left_out
 from fedgen.statistics import MessageError
 from fedgen.statistics.fixed_point import FixedPoint
 from tests.deploy.loopback import Node, keep_replies
@@ -143,6 +144,9 @@ def test_a_client_that_does_not_answer_leaves_its_sum_out(images, tmp_path):
     text = [str(one.message) for one in said]
     assert "fid_avg are left out of this evaluation: client 'b': MemoryError: full" in text
     assert {name for _, _, name in records(tmp_path / "run")} == {"fid_all"}
+    (entry,) = read_left_out(tmp_path / "run")
+    assert (entry["round"], entry["client"], entry["name"], entry["kind"]) == (0, 1, "b", "evaluation")
+    assert "MemoryError: full" in entry["reason"]
 
 
 def test_a_client_that_does_not_tell_its_moments_ends_the_run_before_training(images, tmp_path):

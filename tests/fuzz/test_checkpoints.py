@@ -190,6 +190,7 @@ STATE = {
     **one_of("fedavg", "personal", 0, "b.weight", values=(torch.zeros(1), torch.zeros(4, 2), HUGE, [0.0])),
     **one_of("fedavg", "personal", 0, "b.weight", values=(torch.full((2, 4), NAN), torch.full((2, 4), float("-inf")))),
     **one_of("fedavg", "left_out", values=(None, {}, [3], [{"round": 1}], "nobody", LOST)),
+    **one_of("fedavg", "remarks", values=(None, {}, [3], [{"round": 1}], "nobody")),  # older states have none
     **one_of("fedavg", "local", values=(None, [], {}, {"clients": None}, {"clients": {"0": []}}, LOST)),
     **one_of("fedavg", "server_optimizer", values=(LOST,)),
     **one_of("fedavg", "algorithm", values=(LOST,)),
