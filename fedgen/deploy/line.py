@@ -151,7 +151,7 @@ class Line:
         found = secure_sums(self.grid, asked, largest, round, self.deadline)
         if found.sums is None:
             for node, why in found.failures.items():
-                if (client := numbers.get(node)) is not None:
-                    raise UnansweredError(client, clients[client].name, why)
+                if node in numbers:
+                    raise UnansweredError(numbers[node], clients[numbers[node]].name, why)
             raise MessageError("the clients' sums could not be unmasked")
         return found.sums
