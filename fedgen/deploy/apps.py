@@ -129,7 +129,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     if isinstance(cli.trainer.strategy, FlowerStrategy):
         cli.trainer.strategy.reach(line)
     else:
-        cli.trainer.callbacks.append(EndReport())  # type: ignore[attr-defined]
+        cli.trainer.callbacks.append(EndReport())
     train(cli)
     return cli
 
