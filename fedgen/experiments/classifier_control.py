@@ -16,11 +16,10 @@ from rich.table import Table
 
 from fedgen.evaluation.gap_table import SPLITS
 from fedgen.experiments.client_percentiles import TAIL, percentile_table, spread_of
-from fedgen.experiments.comparison import expectation
 from fedgen.experiments.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION, last
 from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
-from fedgen.experiments.paired import Claim, compare_pairs, verdict
+from fedgen.experiments.paired import Claim, compare_pairs, difference, verdict
 from fedgen.experiments.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC, PartitionChoice
 from fedgen.experiments.percentile_figure import draw_percentiles
 from fedgen.experiments.study import Study
@@ -97,9 +96,7 @@ def outcomes(found: Found) -> list[str]:
             text = f"a larger participation gap of {real} clients than of {arm} ones"
             lines.append(said(text, of(arm, PARTICIPATION), of(real, PARTICIPATION), "more"))
     gaps = compare_pairs(of(PLAIN, PARTICIPATION), of(NATURAL, PARTICIPATION))
-    low, high = gaps.get("interval", (0.0, 0.0))
-    text = f"one participation gap for FedAvg and FedAvgM, within {low:+.3g} to {high:+.3g}"
-    return [*lines, expectation(text, low <= 0 <= high)]
+    return [*lines, difference("FedAvgM: the participation gap beside FedAvg", gaps)]
 
 
 def tails(spread: Mapping[str, Mapping[str, Any]]) -> list[str]:

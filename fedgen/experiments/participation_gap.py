@@ -8,6 +8,8 @@ that the set-up could find is computed first, from real images in a generator's 
 the participants alone would have, which bounds what can be there.
 """
 
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,42 +80,59 @@ def participation_gap(output: Path | None = None, **options: Any) -> None:
     study = Study("participation-gap", output, choice.settings())
     arms = choice.arms + [Arm(f"{arm.name}, {CONTROL}", arm.settings, CONTROL) for arm in choice.arms]
     first = study.step("detectable", lambda: detectable(choice, arms))
-    study.console.print(detectable_table(first, choice))
+    study.console.print(detectable_table(first))
     found = run_arms(study, choice, arms)
     report_arms(study, found, "clients that never train", outcomes(found))
 
 
-def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, Any]:
-    """By partition: what real images in a generator's place have for gaps, before anything is trained."""
-    found = {}
+def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
+    """By partition and repetition: what real images in a generator's place have for gaps, before anything is trained.
+
+    The loss is not among the scores: it needs a model.
+    """
     embedding = load_embedding(choice.embedding, weights=choice.weights)
-    for arm in arms:
-        if arm.control is None:
-            data, scores = choice.federation(arm), ("kid", "fid")
-            judge = Evaluator(data, [embedding], choice.images, scores, seed=choice.seed, controls=True)
-            found[arm.name] = controls_of(judge.floor())
-    return found
+
+    def controls(arm: Arm, seed: int) -> Any:
+        data, scores = choice.federation(arm, seed), ("kid", "fid")
+        judge = Evaluator(data, [embedding], choice.images, scores, seed=seed, controls=True)
+        return controls_of(judge.floor())
+
+    return {arm.name: [controls(arm, seed) for seed in choice.seeds_of] for arm in arms if arm.control is None}
 
 
-def detectable_table(found: dict[str, Any], choice: GapChoice) -> Table:
-    """The smallest participation gap that the set-up finds, and those of real images in a generator's place."""
-    count = len(choice.seeds_of)
+def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
+    """The smallest participation gap that the set-up finds, and those of real images in a generator's place.
+
+    Args:
+        found: of `detectable`.
+    """
     table = Table(
-        title=f"before training: participation gaps, {count} seed(s)",
-        caption="smallest: found with 80 % power at 5 %; floor: real images of all clients; participants: real images"
-        " of clients that train,\nthe gap of a generator that learns its clients perfectly; memoriser: the images"
-        " of part_train themselves",
+        title=f"before training: participation gaps, mean of {len(next(iter(found.values())))} seed(s)",
+        caption="smallest: found with 80 % power at 5 %, if models' gaps scatter as the memoriser's or the floor's do,"
+        " whichever more; floor: real images of all clients;\nmemoriser: the images of part_train, participants:"
+        " further images of clients that train, if there are any: the gap of a generator that has learnt them all",
     )
-    for heading in ("partition", "score", "smallest", FLOOR, PARTICIPANTS, MEMORISER):
+    for heading in ("partition", "score", "smallest", FLOOR, MEMORISER, PARTICIPANTS):
         table.add_column(heading, justify="left" if heading in ("partition", "score") else "right")
-    for partition, controls in found.items():
-        for column, floor in controls[FLOOR].items():
-            error = floor.get(f"{PARTICIPATION} error")
-            least = f"{smallest_gap([error], count):.3g}" if error is not None else ""
-            names = (FLOOR, PARTICIPANTS, MEMORISER)
-            gaps = [controls.get(name, {}).get(column, {}).get(PARTICIPATION) for name in names]
-            table.add_row(partition, column, least, *("" if gap is None else f"{gap:+.3g}" for gap in gaps))
+    for partition, seeds in found.items():
+        for column in seeds[0][FLOOR]:
+            cells = []
+            for name in (FLOOR, MEMORISER, PARTICIPANTS):
+                gaps = [controls[name][column][PARTICIPATION] for controls in seeds if name in controls]
+                cells.append(f"{statistics.mean(gaps):+.3g}" if len(gaps) == len(seeds) else "")
+            table.add_row(partition, column, _smallest(seeds, column), *cells)
     return table
+
+
+def _smallest(seeds: Sequence[Any], column: str) -> str:
+    """What is found of a gap in one column, or nothing if its errors are not known."""
+    found = []
+    for name in (FLOOR, MEMORISER):
+        own = [controls[name][column] for controls in seeds]
+        values, errors = ([one[key] for one in own] for key in (PARTICIPATION, f"{PARTICIPATION} error"))
+        if None not in errors:
+            found.append(smallest_gap(values, errors, own[0]["clients"]))
+    return f"{max(found):.3g}" if found else ""
 
 
 def outcomes(found: Found) -> list[str]:
