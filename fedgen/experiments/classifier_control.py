@@ -9,6 +9,7 @@ generator's; what does not hold for either may be the data's.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,8 +36,11 @@ class ClassifierChoice(PartitionChoice):
     """As `PartitionChoice`, of a classifier: its error rate alone is scored.
 
     Args:
-        recipe: of a model whose `example_losses` are errors, with a server optimizer and a `split` of its data.
+        recipe: of a model whose `example_losses` are errors, with a server optimizer, natural clients and a `split`.
         seeds: repetitions, each with another split, other draws and other first weights, the same for all arms.
+
+    Raises:
+        ValueError: also for a recipe whose clients are not natural.
     """
 
     scores: ClassVar[tuple[str, ...]] = (ERRORS,)
@@ -44,7 +48,12 @@ class ClassifierChoice(PartitionChoice):
     recipe: Path = Path("recipes/classifier_style_shift.yaml")
     seeds: int = 5
 
-    @property
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.is_natural:
+            raise ValueError(f"{self.recipe} must deal natural clients (data.init_args.partition: Natural)")
+
+    @cached_property
     def arms(self) -> list[Arm]:
         """The partitions with the recipe's FedAvgM; of natural clients also FedAvg and training on pooled images."""
         return [*super().arms, Arm(PLAIN, {SERVER: None}), Arm(CENTRAL, {}, CONTROL)]

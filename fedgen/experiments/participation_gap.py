@@ -11,19 +11,21 @@ the participants alone would have, which bounds what can be there.
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from fedgen.embeddings import load_embedding
+from fedgen.clients.partitions import Natural
+from fedgen.embeddings import load_embedding, network_of
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.experiments.gap_numbers import PARTICIPATION, controls_of, last, smallest_gap
 from fedgen.experiments.gap_runs import Arm, GapChoice
 from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
 from fedgen.experiments.paired import compare_pairs, verdict
-from fedgen.experiments.recipe_file import component
+from fedgen.experiments.recipe_file import component, read_recipe
 from fedgen.experiments.runs import Control
 from fedgen.experiments.study import Study
 
@@ -38,7 +40,7 @@ class PartitionChoice(GapChoice):
     """The same images dealt in four ways; the other fields are those of `GapChoice`.
 
     Args:
-        clients: of the partitions that are not natural; as many as the recipe's data has writers.
+        clients: of the partitions that are not natural; by default as many as the recipe's own has.
         alpha: of Dirichlet over labels, in all: the released code's 10; 1 gives most of a client's images one or two
             labels, and 8 participants some labels hardly at all.
         partition_embedding: in which the semantic partition finds images alike; scores are in another one.
@@ -48,25 +50,35 @@ class PartitionChoice(GapChoice):
         FileNotFoundError: if the recipe is not there.
     """
 
-    clients: int = 50
+    clients: int | None = None
     alpha: float = 10.0
     partition_embedding: str = "pixels"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.partition_embedding == self.embedding:
-            raise ValueError(f"embedding={self.embedding}: scores would see the features that made the clients")
+        if network_of(self.partition_embedding) == network_of(self.embedding):
+            raise ValueError(
+                f"embedding={self.embedding} is the network of partition_embedding={self.partition_embedding}: scores"
+                " would see the features that made the clients"
+            )
 
-    @property
+    @cached_property
+    def is_natural(self) -> bool:
+        """Whether the recipe's clients are the owners that its data come with."""
+        partition = read_recipe(self.recipe)["data"]["init_args"].get("partition") or {}
+        return bool(partition.get("class_path", "").split(".")[-1] == Natural.__name__)
+
+    @cached_property
     def arms(self) -> list[Arm]:
-        """The partitions, trained by the recipe."""
+        """The partitions, trained by the recipe; the natural one only of a recipe whose own it is."""
+        count = self.clients or len(self.federation(Arm(str(self.recipe))).everyone)
         dealt = {
-            NATURAL: {},
-            SEMANTIC: component(f"{PARTITIONS}.Semantic", num_clients=self.clients, embedding=self.partition_embedding),
-            LABELS: component(f"{PARTITIONS}.Dirichlet", num_clients=self.clients, alpha=self.alpha),
-            RANDOM: component(f"{PARTITIONS}.IID", num_clients=self.clients),
+            SEMANTIC: component(f"{PARTITIONS}.Semantic", num_clients=count, embedding=self.partition_embedding),
+            LABELS: component(f"{PARTITIONS}.Dirichlet", num_clients=count, alpha=self.alpha),
+            RANDOM: component(f"{PARTITIONS}.IID", num_clients=count),
         }
-        return [Arm(name, {"data.init_args.partition": one} if one else {}) for name, one in dealt.items()]
+        others = [Arm(name, {"data.init_args.partition": one}) for name, one in dealt.items()]
+        return [Arm(NATURAL), *others] if self.is_natural else others
 
 
 def participation_gap(output: Path | None = None, **options: Any) -> None:
@@ -143,6 +155,8 @@ def outcomes(found: Found) -> list[str]:
             hidden = arm.split(",")[0] in (LABELS, RANDOM)
             lines.append(gap_outcome(arm, seeds, PARTICIPATION, column, hidden))
         for shows, hides in ((SEMANTIC, LABELS), (NATURAL, RANDOM)):
+            if shows not in found:
+                continue
             gaps = {arm: [last(one[column], PARTICIPATION) for one in found[arm].values()] for arm in (hides, shows)}
             row = compare_pairs(gaps[hides], gaps[shows])
             lines.append(verdict(f"{shows}: the participation gap in {column} is above that of {hides}", row, "more"))

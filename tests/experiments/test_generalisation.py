@@ -7,8 +7,10 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
+from fedgen.experiments.classifier_control import ClassifierChoice
 from fedgen.experiments.gap_runs import Arm, GapChoice
 from fedgen.experiments.learning_rates import chosen_by
+from fedgen.experiments.participation_gap import PartitionChoice
 from fedgen.experiments.server_optimizers import arms_of, reach_table, reached, reached_after
 
 ROOT = Path(__file__).parent.parent.parent
@@ -73,9 +75,26 @@ def test_partitions_are_compared_and_the_smallest_gap_comes_first(recipe, capsys
     assert "the 95th percentile of loss is larger over unseen clients" in said
 
 
-def test_a_partition_and_scores_in_one_embedding_are_refused(recipe, capsys):
-    assert main(["reproduce", "participation-gap", "--recipe", str(recipe), "--embedding", "pixels"]) == 2
-    assert "scores would see the features that made the clients" in capsys.readouterr().err
+@pytest.mark.parametrize(("dealt", "scored"), [("pixels", "pixels"), ("efficientnet-lite0", "efficientnet-lite0-32")])
+def test_a_partition_and_scores_in_one_network_are_refused(recipe, capsys, dealt, scored):
+    given = ["--recipe", str(recipe), "--partition_embedding", dealt, "--embedding", scored]
+    assert main(["reproduce", "participation-gap", *given]) == 2
+    assert "scores would see the features that made the clients" in " ".join(capsys.readouterr().err.split())
+
+
+def test_arms_have_as_many_clients_as_the_recipe_and_are_natural_only_where_its_own_are(recipe):
+    arms = {arm.name: arm.settings for arm in PartitionChoice(recipe=recipe).arms}
+    assert arms.pop("natural") == {}
+    assert {one["data.init_args.partition"]["init_args"]["num_clients"] for one in arms.values()} == {12}
+    settings = yaml.safe_load(recipe.read_text())
+    own = {"class_path": "fedgen.clients.partitions.IID", "init_args": {"num_clients": 6}}
+    settings["data"]["init_args"]["partition"] = own
+    recipe.write_text(yaml.safe_dump(settings))
+    choice = PartitionChoice(recipe=recipe)
+    assert [arm.name for arm in choice.arms] == ["semantic", "Dirichlet", "random"]
+    assert len(choice.federation(choice.arms[0]).everyone) == 6
+    with pytest.raises(ValueError, match="must deal natural clients"):
+        ClassifierChoice(recipe=recipe)
 
 
 def test_a_recipe_without_unseen_clients_is_refused():
