@@ -44,7 +44,7 @@ def server_optimizers(
     checks: int = 10,
     kid: float | None = None,
     momentum_lr: float = 0.1,
-    adaptive_lr: Sequence[float] = (0.005, 0.03, 0.005),
+    adaptive_lr: Sequence[float] = (0.005, 0.01, 0.005),
     mu: float = 0.1,
     **options: Any,
 ) -> None:
