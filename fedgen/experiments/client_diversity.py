@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.experiments.common_clients import AVERAGES, common_scores, common_table
+from fedgen.experiments.common_clients import common_scores, common_table
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import report_arms, run_arms
+from fedgen.experiments.gap_study import AVERAGES, report_arms, run_arms
 from fedgen.experiments.paired import compare_pairs, verdict
 from fedgen.experiments.study import Study
 

@@ -14,11 +14,10 @@ from rich.table import Table
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.gap_table import SPLITS
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN
+from fedgen.experiments.gap_study import AVERAGES, MAIN
 from fedgen.experiments.paired import change_of, compare_pairs
 from fedgen.experiments.study import Study
 
-AVERAGES = (MAIN, "kid avg")  # columns that numbers of images do not bias
 UNSEEN = SPLITS[-1]
 
 

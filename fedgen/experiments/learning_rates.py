@@ -58,7 +58,7 @@ def learning_rates(
     for rank, arm in enumerate(ranking, 1):
         table.add_row(str(rank), arm, f"{chosen_by(found, arm):.4g}")
     study.console.print(table)
-    lines = gap_verdicts(best, ranking[0], (PARTICIPATION,), MAIN)
+    lines = gap_verdicts(best, ranking[0], (PARTICIPATION,))
     report_arms(study, best, "the best learning rates", lines, ranking[0])
 
 

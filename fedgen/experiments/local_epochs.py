@@ -10,7 +10,7 @@ from typing import Any
 
 from fedgen.experiments.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN, gap_verdicts, report_arms, run_arms
+from fedgen.experiments.gap_study import gap_verdicts, report_arms, run_arms
 from fedgen.experiments.recipe_file import local_iterations, rounds_of
 from fedgen.experiments.study import Study
 
@@ -29,5 +29,5 @@ def local_epochs(output: Path | None = None, lengths: Sequence[int] = (1, 2, 5, 
     key = "trainer.strategy.init_args.communication_interval"
     arms = [Arm(f"{interval * times} iterations", {key: interval * times}, rounds=1 / times) for times in lengths]
     found = run_arms(study, choice, arms)
-    lines = gap_verdicts(found, arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION), MAIN)
+    lines = gap_verdicts(found, arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION))
     report_arms(study, found, "length of a turn", lines, arms[0].name)

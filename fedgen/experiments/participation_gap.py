@@ -23,7 +23,7 @@ from fedgen.evaluation import Evaluator
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.experiments.gap_numbers import PARTICIPATION, controls_of, last, smallest_gap
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
+from fedgen.experiments.gap_study import AVERAGES, Found, gap_outcome, report_arms, run_arms
 from fedgen.experiments.paired import compare_pairs, verdict
 from fedgen.experiments.recipe_file import component, read_recipe
 from fedgen.experiments.runs import Control
@@ -32,7 +32,6 @@ from fedgen.experiments.study import Study
 NATURAL, SEMANTIC, LABELS, RANDOM = "natural", "semantic", "Dirichlet", "random"
 PARTITIONS = "fedgen.clients.partitions"
 CONTROL: Control = "centralised"
-VERDICTS = (MAIN, "kid avg")  # what the model is trained on, and what it makes
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def _smallest(seeds: Sequence[Any], column: str) -> str:
 def outcomes(found: Found) -> list[str]:
     """What the paper says of classifiers, and whether it is so here."""
     lines = []
-    for column in VERDICTS:
+    for column in AVERAGES:
         for arm, seeds in found.items():
             hidden = arm.split(",")[0] in (LABELS, RANDOM)
             lines.append(gap_outcome(arm, seeds, PARTICIPATION, column, hidden))

@@ -15,7 +15,7 @@ from rich.table import Table
 from fedgen.evaluation.gap_table import SPLITS
 from fedgen.experiments.gap_numbers import PARTICIPATION, Curve, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN, Found, gap_verdicts, report_arms, run_arms
+from fedgen.experiments.gap_study import Found, gap_verdicts, report_arms, run_arms
 from fedgen.experiments.message_size import message_bytes
 from fedgen.experiments.recipe_file import component
 from fedgen.experiments.study import Study
@@ -73,7 +73,7 @@ def server_optimizers(
     sizes = study.step("bytes", lambda: {arm.name: message_bytes(choice.training(arm, choice.seed)) for arm in arms})
     rounds = study.step("reached", lambda: reached(found, kid))
     study.console.print(reach_table(rounds, sizes, "what FedAvg ends with" if kid is None else f"{kid:g}"))
-    report_arms(study, found, "server optimizers", gap_verdicts(found, CONTROL, (PARTICIPATION,), MAIN), CONTROL)
+    report_arms(study, found, "server optimizers", gap_verdicts(found, CONTROL, (PARTICIPATION,)), CONTROL)
 
 
 def reached(found: Found, target: float | None) -> dict[str, list[int | None]]:
