@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -11,7 +12,11 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from fedgen.__main__ import main
 from fedgen.evaluation import Run
-from tests.data.published import write_cifar10
+from fedgen.evaluation.recipe_data import load_federation
+from fedgen.experiments.gap_runs import Arm
+from fedgen.experiments.participation_gap import PartitionChoice
+from fedgen.experiments.runs import arguments
+from tests.data.published import write_cifar10, write_femnist
 from tests.random_networks import save_inception
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -83,6 +88,63 @@ def test_a_fid_recipe_differs_by_its_loss_alone(name):
     assert plain == other
     strength = loss["init_args"]["weight"]["init_args"].get("strength", 1.0)
     assert strength == (0.5 if name == "sagan_imagenet128" else 1.0)
+
+
+# ---------------------------------------------------------- Yuan et al. 2022, on small files in the published forms
+
+SMALL_SEMANTIC = {"partition.num_clients": 5, "partition.embedding": "pixels", "partition.cache": None}
+
+
+def deal(name, root, **changes):
+    """A recipe's clients, of the data in a folder."""
+    given = {f"data.init_args.{key}": value for key, value in {"data.root": str(root), **changes}.items()}
+    return load_federation(RECIPES / f"{name}.yaml", arguments(given))
+
+
+@pytest.fixture
+def writers(tmp_path):
+    """A folder of 20 writers of two examples of each digit, and a letter."""
+    digits = [*range(10)] * 2
+    own = {f"f{writer:04}": [*((10 * writer + digit, digit) for digit in digits), (0, 10)] for writer in range(20)}
+    write_femnist(tmp_path / "femnist" / "train", own)
+    return tmp_path
+
+
+def test_femnist_is_dealt_to_its_writers_as_published(writers):
+    data = deal("ddpm_femnist", writers)
+    assert (len(data.clients), len(data.unparticipating), len(data.everyone)) == (2, 4, 20)
+    assert {client.name for client in data.everyone} == {f"f{writer:04}" for writer in range(20)}
+    assert {(len(client.train), len(client.held_out)) for client in data.everyone} == {(16, 4)}
+    assert len(data.examples.classes) == 10
+    assert data.image_shape == (1, 32, 32)
+    roles = data.split.assign(3400, seed=0)
+    assert (len(roles.participating), len(roles.unparticipating)) == (272, 680)  # their appendix C
+
+
+def test_cifar10_is_dealt_to_semantic_clients_as_published(tmp_path):
+    write_cifar10(tmp_path / "cifar-10-batches-py", count=20, labels=[*range(10)] * 2)
+    data = deal("ddpm_cifar10_semantic", tmp_path)
+    published = data.partition
+    assert (published.num_clients, published.clustering.em, published.center_per_label) == (300, "always", False)
+    roles = data.split.assign(published.num_clients, seed=0)
+    assert (len(roles.participating), len(roles.unparticipating)) == (240, 60)
+    data = deal("ddpm_cifar10_semantic", tmp_path, **SMALL_SEMANTIC)
+    assert (len(data.clients), len(data.unparticipating)) == (4, 1)
+    assert sorted(np.concatenate(data.dealt)) == [*range(100)]
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "changes"), [("ddpm_femnist", 20, {}), ("ddpm_cifar10_semantic", 5, SMALL_SEMANTIC)]
+)
+def test_participation_gap_deals_the_papers_sets_in_every_arm(name, clients, changes, writers):
+    write_cifar10(writers / "cifar-10-batches-py", count=20, labels=[*range(10)] * 2)
+    choice = PartitionChoice(recipe=RECIPES / f"{name}.yaml", clients=clients)
+    for arm in choice.arms:
+        own = changes if not arm.settings else {}  # of the recipe's own partition
+        given = {f"data.init_args.{key}": value for key, value in {"data.root": str(writers), **own}.items()}
+        data = choice.federation(Arm(arm.name, {**arm.settings, **given}))
+        assert len(data.everyone) == clients
+        assert len(data.unparticipating) == clients // 5
 
 
 TINY = [
