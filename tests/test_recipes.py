@@ -11,11 +11,10 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from fedgen.__main__ import main
+from fedgen.clients import ThreeWaySplit
 from fedgen.evaluation import Run
-from fedgen.evaluation.recipe_data import load_federation
 from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.participation_gap import PartitionChoice
-from fedgen.experiments.runs import arguments
 from tests.data.published import write_cifar10, write_femnist
 from tests.random_networks import save_inception
 
@@ -93,15 +92,12 @@ def test_a_fid_recipe_differs_by_its_loss_alone(name):
 # ---------------------------------------------------------- Yuan et al. 2022, on small files in the published forms
 
 
-def small_semantic(folder):
-    """What differs from the published partition: few clients, alike in pixels, whose copies are kept in a folder."""
-    return {"partition.num_clients": 5, "partition.embedding": "pixels", "partition.cache": str(folder / "features")}
-
-
-def deal(name, root, **changes):
-    """A recipe's clients, of the data in a folder."""
+def deal(name, root, clients, arm="natural", **changes):
+    """The clients of an arm of `fedgen reproduce participation-gap` with a recipe, whose own are called natural."""
+    choice = PartitionChoice(recipe=RECIPES / f"{name}.yaml", clients=clients)
+    (settings,) = (one.settings for one in choice.arms if one.name == arm)
     given = {f"data.init_args.{key}": value for key, value in {"data.root": str(root), **changes}.items()}
-    return load_federation(RECIPES / f"{name}.yaml", arguments(given))
+    return choice.federation(Arm(arm, {**settings, **given}))
 
 
 @pytest.fixture
@@ -113,8 +109,8 @@ def writers(tmp_path):
     return tmp_path
 
 
-def test_femnist_is_dealt_to_its_writers_as_published(writers):
-    data = deal("ddpm_femnist", writers)
+def test_femnist_is_dealt_to_its_writers_as_published_and_to_semantic_clients(writers):
+    data = deal("ddpm_femnist", writers, 20)
     assert (len(data.clients), len(data.unparticipating), len(data.everyone)) == (2, 4, 20)
     assert {client.name for client in data.everyone} == {f"f{writer:04}" for writer in range(20)}
     assert {(len(client.train), len(client.held_out)) for client in data.everyone} == {(16, 4)}
@@ -122,30 +118,22 @@ def test_femnist_is_dealt_to_its_writers_as_published(writers):
     assert data.image_shape == (1, 32, 32)
     roles = data.split.assign(3400, seed=0)
     assert (len(roles.participating), len(roles.unparticipating)) == (272, 680)  # their appendix C
+    data = deal("ddpm_femnist", writers, 20, "semantic")
+    assert (len(data.clients), len(data.unparticipating)) == (2, 4)
+    assert sorted(np.concatenate(data.dealt)) == [*range(400)]
 
 
 def test_cifar10_is_dealt_to_semantic_clients_as_published(tmp_path):
+    own = read("ddpm_cifar10_semantic")["data"]["init_args"]
+    assert own["partition"]["class_path"] == "fedgen.clients.partitions.Semantic.paper"
+    roles = ThreeWaySplit(**own["split"]["init_args"]).assign(own["partition"]["init_args"]["num_clients"], seed=0)
+    assert (len(roles.participating), len(roles.unparticipating)) == (240, 60)  # their appendix C
     write_cifar10(tmp_path / "cifar-10-batches-py", count=20, labels=[*range(10)] * 2)
-    data = deal("ddpm_cifar10_semantic", tmp_path)
-    published = data.partition
-    assert (published.num_clients, published.clustering.em, published.center_per_label) == (300, "always", False)
-    roles = data.split.assign(published.num_clients, seed=0)
-    assert (len(roles.participating), len(roles.unparticipating)) == (240, 60)
-    data = deal("ddpm_cifar10_semantic", tmp_path, **small_semantic(tmp_path))
+    small = {"partition.num_clients": 5, "partition.embedding": "pixels", "partition.cache": str(tmp_path / "features")}
+    data = deal("ddpm_cifar10_semantic", tmp_path, 5, **small)
+    assert (data.partition.clustering.em, data.partition.center_per_label) == ("always", False)
     assert (len(data.clients), len(data.unparticipating)) == (4, 1)
     assert sorted(np.concatenate(data.dealt)) == [*range(100)]
-
-
-@pytest.mark.parametrize(("name", "clients"), [("ddpm_femnist", 20), ("ddpm_cifar10_semantic", 5)])
-def test_participation_gap_deals_the_papers_sets_in_every_arm(name, clients, writers):
-    write_cifar10(writers / "cifar-10-batches-py", count=20, labels=[*range(10)] * 2)
-    choice = PartitionChoice(recipe=RECIPES / f"{name}.yaml", clients=clients)
-    for arm in choice.arms:
-        own = small_semantic(writers) if clients == 5 and not arm.settings else {}  # of the recipe's own partition
-        given = {f"data.init_args.{key}": value for key, value in {"data.root": str(writers), **own}.items()}
-        data = choice.federation(Arm(arm.name, {**arm.settings, **given}))
-        assert len(data.everyone) == clients
-        assert len(data.unparticipating) == clients // 5
 
 
 TINY = [
