@@ -164,6 +164,16 @@ def test_the_memoriser_has_an_out_of_sample_gap_and_the_floor_has_none():
     assert {record.generator for record in evaluator(data, scores=["fid"]).floor()} == {FLOOR}
 
 
+def test_features_that_are_not_finite_name_the_client():
+    data = federation()
+    unpart = splits_of(data)[2]
+    place = positions(data, unpart.images)[unpart.counts[0]]  # the first image of the second client
+    data.examples.inputs[place] = float("nan")
+    name = unpart.client_names[1]
+    with pytest.raises(ValueError, match=rf"unpart, 6 clients, .* points, client '{name}': .* holds NaN or infinity"):
+        evaluator(data).floor()
+
+
 def test_a_mixture_of_local_models_is_of_all_clients_that_train():
     data = federation()
     weights = evaluator(data).client_weights()
