@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -10,8 +11,11 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from fedgen.__main__ import main
+from fedgen.clients import ThreeWaySplit
 from fedgen.evaluation import Run
-from tests.data.published import write_cifar10
+from fedgen.experiments.gap_runs import Arm
+from fedgen.experiments.participation_gap import PartitionChoice
+from tests.data.published import write_cifar10, write_femnist
 from tests.random_networks import save_inception
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -83,6 +87,53 @@ def test_a_fid_recipe_differs_by_its_loss_alone(name):
     assert plain == other
     strength = loss["init_args"]["weight"]["init_args"].get("strength", 1.0)
     assert strength == (0.5 if name == "sagan_imagenet128" else 1.0)
+
+
+# ---------------------------------------------------------- Yuan et al. 2022, on small files in the published forms
+
+
+def deal(name, root, clients, arm="natural", **changes):
+    """The clients of an arm of `fedgen reproduce participation-gap` with a recipe, whose own are called natural."""
+    choice = PartitionChoice(recipe=RECIPES / f"{name}.yaml", clients=clients)
+    (settings,) = (one.settings for one in choice.arms if one.name == arm)
+    given = {f"data.init_args.{key}": value for key, value in {"data.root": str(root), **changes}.items()}
+    return choice.federation(Arm(arm, {**settings, **given}))
+
+
+@pytest.fixture
+def writers(tmp_path):
+    """A folder of 20 writers of two examples of each digit, and a letter."""
+    digits = [*range(10)] * 2
+    own = {f"f{writer:04}": [*((10 * writer + digit, digit) for digit in digits), (0, 10)] for writer in range(20)}
+    write_femnist(tmp_path / "femnist" / "train", own)
+    return tmp_path
+
+
+def test_femnist_is_dealt_to_its_writers_as_published_and_to_semantic_clients(writers):
+    data = deal("ddpm_femnist", writers, 20)
+    assert (len(data.clients), len(data.unparticipating), len(data.everyone)) == (2, 4, 20)
+    assert {client.name for client in data.everyone} == {f"f{writer:04}" for writer in range(20)}
+    assert {(len(client.train), len(client.held_out)) for client in data.everyone} == {(16, 4)}
+    assert len(data.examples.classes) == 10
+    assert data.image_shape == (1, 32, 32)
+    roles = data.split.assign(3400, seed=0)
+    assert (len(roles.participating), len(roles.unparticipating)) == (272, 680)  # their appendix C
+    data = deal("ddpm_femnist", writers, 20, "semantic")
+    assert (len(data.clients), len(data.unparticipating)) == (2, 4)
+    assert sorted(np.concatenate(data.dealt)) == [*range(400)]
+
+
+def test_cifar10_is_dealt_to_semantic_clients_as_published(tmp_path):
+    own = read("ddpm_cifar10_semantic")["data"]["init_args"]
+    assert own["partition"]["class_path"] == "fedgen.clients.partitions.Semantic.paper"
+    roles = ThreeWaySplit(**own["split"]["init_args"]).assign(own["partition"]["init_args"]["num_clients"], seed=0)
+    assert (len(roles.participating), len(roles.unparticipating)) == (240, 60)  # their appendix C
+    write_cifar10(tmp_path / "cifar-10-batches-py", count=20, labels=[*range(10)] * 2)
+    small = {"partition.num_clients": 5, "partition.embedding": "pixels", "partition.cache": str(tmp_path / "features")}
+    data = deal("ddpm_cifar10_semantic", tmp_path, 5, **small)
+    assert (data.partition.clustering.em, data.partition.center_per_label) == ("always", False)
+    assert (len(data.clients), len(data.unparticipating)) == (4, 1)
+    assert sorted(np.concatenate(data.dealt)) == [*range(100)]
 
 
 TINY = [
