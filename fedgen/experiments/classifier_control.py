@@ -50,7 +50,7 @@ class ClassifierChoice(PartitionChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.is_natural:
+        if self.own != NATURAL:
             raise ValueError(f"{self.recipe} must deal natural clients (data.init_args.partition: Natural)")
 
     @cached_property

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.clients.partitions import Natural
+from fedgen.clients.partitions import Semantic
 from fedgen.embeddings import load_embedding, network_of
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
@@ -31,15 +31,16 @@ from fedgen.experiments.study import Study
 
 NATURAL, SEMANTIC, LABELS, RANDOM = "natural", "semantic", "Dirichlet", "random"
 PARTITIONS = "fedgen.clients.partitions"
+KINDS = {"Natural": NATURAL, "Semantic": SEMANTIC, "Dirichlet": LABELS, "CoarseDirichlet": LABELS, "IID": RANDOM}
 CONTROL: Control = "centralised"
 
 
 @dataclass(frozen=True)
 class PartitionChoice(GapChoice):
-    """The same images dealt in four ways; the other fields are those of `GapChoice`.
+    """The same images dealt in several ways; the other fields are those of `GapChoice`.
 
     Args:
-        clients: of the partitions that are not natural; by default as many as the recipe's own has.
+        clients: of the partitions that are not the recipe's own; by default as many as that has.
         alpha: of Dirichlet over labels, in all: the released code's 10; 1 gives most of a client's images one or two
             labels, and 8 participants some labels hardly at all.
         partition_embedding: in which the semantic partition finds images alike; scores are in another one.
@@ -55,29 +56,39 @@ class PartitionChoice(GapChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if network_of(self.partition_embedding) == network_of(self.embedding):
+        self._check_embedding("partition_embedding", self.partition_embedding)
+
+    def _check_embedding(self, source: str, dealt_in: str) -> None:
+        if network_of(dealt_in) == network_of(self.embedding):
             raise ValueError(
-                f"embedding={self.embedding} is the network of partition_embedding={self.partition_embedding}: scores"
-                " would see the features that made the clients"
+                f"embedding={self.embedding} is the network of {source}={dealt_in}: scores would see the features that"
+                " made the clients"
             )
 
     @cached_property
-    def is_natural(self) -> bool:
-        """Whether the recipe's clients are the owners that its data come with."""
-        partition = read_recipe(self.recipe)["data"]["init_args"].get("partition") or {}
-        return bool(partition.get("class_path", "").split(".")[-1] == Natural.__name__)
+    def own(self) -> str:
+        """The arm that is the recipe's own partition: "natural", ..., or the class's name if it is none of them."""
+        path = read_recipe(self.recipe)["data"]["init_args"]["partition"]["class_path"].split(".")
+        return next((KINDS[part] for part in path if part in KINDS), path[-1])
 
     @cached_property
     def arms(self) -> list[Arm]:
-        """The partitions, trained by the recipe; the natural one only of a recipe whose own it is."""
-        count = self.clients or len(self.federation(Arm(str(self.recipe))).everyone)
-        dealt = {
+        """The recipe's own partition and the others, trained by the recipe; natural clients only if they are its own.
+
+        Raises:
+            ValueError: if the recipe's own partition looks at images by the network of the scores.
+        """
+        federation = self.federation(Arm(str(self.recipe)))
+        if isinstance(federation.partition, Semantic):
+            self._check_embedding("the recipe's partition", load_embedding(federation.partition.embedding).name)
+        count = self.clients or len(federation.everyone)
+        others = {
             SEMANTIC: component(f"{PARTITIONS}.Semantic", num_clients=count, embedding=self.partition_embedding),
             LABELS: component(f"{PARTITIONS}.Dirichlet", num_clients=count, alpha=self.alpha),
             RANDOM: component(f"{PARTITIONS}.IID", num_clients=count),
         }
-        others = [Arm(name, {"data.init_args.partition": one}) for name, one in dealt.items()]
-        return [Arm(NATURAL), *others] if self.is_natural else others
+        arms = [Arm(name, {"data.init_args.partition": one}) for name, one in others.items() if name != self.own]
+        return [Arm(self.own), *arms]
 
 
 def participation_gap(output: Path | None = None, **options: Any) -> None:

@@ -91,10 +91,21 @@ def test_arms_have_as_many_clients_as_the_recipe_and_are_natural_only_where_its_
     settings["data"]["init_args"]["partition"] = own
     recipe.write_text(yaml.safe_dump(settings))
     choice = PartitionChoice(recipe=recipe)
-    assert [arm.name for arm in choice.arms] == ["semantic", "Dirichlet", "random"]
-    assert len(choice.federation(choice.arms[0]).everyone) == 6
+    assert [arm.name for arm in choice.arms] == ["random", "semantic", "Dirichlet"]
+    assert choice.arms[0].settings == {}
+    assert len(choice.federation(choice.arms[1]).everyone) == 6
     with pytest.raises(ValueError, match="must deal natural clients"):
         ClassifierChoice(recipe=recipe)
+
+
+def test_a_semantic_recipe_is_not_scored_in_the_network_that_dealt_it(recipe):
+    settings = yaml.safe_load(recipe.read_text())
+    path = "fedgen.clients.partitions.Semantic.paper"
+    settings["data"]["init_args"]["partition"] = {"class_path": path, "init_args": {"num_clients": 6}}
+    recipe.write_text(yaml.safe_dump(settings))
+    with pytest.raises(ValueError, match="is the network of the recipe's partition=efficientnet-lite0-32"):
+        _ = PartitionChoice(recipe=recipe).arms
+    assert PartitionChoice(recipe=recipe).own == "semantic"
 
 
 def test_a_recipe_without_unseen_clients_is_refused():
