@@ -81,12 +81,18 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
 
 def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
     """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
-    personal = checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {})
-    known = module.state_dict().keys()
+    personal = personal_tensors(module, checkpoint)
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    if personal and all(trained <= set(tensors) for tensors in personal.values()):
-        return {client: {n: own[n] for n in own if n in known} for client, own in personal.items()}
-    return {}
+    return personal if all(trained <= set(tensors) for tensors in personal.values()) else {}
+
+
+def personal_tensors(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
+    """Those of a model's tensors that clients keep to themselves, in a checkpoint, by client and name.
+
+    Clients are numbered among those that train.
+    """
+    personal, known = checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {}), module.state_dict().keys()
+    return {client: {name: own[name] for name in own if name in known} for client, own in personal.items()}
 
 
 @contextmanager

@@ -258,6 +258,11 @@ class FedAvgStrategy(DDPStrategy):
         """Whether nothing is exchanged: every client trains alone."""
         return not self.exchange.shared
 
+    @property
+    def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """What clients keep to themselves, by client and name: of those that have trained, in this process."""
+        return self._memory.personal
+
     def sample_cohort(self, num_clients: int, round: int) -> list[int]:
         """The clients of a round; the data module asks."""
         return sample_cohort(num_clients, self.cohort_size, self.seed, round)
