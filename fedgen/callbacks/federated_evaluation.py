@@ -126,7 +126,9 @@ class FederatedEvaluation(Callback):
             )
         require_writable(self._folder(trainer))
         self.evaluator = self._make_evaluator(trainer)
-        self._models = OwnModels(pl_module, self.evaluator)
+        self.evaluator.sampler_of(pl_module)
+        self.evaluator.asked_of(pl_module)
+        self._models = OwnModels(self.evaluator)
         _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
@@ -146,7 +148,7 @@ class FederatedEvaluation(Callback):
         first = trainer.current_epoch
         self.evaluated_round = self._last_round = None
         self.evaluator.try_out(self._sampler(trainer, pl_module)[0], **self.evaluator.asked_of(pl_module))
-        self._watchers = watchers(trainer.callbacks, self._models.column_names(self._expected(trainer)))
+        self._watchers = watchers(trainer.callbacks, self._models.column_names(self._expected(trainer, pl_module)))
         gate(self._watchers, self._is_fresh)
         with paused(trainer), together():
             floor = self.evaluator.floor()
@@ -184,8 +186,8 @@ class FederatedEvaluation(Callback):
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on = getattr(pl_module, "optimised_on", ())
         with paused(trainer), together():
-            personal = self._personal(trainer)
-            evaluation = self._models.evaluate(sample, personal, round, checkpoint, optimised_on, note)
+            personal = self._personal(trainer, pl_module)
+            evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)
@@ -212,7 +214,7 @@ class FederatedEvaluation(Callback):
 
     # ---- clients' own models ----
 
-    def _expected(self, trainer: Trainer) -> list[Panel]:
+    def _expected(self, trainer: Trainer, pl_module: LightningModule) -> list[Panel]:
         """The embeddings whose scores hang on tensors that clients keep, where something is exchanged beside them.
 
         Raises:
@@ -223,7 +225,7 @@ class FederatedEvaluation(Callback):
         strategy = trainer.strategy
         if not isinstance(strategy, FedAvgStrategy) or strategy.local_only or not strategy.exchange.personal:
             return []
-        found = self._models.hanging_on(strategy.exchange.personal)
+        found = self._models.hanging_on(pl_module, strategy.exchange.personal)
         self._models.refuse(found)
         if found and (where := self._kept_elsewhere(trainer)):
             names = ", ".join(list(strategy.exchange.personal)[:3])
@@ -233,13 +235,13 @@ class FederatedEvaluation(Callback):
             )
         return found
 
-    def _personal(self, trainer: Trainer) -> Mapping[int, Mapping[str, Tensor]]:
+    def _personal(self, trainer: Trainer, pl_module: LightningModule) -> Mapping[int, Mapping[str, Tensor]]:
         """The tensors that clients keep, where something is exchanged beside them."""
         strategy = trainer.strategy
         if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
             return {}
         if self._kept_elsewhere(trainer):
-            self._expected(trainer)  # nothing hangs on them by now either
+            self._expected(trainer, pl_module)  # nothing hangs on them by now either
             return {}
         return strategy.personal_tensors
 

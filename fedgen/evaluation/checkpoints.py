@@ -5,12 +5,14 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedgen.federated.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed
 from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.tensor_files import check_state
@@ -82,8 +84,9 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
 def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
     """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
     personal = personal_tensors(module, checkpoint)
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    return personal if all(trained <= set(tensors) for tensors in personal.values()) else {}
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    kept = {tuple(map(escape, own)) for own in personal.values()}  # names as patterns of themselves alone
+    return {} if any(Exchange(module, trained, names).shared for names in kept) else personal
 
 
 def personal_tensors(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:

@@ -154,10 +154,10 @@ def evaluate_run(
     if missing or not chosen:
         have = ", ".join(map(str, found)) or "none"
         raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
-    models = OwnModels(module, evaluator)
+    models = OwnModels(evaluator)
     sample, _, personal = checkpoint_sampler(module, found[chosen[0]], evaluator)
     evaluator.try_out(sample, **evaluator.asked_of(module))
-    models.check(personal)
+    models.check(module, personal)
     before = read_records(run.scores_path)
     known = {record.round: record.optimised_on for record in before}
     append_records(run.scores_path, evaluator.floor())
@@ -165,7 +165,7 @@ def evaluate_run(
     for round in chosen:
         sample, note, personal = checkpoint_sampler(module, found[round], evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *getattr(module, "optimised_on", ())]))
-        found_now = models.evaluate(sample, personal, round, found[round].name, optimised_on, note).records
+        found_now = models.evaluate(module, sample, personal, round, found[round].name, optimised_on, note).records
         if fine_tuning is not None:
             found_now = [*found_now, *fine_tuning.records(module, evaluator, found[round], round, optimised_on)]
         _drop_pools(run.scores_path, found_now)

@@ -74,7 +74,7 @@ class FedAvgStrategy(DDPStrategy):
         optimizer_state: clients' optimizers start a turn "reset" (empty), "keep" (as the client left them; memory
             grows with the clients) or "average" (the mean over the last round's clients).
         personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
-            without any exchange.
+            without any exchange. Evaluations score clients with what they keep.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
             `NormClipping` against clients that send bad updates.
         client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.

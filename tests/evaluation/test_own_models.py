@@ -149,8 +149,8 @@ def test_training_does_not_notice(tmp_path):
 def test_a_grid_shows_the_clients_images_in_turn(tmp_path):
     module, data = Placed(), federation()
     trainer = fit(tmp_path, module, data, [])
-    models, personal = OwnModels(module, plain(data, num_images=6)), trainer.strategy.personal_tensors
-    found = models.evaluate(sampler_of(module), personal, 1)
+    models, personal = OwnModels(plain(data, num_images=6)), trainer.strategy.personal_tensors
+    found = models.evaluate(module, sampler_of(module), personal, 1)
     assert len(found.images) == 6  # of the 2 scored clients 3 each
     points = [module.place.common + own_parts(trainer)[name] for name in plain(data).splits[0].client_names]
     assert torch.allclose(found.images, torch.stack(points * 3), atol=0.5)
@@ -196,9 +196,9 @@ def test_scores_that_need_one_model_are_refused_before_training_and_before_scori
 def test_it_must_be_known_which_clients_tensors_are_of(tmp_path):
     data = federation()
     fit(tmp_path, Placed(), data, [RoundCheckpoint()])
-    with pytest.raises(ValueError, match="is not known of 0 of 6: evaluate over the FederatedDataModule"):
+    with pytest.raises(ValueError, match=r"client 5 among .* knows 0 clients that train: evaluate over the F"):
         evaluate_run(tmp_path, Placed(), Evaluator(plain(data).splits, ["identity"], 40, ["kid"]))
-    with pytest.raises(ValueError, match="is not known of 3 of 6"):
+    with pytest.raises(ValueError, match="knows 3 clients that train"):
         evaluate_run(tmp_path, Placed(), plain(federation(4)))
 
 
