@@ -230,8 +230,8 @@ class FederatedEvaluation(Callback):
         if found and (where := self._kept_elsewhere(trainer)):
             names = ", ".join(list(strategy.exchange.personal)[:3])
             raise MisconfigurationException(
-                f"scores hang on tensors that clients keep to themselves ({names}, ...), so that each participating"
-                f" client's own model is scored, and {where}; or share the tensors, or leave out the evaluation"
+                f"scores hang on tensors that clients keep to themselves ({names}, ...), which {where}, or leave these"
+                " scores out"
             )
         return found
 
@@ -246,10 +246,10 @@ class FederatedEvaluation(Callback):
         return strategy.personal_tensors
 
     def _kept_elsewhere(self, trainer: Trainer) -> str:
-        """Where tensors of single clients are, with a remedy, if not in this process; else ""."""
+        """Where tensors of single clients are, and a remedy, if not in this process; else ""."""
         if trainer.world_size == 1:
             return ""
-        return f"these are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1)"
+        return f"are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1), share them"
 
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         assert self.evaluator is not None  # setup made it

@@ -43,7 +43,7 @@ class RemoteEvaluation(FederatedEvaluation):
         return made(data, **settings)
 
     def _kept_elsewhere(self, trainer: Trainer) -> str:
-        return "these stay where the clients are"
+        return "stay where the clients are: share them"
 
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         super()._show(trainer, evaluation, round)

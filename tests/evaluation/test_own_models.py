@@ -206,7 +206,7 @@ class Elsewhere(FederatedEvaluation):
     """As in a job of several processes, each of which has some clients."""
 
     def _kept_elsewhere(self, trainer):
-        return "these are on 2 processes: pass Trainer(devices=1, num_nodes=1)"
+        return "are on 2 processes: pass Trainer(devices=1, num_nodes=1), share them"
 
 
 def test_own_models_in_other_processes_are_refused_before_training_unless_no_score_needs_them(tmp_path):
