@@ -42,6 +42,9 @@ class RemoteEvaluation(FederatedEvaluation):
         made = SecureEvaluator if data.line.hidden else RemoteEvaluator
         return made(data, **settings)
 
+    def _kept_elsewhere(self, trainer: Trainer) -> str:
+        return "stay where the clients are: share them"
+
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         super()._show(trainer, evaluation, round)
         if isinstance(self.evaluator, PrivateEvaluator):

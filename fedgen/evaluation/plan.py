@@ -1,7 +1,7 @@
 """What an evaluation measures: which scores on which split and embedding, checked before any long work."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fedgen.evaluation.aggregates import DISTRIBUTION, applies, check_aggregates, choose_aggregates
 from fedgen.evaluation.gaps import AGGREGATES as GAP_AGGREGATES
@@ -134,6 +134,17 @@ class Plan:
     def asking(self, needs: Needs) -> list[str]:
         """The names of the scores with a need."""
         return [choice.name for panel in self.panels for choice in panel.choices if choice.needs == needs]
+
+    def refuse(self, whole: Mapping[Needs, str], why: str) -> None:
+        """Nothing, unless a score needs one model; then ValueError.
+
+        Args:
+            whole: what such scores need, and what of the one model that is.
+            why: there is no such model, as the end of a sentence.
+        """
+        for needs, what in whole.items():
+            for score in self.asking(needs):
+                raise ValueError(f"score {score} needs one model's {what}, and {why}; leave {score} out")
 
     def choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
         """The scores of a panel that are measured on a split."""

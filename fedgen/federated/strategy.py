@@ -74,7 +74,7 @@ class FedAvgStrategy(DDPStrategy):
         optimizer_state: clients' optimizers start a turn "reset" (empty), "keep" (as the client left them; memory
             grows with the clients) or "average" (the mean over the last round's clients).
         personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
-            without any exchange.
+            without any exchange. Evaluations score clients with what they keep.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
             `NormClipping` against clients that send bad updates.
         client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.
@@ -257,6 +257,11 @@ class FedAvgStrategy(DDPStrategy):
     def local_only(self) -> bool:
         """Whether nothing is exchanged: every client trains alone."""
         return not self.exchange.shared
+
+    @property
+    def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """What clients keep to themselves, by client and name: of those that have trained, in this process."""
+        return self._memory.personal
 
     def sample_cohort(self, num_clients: int, round: int) -> list[int]:
         """The clients of a round; the data module asks."""
