@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedgen.experiments.common_clients import common_scores, common_table
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import AVERAGES, report_arms, run_arms
+from fedgen.experiments.gap_study import AVERAGES, named_by_clients, report_arms, run_arms
 from fedgen.experiments.paired import compare_pairs, verdict
 from fedgen.experiments.study import Study
 
@@ -43,13 +43,13 @@ def client_diversity(
     own = {"participating": list(participating), "images": list(images)}
     study = Study("client-diversity", output, choice.settings() | own)
     arms = [
-        Arm(f"{rate:g} x {count}", {f"{SPLIT}.participating": rate, f"{SPLIT}.max_examples": count})
+        Arm(f"x {count}", {f"{SPLIT}.participating": rate, f"{SPLIT}.max_examples": count})
         for rate, count in zip(participating, images)
     ]
+    arms = named_by_clients(choice, arms)
     found = run_arms(study, choice, arms)
     first, common = arms[0].name, common_scores(study, choice, arms)
     lines: list[Table | str] = [common_table(common)]
-    lines += [f"{name}: {count} clients train" for name, (count, _) in study.numbers["clients"].items()]
     for arm in arms[1:]:
         for column in AVERAGES:
             row = compare_pairs(common[column][first], common[column][arm.name])

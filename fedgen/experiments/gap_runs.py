@@ -121,7 +121,7 @@ class GapChoice:
             data = load_federation(self.recipe, [*arguments(own), f"--seed_everything={seed}"])
             _ = data.clients
         except ValueError as error:
-            raise ValueError(f"{arm.name}: {error}") from error
+            raise ValueError(f"{arm.name or dict(arm.settings)}: {error}") from error
         return data
 
     def training(self, arm: Arm, seed: int) -> Training:

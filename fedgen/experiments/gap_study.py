@@ -1,6 +1,7 @@
 """An experiment on clients that never train: trains its arms, reads what was found, prints tables, draws the figure."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -22,6 +23,20 @@ MAIN = "loss avg"  # the most sensitive column: draws are common to all splits
 AVERAGES = (MAIN, "kid avg")  # what the model is trained on and what it makes, by scores without a bias of numbers
 SHOWN = (*AVERAGES, "kid all", "fid all")
 DRAWN = 3  # of them
+
+
+def named_by_clients(choice: GapChoice, arms: Sequence[Arm]) -> list[Arm]:
+    """Arms named after the number of clients that train in them, and what they were called: "8 clients x 50".
+
+    Raises:
+        ValueError: if two have the same name then, with their settings.
+    """
+    named = [replace(arm, name=f"{len(choice.federation(arm).clients)} clients {arm.name}".strip()) for arm in arms]
+    known: dict[str, Arm] = {}
+    for arm in named:
+        if (other := known.setdefault(arm.name, arm)) is not arm:
+            raise ValueError(f"{dict(other.settings)} and {dict(arm.settings)} are both {arm.name}; give one of them")
+    return named
 
 
 def check_clients(choice: GapChoice, arms: Sequence[Arm]) -> dict[str, list[int]]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from fedgen.experiments.common_clients import common_scores, common_table
 from fedgen.experiments.gap_numbers import PARTICIPATION, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import AVERAGES, MAIN, report_arms, run_arms
+from fedgen.experiments.gap_study import AVERAGES, MAIN, named_by_clients, report_arms, run_arms
 from fedgen.experiments.paired import compare_pairs, verdict
 from fedgen.experiments.study import Study
 
@@ -33,18 +33,16 @@ def number_of_clients(
     choice = GapChoice(**options)
     study = Study("number-of-clients", output, choice.settings() | {"participating": list(participating)})
     key = "data.init_args.split.init_args.participating"
-    arms = [Arm(f"{rate:g} of them", {key: rate}) for rate in sorted(participating)]
+    arms = named_by_clients(choice, [Arm("", {key: rate}) for rate in sorted(participating)])
     found = run_arms(study, choice, arms)
-    counts = {name: count for name, (count, _) in study.numbers["clients"].items()}
     names, common = [arm.name for arm in arms], common_scores(study, choice, arms)
     lines: list[Table | str] = [common_table(common)]
-    lines += [f"{name}: {count} clients train" for name, count in counts.items()]
     for column in AVERAGES:
         for one, more in pairwise(names):
             row = compare_pairs(common[column][one], common[column][more])
-            text = f"{column} on the same unseen clients falls from {counts[one]} to {counts[more]} clients"
+            text = f"{column} on the same unseen clients falls from {one} to {more}"
             lines.append(verdict(text, row, "less"))
     few, all_ = ([last(by[MAIN], PARTICIPATION) for by in found[name].values()] for name in (names[0], names[-1]))
-    text = f"the participation gap in {MAIN} shrinks from {counts[names[0]]} to {counts[names[-1]]} clients"
+    text = f"the participation gap in {MAIN} shrinks from {names[0]} to {names[-1]}"
     lines.append(verdict(text, compare_pairs(few, all_), "less"))
     report_arms(study, found, "clients that train", lines, columns=AVERAGES)

@@ -9,6 +9,7 @@ import yaml
 from fedgen.__main__ import main
 from fedgen.experiments.classifier_control import ClassifierChoice
 from fedgen.experiments.gap_runs import Arm, GapChoice
+from fedgen.experiments.gap_study import named_by_clients
 from fedgen.experiments.learning_rates import chosen_by
 from fedgen.experiments.participation_gap import PartitionChoice
 from fedgen.experiments.server_optimizers import arms_of, reach_table, reached, reached_after
@@ -46,11 +47,11 @@ def reproduce(name, recipe, capsys, *more):
 def test_more_clients_train_and_a_second_call_trains_nothing(recipe, capsys):
     given = ("--participating", "[0.5, 1.0]")
     said, numbers, folder = reproduce("number-of-clients", recipe, capsys, *given)
-    assert numbers["clients"] == {"0.5 of them": [4, 4], "1 of them": [8, 4]}
-    curve = numbers["curves"]["0.5 of them"]["0"]["loss avg"]
+    assert numbers["clients"] == {"4 clients": [4, 4], "8 clients": [8, 4]}
+    curve = numbers["curves"]["4 clients"]["0"]["loss avg"]
     assert curve["rounds"] == [1, 3]
     assert set(curve["values"]) == {*SPLITS, "gap/out_of_sample", "gap/participation"}
-    assert "cannot be told from one seed: loss avg on the same unseen clients falls from 4 to 8 clients" in said
+    assert "cannot be told from one seed: loss avg on the same unseen clients falls from 4 clients to 8 clients" in said
     assert "the 4 unseen clients that all arms score" in said
     assert (folder / "number_of_clients.png").stat().st_size > 10_000
     runs = {path: path.stat().st_mtime_ns for path in Path("checkpoints/runs").rglob("*.ckpt")}
@@ -119,6 +120,12 @@ def test_numbers_out_of_range_are_refused(recipe, settings):
         GapChoice(recipe=recipe, **settings)
 
 
+def test_two_arms_of_as_many_clients_are_refused(recipe):
+    key = "data.init_args.split.init_args.participating"
+    with pytest.raises(ValueError, match=r"0.5.* and .*0.51.* are both 4 clients; give one of them"):
+        named_by_clients(GapChoice(recipe=recipe), [Arm("", {key: rate}) for rate in (0.5, 0.51)])
+
+
 def test_an_arm_that_cannot_be_dealt_is_named_before_any_training(recipe):
     choice = GapChoice(recipe=recipe)
     arm = Arm(
@@ -177,7 +184,11 @@ def test_rates_are_chosen_by_the_sum_on_clients_that_train_and_on_others():
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("client-diversity", ("--participating", "[0.5, 1.0]", "--images", "[10, 5]"), "0.5 x 10: 4 clients train"),
+        (
+            "client-diversity",
+            ("--participating", "[0.5, 1.0]", "--images", "[10, 5]"),
+            "8 clients x 5: loss avg on the same unseen clients",
+        ),
         ("local-epochs", ("--lengths", "[1, 2]"), "2 iterations: participation gap in loss avg beside 1 iterations"),
         (
             "learning-rates",
