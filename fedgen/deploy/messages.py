@@ -196,10 +196,16 @@ def unpack(kind: type[Any], weights: Mapping[str, Tensor], rest: bytes) -> Any:
         made = kind(weights=dict(weights), **found) if has_weights else kind(**found)
     except TypeError as error:
         raise MessageError(f"what came is no {name}: {error}") from error
-    for field_name, hint in get_type_hints(kind).items():
-        if not conforms(value := getattr(made, field_name), hint):
-            raise MessageError(f"{field_name} of the {name} is {_said(value)}, which no {name} has")
+    check_types(made)
     return made
+
+
+def check_types(message: Said) -> None:
+    """Raises MessageError for the first field that is not what its annotation says; counts are whole numbers."""
+    name = type(message).__name__.lower()
+    for field_name, hint in get_type_hints(type(message)).items():
+        if not conforms(value := getattr(message, field_name), hint):
+            raise MessageError(f"{field_name} of the {name} is {_said(value)}, which no {name} has")
 
 
 def _said(value: Any) -> str:
