@@ -4,12 +4,15 @@ import io
 import zipfile
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedgen.deploy.apps import run_server
+from fedgen.deploy.messages import Answer, pack
 from fedgen.deploy.payload import to_bytes
+from fedgen.deploy.secure_strategy import SecureStrategy
 from tests.deploy.loopback import Loopback
 from tests.deploy.runs import app_of, read, recipe
 from tests.deploy.scripted import Scripted, honest
@@ -145,3 +148,61 @@ def test_a_round_goes_on_without_clients_whose_answers_are_bad(tmp_path):
     again = run(tmp_path, [Scripted(node.hello.name) for node in nodes], rounds=2, optimizer_state="average")
     assert again["epoch"] == 1
     assert len(again["fedavg"]["left_out"]) == len(FAULTS)
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' ended its turn with other settings of its optimizers:UserWarning")
+def test_no_client_sets_the_learning_rate_of_others(tmp_path):
+    """What clients say of settings is not heard; that theirs moved is said once."""
+    asked = []
+
+    def answer(task):
+        asked.append(task.local["settings"])
+        settings = [[[{"lr": 1e6}], [{"lr": float("nan")}]], [], None]
+        return replace(honest(task), told=[(10**9, settings)], moved=True)
+
+    found = run(tmp_path, [Scripted("a"), Scripted("b", answer=answer)], rounds=3)
+    assert found["fedavg"]["left_out"] == []
+    assert len(asked) == 3
+    assert asked[0] == asked[1] == asked[2]
+    rates = [group["lr"] for state in found["optimizer_states"] for group in state["param_groups"]]
+    assert rates == [group["lr"] for groups in asked[0][0] for group in groups]
+
+
+VARIATES = {
+    "of another shape": {"generator.body.0.weight": torch.ones(1)},
+    "of no tensor": {"colour": torch.ones(1)},
+    "of text": {"generator.body.0.weight": "x"},
+}
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
+def test_control_variates_that_the_model_has_not_are_left_out(tmp_path):
+    def of(told):
+        return lambda task: replace(honest(task, 0), told=told)
+
+    nodes = [Scripted(name, answer=of([variates])) for name, variates in VARIATES.items()]
+    scaffold = {"class_path": "fedgen.federated.Scaffold"}
+    found = run(tmp_path, [Scripted("an honest one", answer=of([{}])), *nodes], client_algorithm=scaffold)
+    assert {one["name"] for one in found["fedavg"]["left_out"]} == VARIATES.keys()
+    assert found["fedavg"]["algorithm"]["server"] == {}
+
+
+CUTS = {"text": "x", "a list": [1], "more than all": 7.0, "none": None, "not a number": float("nan"), "a count": 1}
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS.keys())
+def test_a_share_that_was_cut_off_is_one(cut):
+    strategy, server = SecureStrategy(), {"a": torch.zeros(2)}
+    strategy.range = 1.0
+    _, answer = pack(Answer(examples=3, iterations=3))
+    opened = strategy._opened(to_bytes({"answer": answer, "cut": 0.0}), [np.zeros(2)], server)
+    assert torch.equal(opened.weights["a"], server["a"])
+    said = strategy._opened(to_bytes({"answer": answer, "cut": cut}), [np.zeros(2)], server)
+    assert "of its update was cut off, and a share lies in [0, 1]" in said
+
+
+@pytest.mark.parametrize(
+    "rest", [b"", b"PK", to_bytes([1]), to_bytes({"cut": 0.0}), to_bytes({"answer": 3, "cut": 0.0})]
+)
+def test_what_is_told_beside_a_masked_sum_may_be_anything(rest):
+    assert isinstance(SecureStrategy()._opened(rest, [], {}), str)
