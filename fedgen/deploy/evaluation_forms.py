@@ -27,7 +27,7 @@ def form_of_answer(item: Item, panel: Panel, dim: int, sent: Tensor | None) -> M
         return None
     if item.ask == "private-sums":
         privacy = Privacy(**json.loads(item.promise))
-        return private_sums(torch.zeros(1, dim), privacy, seed=0, **meta_of(item))
+        return private_sums(torch.zeros(1, dim), privacy, seed=0, split=item.split, embedding=item.fingerprint)
     choice = next(one for one in panel.choices if one.name == item.score)
     if item.ask == "sketch":
         return sketch_of(choice, dim, sent).message(torch.zeros(1, dim), **meta_of(item))

@@ -61,7 +61,7 @@ class Roster:
             TimeoutError: if fewer come, naming those that are missing or counting them.
             ValueError: for clients whose images are of different shapes, or are others than when the run began.
         """
-        kept = _read(folder / CLIENTS)
+        kept = read_clients(folder / CLIENTS)
         found: dict[str, Hello] = {}
         for _ in track(_looks(wait), "waiting for clients", wait, "s", LOOK):
             found |= self._introduced(min(wait, HEARD_WITHIN))
@@ -197,7 +197,7 @@ def _check(clients: Sequence[Hello], found: Mapping[str, Hello]) -> None:
             )
 
 
-def _read(path: Path) -> list[Hello]:
+def read_clients(path: Path) -> list[Hello]:
     """The clients of a run's folder; none where it has none.
 
     Raises:
@@ -207,8 +207,8 @@ def _read(path: Path) -> list[Hello]:
         return []
     try:
         found = [_hello(one) for one in read_json(path)]
-        if len({one.name for one in found}) != len(found):
-            raise ValueError("two clients of one name")
+        if not found or len({one.name for one in found}) != len(found):
+            raise ValueError("no clients, or two of one name")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} is damaged ({error}); begin another run") from error
     return found
