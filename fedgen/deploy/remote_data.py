@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from fedgen.clients.client import hold_out
+from fedgen.clients.client import num_held_out
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.deploy.messages import Hello, Item, Told
@@ -85,8 +86,8 @@ class RemoteClients(LightningDataModule):
     def enroll(self, clients: Sequence[Hello]) -> None:
         """Tells who the clients are, in their numbers' order."""
         for one in clients:
-            train, held_out = hold_out(torch.arange(one.examples), self.held_out, 0, 0)
-            self.clients.append(RemoteClient(one.name, range(len(train)), range(len(held_out))))
+            held_out = num_held_out(one.examples, self.held_out)
+            self.clients.append(RemoteClient(one.name, range(one.examples - held_out), range(held_out)))
         self.image_shape = tuple(clients[0].shape)
         self.classes = all_classes(clients)
 
@@ -156,7 +157,7 @@ class _Iterations:
         return self._number
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter([torch.zeros(1)] * self._number)
+        return repeat(torch.zeros(1), self._number)
 
 
 def all_classes(clients: Sequence[Hello]) -> tuple[str, ...]:

@@ -169,6 +169,9 @@ class SecureSide(RemoteSide):
         try:
             sums = self._sums(asked, _generated(asked, features), self._present)
             for (key, choice), total in zip(wanted, sums, strict=True):
+                split, _ = self.places()[key]
+                if abs(float(total.tensors["count"]) - sum(split.counts)) > 0.5:
+                    raise MessageError(f"the sums are of {float(total.tensors['count']):g} images")
                 self._summed[key].told[choice.name] = total
         except MessageError as error:
             names = sorted({f"{c.name}_avg" if c.kind == "fid" else c.name for _, c in wanted})

@@ -110,7 +110,12 @@ def secure_sums(
     made = secure_mean(grid, {node: (*what, 1) for node, what in asked.items()}, round, timeout, threshold=1.0)
     if made.mean is None or made.rests.keys() != asked.keys():
         return Sums(None, made.failures)
-    forms = [from_bytes(rest, "the form of the sums") for rest in made.rests.values()]
+    forms = []
+    for node, rest in made.rests.items():
+        try:
+            forms.append(from_bytes(rest, "the form of the sums"))
+        except MessageError as error:
+            return Sums(None, {node: str(error)})
     if any(form != forms[0] for form in forms[1:]):
         raise MessageError("clients answer with messages of different forms; install the same release and weights")
     return Sums(_read(_joined(made.mean[0], len(asked)), forms[0], largest, len(asked)))
@@ -150,7 +155,7 @@ def _read(whole: Tensor, forms: Sequence[Mapping[str, dict]], largest: Sequence[
         for form, bounds in zip(forms, largest, strict=True):
             tensors = {name: next(parts).reshape(shape) for name, shape in form["shapes"].items()}
             found.append(_decoded(Message("fixed-point", tensors, form["meta"]), bounds, clients))
-    except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+    except Exception as error:  # the forms are what clients say
         raise MessageError(f"the clients' sums cannot be read: {error}") from error
     return found
 

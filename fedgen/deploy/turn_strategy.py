@@ -79,8 +79,8 @@ class TurnStrategy(FedAvgStrategy):
             self.answer = Answer(failure=self._memory.left_out[-1]["reason"])
         else:
             assert isinstance(self._ranks, Recorder)
-            for part in (self._local, self.client_algorithm):
-                part.merge(self._ranks, torch.device("cpu"))
+            self._local.merge_states(self._ranks, torch.device("cpu"))
+            self.client_algorithm.merge(self._ranks, torch.device("cpu"))
             self.client_algorithm.end_round()
             logged = self._module.trainer.logged_metrics
             assert self._turn is not None
@@ -90,6 +90,7 @@ class TurnStrategy(FedAvgStrategy):
                 self._memory.iterations[client],
                 self._ranks.told,
                 {name: float(value) for name, value in logged.items() if torch.as_tensor(value).numel() == 1},
+                moved=self._local.moved,
             )
             self.kept = pack_state(self._memory, self._stateful)
         self._turn, self.in_round = None, False

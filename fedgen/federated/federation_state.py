@@ -6,13 +6,13 @@ from typing import Any
 from torch import Tensor
 
 from fedgen.federated.exchange import Exchange
+from fedgen.federated.left_out import is_entry
 from fedgen.federated.memory import ClientMemory
 from fedgen.files import is_count
 from fedgen.tensor_files import is_dense, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
 _PARTS = ("local", "server_optimizer", "algorithm")
-_LEFT_OUT = {"round", "client", "name", "reason"}
 
 
 def pack_state(memory: ClientMemory, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterabl
         for name, tensor in slot.items():
             if not isinstance(tensor, Tensor) or (name in tensors and tensor.shape != tensors[name].shape):
                 yield f"client {client} has {name} of another shape than the model"
-    if not isinstance(left_out, list) or not all(isinstance(one, Mapping) and {*one} == _LEFT_OUT for one in left_out):
+    if not isinstance(left_out, list) or not all(map(is_entry, left_out)):
         yield "who was left out is not told by round, client, name and reason"
     if not _is_by_client(state["local"].get("clients") if isinstance(state["local"], Mapping) else None):
         yield "what clients' optimizers keep is not by client"

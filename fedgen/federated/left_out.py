@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.clients.turn import Turn
-from fedgen.files import atomic_write
+from fedgen.files import atomic_write, is_count
 
 LEFT_OUT_FILE = "left_out.jsonl"
 Entry = dict[str, Any]  # "round", "client", "name" and "reason"
@@ -123,6 +123,33 @@ def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:
 
 
 def read_left_out(folder: str | Path) -> list[Entry]:
-    """What `write_left_out` kept; nothing if there is no file."""
+    """What `write_left_out` kept; nothing if there is no file.
+
+    Raises:
+        ValueError: if the file is damaged, naming it.
+    """
     path = Path(folder) / LEFT_OUT_FILE
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        *lines, end = path.read_bytes().decode().split("\n")
+        entries = [json.loads(line) for line in lines]
+    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error
+    if end or not entries or not all(map(is_entry, entries)):
+        raise ValueError(
+            f"{path} is damaged: it holds something other than who was left out, or half a line; remove it"
+        )
+    return entries
+
+
+def is_entry(value: Any) -> bool:
+    """Whether something is what `make_entry` makes."""
+    return (
+        isinstance(value, Mapping)
+        and value.keys() == {"round", "client", "name", "reason"}
+        and is_count(value["round"])
+        and is_count(value["client"])
+        and isinstance(value["name"], str)
+        and isinstance(value["reason"], str)
+    )

@@ -30,6 +30,8 @@ class NormClipping(Aggregator):
         ValueError: for a norm that is not positive.
     """
 
+    robust = True
+
     def __init__(self, max_norm: float, then: Aggregator | None = None) -> None:
         if not 0 < max_norm < float("inf"):
             raise ValueError(f"max_norm={max_norm}: the longest update allowed is a positive number")
@@ -71,6 +73,8 @@ class NormClipping(Aggregator):
 
 class _Collected(Aggregator):
     """Keeps the clients' tensors until all are there."""
+
+    robust = True
 
     def __init__(self) -> None:
         self._clients: list[int] = []

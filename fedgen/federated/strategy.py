@@ -24,7 +24,14 @@ from fedgen.federated.aggregators import Aggregator, Federation, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.checks import check_privacy, check_settings, check_trainer, check_turn, warn_unseen_steps
+from fedgen.federated.checks import (
+    check_privacy,
+    check_robustness,
+    check_settings,
+    check_trainer,
+    check_turn,
+    warn_unseen_steps,
+)
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
@@ -205,6 +212,7 @@ class FedAvgStrategy(DDPStrategy):
         shares = self._shares(trainer)
         self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
         check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange)
+        check_robustness(self.aggregator, self.optimizer_state_mode, self.exchange)
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
 
