@@ -1,9 +1,10 @@
-"""Partitions, cohorts and a round at 10,000 clients, and the semantic partition of 60,000 images.
+"""Partitions, a three-way split, cohorts and a round at 10,000 clients, and the semantic partition of 60,000 images.
 
     python -m benchmarks.partitions [--full] [--part NAME]
 
 Times are the processor's, which other programs hardly change. The semantic partition takes a minute on one core, with
-the published settings some ten minutes, which --full adds. Its features are pixels, of Fashion-MNIST where it is
+the published settings some ten minutes, which --full adds; its limit is in units of a 2048^3 float64 product, timed
+before and after. Its features are pixels, of Fashion-MNIST where it is
 installed, else of noise around 300 centres: embedding images is another matter.
 """
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.report import peak_memory, peak_of, print_peak, report
-from fedgen.clients import FederatedDataModule, sample_cohort
+from fedgen.clients import FederatedDataModule, ThreeWaySplit, sample_cohort
 from fedgen.clients.partitions import IID, BySize, Dirichlet, Natural, Partition, Semantic
 from fedgen.data import Examples, FashionMNIST
 from fedgen.federated import FedAvgStrategy
@@ -28,6 +29,9 @@ from fedgen.federated import FedAvgStrategy
 CLIENTS, FEWER = 10_000, 1_000
 EXAMPLES, LABELS = 200_000, 62  # FEMNIST has 62 classes, and 226 images a writer
 COHORT = 100
+IMAGES, GROUPS = 60_000, 300
+# Products of 2048^3: three times a minute, and ten minutes, of a core that takes 0.3 s for one.
+LIMITS = {"Semantic": 600.0, "Semantic.paper": 6000.0}
 
 
 def make_examples() -> Examples:
@@ -58,6 +62,29 @@ def deal(examples: Examples, rule: Partition) -> bool:
     return report(f"{title}: memory a client, beyond its positions", beyond, "B", 256) and kept
 
 
+def hold_out_clients(examples: Examples) -> bool:
+    """Time and memory of who trains and who never does, and the time of all clients' parts; returns whether within.
+
+    The parts are tensors, whose memory `compare_rounds` sees.
+    """
+    title = f"three-way split of {CLIENTS:,} clients"
+    split = ThreeWaySplit(participating=0.5)
+    split.assign(CLIENTS, 0)  # once without a watch
+    start = time.process_time()
+    split.assign(CLIENTS, 0)
+    kept = report(f"{title}: processor time", time.process_time() - start, "s", 0.1)
+    tracemalloc.start()
+    roles = split.assign(CLIENTS, 0)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    kept &= report(f"{title}: memory a client", held / roles.count, "B", 64)
+    data = FederatedDataModule(examples, IID(CLIENTS), held_out=0.2, seed=0, split=ThreeWaySplit(max_examples=12))
+    start = time.process_time()
+    data.setup("fit")
+    spent = time.process_time() - start
+    return report(f"{title}: processor time with dealing and holding out images", spent, "s", 3.0) and kept
+
+
 def draw_cohorts() -> bool:
     """The median time of a cohort, of 100 rounds; returns whether it is within its limit."""
     times = []
@@ -83,8 +110,9 @@ class Tiny(L.LightningModule):
 
 
 def train_round(num_clients: int) -> None:
-    """A round of a cohort of 100 of so many clients, who share the same examples."""
-    data = FederatedDataModule(make_examples(), IID(num_clients), batch_size=8, held_out=0.2, seed=0)
+    """A round of a cohort of 100 of so many clients, who share the same examples; a fifth of them never train."""
+    split = ThreeWaySplit()
+    data = FederatedDataModule(make_examples(), IID(num_clients), batch_size=8, held_out=0.2, seed=0, split=split)
     options: dict[str, Any] = {
         "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
     }  # fmt: skip
@@ -108,24 +136,41 @@ def published_images() -> Examples:
         return FashionMNIST().load()
     except OSError:  # neither there nor to be downloaded
         draws = torch.Generator().manual_seed(0)
-        labels, groups = torch.arange(60_000) % 10, torch.arange(60_000) // 10 % 300
-        centres = torch.randint(60, 196, (10, 300, 1, 28, 28), generator=draws)
-        noise = torch.randint(-60, 60, (60_000, 1, 28, 28), generator=draws)
+        labels, groups = torch.arange(IMAGES) % 10, torch.arange(IMAGES) // 10 % GROUPS
+        centres = torch.randint(60, 196, (10, GROUPS, 1, 28, 28), generator=draws)
+        noise = torch.randint(-60, 60, (IMAGES, 1, 28, 28), generator=draws)
         images = (centres[labels, groups] + noise).to(torch.uint8)
         return Examples(images, labels, "centres/train", tuple("0123456789"))
 
 
-def cluster(full: bool) -> None:
-    """The semantic partition, and with the published settings too; a bar counts labels where there is a terminal."""
-    examples = published_images()
-    rules = {"Semantic": Semantic(300, "pixels"), "Semantic.paper": Semantic.paper(300, "pixels")}
+def product() -> float:
+    """Processor time of one 2048^3 float64 product in seconds."""
+    factors = torch.ones(2, 2048, 2048, dtype=torch.float64)
+    start = time.process_time()
+    factors[0] @ factors[1]
+    return time.process_time() - start
+
+
+def cluster(full: bool) -> bool:
+    """The semantic partition, and with the published settings too; returns whether it is within its limit.
+
+    A bar counts labels where there is a terminal.
+    """
+    examples, kept = published_images(), True
+    rules = {"Semantic": Semantic(GROUPS, "pixels"), "Semantic.paper": Semantic.paper(GROUPS, "pixels")}
+    product()  # once without a watch
     for name, rule in rules.items() if full else [*rules.items()][:1]:
+        before = product()
         start, clock = time.process_time(), time.perf_counter()
         clients = rule.assign(examples, 0)
+        spent, passed = time.process_time() - start, time.perf_counter() - clock
         title = f"{name} of {examples.name}, {len(examples):,} images into {len(clients)} clients"
-        report(f"{title}: processor time", time.process_time() - start, "s")
-        report(f"{title}: time", time.perf_counter() - clock, "s")
+        report(f"{title}: processor time", spent, "s")
+        report(f"{title}: time", passed, "s")
+        cost = spent / ((before + product()) / 2)
+        kept &= report(f"{title}: processor time", cost, "products of 2048^3", LIMITS[name])
     report(f"semantic partition of {len(examples):,} images: peak memory", peak_memory(), "GB")
+    return kept
 
 
 def main() -> int:
@@ -146,12 +191,13 @@ def main() -> int:
         examples = make_examples()
         for rule in (IID(CLIENTS), BySize(CLIENTS), Natural(), Dirichlet(CLIENTS, alpha=10.0)):
             kept &= deal(examples, rule)
+        kept &= hold_out_clients(examples)
     if part in (None, "cohorts"):
         kept &= draw_cohorts()
     if part in (None, "rounds"):
         kept &= compare_rounds()
     if part in (None, "semantic"):
-        cluster(options.full)
+        kept &= cluster(options.full)
     return 0 if kept else 1
 
 

@@ -4,6 +4,7 @@ Python's zipfile compares a member's CRC-32 with its content, but takes a direct
 torch.load compares nothing.
 """
 
+import io
 import math
 import os
 import struct
@@ -45,7 +46,7 @@ class Header:
 
 
 @contextmanager
-def open_archive(path: str | Path, wanted: str) -> Iterator[zipfile.ZipFile]:
+def open_archive(path: str | Path, wanted: str, content: bytes | None = None) -> Iterator[zipfile.ZipFile]:
     """A zip archive for reading, whose directory is complete and promises no more than the file can hold.
 
     What goes wrong with it while it is open is told in one way, too.
@@ -53,13 +54,14 @@ def open_archive(path: str | Path, wanted: str) -> Iterator[zipfile.ZipFile]:
     Args:
         path: the file.
         wanted: what it should be, for messages: "an .npz file".
+        content: of the file, where it has been read; the path then only names it.
 
     Raises:
         OSError: if it cannot be opened.
         ValueError: if it is something else, or damaged.
     """
     try:
-        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        with _opened(path, content) as file, zipfile.ZipFile(file) as archive:
             _check_directory(file, archive)
             yield archive
     except _DAMAGE as error:
@@ -69,14 +71,22 @@ def open_archive(path: str | Path, wanted: str) -> Iterator[zipfile.ZipFile]:
         raise ValueError(f"{path} is not {wanted}, or it is damaged ({reason})") from error
 
 
-def check_archive(path: str | Path, wanted: str) -> None:
+def check_archive(path: str | Path, wanted: str, content: bytes | None = None) -> None:
     """Reads an archive once from end to end, about 2 GB/s, so that a flipped bit in any member is found.
+
+    Args:
+        path: the file.
+        wanted: as for `open_archive`.
+        content: likewise; then nothing in it may be compressed, or a message could hold a thousand times its size.
 
     Raises:
         OSError: if it cannot be opened.
         ValueError: if it is something else, or damaged.
     """
-    with open_archive(path, wanted) as archive:
+    with open_archive(path, wanted, content) as archive:
+        packed = [member.filename for member in archive.infolist() if member.compress_type != _STORED]
+        if content is not None and packed:
+            raise ValueError(f"its part {packed[0]} is compressed")
         damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"the checksum of its part {damaged} is wrong")
@@ -91,17 +101,31 @@ def open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], Header]:
     if f"{name}.npy" not in archive.namelist():
         raise ValueError(f"it has no array {name}, but {', '.join(array_names(archive)) or 'none'}")
     member = archive.open(f"{name}.npy")
+    return member, read_header(member, archive.getinfo(f"{name}.npy").file_size, name)
+
+
+def read_header(file: IO[bytes], size: int, name: str) -> Header:
+    """What the header at the start of an array in NumPy's format says; the file then stands behind it.
+
+    Args:
+        file: open at its start.
+        size: of it in bytes.
+        name: of the array, for errors.
+
+    Raises:
+        ValueError: if the header is damaged, or promises more or less than there is.
+    """
     try:
-        version = npy.read_magic(member)
+        version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read(member)
+        shape, fortran, dtype = read(file)
     except Exception as error:  # NumPy parses it as Python's literals, which may fail in any way
         raise ValueError(f"array {name} has a damaged header ({error})") from error
     header = Header(shape, dtype, fortran)
-    held = archive.getinfo(f"{name}.npy").file_size - member.tell()
+    held = size - file.tell()
     if not header.dtype.hasobject and held != header.bytes:
         raise ValueError(f"array {name} of shape {list(header.shape)} has {held} bytes, not {header.bytes}")
-    return member, header
+    return header
 
 
 def array_names(archive: zipfile.ZipFile) -> list[str]:
@@ -116,9 +140,13 @@ def array_names(archive: zipfile.ZipFile) -> list[str]:
     return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
+def _opened(path: str | Path, content: bytes | None) -> IO[bytes]:
+    return open(path, "rb") if content is None else io.BytesIO(content)
+
+
 def _check_directory(file: IO[bytes], archive: zipfile.ZipFile) -> None:
     members = archive.infolist()
-    size, declared = os.fstat(file.fileno()).st_size, _declared_members(file)
+    size, declared = file.seek(0, os.SEEK_END), _declared_members(file)
     if len(members) != declared or len(set(archive.namelist())) != declared:
         raise ValueError(f"its directory lists {len(members)} parts and should list {declared} different ones")
     for member in members:

@@ -4,6 +4,7 @@ torch's files are zip archives with a checksum for each tensor, which torch.load
 have none; those of this project carry a hash of all that they hold in their metadata.
 """
 
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,30 +23,35 @@ HASH = "content_hash"
 TORCH, SAFETENSORS = "a file of torch.save with tensors and plain types alone", "a complete safetensors file"
 
 
-def read_torch(path: str | Path, map_location: Any = "cpu") -> Any:
+def read_torch(path: str | Path, map_location: Any = "cpu", content: bytes | None = None) -> Any:
     """What torch.save wrote: tensors and plain types, with `weights_only=True`.
 
     Args:
         path: the file. One of before torch 1.6 has no checksums; one that was written after
             torch.serialization.set_crc32_options(False) has wrong ones, and is refused.
         map_location: as for torch.load.
+        content: of the file, where it has been read, such as a message; then one with checksums alone, and the path
+            only names it.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it is another file, damaged, or holds objects that would have to be unpickled.
     """
-    with open(path, "rb") as file:
-        is_archive = file.read(len(SIGNATURE)) == SIGNATURE
-    if is_archive:
-        check_archive(path, TORCH)
+    if content is None:
+        with open(path, "rb") as file:
+            is_archive = file.read(len(SIGNATURE)) == SIGNATURE
+    if content is not None or is_archive:
+        check_archive(path, TORCH, content)
     try:
-        found = torch.load(path, map_location=map_location, weights_only=True)
+        found = torch.load(
+            path if content is None else io.BytesIO(content), map_location=map_location, weights_only=True
+        )
     except Exception as error:  # a damaged stream may provoke any
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ValueError(f"{path} is not {TORCH}, or it is damaged ({reason})") from error
     # of all others torch compares what a tensor spans with what is stored (pytorch/pytorch issue 184652)
-    if any(tensor.layout != torch.strided or tensor.is_quantized for tensor in tensors_in(found)):
-        raise ValueError(f"{path} holds sparse or quantized tensors, which nothing here is made of")
+    if any(t.layout != torch.strided or t.is_quantized or t.is_meta or t.is_nested for t in tensors_in(found)):
+        raise ValueError(f"{path} holds sparse, quantized, nested or empty tensors, which nothing here is made of")
     return found
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -10,8 +11,10 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from fedgen.__main__ import main
+from fedgen.clients import ThreeWaySplit
 from fedgen.evaluation import Run
-from tests.data.published import write_cifar10
+from fedgen.experiments.participation_gap import PartitionChoice
+from tests.data.published import write_cifar10, write_femnist
 from tests.random_networks import save_inception
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -83,6 +86,60 @@ def test_a_fid_recipe_differs_by_its_loss_alone(name):
     assert plain == other
     strength = loss["init_args"]["weight"]["init_args"].get("strength", 1.0)
     assert strength == (0.5 if name == "sagan_imagenet128" else 1.0)
+
+
+# ---------------------------------------------------------- Yuan et al. 2022, on small files in the published forms
+
+
+def deal(name, root, arm, **partition):
+    """Clients of an arm of `fedgen reproduce participation-gap` with a recipe on files in a folder; all arms' names."""
+    settings = read(name)
+    own = settings["data"]["init_args"]
+    own["data"].setdefault("init_args", {})["root"] = str(root)
+    own["partition"].setdefault("init_args", {}).update(partition)
+    path = root / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    choice = PartitionChoice(recipe=path, embedding="inception-v3-compat")
+    (chosen,) = (one for one in choice.arms if one.name == arm)
+    return choice.federation(chosen), [one.name for one in choice.arms]
+
+
+@pytest.fixture
+def writers(tmp_path):
+    """A folder of 20 writers of two examples of each digit, and a letter."""
+    digits = [*range(10)] * 2
+    own = {f"f{writer:04}": [*((10 * writer + digit, digit) for digit in digits), (0, 10)] for writer in range(20)}
+    write_femnist(tmp_path / "femnist" / "train", own)
+    return tmp_path
+
+
+def test_femnist_is_dealt_to_its_writers_as_published_and_to_semantic_clients(writers):
+    data, arms = deal("ddpm_femnist", writers, "natural")
+    assert arms == ["natural", "semantic", "Dirichlet", "random"]
+    assert (len(data.clients), len(data.unparticipating), len(data.everyone)) == (2, 4, 20)
+    assert {client.name for client in data.everyone} == {f"f{writer:04}" for writer in range(20)}
+    assert {(len(client.train), len(client.held_out)) for client in data.everyone} == {(16, 4)}
+    assert len(data.examples.classes) == 10
+    assert data.image_shape == (1, 32, 32)
+    roles = data.split.assign(3400, seed=0)
+    assert (len(roles.participating), len(roles.unparticipating)) == (272, 680)  # their appendix C
+    data, _ = deal("ddpm_femnist", writers, "semantic")
+    assert (len(data.clients), len(data.unparticipating)) == (2, 4)
+    assert sorted(np.concatenate(data.dealt)) == [*range(400)]
+
+
+def test_cifar10_is_dealt_to_semantic_clients_as_published(tmp_path):
+    own = read("ddpm_cifar10_semantic")["data"]["init_args"]
+    assert own["partition"]["class_path"] == "fedgen.clients.partitions.Semantic.paper"
+    roles = ThreeWaySplit(**own["split"]["init_args"]).assign(own["partition"]["init_args"]["num_clients"], seed=0)
+    assert (len(roles.participating), len(roles.unparticipating)) == (240, 60)  # their appendix C
+    write_cifar10(tmp_path / "cifar-10-batches-py", count=20, labels=[*range(10)] * 2)
+    small = {"num_clients": 5, "embedding": "pixels", "cache": str(tmp_path / "features")}
+    data, arms = deal("ddpm_cifar10_semantic", tmp_path, "semantic", **small)
+    assert arms == ["semantic", "Dirichlet", "random"]
+    assert (data.partition.clustering.em, data.partition.center_per_label) == ("always", False)
+    assert (len(data.clients), len(data.unparticipating)) == (4, 1)
+    assert sorted(np.concatenate(data.dealt)) == [*range(100)]
 
 
 TINY = [

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor
 
 from fedgen.callbacks.fresh_monitors import gate, release, watchers
 from fedgen.callbacks.progress import paused
@@ -17,11 +18,13 @@ from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
-from fedgen.evaluation.evaluate import Asked
+from fedgen.evaluation.own_models import OwnModels
+from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
+from fedgen.federated import FedAvgStrategy
 from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png, tile
 from fedgen.ranks import together
@@ -40,7 +43,9 @@ class FederatedEvaluation(Callback):
     "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
     "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
     back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
-    clients' models is scored. Several processes share the sampling, the embedding and the scores of clients; images and
+    clients' models is scored. Where clients keep only some tensors, those that take part are scored with their own
+    models as far as these tensors change scores, without all columns, as no one model is held against the pool: see
+    `evaluation.own_models`. Several processes share the sampling, the embedding and the scores of clients; images and
     scores are those of one.
 
     Args:
@@ -66,7 +71,8 @@ class FederatedEvaluation(Callback):
         TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll", or
             `example_losses`, for "loss"), or data that is not a FederatedDataModule.
         ValueError: before training, for images that an embedding or a score cannot take, an unknown monitor,
-            or a second FederatedEvaluation.
+            or a second FederatedEvaluation. A monitor of a column that only training shows to be missing ends the first
+            evaluation.
         PermissionError: before training, if the folder cannot be written.
     """
 
@@ -105,7 +111,7 @@ class FederatedEvaluation(Callback):
         self.evaluated_round: int | None = None
         self.evaluator: Evaluator | None = None
         self._watchers: list[Any] = []
-        self._asked: Asked = {"density": None, "losses": None}
+        self._models: OwnModels | None = None
         self._last_round: int | None = None
 
     # ---- before training ----
@@ -121,7 +127,8 @@ class FederatedEvaluation(Callback):
         require_writable(self._folder(trainer))
         self.evaluator = self._make_evaluator(trainer)
         self.evaluator.sampler_of(pl_module)
-        self._asked = self.evaluator.asked_of(pl_module)
+        self.evaluator.asked_of(pl_module)
+        self._models = OwnModels(self.evaluator)
         _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
@@ -137,10 +144,11 @@ class FederatedEvaluation(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tries the model out, drops scores that will be measured again, stores the floor, maybe scores round -1."""
         assert self.evaluator is not None  # setup made it
+        assert self._models is not None
         first = trainer.current_epoch
         self.evaluated_round = self._last_round = None
-        self.evaluator.try_out(self._sampler(trainer, pl_module)[0], **self._asked)
-        self._watchers = watchers(trainer.callbacks, self.evaluator.column_names())
+        self.evaluator.try_out(self._sampler(trainer, pl_module)[0], **self.evaluator.asked_of(pl_module))
+        self._watchers = watchers(trainer.callbacks, self._models.column_names(self._expected(trainer, pl_module)))
         gate(self._watchers, self._is_fresh)
         with paused(trainer), together():
             floor = self.evaluator.floor()
@@ -173,16 +181,20 @@ class FederatedEvaluation(Callback):
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
         assert self.evaluator is not None  # setup made it
+        assert self._models is not None
         sample, note = self._sampler(trainer, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on = getattr(pl_module, "optimised_on", ())
         with paused(trainer), together():
-            evaluation = self.evaluator.evaluate(sample, round, checkpoint, optimised_on, note, **self._asked)
+            personal = self._personal(trainer, pl_module)
+            evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)
         self.evaluated_round = round
-        return {self.evaluator.columns.name(record): record.value for record in evaluation.records}
+        values = {self.evaluator.columns.name(record): record.value for record in evaluation.records}
+        watchers(trainer.callbacks, list(values))  # what hangs on personal tensors may show in training alone
+        return values
 
     def _sampler(self, trainer: Trainer, pl_module: LightningModule) -> tuple[Sample, str]:
         """The model's sampler, or that of the mixture of the clients' models, and a note that says so."""
@@ -199,6 +211,45 @@ class FederatedEvaluation(Callback):
         weights = self.evaluator.client_weights()
         samplers = [inside(partial(strategy.client_model, k), sample) for k in range(len(weights))]
         return mixture(samplers, weights), LOCAL_NOTE
+
+    # ---- clients' own models ----
+
+    def _expected(self, trainer: Trainer, pl_module: LightningModule) -> list[Panel]:
+        """The embeddings whose scores hang on tensors that clients keep, where something is exchanged beside them.
+
+        Raises:
+            ValueError: if a score needs one model's images, and there will be none.
+            MisconfigurationException: if such tensors are elsewhere.
+        """
+        assert self._models is not None  # setup made it
+        strategy = trainer.strategy
+        if not isinstance(strategy, FedAvgStrategy) or strategy.local_only or not strategy.exchange.personal:
+            return []
+        found = self._models.hanging_on(pl_module, strategy.exchange.personal)
+        self._models.refuse(found)
+        if found and (where := self._kept_elsewhere(trainer)):
+            names = ", ".join(list(strategy.exchange.personal)[:3])
+            raise MisconfigurationException(
+                f"scores hang on tensors that clients keep to themselves ({names}, ...), which {where}, or leave these"
+                " scores out"
+            )
+        return found
+
+    def _personal(self, trainer: Trainer, pl_module: LightningModule) -> Mapping[int, Mapping[str, Tensor]]:
+        """The tensors that clients keep, where something is exchanged beside them."""
+        strategy = trainer.strategy
+        if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
+            return {}
+        if self._kept_elsewhere(trainer):
+            self._expected(trainer, pl_module)  # nothing hangs on them by now either
+            return {}
+        return strategy.personal_tensors
+
+    def _kept_elsewhere(self, trainer: Trainer) -> str:
+        """Where tensors of single clients are, and a remedy, if not in this process; else ""."""
+        if trainer.world_size == 1:
+            return ""
+        return f"are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1), share them"
 
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         assert self.evaluator is not None  # setup made it

@@ -42,13 +42,18 @@ class Client:
         return self.data.subset(self.held_out)
 
 
+def num_held_out(count: int, fraction: float) -> int:
+    """How many of so many examples are held out."""
+    # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
+    return min(math.floor(round(fraction * count, 9)), count - 1)
+
+
 def hold_out(indices: Tensor, fraction: float, seed: int, client: int) -> tuple[Tensor, Tensor]:
     """A client's positions as (train, held out): floor(fraction n) of them, drawn at (seed, client), are held out.
 
     At least one stays for training. Both parts keep the order of `indices`.
     """
-    # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
-    count = min(math.floor(round(fraction * len(indices), 9)), len(indices) - 1)
+    count = num_held_out(len(indices), fraction)
     chosen = torch.randperm(len(indices), generator=generator(seed, "held_out", client))[:count]
     kept = torch.ones(len(indices), dtype=torch.bool)
     kept[chosen] = False

@@ -43,6 +43,8 @@ def check_form(answer: Message, form: Message, weight: float) -> None:
     """Raises MessageError unless an answer has the form and the weight that it was asked to have."""
     if answer.kind != form.kind or dict(answer.meta) != dict(form.meta):
         raise MessageError(f"it answers {answer.kind!r} {dict(answer.meta)}, not {form.kind!r} {dict(form.meta)}")
+    if more := sorted(answer.tensors.keys() - form.tensors.keys()):
+        raise MessageError(f"it answers with {more[0]!r}, which nobody asked for")
     for name, tensor in form.tensors.items():
         found = answer.tensors.get(name)
         if found is None or found.shape != tensor.shape:

@@ -114,14 +114,14 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     settings = read_settings(recipe)
     use_threads(settings)
     statistics = RunStatistics.of_run(config)
-    roster = Roster(grid)
+    deadline = float(config.get(DEADLINE, 0)) or None
+    roster = Roster(grid, deadline)
     wait = float(config.get(WAIT, 600.0))
     roster.meet(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))
     cli = FedgenCLI(args=for_server(settings, output, hidden))
     assert isinstance(cli.datamodule, RemoteClients)
     cli.datamodule.enroll(roster.clients)
-    deadline = float(config.get(DEADLINE, 0)) or None
     cli.datamodule.line = line = Line(grid, roster, deadline, hidden, wait, statistics)
     cli.datamodule.least = least_of(config)
     if isinstance(cli.trainer.strategy, SecureStrategy):

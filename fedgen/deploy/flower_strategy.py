@@ -1,5 +1,6 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,12 +8,14 @@ import torch
 from flwr.app import MessageType
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.deploy.line import Line
 from fedgen.deploy.messages import Answer, Task
 from fedgen.deploy.replies import Replies
 from fedgen.deploy.sending import Silence
+from fedgen.deploy.told import Form, check_forms, check_states, forms_of
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
@@ -25,6 +28,9 @@ class FlowerStrategy(FedAvgStrategy):
     the same arguments, and so is the model for the same seed. Personal tensors and kept optimizer states stay with the
     clients. A client that is not there, does not answer within the deadline, or answers with what does not fit is left
     out of the round. A round in which nothing comes from anybody is asked for again.
+
+    Settings of optimizers and schedulers are the server's own in every round: what a client's steps make of them, such
+    as a learning rate that they move, ends with its turn, of which a warning tells once.
     """
 
     def reach(self, line: Line) -> None:
@@ -32,6 +38,8 @@ class FlowerStrategy(FedAvgStrategy):
         self._line = line
         self._answers: dict[int, Answer | str] = {}
         self._told: list[list[Any]] = []
+        self._forms: dict[tuple[int, Any], Form] = {}  # of what they tell
+        self._has_warned = False
         self._metrics: dict[str, list[tuple[float, float]]] = {}
 
     def _start_fit(self, trainer: Trainer) -> None:
@@ -45,7 +53,7 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _start_round(self) -> None:
         super()._start_round()
-        self._told, self._metrics = [], {}
+        self._told, self._forms, self._metrics = [], {}, {}
         round = self._module.current_epoch
         cohort = self.sample_cohort(len(self._line.roster.clients), round)
         self._answers = self._ask_until_heard(cohort, round)
@@ -92,18 +100,18 @@ class FlowerStrategy(FedAvgStrategy):
         turn = self._turn
         assert turn is not None
         try:
-            answer = self._checked(self._answers.pop(turn.client))
+            answer = self._checked(turn, self._answers.pop(turn.client))
+            self._take_in(turn, answer)
         except Exception as error:
             self._leave_out(turn, error)
             self._call_turn_end(completed=False)
         else:
             self._memory.complete(turn.client, answer.iterations)
             self._call_turn_end(completed=True)
-            self._take_in(turn, answer)
         if turn.is_last:
             self._end_round()
 
-    def _checked(self, answer: Answer | str) -> Answer:
+    def _checked(self, turn: Turn, answer: Answer | str) -> Answer:
         """The answer, if it can be taken in.
 
         Raises:
@@ -121,14 +129,18 @@ class FlowerStrategy(FedAvgStrategy):
                 raise MessageError(f"its {name} is {tensor.dtype} {list(tensor.shape)} and the server's {wanted}")
         if answer.examples < 1 or answer.iterations < 1:
             raise MessageError(f"it trained on {answer.examples} examples for {answer.iterations} iterations")
-        self._try_out(answer)
+        self._try_out(turn, answer)
         return answer
 
-    def _try_out(self, answer: Answer) -> None:
+    def _try_out(self, turn: Turn, answer: Answer) -> None:
         """Merges what it tells with one that fits, so that nothing fails at the round's end."""
         try:
+            if self._local.mode == "average":
+                weight = weight_of(turn.num_examples, self.client_weights)
+                check_states(answer.told, self._local.optimizers, turn.client, weight)
+            check_forms(forms_of(answer.told), self._forms)
             self._merge_told([*self._told[:1], answer.told])
-        except (MessageError, TypeError, ValueError, KeyError, IndexError, AttributeError, RuntimeError) as error:
+        except Exception as error:  # whatever it is, it is the client's
             raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
         finally:
             self._local.start_round()
@@ -136,13 +148,21 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _take_in(self, turn: Turn, answer: Answer) -> None:
         self._told.append(answer.told)
+        self._forms |= forms_of(answer.told)
         weight = weight_of(turn.num_examples, self.client_weights)
         with torch.no_grad():
             update = [answer.weights[name].to(tensor.device) for name, tensor in self.exchange.shared.items()]
             self.aggregator.add(turn.client, update, weight)
         promised = self.aggregator.private or self._line.statistics.privacy is not None
         for name, value in answer.metrics.items() if not promised else ():
-            self._metrics.setdefault(name, []).append((weight, value))
+            if math.isfinite(value):
+                self._metrics.setdefault(name, []).append((weight, value))
+        if answer.moved and not self._has_warned:
+            self._has_warned = True
+            rank_zero_warn(
+                f"client {turn.name!r} ended its turn with other settings of its optimizers than it began with; in a"
+                " deployment every turn begins with the server's: let schedules count rounds (client_schedule)"
+            )
 
     def _end_round(self) -> None:
         round = self._module.current_epoch
@@ -167,5 +187,5 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _merge_told(self, told: list[list[Any]]) -> None:
         replies = Replies(told)
-        for part in (self._local, self.client_algorithm):
-            part.merge(replies, self.root_device)
+        self._local.merge_states(replies, self.root_device)
+        self.client_algorithm.merge(replies, self.root_device)

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
 
 from fedgen import __version__
+from fedgen.deploy.field_types import conforms
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.federated.exchange import all_finite
+from fedgen.federated.left_out import shorten
 from fedgen.statistics.messages import MessageError
 
 VERSION = 1
@@ -72,6 +74,7 @@ class Answer:
         told: what it tells the others as a rank; see `deploy.replies`.
         metrics: what its steps logged; nothing where privacy is promised.
         failure: why the turn failed; "" if it did not.
+        moved: whether the client's optimizers ended the turn with other settings than they began with.
     """
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -80,6 +83,7 @@ class Answer:
     told: list[Any] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+    moved: bool = False
 
 
 Asked = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums"]
@@ -174,18 +178,38 @@ def unpack(kind: type[Any], weights: Mapping[str, Tensor], rest: bytes) -> Any:
     """The message of that kind.
 
     Raises:
-        MessageError: if it is damaged, of another version or kind, or holds NaN or infinity.
+        MessageError: if it is damaged, of another version or kind, has a field of another type, or holds NaN or
+            infinity.
     """
     name = kind.__name__.lower()
     found = from_bytes(rest, f"the {name}")
-    version = found.pop("version", None) if isinstance(found, dict) else None
-    if version != VERSION:
-        raise MessageError(f"the {name} is of version {version}, this fedgen speaks {VERSION}; install one release")
+    if not conforms(found, dict[str, Any]):
+        raise MessageError(f"what came is no {name}: it has no named parts")
+    version = found.pop("version", None)
+    if type(version) is not int or version != VERSION:
+        raise MessageError(f"the {name} is of version {version!r}, this fedgen speaks {VERSION}; install one release")
     if not all_finite(list(weights.values())):
         bad = next(key for key, tensor in weights.items() if not bool(torch.isfinite(tensor).all()))
         raise MessageError(f"{bad} of the {name} holds NaN or infinity")
     has_weights = any(one.name == "weights" for one in fields(kind))
     try:
-        return kind(weights=dict(weights), **found) if has_weights else kind(**found)
+        made = kind(weights=dict(weights), **found) if has_weights else kind(**found)
     except TypeError as error:
         raise MessageError(f"what came is no {name}: {error}") from error
+    check_types(made)
+    return made
+
+
+def check_types(message: Said) -> None:
+    """Raises MessageError for the first field that is not what its annotation says; counts are whole numbers."""
+    name = type(message).__name__.lower()
+    for field_name, hint in get_type_hints(type(message)).items():
+        if not conforms(value := getattr(message, field_name), hint):
+            raise MessageError(f"{field_name} of the {name} is {_said(value)}, which no {name} has")
+
+
+def _said(value: Any) -> str:
+    try:
+        return shorten(repr(value), 80)
+    except Exception:  # lists may be too deep to be written, and numbers too long
+        return f"a {type(value).__name__}"

@@ -1,14 +1,14 @@
 """What travels beside weights as bytes: tensors and plain types, read without unpickling objects."""
 
 import io
-import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedgen.statistics.messages import MessageError
+from fedgen.tensor_files import read_torch, tensors_in
 
 
 def to_bytes(value: Any) -> bytes:
@@ -26,28 +26,22 @@ def from_bytes(data: bytes, what: str) -> Any:
         what: they are, for the error.
 
     Raises:
-        MessageError: if they are damaged, hold objects that would have to be unpickled, or NaN or infinity.
+        MessageError: if they are damaged, hold objects that would have to be unpickled, NaN or infinity, or tensors of
+            more numbers than there are.
     """
+    if not isinstance(data, bytes):
+        raise MessageError(f"{what} cannot be read: it is {type(data).__name__} in place of bytes")
     try:
-        value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise MessageError(f"{what} cannot be read ({type(error).__name__} in {len(data)} bytes)") from error
-    for tensor in tensors_of(value):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise MessageError(f"{what} holds NaN or infinity")
+        value = read_torch(what, content=data)
+        tensors = list(tensors_in(value))
+        if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > len(data):
+            raise ValueError("its tensors are of more numbers than there are")  # views of the same ones
+        finite = all(bool(tensor.isfinite().all()) for tensor in tensors)
+    except Exception as error:  # whatever is wrong with them, it is the sender's
+        raise MessageError(f"{what} cannot be read ({error or type(error).__name__}, in {len(data)} bytes)") from error
+    if not finite:
+        raise MessageError(f"{what} holds NaN or infinity")
     return value
-
-
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All tensors in dicts, lists and tuples."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_of(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_of(item)
 
 
 def _on_cpu(value: Any) -> Any:

@@ -154,7 +154,7 @@ class PrivateSide(RemoteSide):
     def _totals(self, items: Sequence[Item]) -> list[Message]:
         assert self._data.line is not None
         if not self._data.line.hidden:
-            return [add(*told) for told in self._ask(items, {})]
+            return [add(*told) for told in self._ask([((item.split, item.embedding), item) for item in items], {})]
         splits = {split.name: split for split in self.plan.splits}
         bounds = [self._largest(max(splits[item.split].counts)) for item in items]
         return [one.total for one in self._data.add_up(items, {}, bounds)] if items else []

@@ -7,9 +7,8 @@ from pathlib import Path
 from pydoc import locate
 from typing import Any
 
-import yaml
-
 from fedgen.data import DataSet
+from fedgen.files import read_yaml
 
 FOLDERS = ("root", "path", "folder")  # what data sets call the place that they read
 STRATEGY, EVALUATION, FINE_TUNING = "FedAvgStrategy", "FederatedEvaluation", "DistributedFineTuning"
@@ -25,11 +24,10 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; `fedgen deploy RECIPE DIR` writes it")
-    try:
-        found = yaml.safe_load(path.read_text())
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} is damaged ({' '.join(str(error).split())})") from error
-    if not isinstance(found, dict) or not {"trainer", "model", "data"} <= found.keys():
+    found = read_yaml(path)
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(part), dict) for part in ("trainer", "model", "data")
+    ):
         raise ValueError(f"{path} is no recipe: it needs trainer, model and data")
     return found
 

@@ -1,12 +1,13 @@
 """Our messages as Flower's records: weights as arrays, so that Flower's own mods see them, the rest as bytes."""
 
-from collections.abc import Mapping
+import io
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from fedgen.archives import read_header
 from fedgen.deploy.messages import Answer, Said, pack, unpack
 from fedgen.statistics.messages import MessageError
 
@@ -40,17 +41,29 @@ def from_records(kind: type[Any], message: Message) -> Any:
     if message.has_error():
         raise MessageError(reason_of(message))
     try:
-        weights: Mapping[str, Tensor] = message.content.array_records[WEIGHTS].to_torch_state_dict()
+        arrays = message.content.array_records[WEIGHTS]
         config = message.content.config_records[REST]
         narrow, rest = config[_DTYPES], config["rest"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if not isinstance(rest, bytes) or not isinstance(narrow, list):
+            raise TypeError("its parts are of other types")
+        weights = {name: _tensor_of(name, array) for name, array in arrays.items()}
+        weights = {name: tensor.to(_NARROW) if name in narrow else tensor for name, tensor in weights.items()}
+    except Exception as error:  # whatever it is, it is the sender's
         raise MessageError(f"no fedgen message: {error!r}") from error
-    if not isinstance(rest, bytes) or not isinstance(narrow, list):
-        raise MessageError("no fedgen message: its parts are of other types")
-    weights = {name: tensor.to(_NARROW) if name in narrow else tensor for name, tensor in weights.items()}
     return unpack(kind, weights, rest)
+
+
+def _tensor_of(name: str, array: Array) -> Tensor:
+    """The tensor in an array of Flower's, if it has the numbers that it promises: memory is taken for those there are.
+
+    Raises:
+        ValueError: if it has not, and others for what is no array of numbers.
+    """
+    read_header(io.BytesIO(array.data), len(array.data), name)
+    return torch.from_numpy(array.numpy())
 
 
 def reason_of(message: Message) -> str:
     """The last line of the error that Flower reports in a message's place."""
-    return message.error.reason.strip().splitlines()[-1] if message.error.reason else "unknown error"
+    lines = (message.error.reason or "").strip().splitlines()
+    return lines[-1] if lines else "unknown error"

@@ -3,18 +3,19 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
-from fedgen.clients.client import hold_out
+from fedgen.clients.client import num_held_out
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.deploy.messages import Hello, Item, Told
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.left_out import OBJECTIVE, Entry, make_entries
+from fedgen.federated.left_out import EVALUATION, OBJECTIVE, Entry, is_entry, make_entries
 from fedgen.losses import EmbeddedLoss
 
 if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
@@ -89,8 +90,8 @@ class RemoteClients(LightningDataModule):
     def enroll(self, clients: Sequence[Hello]) -> None:
         """Tells who the clients are, in their numbers' order."""
         for one in clients:
-            train, held_out = hold_out(torch.arange(one.examples), self.held_out, 0, 0)
-            self.clients.append(RemoteClient(one.name, range(len(train)), range(len(held_out))))
+            held_out = num_held_out(one.examples, self.held_out)
+            self.clients.append(RemoteClient(one.name, range(one.examples - held_out), range(held_out)))
         self.image_shape = tuple(clients[0].shape)
         self.classes = all_classes(clients)
 
@@ -120,7 +121,13 @@ class RemoteClients(LightningDataModule):
         return {"left_out": list(self.left_out), "round": self.trainer.current_epoch if self.trainer else 0}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what was left out before; what was asked in this process, before it was known, is of the next round."""
+        """Takes what was left out before; what was asked in this process, before it was known, is of the next round.
+
+        Raises:
+            ValueError: if it is damaged.
+        """
+        if not all(is_entry(one, (OBJECTIVE, EVALUATION)) for one in state_dict["left_out"]):
+            raise ValueError("its list of clients that were left out is damaged; go on from the checkpoint before it")
         now = [{**entry, "round": state_dict["round"] + 1} for entry in self.left_out]
         self.left_out = [*state_dict["left_out"], *now]
 
@@ -178,7 +185,7 @@ class _Iterations:
         return self._number
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter([torch.zeros(1)] * self._number)
+        return repeat(torch.zeros(1), self._number)
 
 
 def all_classes(clients: Sequence[Hello]) -> tuple[str, ...]:

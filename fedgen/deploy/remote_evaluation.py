@@ -43,6 +43,9 @@ class RemoteEvaluation(FederatedEvaluation):
         made = SecureEvaluator if data.line.hidden else RemoteEvaluator
         return made(data, **settings)
 
+    def _kept_elsewhere(self, trainer: Trainer) -> str:
+        return "stay where the clients are: share them"
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the promise of statistics with noise, whether or not the round is evaluated."""
         super().on_train_epoch_end(trainer, pl_module)

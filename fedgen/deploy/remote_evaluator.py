@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
+from fedgen.deploy.evaluation_forms import check_answer, form_of_answer
 from fedgen.deploy.messages import Asked, Item
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.told_reference import ToldReference
@@ -51,14 +52,13 @@ class RemoteEvaluator(Evaluator):
     ) -> tuple[dict[tuple[str, str], list[FederatedScore]], Tensor]:
         """As `Evaluator`'s, with the clients asked about all generated images at once."""
         self.prepare()
-        made = self._generated(sample, round)
+        made = self.generated(sample, round)
         features = {key: made.of(*place)[0] for key, place in self._side.places().items()}
         self._side.ask_scores(features)
         found = {
             (split.name, panel.embedding.name): self._score(split, panel, features[split.name, panel.embedding.name])
             for split, panel in self._side.places().values()
         }
-        assert made.first is not None  # there is at least one split with a score
         return found, made.first
 
 
@@ -69,7 +69,7 @@ def splits_of(data: RemoteClients) -> list[Split]:
         counts = tuple(len(getattr(client, part)) for client in data.clients)
         if name == SELECT or min(counts) >= LEAST:
             # of any number, without the memory
-            images = torch.zeros(1, *data.image_shape, dtype=torch.uint8).expand(sum(counts), *data.image_shape)
+            images = torch.zeros((), dtype=torch.uint8).expand(sum(counts), *data.image_shape)
             source = "elsewhere" if name == SELECT else "elsewhere held out"
             found.append(Split(name, images, counts, source, names))
     return found
@@ -98,14 +98,14 @@ class RemoteSide(RealSide):
         if self._references:
             return
         places = self.places()
-        summaries = self._ask([item_of("statistics", *place) for place in places.values()], {})
+        summaries = self._ask([(key, item_of("statistics", *place)) for key, place in places.items()], {})
         remote = {
             key: _RemoteReference(self.plan, *place, told)
             for (key, place), told in zip(places.items(), summaries, strict=True)
         }
         wanted = [(key, choice) for key, one in remote.items() for choice in one.sketched]
         centres = {str(i): remote[key].pooled.mean for i, (key, _) in enumerate(wanted)}
-        sketches = self._ask([item_of("sketch", *places[key], choice) for key, choice in wanted], centres)
+        sketches = self._ask([(key, item_of("sketch", *places[key], choice)) for key, choice in wanted], centres)
         for (key, choice), told in zip(wanted, sketches, strict=True):
             remote[key].take_sketch(choice, add(*told))
         self._remote = remote
@@ -115,7 +115,7 @@ class RemoteSide(RealSide):
         """Asks clients for the scores that they give themselves; where one does not answer, those are left out."""
         places = self.places()
         wanted = [(key, choice) for key, one in self._remote.items() for choice in one.sketched]
-        items = [item_of("kid", *places[key], choice) for key, choice in wanted]
+        items = [(key, item_of("kid", *places[key], choice)) for key, choice in wanted]
         tensors = {str(i): features[key] for i, (key, _) in enumerate(wanted)}
         for one in self._remote.values():
             one.told = {}
@@ -131,26 +131,35 @@ class RemoteSide(RealSide):
         if isinstance(error, UnansweredError):
             self._data.note_left_out(EVALUATION, error.client, error.why)
 
-    def _ask(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
+    def _ask(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
         """For each item every client's message.
 
         Raises:
-            UnansweredError: if a client does not tell.
+            UnansweredError: if a client does not tell, or tells what was not asked.
         """
-        if not items:
+        if not asked:
             return []
+        items = [item for _, item in asked]
         answers = self._data.ask_all(items, tensors)
         found: list[list[Message]] = [[] for _ in items]
+        forms = []
+        for place, (key, item) in enumerate(asked):
+            split, panel = self.places()[key]
+            dim = self.embed(panel, split.images[:1]).shape[1]
+            forms.append((dim, form_of_answer(item, panel, dim, tensors.get(str(place)))))
         for client, name in enumerate(self.plan.splits[0].client_names):
             answer = answers[client]
             if isinstance(answer, str) or answer.failure or len(answer.messages) != len(items):
                 why = answer if isinstance(answer, str) else answer.failure or "it answers other questions"
                 raise UnansweredError(client, name, why)
-            try:
-                for place, data in enumerate(answer.messages):
-                    found[place].append(Message.from_bytes(data))
-            except MessageError as error:
-                raise UnansweredError(client, name, str(error)) from error
+            for place, ((key, item), data) in enumerate(zip(asked, answer.messages, strict=True)):
+                (dim, form), (split, _) = forms[place], self.places()[key]
+                try:
+                    message = Message.from_bytes(data)
+                    check_answer(message, item, form, dim, split.counts[client])
+                except Exception as error:  # whatever is wrong with it, it is the client's
+                    raise UnansweredError(client, name, str(error) or type(error).__name__) from error
+                found[place].append(message)
         return found
 
 
@@ -170,9 +179,6 @@ class _RemoteReference(ToldReference):
 
     Attributes:
         told: each client's messages about the present generated images, by score.
-
-    Raises:
-        MessageError: for a client whose summary is of another number of images.
     """
 
     def __init__(self, plan: Plan, split: Split, panel: Panel, summaries: Sequence[Message]) -> None:
@@ -181,9 +187,6 @@ class _RemoteReference(ToldReference):
         self._aggregates = plan.aggregates
         self._weights = torch.tensor(split.counts, dtype=torch.float64) / sum(split.counts)
         found = [gaussian_from_message(message) for message in summaries]
-        for summary, count, name in zip(found, split.counts, split.client_names, strict=True):
-            if abs(summary.count - count) > 0.5:
-                raise MessageError(f"client {name!r} tells of {summary.count:g} images and has {count}")
         self.pooled = FrechetReference.from_summaries(found, "examples", 0).pooled
         self._frechet = {ddof: FrechetReference.from_summaries(found, "examples", ddof) for ddof in self.divisors}
 

@@ -1,26 +1,31 @@
 """Which clients a server knows, by number, and at which of Flower's nodes each is at present."""
 
-import json
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen import __version__
-from fedgen.deploy.messages import Hello
+from fedgen.deploy.messages import Hello, check_types
 from fedgen.deploy.records import from_records
-from fedgen.deploy.sending import replies_to
-from fedgen.files import write_json
+from fedgen.federated.left_out import shorten
+from fedgen.files import read_json, write_json
 from fedgen.progress import track
 from fedgen.statistics.messages import MessageError
 
 CLIENTS = "clients.json"
 LOOK = 1.0  # seconds between looks at who is there
 HEARD_WITHIN = 120.0  # seconds a client has to introduce itself; it starts Python for that
+PAUSE = 600.0  # seconds before a node that did not, or could not take part, is asked again
+SOON = 0.1  # seconds between looks for what they say
+LONGEST_NAME, MOST_CLASSES = 200, 100_000
+MOST_EXAMPLES, MOST_NUMBERS = 2**31, 2**28  # of a client, and numbers of one of them
 
 
 class Roster:
@@ -31,13 +36,18 @@ class Roster:
 
     Args:
         grid: Flower's.
+        deadline: seconds of a round's clients; nobody is waited for longer. None for no end.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, deadline: float | None = None) -> None:
+        self._grid, self._patience = grid, min(HEARD_WITHIN, deadline or HEARD_WITHIN)
         self.clients: list[Hello] = []
         self._nodes: dict[str, int] = {}
         self._met: set[int] = set()
+        self._asked: dict[int, float] = {}  # when, of nodes that are to introduce themselves
+        self._waiting: dict[str, int] = {}  # messages to them that are not answered yet
+        self._refused: dict[int, str] = {}  # why they cannot take part
+        self._claims: dict[int, str] = {}  # names of others that they say are theirs
 
     def meet(self, folder: Path, number: int, wait: float) -> None:
         """Waits until so many clients are there; those that a run's folder keeps, where it has some.
@@ -49,12 +59,12 @@ class Roster:
 
         Raises:
             TimeoutError: if fewer come, naming those that are missing or counting them.
-            ValueError: for clients of one name, or whose images are of different shapes.
+            ValueError: for clients whose images are of different shapes, or are others than when the run began.
         """
-        kept = _read(folder / CLIENTS)
+        kept = read_clients(folder / CLIENTS)
         found: dict[str, Hello] = {}
         for _ in track(_looks(wait), "waiting for clients", wait, "s", LOOK):
-            found |= self._introduced()
+            found |= self._introduced(min(wait, HEARD_WITHIN))
             missing = [one.name for one in kept if one.name not in found]
             if len(found) >= number and not missing:
                 break
@@ -72,7 +82,7 @@ class Roster:
 
     def look(self) -> None:
         """Finds clients that have come back as other nodes."""
-        for name, one in self._introduced().items():
+        for name, one in self._introduced(self._patience).items():
             known = next((own for own in self.clients if own.name == name), None)
             if known is None:
                 rank_zero_warn(f"client {name!r} came after the run had begun and does not take part")
@@ -84,29 +94,84 @@ class Roster:
         node = self._nodes.get(self.clients[client].name)
         return node if node in set(self._grid.get_node_ids()) else None
 
-    def _introduced(self) -> dict[str, Hello]:
-        """Nodes that have not introduced themselves yet and do it now, by name."""
-        new = [node for node in self._grid.get_node_ids() if node not in self._met]
-        asked = {node: Message(RecordDict({"hello": ConfigRecord()}), node, MessageType.QUERY) for node in new}
+    def _introduced(self, patience: float) -> dict[str, Hello]:
+        """Nodes that have not introduced themselves yet and do it now, by name.
+
+        Args:
+            patience: seconds to wait for nodes that are asked for the first time; others answer when they do.
+        """
         found: dict[str, Hello] = {}
-        for node, reply in replies_to(self._grid, asked, HEARD_WITHIN, "meeting clients") if asked else ():
-            self._met.add(node)
+        for node, reply in self._heard(patience):
             try:
                 one: Hello = from_records(Hello, reply)
+                check_hello(one)
+                self._check_name(one.name, node)
             except MessageError as error:
-                rank_zero_warn(f"node {node} cannot take part: {error}")
+                if self._refused.get(node) != str(error):  # said once
+                    rank_zero_warn(f"node {node} cannot take part: {error}")
+                self._refused[node] = str(error)
                 continue
             if one.release != __version__:
                 rank_zero_warn(
                     f"client {one.name!r} has fedgen {one.release}, and this server {__version__}: install the same"
                 )
-            if self._nodes.get(one.name) in set(self._grid.get_node_ids()):
-                if not self.clients:
-                    raise ValueError(f"two clients are called {one.name!r}; give each node a `name` of its own")
-                rank_zero_warn(f"client {one.name!r} came as another node, which takes its place")
+            self._met.add(node)
             self._nodes[one.name] = node
             found[one.name] = one
         return found
+
+    def _heard(self, patience: float) -> Iterator[tuple[int, Message]]:
+        """What nodes say that are asked to introduce themselves now, or were asked before."""
+        start = time.monotonic()
+        there = set(self._grid.get_node_ids())
+        freed = {node for node, name in self._claims.items() if self._nodes[name] not in there}
+        self._claims = {node: name for node, name in self._claims.items() if node not in freed}
+        long_ago = {node for node in there - self._met if start - self._asked.get(node, -PAUSE) >= PAUSE}
+        asked = sorted(long_ago | freed & there)
+        new = {node for node in asked if node not in self._asked or node in freed}
+        self._asked |= dict.fromkeys(asked, start)
+        hello = [Message(RecordDict({"hello": ConfigRecord()}), node, MessageType.QUERY) for node in asked]
+        pushed = zip(list(self._grid.push_messages(hello)) if hello else [], asked)
+        self._waiting |= {identity: node for identity, node in pushed if identity}
+        while self._waiting:
+            for reply in list(self._grid.pull_messages(list(self._waiting))):
+                if (node := self._waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                    yield node, reply
+            if not new & set(self._waiting.values()) or time.monotonic() - start > patience:
+                return
+            time.sleep(SOON)
+
+    def _check_name(self, name: str, node: int) -> None:
+        """Raises MessageError for the name of a client that is there: whoever takes it would take its turns."""
+        if (other := self._nodes.get(name)) in set(self._grid.get_node_ids()) - {node}:
+            self._claims[node] = name
+            raise MessageError(
+                f"it says that it is client {name!r}, which node {other} is, and that one is connected; give each node"
+                " a `name` of its own, or wait until the other has gone"
+            )
+
+
+def check_hello(one: Hello) -> None:
+    """Refuses a client that says of itself what no client can: nothing is made of a size that is only claimed.
+
+    Raises:
+        MessageError: naming the client, what it says and the bounds.
+    """
+    if not one.name.isprintable() or not 1 <= len(one.name) <= LONGEST_NAME:
+        raise MessageError(
+            f"its name {shorten(ascii(one.name), 80)} is not of 1 to {LONGEST_NAME} printable characters"
+        )
+    if not 1 <= one.examples <= MOST_EXAMPLES:
+        raise MessageError(f"client {one.name!r} says that it has {one.examples} images, not 1 to {MOST_EXAMPLES}")
+    if not one.shape or min(one.shape) < 1 or math.prod(one.shape) > MOST_NUMBERS:
+        raise MessageError(
+            f"client {one.name!r} says that its images are of shape {shorten(str(list(one.shape)), 80)}, which has no"
+            f" number or more than {MOST_NUMBERS}"
+        )
+    if len(one.classes) > MOST_CLASSES or not all(name.isprintable() for name in one.classes):
+        raise MessageError(
+            f"client {one.name!r} has {len(one.classes)} classes, of at most {MOST_CLASSES}, whose names are printable"
+        )
 
 
 def _looks(wait: float) -> Iterator[None]:
@@ -132,14 +197,28 @@ def _check(clients: Sequence[Hello], found: Mapping[str, Hello]) -> None:
             )
 
 
-def _read(path: Path) -> list[Hello]:
+def read_clients(path: Path) -> list[Hello]:
+    """The clients of a run's folder; none where it has none.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
     if not path.exists():
         return []
     try:
-        found = json.loads(path.read_text())
-        return [Hello(o["name"], int(o["examples"]), tuple(o["shape"]), tuple(o["classes"])) for o in found]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}); begin another run") from error
+        found = [_hello(one) for one in read_json(path)]
+        if not found or len({one.name for one in found}) != len(found):
+            raise ValueError("no clients, or two of one name")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error}); begin another run") from error
+    return found
+
+
+def _hello(parts: dict[str, Any]) -> Hello:
+    one = Hello(**{**parts, "shape": tuple(parts["shape"]), "classes": tuple(parts["classes"])})
+    check_types(one)
+    check_hello(one)
+    return one
 
 
 def _natural(name: str) -> tuple[int, str]:

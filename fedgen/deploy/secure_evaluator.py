@@ -168,6 +168,9 @@ class SecureSide(RemoteSide):
         try:
             sums = self._sums(asked, _generated(asked, features), self._present)
             for one, (key, choice), total in zip(asked, wanted, sums, strict=True):
+                split, _ = self.places()[key]
+                if abs(float(total.tensors["count"]) - sum(split.counts)) > 0.5:
+                    raise MessageError(f"the sums are of {float(total.tensors['count']):g} images")
                 self._summed[key].told[choice.name] = total, self._rounding(one)
         except MessageError as error:
             self._leave_out({f"{c.name}_avg" if c.kind == "fid" else c.name for _, c in wanted}, error)

@@ -15,7 +15,7 @@ from fedgen.deploy.asked_clients import MASKED
 from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.masked_loss import masked_answer
 from fedgen.deploy.messages import Answer, Question, Task, pack, unpack
-from fedgen.deploy.payload import from_bytes, tensors_of, to_bytes
+from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.run_statistics import refuse_open
 from fedgen.deploy.secure import NUMBER, RANGE, STEPS, Masked, mean_error, read_instructions, secure_mean, write_summand
 from fedgen.deploy.secure_sums import masked_messages
@@ -25,6 +25,7 @@ from fedgen.deploy.untold import ToldError
 from fedgen.federated.aggregators import Mean
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
+from fedgen.tensor_files import tensors_in
 
 
 class SecureStrategy(FlowerStrategy):
@@ -114,11 +115,14 @@ class SecureStrategy(FlowerStrategy):
         try:
             open_part = from_bytes(rest, "the answer")
             answer: Answer = unpack(Answer, {}, open_part["answer"])
-        except (MessageError, KeyError, TypeError) as error:
-            return str(error)
-        if any(tensor.numel() > 1 for tensor in tensors_of(answer.told)):
+            cut = open_part["cut"]
+            if type(cut) is not float or not 0 <= cut <= 1:
+                raise MessageError(f"it says that {cut!r} of its update was cut off, and a share lies in [0, 1]")
+        except Exception as error:  # whatever it is, it is the client's
+            return str(error) or type(error).__name__
+        if any(tensor.numel() > 1 for tensor in tensors_in(answer.told)):
             return "it tells tensors in the open, which nothing here asks for"
-        if (cut := float(open_part.get("cut", 0))) > 0:
+        if cut > 0:
             rank_zero_warn(
                 f"round {self._module.current_epoch}, client {name!r}: {cut:.2%} of its update was beyond"
                 f" {RANGE}={self.range:g} and cut off; raise it"

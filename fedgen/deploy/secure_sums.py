@@ -110,7 +110,12 @@ def secure_sums(
     made = secure_mean(grid, {node: (*what, 1) for node, what in asked.items()}, round, timeout, threshold=1.0)
     if made.mean is None or made.rests.keys() != asked.keys():
         return Sums(None, made.failures)
-    forms = [from_bytes(rest, "the form of the sums") for rest in made.rests.values()]
+    forms = []
+    for node, rest in made.rests.items():
+        try:
+            forms.append(from_bytes(rest, "the form of the sums"))
+        except MessageError as error:
+            return Sums(None, {node: str(error)})
     alike = {node: sum(form == other for other in forms) for node, form in zip(made.rests, forms)}
     if (fewest := min(alike.values())) < len(forms):  # of two clients both: nobody knows which of them is right
         why = "its messages have different forms from the others'; install the same release and weights"
@@ -152,7 +157,7 @@ def _read(whole: Tensor, forms: Sequence[Mapping[str, dict]], largest: Sequence[
         for form, bounds in zip(forms, largest, strict=True):
             tensors = {name: next(parts).reshape(shape) for name, shape in form["shapes"].items()}
             found.append(_decoded(Message("fixed-point", tensors, form["meta"]), bounds, clients))
-    except (TypeError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+    except Exception as error:  # the forms are what clients say
         raise MessageError(f"the clients' sums cannot be read: {error}") from error
     return found
 

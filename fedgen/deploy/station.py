@@ -16,6 +16,7 @@ from fedgen.deploy.recipe import evaluations, for_client, read_settings
 from fedgen.deploy.statistics import FEATURES, answers_to
 from fedgen.deploy.turn_strategy import TurnStrategy
 from fedgen.deploy.untold import failure_of, untold
+from fedgen.federated.federation_state import check_packed
 from fedgen.files import atomic_write
 from fedgen.statistics.messages import Message, MessageError
 
@@ -121,7 +122,7 @@ class Station:
 
     def _turns(self) -> dict[int, Path]:
         """Files of what was kept, by round."""
-        return {int(path.stem.split("=")[1]): path for path in sorted(self.state.glob("round=*.pt"))}
+        return {int(path.stem[6:]): path for path in sorted(self.state.glob("round=*.pt")) if path.stem[6:].isdecimal()}
 
     def _remembered(self, round: int) -> dict[str, Any] | None:
         """What was kept of the last turn before a round."""
@@ -131,8 +132,11 @@ class Station:
         path = self._turns()[max(earlier)]
         try:
             found: dict[str, Any] = from_bytes(path.read_bytes(), str(path))
-        except MessageError as error:
-            raise MessageError(f"{error}; remove it, and this client goes on with what it kept before") from error
+            check_packed(found, {}, ("local", "algorithm"))
+        except ValueError as error:
+            raise MessageError(
+                f"{path}: {error}; remove it, and this client goes on with what it kept before"
+            ) from error
         return found
 
     def _remember(self, round: int, kept: dict[str, Any]) -> None:

@@ -87,8 +87,8 @@ class TurnStrategy(FedAvgStrategy):
             self.answer = Answer(failure=self._memory.left_out[-1]["reason"])
         else:
             assert isinstance(self._ranks, Recorder)
-            for part in (self._local, self.client_algorithm):
-                part.merge(self._ranks, torch.device("cpu"))
+            self._local.merge_states(self._ranks, torch.device("cpu"))
+            self.client_algorithm.merge(self._ranks, torch.device("cpu"))
             self.client_algorithm.end_round()
             assert self._turn is not None
             self.answer = Answer(
@@ -96,6 +96,7 @@ class TurnStrategy(FedAvgStrategy):
                 self._turn.num_examples,
                 self._memory.iterations[client],
                 self._ranks.told,
+                moved=self._local.moved,
             )
             self.kept = pack_state(self._memory, self._stateful)
         self._turn, self.in_round = None, False

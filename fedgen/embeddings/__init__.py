@@ -3,7 +3,7 @@
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.cache import FeatureCache
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
-from fedgen.embeddings.embed import embed
+from fedgen.embeddings.embed import NotFiniteError, embed
 from fedgen.embeddings.fidelity import FidelityEmbedding
 from fedgen.embeddings.mnist_classifier import MNISTClassifier
 from fedgen.embeddings.module import ModuleEmbedding
@@ -20,6 +20,7 @@ __all__ = [
     "Identity",
     "MNISTClassifier",
     "ModuleEmbedding",
+    "NotFiniteError",
     "Pixels",
     "SmallClassifier",
     "embed",

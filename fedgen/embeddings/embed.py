@@ -12,6 +12,22 @@ from fedgen.progress import track
 from fedgen.ranks import agreed, spread
 
 
+class NotFiniteError(ValueError):
+    """An image, or its features, hold NaN or infinity.
+
+    Args:
+        text: the message.
+        place: of the image among those that were embedded, from 0.
+    """
+
+    def __init__(self, text: str, place: int) -> None:
+        super().__init__(text, place)  # both, so that it can be sent to another process
+        self.place = place
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 def embed(
     embedding: Embedding,
     images: Tensor,
@@ -31,8 +47,8 @@ def embed(
         cache: keeps features on disk, and gives them back where the same images were embedded before.
 
     Raises:
-        ValueError: for images the embedding cannot take, floats that look like grey levels, and NaN or infinity in
-            images or features, naming the first such image.
+        ValueError: for images the embedding cannot take, and floats that look like grey levels.
+        NotFiniteError: for NaN or infinity in images or features, naming the first such image.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
@@ -69,7 +85,8 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
         description: text of the progress bar.
 
     Raises:
-        ValueError: for NaN or infinity in features, naming the image, or if no image comes.
+        NotFiniteError: for NaN or infinity in features, naming the image.
+        ValueError: if no image comes.
     """
     features = torch.empty(0)
     done = 0
@@ -82,9 +99,8 @@ def embed_batches(embedding: Embedding, batches: Iterable[Tensor], count: int, d
     for part in track(parts, description, total=count, unit=unit, step=len):
         bad = next(_not_finite(part), None)
         if bad is not None:
-            raise ValueError(
-                f"embedding {embedding.name} gives NaN or infinity for image {done + bad}; check its weights and dtype"
-            )
+            text = f"embedding {embedding.name} gives NaN or infinity for image {done + bad}"
+            raise NotFiniteError(f"{text}; check its weights and dtype", done + bad)
         if done == 0:
             features = torch.empty(count, part.shape[1])
         features[done : done + len(part)] = part
@@ -99,7 +115,8 @@ def _quantised(embedding: Embedding, images: Tensor) -> Tensor:
         raise ValueError(f"embed takes uint8 or float images, got {images.dtype}")
     bad = next(_not_finite(images), None)
     if bad is not None:
-        raise ValueError(f"image {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it")
+        text = f"image {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it"
+        raise NotFiniteError(text, bad)
     refuse_grey_levels(images)
     return to_uint8(images)
 
@@ -107,7 +124,8 @@ def _quantised(embedding: Embedding, images: Tensor) -> Tensor:
 def _points(embedding: Embedding, points: Tensor) -> Tensor:
     bad = next(_not_finite(points), None)
     if bad is not None:
-        raise ValueError(f"point {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it")
+        text = f"point {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it"
+        raise NotFiniteError(text, bad)
     return points
 
 

@@ -5,12 +5,14 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from fedgen.federated.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed
 from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.tensor_files import check_state
@@ -81,12 +83,19 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
 
 def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
     """The clients' own tensors in a checkpoint of training without any exchange, by client; else nothing."""
-    personal = checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {})
-    known = module.state_dict().keys()
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    if personal and all(trained <= set(tensors) for tensors in personal.values()):
-        return {client: {n: own[n] for n in own if n in known} for client, own in personal.items()}
-    return {}
+    personal = personal_tensors(module, checkpoint)
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    kept = {tuple(map(escape, own)) for own in personal.values()}  # names as patterns of themselves alone
+    return {} if any(Exchange(module, trained, names).shared for names in kept) else personal
+
+
+def personal_tensors(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:
+    """Those of a model's tensors that clients keep to themselves, in a checkpoint, by client and name.
+
+    Clients are numbered among those that train.
+    """
+    personal, known = checkpoint.get(CHECKPOINT_KEY, {}).get("personal", {}), module.state_dict().keys()
+    return {client: {name: own[name] for name in own if name in known} for client, own in personal.items()}
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation.aggregates import with_further
 from fedgen.evaluation.density import density_of
 from fedgen.evaluation.example_losses import ExampleLosses, losses_of
 from fedgen.evaluation.federation_splits import Clients, as_splits
 from fedgen.evaluation.gaps import GAPS, gaps_of
+from fedgen.evaluation.generated import Generated
 from fedgen.evaluation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import Plan
@@ -26,13 +26,13 @@ from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Split
 from fedgen.scores import Density, FederatedScore
-from fedgen.scores.aggregate import Weights, resolve_weights, without_pool
+from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.seeds import resolve
 
 # real images are no model, and may be the held-out ones themselves
 NO_STAND_IN = ("points", "held out", "model")
 
-_Found = dict[tuple[str, str], list[FederatedScore]]  # split and embedding -> scores of one generated set
+Found = dict[tuple[str, str], list[FederatedScore]]  # split and embedding -> scores of one generated set
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,9 @@ class Evaluator:
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place.
 
+    Attributes:
+        trained: names of the clients that train, in their order; None where only splits are known.
+
     Raises:
         ValueError: for images that an embedding or a score cannot take, clients with too few images, unknown or
             repeated names.
@@ -111,8 +114,10 @@ class Evaluator:
     ) -> None:
         self.splits, self.panels = as_splits(splits), make_panels(embeddings, scores, presets)
         self._trained_on: Sequence[float] = self.splits[0].counts
+        self.trained: list[str] | None = None
         if isinstance(splits, FederatedDataModule):
             self._trained_on = [len(client.train) for client in splits.clients]
+            self.trained = [client.name for client in splits.clients]
         self.plan = Plan(self.splits, self.panels, num_images, weights, aggregates, controls)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
@@ -242,76 +247,69 @@ class Evaluator:
         sampling = dict(getattr(sample, "sampling", {}))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
         found, images = self._of_model(sample, round, density, losses)
-        return Evaluation(self._all_records(found, MODEL, len(images), sampling=sampling, **details), images)
+        return Evaluation(self.records(found, MODEL, len(images), sampling=sampling, **details), images)
 
     def _of_model(
         self, sample: Sample, round: int, density: Density | None, losses: ExampleLosses | None
-    ) -> tuple[_Found, Tensor]:
+    ) -> tuple[Found, Tensor]:
         """The scores of one model, and the first split's generated images."""
         self.prepare()
+        made = self.generated(sample, round)
+        found = self.measured(made, density, losses)
+        return found, made.first
+
+    def generated(self, sample: Sample, round: int) -> Generated:
+        """The images of one model, drawn when first asked for.
+
+        Args:
+            sample: the model's sampler.
+            round: part of the images' seed.
+        """
+        return Generated(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
+
+    def measured(
+        self,
+        made: Generated,
+        density: Density | None,
+        losses: ExampleLosses | None,
+        where: Callable[[Split, Panel], bool] = lambda split, panel: True,
+    ) -> Found:
+        """The scores of one model by split and embedding.
+
+        Args:
+            made: its images.
+            density: the model's, of `asked_of`.
+            losses: the model's, of `asked_of`.
+            where: whether an embedding's scores are wanted on a split.
+        """
+        self.prepare()
         own = None if losses is None else lambda images, labels: losses(images, labels, self.seed)
-        made = self._generated(sample, round)
-        found: _Found = {}
+        found: Found = {}
         for split in self.splits:
             for panel in self.panels:
-                if self._real.reference(split, panel):  # not all of its scores are left out
+                if where(split, panel) and self._real.reference(split, panel):  # not all of its scores are left out
                     features, labels = made.of(split, panel)
                     scores = self._score(split, panel, features, density=density, labels=labels, losses=own)
                     found[split.name, panel.embedding.name] = scores
-        assert made.first is not None  # there is at least one split with a score
-        return found, made.first
-
-    def _generated(self, sample: Sample, round: int) -> "Generated":
-        return Generated(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
+        return found
 
     # ---- models of single clients ----
 
-    def of_one(self, split: Split, place: int) -> "Evaluator":
+    def of_one(self, split: Split, place: int, among: Sequence[Panel] | None = None) -> "Evaluator":
         """The same evaluation of one client of one split alone.
 
         Args:
             split: one of this evaluation's.
             place: of the client in it.
+            among: those of this evaluation's embeddings that are wanted; all by default.
         """
-        panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in self.panels]
+        wanted = self.panels if among is None else among
+        panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in wanted]
         one = copy.copy(self)
         one.splits, one.panels = [split.of_one(place)], [panel for panel in panels if panel.choices]
         one.plan = Plan(one.splits, one.panels, self.num_images)
         one._real, one._floor = RealSide(one.plan, self.seed, None, self.batch_size, self.device), None
         return one
-
-    def scores(self, model: nn.Module, round: int) -> dict[tuple[str, str], FederatedScore]:
-        """The first split's scores of a model, by embedding and name.
-
-        Args:
-            model: as for `fedgen.evaluation.evaluate`.
-            round: part of the images' seed.
-        """
-        found, _ = self._of_model(self.sampler_of(model), round, **self.asked_of(model))
-        first = self.splits[0].name
-        return {(e, score.name): score for (split, e), scores in found.items() if split == first for score in scores}
-
-    def joined_records(
-        self, found: Mapping[tuple[str, str, str], Mapping[int, FederatedScore]], generator: str, **details: Any
-    ) -> list[ScoreRecord]:
-        """The records of scores to which each client's own model gave one value: every aggregate but all.
-
-        Args:
-            found: by split, embedding and name the scores of `of_one`'s evaluations, by place of the client.
-            generator: what stands in the model's place.
-            details: the records' other fields.
-        """
-        joined: _Found = {}
-        for split in self.splits:
-            weights = resolve_weights(self.weights, split.counts)
-            for panel in self.panels:
-                for choice in self.plan.choices(split, panel):
-                    of_each = found[split.name, panel.embedding.name, choice.name]
-                    values = torch.tensor([of_each[place].values["avg"] for place in range(len(split.counts))])
-                    score = without_pool(choice.name, values.double(), weights, choice.higher_is_better)
-                    score = with_further(score, choice, self.plan.aggregates, weights)
-                    joined.setdefault((split.name, panel.embedding.name), []).append(score)
-        return self._all_records(joined, generator, self.num_images if self.needs_images else 0, **details)
 
     def floor(self) -> list[ScoreRecord]:
         """The scores of real images in place of generated ones, at most `num_images` of them, for each split with some.
@@ -327,14 +325,14 @@ class Evaluator:
         return self._floor
 
     def _stand_in_records(self, name: str) -> list[ScoreRecord]:
-        found: _Found = {}
+        found: Found = {}
         counts: dict[tuple[str, str], int] = {}
         for split in self.splits:
             for panel in self.panels:
                 if (real := self._real.stand_in(name, split, panel)) is not None:
                     key = split.name, panel.embedding.name
                     found[key], counts[key] = self._score_real(split, panel, *real, name), len(real[0])
-        return self._all_records(found, name, counts)
+        return self.records(found, name, counts)
 
     def _score_real(
         self, split: Split, panel: Panel, features: Tensor, labels: Tensor | None, name: str
@@ -349,10 +347,17 @@ class Evaluator:
         reference = self._real.reference(split, panel)
         return reference.score(features, **options) if reference else []
 
-    def _all_records(
-        self, found: _Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
+    def records(
+        self, found: Found, generator: str, counts: int | Mapping[tuple[str, str], int], **details: Any
     ) -> list[ScoreRecord]:
-        """The records of one generated set's scores by split and embedding, and those of the gaps between splits."""
+        """The records of scores, and those of the gaps between splits.
+
+        Args:
+            found: by split and embedding.
+            generator: what stands in the model's place.
+            counts: generated images; by split and embedding where they differ.
+            details: the records' other fields.
+        """
         records: list[ScoreRecord] = []
         splits = {split.name: split for split in self.splits}
         details = {"generator": generator, **details}
@@ -394,34 +399,6 @@ class Evaluator:
 def _never(number: int, draws: torch.Generator) -> Tensor:
     """The sampler where no score needs images."""
     raise TypeError(f"{number} images are asked for, and no score needs some")
-
-
-class Generated:
-    """The generated images of one model, drawn once a stream and embedded once a stream and embedding.
-
-    Args:
-        real: which embeds.
-        draw: images and their labels, of a stream.
-    """
-
-    def __init__(self, real: RealSide, draw: Callable[..., tuple[Tensor, Tensor | None]]) -> None:
-        self._real, self._draw = real, draw
-        self._stream = ""
-        self._features: dict[str, Tensor] = {}
-        self._images = torch.empty(0)
-        self._labels: Tensor | None = None
-        self.first: Tensor | None = None
-
-    def of(self, split: Split, panel: Panel) -> tuple[Tensor, Tensor | None]:
-        """Features, or images for a panel that takes those, and labels. Splits of one stream come one after another."""
-        if split.stream != self._stream:
-            self._images, self._labels = self._draw(stream=split.stream, description=f"sampling for {split.stream}")
-            self._stream, self._features = split.stream, {}
-            self.first = self._images if self.first is None else self.first
-        name = panel.embedding.name
-        if name not in self._features:
-            self._features[name] = self._real.embed(panel, self._images) if len(self._images) else self._images
-        return self._features[name], self._labels
 
 
 def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Any) -> list[ScoreRecord]:

@@ -13,18 +13,16 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch import nn
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.three_way import Roles
 from fedgen.evaluation.checkpoints import load_weights, local_models
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.splits import Split
+from fedgen.evaluation.single_clients import SingleClients
 from fedgen.federated import FedAvgStrategy
-from fedgen.models.ema import EMA
+from fedgen.models.ema import averages_of
 from fedgen.progress import track
-from fedgen.scores import FederatedScore
 from fedgen.seeds import derive, isolated
 
 NAME = "fine-tuned"  # begins the name that stands in records for the generator
@@ -93,24 +91,18 @@ class FineTuning:
             )
         for network, average in averages_of(module):
             network.load_state_dict(average.network.state_dict())
-        where: dict[str, list[tuple[Split, int]]] = {}  # a client's places in the splits, by its name
-        for split in evaluator.splits:
-            for place, name in enumerate(split.client_names):
-                where.setdefault(name, []).append((split, place))
-        everyone = self.data.everyone
-        scored = [number for number, client in enumerate(everyone) if client.name in where]
-        found: dict[tuple[str, str, str], dict[int, FederatedScore]] = {}
+        singles, everyone = SingleClients(evaluator), self.data.everyone
+        scored = [number for number, client in enumerate(everyone) if client.name in singles.places]
 
         def score(turn: int) -> None:
             """Of the client whose model is in place."""
-            for split, place in where[everyone[scored[turn]].name]:
-                for (embedding, kind), value in evaluator.of_one(split, place).scores(module, round).items():
-                    found.setdefault((split.name, embedding, kind), {})[place] = value
+            singles.score(everyone[scored[turn]].name, module, round)
 
         self._train(module, scored, score, derive(self.data.seed, "fine-tuning", round))
         details = {"round": round, "checkpoint": path.name, "optimised_on": list(optimised_on)}
         note = f"each client's own model, {self.iterations} iterations from the server's"
-        return evaluator.joined_records(found, self.generator, note=note, **details)
+        number = evaluator.num_images if evaluator.needs_images else 0
+        return evaluator.records(singles.take(), self.generator, number, note=note, **details)
 
     def _train(self, module: L.LightningModule, scored: Sequence[int], score: Callable[[int], None], seed: int) -> None:
         """One round without exchange, in which each of the clients takes its turn; then `score` of each turn."""
@@ -151,9 +143,3 @@ class _Each(L.Callback):
                 for network, average in averages_of(pl_module):
                     average.network.load_state_dict(network.state_dict())
                 self.score(turn)
-
-
-def averages_of(module: nn.Module) -> list[tuple[nn.Module, EMA]]:
-    """The networks of a model that a moving average follows, each with its average: those named after it, "..._ema"."""
-    averages = [(name, part) for name, part in module.named_modules() if isinstance(part, EMA)]
-    return [(module.get_submodule(name.removesuffix("_ema")), average) for name, average in averages]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgen.clients import Client
-from fedgen.embeddings import Embedding, FeatureCache, embed
+from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.scores.between_clients import (
     fid_to_pool,
     kid_to_pool,
@@ -123,15 +123,20 @@ def measure_clients(
         device: where to embed.
 
     Raises:
-        ValueError: for no clients, images that the embedding cannot take, or a number out of range.
+        ValueError: for no clients, images that the embedding cannot take, features that hold NaN, naming the client, or
+            a number out of range.
     """
     chosen, positions = choose_images(clients, num_images, max_clients, seed)
     data, rows = clients[0].data, torch.cat(positions)
     text = f"embedding {data.name} with {embedding.name}"
     order = rows.argsort()  # in the data's order, so that the cache knows them under another partition
-    embedded = embed(embedding, data.inputs[rows[order]], device=device, description=text, cache=cache)
-    features = embedded[order.argsort()]
     owners = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor([len(own) for own in positions]))
+    try:
+        embedded = embed(embedding, data.inputs[rows[order]], device=device, description=text, cache=cache)
+    except NotFiniteError as error:
+        client = clients[chosen[int(owners[order[error.place]])]].name
+        raise ValueError(f"{data.name}, client {client!r}, of the images measured: {error}") from error
+    features = embedded[order.argsort()]
     labels = data.labels[rows] if data.is_labelled else None
     measures = measure_features(features, owners, labels, controls, seed, vendi=data.is_images)
     return Heterogeneity(embedding.name, features.shape[1], chosen, sizes_of(owners).tolist(), measures)

@@ -35,6 +35,11 @@ class Panel:
         """Whether its scores take images with labels in place of features."""
         return isinstance(self.embedding, NoEmbedding)
 
+    @property
+    def on_model(self) -> bool:
+        """Whether its scores ask the model about the clients' images, and need no generated ones."""
+        return isinstance(self.embedding, OwnModel)
+
 
 class NoEmbedding(Embedding):
     """What stands in records where scores take the images themselves."""

@@ -1,7 +1,7 @@
 """What an evaluation measures: which scores on which split and embedding, checked before any long work."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fedgen.evaluation.aggregates import DISTRIBUTION, applies, check_aggregates, choose_aggregates
 from fedgen.evaluation.gaps import AGGREGATES as GAP_AGGREGATES
@@ -10,7 +10,8 @@ from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import FLOOR, Columns
 from fedgen.evaluation.reference import check_clients_of, check_count, too_few
 from fedgen.evaluation.score_choice import Needs, ScoreChoice, check_distinct
-from fedgen.evaluation.splits import HELD_OUT, PART_VAL, REPORT, UNPART, Split, StandIn
+from fedgen.evaluation.splits import HELD_OUT, LEAST, PART_TRAIN, PART_VAL, REPORT, UNPART, Split, StandIn
+from fedgen.evaluation.three_way import CONTROLS
 from fedgen.scores.aggregate import Weights
 
 
@@ -57,8 +58,8 @@ class Plan:
             for panel in self.panels:
                 panel.embedding.check((2, *split.shape))
                 self._check_scores(split, panel)
-        if self.controls and not any(set(split.stand_ins) - {FLOOR} for split in self.splits):
-            raise ValueError("controls are those of clients that never train; give the data module a `split`")
+        if self.controls:
+            self._check_controls()
         if self.asking("held out"):
             self._check_held_out()
         for score in self.asking("labels"):
@@ -78,6 +79,20 @@ class Plan:
                 warnings.warn(f"score {choice.name} is left out on split {split.name!r}: {first}", stacklevel=5)
             else:
                 check_clients_of([choice], split.counts, names, self.weights)
+
+    def _check_controls(self) -> None:
+        """Controls of three-way splits that no image is left for are left out with a warning."""
+        if not any(set(split.stand_ins) - {FLOOR} for split in self.splits):
+            raise ValueError("controls are those of clients that never train; give the data module a `split`")
+        first = self.splits[0]
+        missing = [name for name in CONTROLS if first.name == PART_TRAIN and name not in first.stand_ins]
+        if missing:
+            warnings.warn(
+                f"left out of the controls: {' and '.join(missing)}; fewer than {LEAST} images are left that are not"
+                " scored. Score fewer clients (eval_clients of the split), raise its max_examples or leave it out,"
+                " or hold out another share than half (held_out of the data module)",
+                stacklevel=5,
+            )
 
     def _check_held_out(self) -> None:
         held_out, first = self.held_out, self.splits[0]
@@ -119,6 +134,17 @@ class Plan:
     def asking(self, needs: Needs) -> list[str]:
         """The names of the scores with a need."""
         return [choice.name for panel in self.panels for choice in panel.choices if choice.needs == needs]
+
+    def refuse(self, whole: Mapping[Needs, str], why: str) -> None:
+        """Nothing, unless a score needs one model; then ValueError.
+
+        Args:
+            whole: what such scores need, and what of the one model that is.
+            why: there is no such model, as the end of a sentence.
+        """
+        for needs, what in whole.items():
+            for score in self.asking(needs):
+                raise ValueError(f"score {score} needs one model's {what}, and {why}; leave {score} out")
 
     def choices(self, split: Split, panel: Panel) -> list[ScoreChoice]:
         """The scores of a panel that are measured on a split."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedgen.embeddings import Embedding, FeatureCache, embed
+from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.reference import Reference
@@ -64,7 +64,11 @@ class RealSide:
                 if panel.on_images:
                     found[id(images)] = images
                 elif id(images) not in found:
-                    found[id(images)] = self._embed(panel.embedding, images, f"embedding {what} with", self.cache)
+                    try:
+                        found[id(images)] = self._embed(panel.embedding, images, f"embedding {what} with", self.cache)
+                    except NotFiniteError as error:
+                        client = f", client {split.client_of(error.place)!r}" if images is split.images else ""
+                        raise ValueError(f"{what}{client}: {error}") from error
         return found
 
     def _reference(self, split: Split, panel: Panel, features: Mapping[int, Tensor]) -> Reference:

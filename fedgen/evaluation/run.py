@@ -8,14 +8,21 @@ from pathlib import Path
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from fedgen.evaluation.checkpoints import list_checkpoints, load_weights, local_models, tensors_in_place
+from fedgen.evaluation.checkpoints import (
+    list_checkpoints,
+    load_weights,
+    local_models,
+    personal_tensors,
+    tensors_in_place,
+)
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.fine_tuned import FineTuning
+from fedgen.evaluation.own_models import OwnModels, Personal
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column
 from fedgen.evaluation.sampling import Sample, Sampler, inside, mixture, sampler_of
 from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.evaluation.score_choice import Needs
-from fedgen.evaluation.scores_file import SCORES_FILE, append_records, read_records
+from fedgen.evaluation.scores_file import SCORES_FILE, append_records, keep_records, read_records
 
 LOCAL_NOTE = "mixture of local models"
 
@@ -74,20 +81,21 @@ class Run:
         return list_checkpoints(self.folder)
 
 
-def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str]:
-    """The sampler of a checkpoint, loaded into the module, and a note.
+def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:
+    """The sampler of a checkpoint, loaded into the module, a note, and the tensors that its clients keep.
 
-    A checkpoint of training without exchange gives the mixture of the clients' own models, by the evaluation's weights;
-    a client that never trained has the initial model.
+    A checkpoint of training without exchange gives the mixture of the clients' own models, by the evaluation's weights,
+    and no tensors beside it; a client that never trained has the initial model.
 
     Raises:
         ValueError: for such a mixture, where a score needs one model's density or its images by class.
     """
-    own = local_models(module, load_weights(module, path))
+    checkpoint = load_weights(module, path)
+    own = local_models(module, checkpoint)
     if not own:
-        return evaluator.sampler_of(module), ""
+        return evaluator.sampler_of(module), "", personal_tensors(module, checkpoint)
     refuse_mixture(evaluator)
-    return mixture_of_local(module, own, evaluator.client_weights()), LOCAL_NOTE
+    return mixture_of_local(module, own, evaluator.client_weights()), LOCAL_NOTE, {}
 
 
 def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]], weights: Tensor) -> Sampler:
@@ -110,11 +118,7 @@ def refuse_mixture(evaluator: Evaluator) -> None:
     A mixture of them has no density that they know, and it is not said which of them to ask for an image of a class.
     """
     whole: dict[Needs, str] = {"points": "density", "labels": "images by class", "model": "losses"}
-    for needs, what in whole.items():
-        for score in evaluator.plan.asking(needs):
-            raise ValueError(
-                f"score {score} needs one model's {what}, and without exchange there is none; leave {score} out"
-            )
+    evaluator.plan.refuse(whole, "without exchange there is none")
 
 
 def evaluate_run(
@@ -126,6 +130,7 @@ def evaluate_run(
 ) -> list[ScoreRecord]:
     """Scores a run's checkpoints (again), appends the records to its scores and returns them.
 
+    Where clients keep tensors of their own, those that took part are scored with their own models: see `own_models`.
     Records of the same round, split and embedding are replaced, with a warning if they were sampled otherwise; others
     stay, so a second embedding adds columns.
 
@@ -138,7 +143,8 @@ def evaluate_run(
 
     Raises:
         FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
-        ValueError: before any long work, if the first is another model's, or its images are not of the clients' shape.
+        ValueError: before any long work, if the first is another model's, or its images are not of the clients' shape,
+            or are each client's own where a score needs one model's.
         TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it.
     """
     run = run if isinstance(run, Run) else Run(run)
@@ -148,23 +154,36 @@ def evaluate_run(
     if missing or not chosen:
         have = ", ".join(map(str, found)) or "none"
         raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
-    asked = evaluator.asked_of(module)
-    evaluator.try_out(checkpoint_sampler(module, found[chosen[0]], evaluator)[0], **asked)
+    models = OwnModels(evaluator)
+    sample, _, personal = checkpoint_sampler(module, found[chosen[0]], evaluator)
+    evaluator.try_out(sample, **evaluator.asked_of(module))
+    models.check(module, personal)
     before = read_records(run.scores_path)
     known = {record.round: record.optimised_on for record in before}
     append_records(run.scores_path, evaluator.floor())
     records = []
     for round in chosen:
-        sample, note = checkpoint_sampler(module, found[round], evaluator)
+        sample, note, personal = checkpoint_sampler(module, found[round], evaluator)
         optimised_on = list(dict.fromkeys([*known.get(round, ()), *getattr(module, "optimised_on", ())]))
-        evaluation = evaluator.evaluate(sample, round, found[round].name, optimised_on, note, **asked)
-        found_now = evaluation.records
+        found_now = models.evaluate(module, sample, personal, round, found[round].name, optimised_on, note).records
         if fine_tuning is not None:
             found_now = [*found_now, *fine_tuning.records(module, evaluator, found[round], round, optimised_on)]
+        _drop_pools(run.scores_path, found_now)
         append_records(run.scores_path, found_now)
         records += found_now
     _warn_of_sampling(before, records)
     return records
+
+
+def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
+    """Removes the aggregates all of scores that have none now, as models are clients' own: they were of another model.
+
+    Args:
+        path: of the stored records.
+        now: the new ones.
+    """
+    measured, pooled = ({r.identity[:-1] for r in now if r.aggregate == name} for name in ("avg", "all"))
+    keep_records(path, lambda record: record.aggregate != "all" or record.identity[:-1] not in measured - pooled)
 
 
 def _warn_of_sampling(before: Sequence[ScoreRecord], now: Sequence[ScoreRecord]) -> None:

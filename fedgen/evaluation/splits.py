@@ -90,6 +90,11 @@ class Split:
             options = {"classes": classes, "labels": torch.cat([examples.labels for examples in clients]), **options}
         return cls(name, images, tuple(map(len, clients)), **{"source": clients[0].name, **options})
 
+    def client_of(self, place: int) -> str:
+        """The name of the client whose image stands at a place of `images`."""
+        ends = torch.tensor(self.counts).cumsum(0)
+        return self.client_names[int(torch.searchsorted(ends, place, right=True))]
+
     def of_one(self, place: int) -> "Split":
         """The split of one of its clients, without stand-ins."""
         start = sum(self.counts[:place])

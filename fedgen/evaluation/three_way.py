@@ -19,6 +19,9 @@ from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.evaluation.splits import LEAST, PART_TRAIN, PART_VAL, UNPART, Split, StandIn
 from fedgen.seeds import subset
 
+NAMED = 5  # clients that are left out, in a warning of them
+CONTROLS = (FLOOR, PARTICIPANTS, MEMORISER)
+
 _Numbered = tuple[int, Client]
 
 
@@ -56,8 +59,9 @@ def three_way_splits(data: FederatedDataModule) -> list[Split]:
     pair the three parts are cut, by a draw, to the least. part_train and part_val are of the same clients.
 
     Controls are real images in a generator's place: the floor, images of all clients, none of which is scored, and of
-    both of a pair equally many; "participants", such images of clients that train; "memoriser", those of part_train
-    themselves.
+    both of a pair equally many: none of a pair one of whom has none left, so that where scored clients have no image
+    left the floor is of the other clients alone; "participants", images of clients that train, none of which is scored;
+    "memoriser", those of part_train themselves. A control that no two images are left for is not there.
 
     Args:
         data: with a `split`.
@@ -98,10 +102,11 @@ def _able(clients: Sequence[Client], numbers: Sequence[int], parts: Sequence[str
             " (held_out), or use fewer, larger clients"
         )
     if len(found) < len(clients):
-        few = len(clients) - len(found)
+        few = [client.name for client, size in zip(clients, sizes) if size < LEAST]
+        more = f" and {len(few) - NAMED} more" if len(few) > NAMED else ""
         warnings.warn(
-            f"{few} of {len(clients)} {kind} clients have fewer than {LEAST} images to be scored on and are"
-            " left out of the scores",
+            f"{len(few)} of {len(clients)} {kind} clients have fewer than {LEAST} images to be scored on and are"
+            f" left out of the scores: {', '.join(few[:NAMED])}{more}",
             stacklevel=3,
         )
     return found

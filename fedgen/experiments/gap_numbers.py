@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
-from scipy import stats
+from scipy import optimize, stats
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.gap_table import SPLITS
@@ -16,7 +16,7 @@ OUT_OF_SAMPLE, PARTICIPATION = GAPS
 COLUMNS = (("loss", "avg"), ("kid", "avg"), ("kid", "all"), ("fid", "avg"), ("fid", "all"))
 
 Curve = Mapping[str, Any]
-"""One score and aggregate of one run: "rounds" [R], by split and gap "values" [R], and of gaps "errors" [R]."""
+"""One score and aggregate of one run: "rounds" [R], by split and gap "values" [R], of gaps "errors" [R], "clients"."""
 
 
 def curves_of(records: Sequence[ScoreRecord]) -> dict[str, Curve]:
@@ -29,24 +29,22 @@ def curves_of(records: Sequence[ScoreRecord]) -> dict[str, Curve]:
         if rounds:
             values = {place: [by_place[place][round].value for round in rounds] for place in by_place}
             errors = {gap: [by_place[gap][round].error_over_clients for round in rounds] for gap in GAPS}
-            found[f"{score} {aggregate}"] = {"rounds": rounds, "values": values, "errors": errors}
+            clients = by_place[PARTICIPATION][rounds[-1]].num_clients
+            curve = {"rounds": rounds, "values": values, "errors": errors, "clients": clients}
+            found[f"{score} {aggregate}"] = curve
     return found
 
 
 def controls_of(records: Sequence[ScoreRecord]) -> dict[str, dict[str, dict[str, float | None]]]:
-    """The gaps of real images in a generator's place: control -> "score aggregate" -> gap -> value, and its error."""
+    """The gaps of real images in a generator's place: control -> "score aggregate" -> gap -> value; errors, clients."""
     found: dict[str, dict[str, dict[str, float | None]]] = {}
     for record in records:
         if not record.is_model and record.split in GAPS:
             own = found.setdefault(record.generator, {}).setdefault(f"{record.score} {record.aggregate}", {})
             own[record.split] = record.value
             own[f"{record.split} error"] = record.error_over_clients
+            own["clients"] = record.num_clients
     return found
-
-
-def unseen(seeds: Mapping[str, Mapping[str, Curve]], column: str) -> list[float]:
-    """An arm's last scores on clients that never train, one a seed."""
-    return [last(by_column[column], SPLITS[-1]) for by_column in seeds.values()]
 
 
 def last(curve: Curve, place: str) -> float:
@@ -54,30 +52,41 @@ def last(curve: Curve, place: str) -> float:
     return float(curve["values"][place][-1])
 
 
-def smallest_gap(errors: Sequence[float], seeds: int, power: float = 0.8) -> float:
-    """The smallest gap that so many repetitions find with this power, at 5 % two-sided: 2.8 errors of their mean.
+def smallest_gap(values: Sequence[float], errors: Sequence[float], pairs: int, power: float = 0.8) -> float:
+    """The smallest gap that `gap_lines` finds with this power: whose interval then excludes 0.
 
-    A repetition's gap has the error over its clients, and repetitions draw their clients anew.
+    Student's t of a gap that is there is not central: of three repetitions 5.7 errors of the mean are needed, of many
+    2.8. A repetition's error is that over its clients or, if that is more, what repetitions differ by.
 
     Args:
-        errors: over clients, of every repetition's gap.
-        seeds: repetitions.
+        values: every repetition's gap where none is.
+        errors: of these over clients.
+        pairs: of clients, in a repetition.
         power: the probability of finding it.
     """
-    error = (statistics.mean(error**2 for error in errors) / seeds) ** 0.5
-    return float(stats.norm.ppf(0.975) + stats.norm.ppf(power)) * error
+    count = len(values)
+    error = statistics.mean(error**2 for error in errors) ** 0.5
+    if count > 2:
+        error, freedom = max(error, statistics.stdev(values)), count - 1
+    else:
+        freedom = count * (pairs - 1)
+    least = stats.t.ppf(0.975, freedom)
+    away = optimize.brentq(lambda shift: stats.nct.sf(least, freedom, shift) - power, 0, 10 * least)
+    return float(away * error / count**0.5)
 
 
 def gap_lines(curves: Sequence[Curve], gap: str) -> tuple[float, float, float]:
     """The mean over repetitions of the last gap, and its 95 % interval, of clients and repetitions together.
 
-    Each repetition draws its clients anew, so their errors over clients hold what repetitions differ by; the interval
-    is the wider of that of the errors and, from three repetitions on, that of Student over repetitions.
+    Each repetition deals the same clients anew into those that train and those that do not, so their errors over
+    clients hold what repetitions differ by; the interval is the wider of Student's of the errors, each of as many pairs
+    of clients, and, from three repetitions on, of Student's over repetitions.
     """
     values = [last(curve, gap) for curve in curves]
     errors = [float(curve["errors"][gap][-1] or 0.0) for curve in curves]
     mean, count = statistics.mean(values), len(values)
-    half = 1.96 * (sum(error**2 for error in errors)) ** 0.5 / count
+    freedom = sum(curve["clients"] - 1 for curve in curves)
+    half = float(stats.t.ppf(0.975, freedom)) * (sum(error**2 for error in errors)) ** 0.5 / count if freedom else 0.0
     if count > 2:
         half = max(half, float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(values) / count**0.5)
     return mean, mean - half, mean + half

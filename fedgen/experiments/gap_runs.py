@@ -109,18 +109,19 @@ class GapChoice:
         found = {name: value for name, value in asdict(self).items() if name not in other}
         return {"data": self.recipe.stem, **found, "recipe": start_of(self.recipe), "rounds": self.total}
 
-    def federation(self, arm: Arm) -> FederatedDataModule:
-        """An arm's clients in the first repetition.
+    def federation(self, arm: Arm, seed: int | None = None) -> FederatedDataModule:
+        """An arm's clients in a repetition, the first one by default.
 
         Raises:
             ValueError: for data, a partition or a split that cannot be dealt, naming the arm.
         """
         own = {key: value for key, value in arm.settings.items() if key.startswith("data.")}
+        seed = self.seed if seed is None else seed
         try:
-            data = load_federation(self.recipe, [*arguments(own), f"--seed_everything={self.seed}"])
+            data = load_federation(self.recipe, [*arguments(own), f"--seed_everything={seed}"])
             _ = data.clients
         except ValueError as error:
-            raise ValueError(f"{arm.name}: {error}") from error
+            raise ValueError(f"{arm.name or dict(arm.settings)}: {error}") from error
         return data
 
     def training(self, arm: Arm, seed: int) -> Training:

@@ -1,7 +1,8 @@
 """An experiment on clients that never train: trains its arms, reads what was found, prints tables, draws the figure."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from rich.table import Table
@@ -12,15 +13,30 @@ from fedgen.experiments.comparison import expectation
 from fedgen.experiments.gap_figure import draw_arms
 from fedgen.experiments.gap_numbers import Curve, arms_table, controls_of, curves_of, gap_lines, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.paired import change_of, compare_pairs
+from fedgen.experiments.paired import compare_pairs, difference
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
 
 Found = Mapping[str, Mapping[str, Mapping[str, Curve]]]
 """arm -> seed -> "score aggregate" -> curve"""
 MAIN = "loss avg"  # the most sensitive column: draws are common to all splits
-SHOWN = (MAIN, "kid avg", "kid all", "fid all")
+AVERAGES = (MAIN, "kid avg")  # what the model is trained on and what it makes, by scores without a bias of numbers
+SHOWN = (*AVERAGES, "kid all", "fid all")
 DRAWN = 3  # of them
+
+
+def named_by_clients(choice: GapChoice, arms: Sequence[Arm]) -> list[Arm]:
+    """Arms named after the number of clients that train in them, and what they were called: "8 clients x 50".
+
+    Raises:
+        ValueError: if two have the same name then, with their settings.
+    """
+    named = [replace(arm, name=f"{len(choice.federation(arm).clients)} clients {arm.name}".strip()) for arm in arms]
+    known: dict[str, Arm] = {}
+    for arm in named:
+        if (other := known.setdefault(arm.name, arm)) is not arm:
+            raise ValueError(f"{dict(other.settings)} and {dict(arm.settings)} are both {arm.name}; give one of them")
+    return named
 
 
 def check_clients(choice: GapChoice, arms: Sequence[Arm]) -> dict[str, list[int]]:
@@ -49,7 +65,12 @@ def _each(
 
 
 def report_arms(
-    study: Study, found: Found, title: str, lines: Sequence[Table | str], control: str | None = None
+    study: Study,
+    found: Found,
+    title: str,
+    lines: Sequence[Table | str],
+    control: str | None = None,
+    columns: Sequence[str] = SHOWN,
 ) -> None:
     """Prints a table a column and the lines, and draws the figure.
 
@@ -58,16 +79,19 @@ def report_arms(
         found: of `run_arms`.
         title: of tables and figure.
         lines: what was expected, and whether it is so, with tables of their own before it.
-        control: the arm that others are compared with.
+        control: the arm that others are compared with, if all are scored on the same clients.
+        columns: "score aggregate", of which those are shown that all runs have.
     """
-    here = [column for column in SHOWN if all(column in by for seeds in found.values() for by in seeds.values())]
+    here = [column for column in columns if all(column in by for seeds in found.values() for by in seeds.values())]
     tables: list[Table | str] = [arms_table(found, column, title, control) for column in here]
     figure = draw_arms(found, here[:DRAWN], study.path(f"{study.name.replace('-', '_')}.png"), title)
     study.report([*tables, *lines], figure)
 
 
 def gap_outcome(arm: str, seeds: Mapping[str, Mapping[str, Curve]], gap: str, column: str, hidden: bool) -> str:
-    """An arm's last gap with its interval, and whether it is above 0 as expected; or not told from 0, where hidden.
+    """An arm's last gap with its interval, and whether it is above 0 as expected, or there is one where none should be.
+
+    An interval around 0 says neither: it may be wide.
 
     Args:
         arm: its name.
@@ -78,28 +102,24 @@ def gap_outcome(arm: str, seeds: Mapping[str, Mapping[str, Curve]], gap: str, co
     """
     mean, low, high = gap_lines([by_column[column] for by_column in seeds.values()], gap)
     text = f"{arm}: the {gap_title(gap)} in {column} is {mean:+.3g} ({low:+.3g} to {high:+.3g})"
-    if hidden:
-        return expectation(f"{text}, with room for 0", low <= 0 <= high)
-    return f"cannot be told from 0: {text}" if low <= 0 <= high else expectation(f"{text}, above 0", low > 0)
+    if low <= 0 <= high:
+        return f"cannot be told from 0{', where none was expected' if hidden else ''}: {text}"
+    return expectation(f"{text}, {'none' if hidden else 'above 0'}", low > 0 and not hidden)
 
 
-def gap_verdicts(found: Found, control: str, gaps: Sequence[str], column: str) -> list[str]:
-    """Of every arm: whether a gap differs from the control's, over paired seeds.
+def gap_verdicts(found: Found, control: str, gaps: Sequence[str]) -> list[str]:
+    """Of every arm: whether a gap differs from the control's in each of `AVERAGES`, over paired seeds.
 
     Args:
         found: of `run_arms`.
         control: the arm that others are compared with.
         gaps: names of gaps.
-        column: "score aggregate".
     """
     lines = []
-    for gap in gaps:
+    for gap, column in product(gaps, AVERAGES):
         of = {arm: [last(by_column[column], gap) for by_column in seeds.values()] for arm, seeds in found.items()}
         for arm in found:
             if arm != control:
-                row = compare_pairs(of[control], of[arm])
                 text = f"{arm}: {gap_title(gap)} in {column} beside {control}"
-                low, high = row.get("interval", (-math.inf, math.inf))
-                said = "differs" if low > 0 or high < 0 else "cannot be told apart"
-                lines.append(f"{text} {said}: {change_of(row)}")
+                lines.append(difference(text, compare_pairs(of[control], of[arm])))
     return lines

@@ -10,25 +10,24 @@ from typing import Any
 
 from fedgen.experiments.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN, gap_verdicts, report_arms, run_arms
+from fedgen.experiments.gap_study import gap_verdicts, report_arms, run_arms
 from fedgen.experiments.recipe_file import local_iterations, rounds_of
 from fedgen.experiments.study import Study
 
 
-def local_epochs(output: Path | None = None, epochs: Sequence[int] = (1, 2, 5, 10), **options: Any) -> None:
+def local_epochs(output: Path | None = None, lengths: Sequence[int] = (1, 2, 5, 10), **options: Any) -> None:
     """Scores on seen and unseen clients by the length of a turn, at equal local iterations.
 
     Args:
         output: folder of results.json and the figure.
-        epochs: lengths of a turn as multiples of the recipe's communication interval, the first of which others are
-            compared with.
+        lengths: of a turn, as multiples of the recipe's communication interval; others are compared with the first.
         options: the fields of `GapChoice`.
     """
     choice = GapChoice(**options)
-    study = Study("local-epochs", output, choice.settings() | {"epochs": list(epochs)})
+    study = Study("local-epochs", output, choice.settings() | {"lengths": list(lengths)})
     interval = local_iterations(choice.recipe) // rounds_of(choice.recipe)
     key = "trainer.strategy.init_args.communication_interval"
-    arms = [Arm(f"{times} epoch(s)", {key: interval * times}, rounds=1 / times) for times in epochs]
+    arms = [Arm(f"{interval * times} iterations", {key: interval * times}, rounds=1 / times) for times in lengths]
     found = run_arms(study, choice, arms)
-    lines = gap_verdicts(found, arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION), MAIN)
+    lines = gap_verdicts(found, arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION))
     report_arms(study, found, "length of a turn", lines, arms[0].name)

@@ -10,10 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from fedgen.experiments.comparison import expectation
-from fedgen.experiments.gap_numbers import PARTICIPATION, gap_lines, unseen
+from rich.table import Table
+
+from fedgen.experiments.common_clients import common_scores, common_table
+from fedgen.experiments.gap_numbers import PARTICIPATION, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN, report_arms, run_arms
+from fedgen.experiments.gap_study import AVERAGES, MAIN, named_by_clients, report_arms, run_arms
 from fedgen.experiments.paired import compare_pairs, verdict
 from fedgen.experiments.study import Study
 
@@ -31,20 +33,16 @@ def number_of_clients(
     choice = GapChoice(**options)
     study = Study("number-of-clients", output, choice.settings() | {"participating": list(participating)})
     key = "data.init_args.split.init_args.participating"
-    arms = [Arm(f"{rate:g} of them", {key: rate}) for rate in sorted(participating)]
+    arms = named_by_clients(choice, [Arm("", {key: rate}) for rate in sorted(participating)])
     found = run_arms(study, choice, arms)
-    counts = {name: count for name, (count, _) in study.numbers["clients"].items()}
-    lines = [f"{name}: {count} clients train" for name, count in counts.items()]
-    names = [arm.name for arm in arms]
-    for one, more in pairwise(names):
-        row = compare_pairs(unseen(found[one], MAIN), unseen(found[more], MAIN))
-        lines.append(
-            verdict(f"{MAIN} on unseen clients falls from {counts[one]} to {counts[more]} clients", row, "less")
-        )
-    few, all_ = (gap_lines(_curves(found[name]), PARTICIPATION)[0] for name in (names[0], names[-1]))
-    lines.append(expectation(f"the participation gap in {MAIN} shrinks, from {few:+.3g} to {all_:+.3g}", all_ < few))
-    report_arms(study, found, "clients that train", lines, names[0])
-
-
-def _curves(seeds: Any) -> list[Any]:
-    return [by_column[MAIN] for by_column in seeds.values()]
+    names, common = [arm.name for arm in arms], common_scores(study, choice, arms)
+    lines: list[Table | str] = [common_table(common)]
+    for column in AVERAGES:
+        for one, more in pairwise(names):
+            row = compare_pairs(common[column][one], common[column][more])
+            text = f"{column} on the same unseen clients falls from {one} to {more}"
+            lines.append(verdict(text, row, "less"))
+    few, all_ = ([last(by[MAIN], PARTICIPATION) for by in found[name].values()] for name in (names[0], names[-1]))
+    text = f"the participation gap in {MAIN} shrinks from {names[0]} to {names[-1]}"
+    lines.append(verdict(text, compare_pairs(few, all_), "less"))
+    report_arms(study, found, "clients that train", lines, columns=AVERAGES)

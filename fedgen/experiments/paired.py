@@ -1,5 +1,6 @@
 """Arms of an experiment over paired seeds: what one differs from its control by, how sure that is, and what follows."""
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -94,6 +95,17 @@ def verdict(text: str, row: Row, claim: Claim) -> str:
         return expectation(line, told)
     count = len(row["values"])
     return f"cannot be told from {'one seed' if count == 1 else f'these {count} seeds'}: {line}"
+
+
+def difference(text: str, row: Row) -> str:
+    """A line that says whether an arm differs from its control at all, beyond doubt by the paired interval.
+
+    Args:
+        text: what is compared.
+        row: that tells.
+    """
+    low, high = row.get("interval", (-math.inf, math.inf))
+    return f"{text} {'differs' if low > 0 or high < 0 else 'cannot be told apart'}: {change_of(row)}"
 
 
 def by_chance(count: int) -> str:

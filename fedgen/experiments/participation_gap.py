@@ -8,35 +8,39 @@ that the set-up could find is computed first, from real images in a generator's 
 the participants alone would have, which bounds what can be there.
 """
 
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from fedgen.embeddings import load_embedding
+from fedgen.clients.partitions import Semantic
+from fedgen.embeddings import load_embedding, network_of
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.experiments.gap_numbers import PARTICIPATION, controls_of, last, smallest_gap
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
+from fedgen.experiments.gap_study import AVERAGES, Found, gap_outcome, report_arms, run_arms
 from fedgen.experiments.paired import compare_pairs, verdict
-from fedgen.experiments.recipe_file import component
+from fedgen.experiments.recipe_file import component, read_recipe
 from fedgen.experiments.runs import Control
 from fedgen.experiments.study import Study
 
 NATURAL, SEMANTIC, LABELS, RANDOM = "natural", "semantic", "Dirichlet", "random"
 PARTITIONS = "fedgen.clients.partitions"
+KINDS = {"Natural": NATURAL, "Semantic": SEMANTIC, "Dirichlet": LABELS, "CoarseDirichlet": LABELS, "IID": RANDOM}
 CONTROL: Control = "centralised"
-VERDICTS = (MAIN, "kid avg")  # what the model is trained on, and what it makes
 
 
 @dataclass(frozen=True)
 class PartitionChoice(GapChoice):
-    """The same images dealt in four ways; the other fields are those of `GapChoice`.
+    """The same images dealt in several ways; the other fields are those of `GapChoice`.
 
     Args:
-        clients: of the partitions that are not natural; as many as the recipe's data has writers.
+        clients: of the partitions that are not the recipe's own; by default as many as that has.
         alpha: of Dirichlet over labels, in all: the released code's 10; 1 gives most of a client's images one or two
             labels, and 8 participants some labels hardly at all.
         partition_embedding: in which the semantic partition finds images alike; scores are in another one.
@@ -46,25 +50,45 @@ class PartitionChoice(GapChoice):
         FileNotFoundError: if the recipe is not there.
     """
 
-    clients: int = 50
+    clients: int | None = None
     alpha: float = 10.0
     partition_embedding: str = "pixels"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.partition_embedding == self.embedding:
-            raise ValueError(f"embedding={self.embedding}: scores would see the features that made the clients")
+        self._check_embedding("partition_embedding", self.partition_embedding)
 
-    @property
+    def _check_embedding(self, source: str, dealt_in: str) -> None:
+        if network_of(dealt_in) == network_of(self.embedding):
+            raise ValueError(
+                f"embedding={self.embedding} is the network of {source}={dealt_in}: scores would see the features that"
+                " made the clients"
+            )
+
+    @cached_property
+    def own(self) -> str:
+        """The arm that is the recipe's own partition: "natural", ..., or the class's name if it is none of them."""
+        path = read_recipe(self.recipe)["data"]["init_args"]["partition"]["class_path"].split(".")
+        return next((KINDS[part] for part in path if part in KINDS), path[-1])
+
+    @cached_property
     def arms(self) -> list[Arm]:
-        """The partitions, trained by the recipe."""
-        dealt = {
-            NATURAL: {},
-            SEMANTIC: component(f"{PARTITIONS}.Semantic", num_clients=self.clients, embedding=self.partition_embedding),
-            LABELS: component(f"{PARTITIONS}.Dirichlet", num_clients=self.clients, alpha=self.alpha),
-            RANDOM: component(f"{PARTITIONS}.IID", num_clients=self.clients),
+        """The recipe's own partition and the others, trained by the recipe; natural clients only if they are its own.
+
+        Raises:
+            ValueError: if the recipe's own partition looks at images by the network of the scores.
+        """
+        federation = self.federation(Arm(str(self.recipe)))
+        if isinstance(federation.partition, Semantic):
+            self._check_embedding("the recipe's partition", load_embedding(federation.partition.embedding).name)
+        count = self.clients or len(federation.everyone)
+        others = {
+            SEMANTIC: component(f"{PARTITIONS}.Semantic", num_clients=count, embedding=self.partition_embedding),
+            LABELS: component(f"{PARTITIONS}.Dirichlet", num_clients=count, alpha=self.alpha),
+            RANDOM: component(f"{PARTITIONS}.IID", num_clients=count),
         }
-        return [Arm(name, {"data.init_args.partition": one} if one else {}) for name, one in dealt.items()]
+        arms = [Arm(name, {"data.init_args.partition": one}) for name, one in others.items() if name != self.own]
+        return [Arm(self.own), *arms]
 
 
 def participation_gap(output: Path | None = None, **options: Any) -> None:
@@ -78,52 +102,71 @@ def participation_gap(output: Path | None = None, **options: Any) -> None:
     study = Study("participation-gap", output, choice.settings())
     arms = choice.arms + [Arm(f"{arm.name}, {CONTROL}", arm.settings, CONTROL) for arm in choice.arms]
     first = study.step("detectable", lambda: detectable(choice, arms))
-    study.console.print(detectable_table(first, choice))
+    study.console.print(detectable_table(first))
     found = run_arms(study, choice, arms)
     report_arms(study, found, "clients that never train", outcomes(found))
 
 
-def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, Any]:
-    """By partition: what real images in a generator's place have for gaps, before anything is trained."""
-    found = {}
+def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
+    """By partition and repetition: what real images in a generator's place have for gaps, before anything is trained.
+
+    The loss is not among the scores: it needs a model.
+    """
     embedding = load_embedding(choice.embedding, weights=choice.weights)
-    for arm in arms:
-        if arm.control is None:
-            data, scores = choice.federation(arm), ("kid", "fid")
-            judge = Evaluator(data, [embedding], choice.images, scores, seed=choice.seed, controls=True)
-            found[arm.name] = controls_of(judge.floor())
-    return found
+
+    def controls(arm: Arm, seed: int) -> Any:
+        data, scores = choice.federation(arm, seed), ("kid", "fid")
+        judge = Evaluator(data, [embedding], choice.images, scores, seed=seed, controls=True)
+        return controls_of(judge.floor())
+
+    return {arm.name: [controls(arm, seed) for seed in choice.seeds_of] for arm in arms if arm.control is None}
 
 
-def detectable_table(found: dict[str, Any], choice: GapChoice) -> Table:
-    """The smallest participation gap that the set-up finds, and those of real images in a generator's place."""
-    count = len(choice.seeds_of)
+def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
+    """The smallest participation gap that the set-up finds, and those of real images in a generator's place.
+
+    Args:
+        found: of `detectable`.
+    """
     table = Table(
-        title=f"before training: participation gaps, {count} seed(s)",
-        caption="smallest: found with 80 % power at 5 %; floor: real images of all clients; participants: real images"
-        " of clients that train,\nthe gap of a generator that learns its clients perfectly; memoriser: the images"
-        " of part_train themselves",
+        title=f"before training: participation gaps, mean of {len(next(iter(found.values())))} seed(s)",
+        caption="smallest: found with 80 % power at 5 %, if models' gaps scatter as the memoriser's or the floor's do,"
+        " whichever more; floor: real images of all clients;\nmemoriser: the images of part_train, participants:"
+        " further images of clients that train, if there are any: the gap of a generator that has learnt them all",
     )
-    for heading in ("partition", "score", "smallest", FLOOR, PARTICIPANTS, MEMORISER):
+    for heading in ("partition", "score", "smallest", FLOOR, MEMORISER, PARTICIPANTS):
         table.add_column(heading, justify="left" if heading in ("partition", "score") else "right")
-    for partition, controls in found.items():
-        for column, floor in controls[FLOOR].items():
-            error = floor.get(f"{PARTICIPATION} error")
-            least = f"{smallest_gap([error], count):.3g}" if error is not None else ""
-            names = (FLOOR, PARTICIPANTS, MEMORISER)
-            gaps = [controls.get(name, {}).get(column, {}).get(PARTICIPATION) for name in names]
-            table.add_row(partition, column, least, *("" if gap is None else f"{gap:+.3g}" for gap in gaps))
+    for partition, seeds in found.items():
+        for column in seeds[0][FLOOR]:
+            cells = []
+            for name in (FLOOR, MEMORISER, PARTICIPANTS):
+                gaps = [controls[name][column][PARTICIPATION] for controls in seeds if name in controls]
+                cells.append(f"{statistics.mean(gaps):+.3g}" if len(gaps) == len(seeds) else "")
+            table.add_row(partition, column, _smallest(seeds, column), *cells)
     return table
+
+
+def _smallest(seeds: Sequence[Any], column: str) -> str:
+    """What is found of a gap in one column, or nothing if its errors are not known."""
+    found = []
+    for name in (FLOOR, MEMORISER):
+        own = [controls[name][column] for controls in seeds]
+        values, errors = ([one[key] for one in own] for key in (PARTICIPATION, f"{PARTICIPATION} error"))
+        if None not in errors:
+            found.append(smallest_gap(values, errors, own[0]["clients"]))
+    return f"{max(found):.3g}" if found else ""
 
 
 def outcomes(found: Found) -> list[str]:
     """What the paper says of classifiers, and whether it is so here."""
     lines = []
-    for column in VERDICTS:
+    for column in AVERAGES:
         for arm, seeds in found.items():
             hidden = arm.split(",")[0] in (LABELS, RANDOM)
             lines.append(gap_outcome(arm, seeds, PARTICIPATION, column, hidden))
         for shows, hides in ((SEMANTIC, LABELS), (NATURAL, RANDOM)):
+            if shows not in found:
+                continue
             gaps = {arm: [last(one[column], PARTICIPATION) for one in found[arm].values()] for arm in (hides, shows)}
             row = compare_pairs(gaps[hides], gaps[shows])
             lines.append(verdict(f"{shows}: the participation gap in {column} is above that of {hides}", row, "more"))

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fedgen.experiments.recipe_file import component, read_recipe
+from fedgen.evaluation.checkpoints import LAST
+from fedgen.experiments.recipe_file import component, read_recipe, start_of
 from fedgen.progress import track
 
 Control = Literal["local_only", "centralised"]
@@ -45,10 +46,15 @@ class Training:
     def run(self) -> Path:
         """Trains unless the folder holds the finished run; a stopped one goes on. Returns `place`.
 
+        A finished run leaves `FOLDER.done` beside its folder, so that it is known without starting a process for it.
+
         Raises:
             ChildProcessError: if it fails, with the end of its output.
         """
-        log = self.place.with_name(f"{self.place.name}.log")
+        log, done = (self.place.with_name(f"{self.place.name}.{end}") for end in ("log", "done"))
+        asked = json.dumps([start_of(self.recipe), *self._arguments()])
+        if (self.place / LAST).exists() and done.exists() and done.read_text() == asked:
+            return self.place
         log.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "fedgen", "fit", *self._arguments()]
         with open(log, "a") as file:  # what a run said while it trained stays when it is found finished
@@ -56,6 +62,7 @@ class Training:
         if status:
             tail = "\n".join(log.read_text().splitlines()[-5:])
             raise ChildProcessError(f"{' '.join(command)} failed with status {status}; the end of {log}:\n{tail}")
+        done.write_text(asked)
         return self.place
 
     def _arguments(self) -> list[str]:

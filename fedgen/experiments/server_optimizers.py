@@ -6,67 +6,91 @@ al. 2020), each with one setting; of "What Do We Mean by Generalization in Feder
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from fedgen.evaluation.gap_table import SPLITS
-from fedgen.experiments.gap_numbers import PARTICIPATION, Curve, unseen
+from fedgen.experiments.gap_numbers import PARTICIPATION, Curve, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.gap_study import MAIN, Found, gap_verdicts, report_arms, run_arms
+from fedgen.experiments.gap_study import Found, gap_verdicts, report_arms, run_arms
+from fedgen.experiments.message_size import message_bytes
 from fedgen.experiments.recipe_file import component
 from fedgen.experiments.study import Study
 from fedgen.files import in_bytes
-from fedgen.models.checkpoint_file import read_checkpoint
 
 SERVER, ALGORITHM = (f"trainer.strategy.init_args.{name}" for name in ("server_optimizer", "client_algorithm"))
 REACHED = "kid all"
-CONTROL, SCAFFOLD = "FedAvg", "SCAFFOLD"
-TIMES = {SCAFFOLD: 2}  # of a client's message: control variates travel beside the weights
+CONTROL = "FedAvg"
+ADAPTIVE = ("FedAdam", "FedAdagrad", "FedYogi")
 
 
-def arms_of(rates: Mapping[str, float], mu: float) -> list[Arm]:
-    """FedAvg and what is compared with it."""
-    servers = [Arm(name, {SERVER: component(f"fedgen.federated.{name}", lr=rate)}) for name, rate in rates.items()]
+def arms_of(momentum_lr: float, adaptive_lr: Mapping[str, float], mu: float) -> list[Arm]:
+    """FedAvg and what is compared with it; the adaptive ones in the form of Reddi et al. 2021."""
+    momentum = Arm("FedAvgM", {SERVER: component("fedgen.federated.FedAvgM", lr=momentum_lr)})
+    adaptive = [
+        Arm(name, {SERVER: component(f"fedgen.federated.{name}", lr=rate, convention="reddi")})
+        for name, rate in adaptive_lr.items()
+    ]
     proximal = Arm("FedProx", {ALGORITHM: component("fedgen.federated.FedProx", mu=mu)})
-    return [Arm(CONTROL), *servers, proximal, Arm(SCAFFOLD, {ALGORITHM: component("fedgen.federated.Scaffold")})]
+    scaffold = Arm("SCAFFOLD", {ALGORITHM: component("fedgen.federated.Scaffold")})
+    return [Arm(CONTROL), momentum, *adaptive, proximal, scaffold]
 
 
 def server_optimizers(
     output: Path | None = None,
     checks: int = 10,
-    momentum_lr: float = 0.3,
-    adaptive_lr: float = 0.003,
+    kid: float | None = None,
+    momentum_lr: float = 0.1,
+    adaptive_lr: Sequence[float] = (0.005, 0.01, 0.005),
     mu: float = 0.1,
     **options: Any,
 ) -> None:
-    """Rounds and bytes to the KID that FedAvg ends with, and the gaps, by server optimizer and client algorithm.
+    """Rounds and bytes to a KID on unseen clients, and the gaps, by server optimizer and client algorithm.
 
     Args:
         output: folder of results.json and the figure.
         checks: evaluations of a run, evenly spaced: rounds are counted in these steps.
-        momentum_lr: FedAvgM's server learning rate.
-        adaptive_lr: that of FedAdam, FedAdagrad and FedYogi.
+        kid: KID-all to be reached; by default what FedAvg ends with in the same repetition.
+        momentum_lr: FedAvgM's server learning rate; by default one with which a constant update moves the server as
+            far as FedAvg's.
+        adaptive_lr: those of FedAdam, FedAdagrad and FedYogi; the defaults did best in short runs of another seed.
         mu: FedProx's weight.
         options: the other fields of `GapChoice`.
+
+    Raises:
+        ValueError: for another number of adaptive rates than three.
     """
+    if len(adaptive_lr) != len(ADAPTIVE):
+        raise ValueError(f"adaptive_lr={list(adaptive_lr)}: give three rates, of {', '.join(ADAPTIVE)}")
     choice = GapChoice(checks=checks, **options)
-    own = {"momentum_lr": momentum_lr, "adaptive_lr": adaptive_lr, "mu": mu}
+    own = {"kid": kid, "momentum_lr": momentum_lr, "adaptive_lr": list(adaptive_lr), "mu": mu}
     study = Study("server-optimizers", output, choice.settings() | own)
-    rates = {"FedAvgM": momentum_lr, **dict.fromkeys(("FedAdam", "FedAdagrad", "FedYogi"), adaptive_lr)}
-    arms = arms_of(rates, mu)
+    arms = arms_of(momentum_lr, dict(zip(ADAPTIVE, adaptive_lr)), mu)
     found = run_arms(study, choice, arms)
-    message = study.step("bytes", lambda: bytes_of(choice.training(arms[0], choice.seed).place))
-    study.console.print(reach_table(found, statistics.mean(unseen(found[CONTROL], REACHED)), message))
-    report_arms(study, found, "server optimizers", gap_verdicts(found, CONTROL, (PARTICIPATION,), MAIN), CONTROL)
+    sizes = study.step("bytes", lambda: {arm.name: message_bytes(choice.training(arm, choice.seed)) for arm in arms})
+    rounds = study.step("reached", lambda: reached(found, kid))
+    study.console.print(reach_table(rounds, sizes, "what FedAvg ends with" if kid is None else f"{kid:g}"))
+    report_arms(study, found, "server optimizers", gap_verdicts(found, CONTROL, (PARTICIPATION,)), CONTROL)
 
 
-def bytes_of(place: Path) -> int:
-    """What a client sends in a round: the weights and buffers of a run's model, without its moving average."""
-    tensors = read_checkpoint(place / "last.ckpt")["state_dict"]
-    return int(sum(t.numel() * t.element_size() for name, t in tensors.items() if name.startswith("network.")))
+def reached(found: Found, target: float | None) -> dict[str, list[int | None]]:
+    """By arm, a number a repetition: the round, counted from 1, that is the first evaluated one to reach a target.
+
+    Args:
+        found: of `run_arms`.
+        target: of `REACHED` on unseen clients; None for what FedAvg ends with in the same repetition.
+    """
+    targets = {
+        seed: last(by_column[REACHED], SPLITS[2]) if target is None else target
+        for seed, by_column in found[CONTROL].items()
+    }
+    return {
+        arm: [reached_after(by_column[REACHED], targets[seed]) for seed, by_column in seeds.items()]
+        for arm, seeds in found.items()
+    }
 
 
 def reached_after(curve: Curve, target: float) -> int | None:
@@ -77,21 +101,26 @@ def reached_after(curve: Curve, target: float) -> int | None:
     return None
 
 
-def reach_table(found: Found, target: float, message: int) -> Table:
-    """Rounds and bytes to a target, by arm; means over the seeds that reach it.
+def reach_table(
+    rounds: Mapping[str, Sequence[int | None]], sizes: Mapping[str, Mapping[str, int]], target: str
+) -> Table:
+    """Rounds and bytes to a target, by arm; a repetition that does not reach it has none.
 
     Args:
-        found: of `run_arms`.
-        target: of `REACHED` on unseen clients.
-        message: bytes that a client sends in a round of FedAvg.
+        rounds: of `reached`.
+        sizes: bytes that a client sends in a round, by arm and part.
+        target: in words.
     """
-    table = Table(title=f"to {REACHED} {target:.3g} on unseen clients, which FedAvg ends with")
-    for heading in ("trained", "seeds that reach it", "rounds", "sent by a client that is in all"):
+    table = Table(
+        title=f"to {REACHED} on unseen clients of {target}",
+        caption="rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean"
+        " of the seeds that reach it",
+    )
+    for heading in ("trained", "rounds", "a message", "sent"):
         table.add_column(heading, justify="left" if heading == "trained" else "right")
-    for arm, seeds in found.items():
-        rounds = [reached_after(by_column[REACHED], target) for by_column in seeds.values()]
-        there = [round for round in rounds if round is not None]
-        mean = statistics.mean(there) if there else None
-        sent = "" if mean is None else in_bytes(round(mean * message * TIMES.get(arm, 1)))
-        table.add_row(arm, f"{len(there)} of {len(rounds)}", "" if mean is None else f"{mean:.0f}", sent)
+    for arm, found in rounds.items():
+        there = [round for round in found if round is not None]
+        message = sum(sizes[arm].values())
+        sent = in_bytes(round(statistics.mean(there) * message)) if there else ""
+        table.add_row(arm, ", ".join("-" if one is None else str(one) for one in found), in_bytes(message), sent)
     return table

@@ -41,10 +41,12 @@ class Aggregator(ABC):
 
     Attributes:
         private: whether what it gives is differentially private, so that nothing else of clients may leave a round.
+        robust: whether it bounds what one client moves, so that nothing of a single client may go around it.
         federation: what it was told of the round.
     """
 
     private = False
+    robust = False
     federation = Federation(0, 0, 1, 1)
 
     def announce(self, federation: Federation) -> None:

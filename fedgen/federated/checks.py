@@ -55,6 +55,27 @@ def check_privacy(aggregator: Aggregator, client_weights: str, optimizer_state: 
         )
 
 
+def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exchange) -> None:
+    """Refuses, under an aggregator that no single client can lead astray, what clients send past it.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if not aggregator.robust:
+        return
+    name = type(aggregator).__name__
+    if optimizer_state == "average":
+        raise MisconfigurationException(
+            f"{name} bounds what one client does to the weights, and optimizer_state='average' takes the plain mean of"
+            " clients' optimizer states, which one of them may set as it likes: pass 'reset' or 'keep'"
+        )
+    if exchange.beside:
+        raise MisconfigurationException(
+            f"{name} bounds what one client does to the weights, and the client algorithm adds up clients' control"
+            " variates, which one of them may set as it likes: leave it out"
+        )
+
+
 def check_turn(batch: Any) -> None:
     """Refuses a batch that is no client's turn.
 

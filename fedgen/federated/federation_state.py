@@ -6,13 +6,13 @@ from typing import Any
 from torch import Tensor
 
 from fedgen.federated.exchange import Exchange
+from fedgen.federated.left_out import REMARK, is_entry
 from fedgen.federated.memory import ClientMemory
 from fedgen.files import is_count
 from fedgen.tensor_files import is_dense, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
 _PARTS = ("local", "server_optimizer", "algorithm")
-_LEFT_OUT = {"round", "client", "name", "reason"}
 
 
 def pack_state(memory: ClientMemory, parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterabl
         for name, tensor in slot.items():
             if not isinstance(tensor, Tensor) or (name in tensors and tensor.shape != tensors[name].shape):
                 yield f"client {client} has {name} of another shape than the model"
-    if not _are_entries(left_out, _LEFT_OUT):
+    if not _are_entries(left_out, ""):
         yield "who was left out is not told by round, client, name and reason"
-    if not _are_entries(state.get("remarks", []), {*_LEFT_OUT, "kind"}):  # older states have none
+    if not _are_entries(state.get("remarks", []), REMARK):  # older states have none
         yield "remarks on clients are not told by round, client, name, reason and kind"
     if not _is_by_client(state["local"].get("clients") if isinstance(state["local"], Mapping) else None):
         yield "what clients' optimizers keep is not by client"
@@ -106,8 +106,8 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterabl
         yield "it holds NaN, infinity, or a tensor of more numbers than there are"
 
 
-def _are_entries(value: Any, keys: set[str]) -> bool:
-    return isinstance(value, list) and all(isinstance(one, Mapping) and {*one} == keys for one in value)
+def _are_entries(value: Any, kind: str) -> bool:
+    return isinstance(value, list) and all(is_entry(one, [kind]) for one in value)
 
 
 def _is_by_client(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.clients.turn import Turn
-from fedgen.files import atomic_write
+from fedgen.files import atomic_write, is_count
 
 LEFT_OUT_FILE = "left_out.jsonl"
 Entry = dict[str, Any]  # "round", "client", "name" and "reason"; "kind" where it is not being left out of a round
@@ -159,6 +159,34 @@ def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:
 
 
 def read_left_out(folder: str | Path) -> list[Entry]:
-    """What `write_left_out` kept; nothing if there is no file."""
+    """What `write_left_out` kept; nothing if there is no file.
+
+    Raises:
+        ValueError: if the file is damaged, naming it.
+    """
     path = Path(folder) / LEFT_OUT_FILE
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        *lines, end = path.read_bytes().decode().split("\n")
+        entries = [json.loads(line) for line in lines]
+    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error
+    if end or not entries or not all(map(is_entry, entries)):
+        raise ValueError(
+            f"{path} is damaged: it holds something other than who was left out, or half a line; remove it"
+        )
+    return entries
+
+
+def is_entry(value: Any, kinds: Collection[str] = tuple(_HEADINGS)) -> bool:
+    """Whether something is what `make_entry` or `make_entries` makes, of one of these kinds; "" is without one."""
+    return (
+        isinstance(value, Mapping)
+        and value.keys() - {"kind"} == {"round", "client", "name", "reason"}
+        and value.get("kind", "") in kinds
+        and is_count(value["round"])
+        and is_count(value["client"])
+        and isinstance(value["name"], str)
+        and isinstance(value["reason"], str)
+    )

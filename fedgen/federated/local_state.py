@@ -32,6 +32,16 @@ def _copy_value(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else copy.copy(value)
 
 
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return isinstance(other, Mapping) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if isinstance(one, list | tuple):
+        return isinstance(other, list | tuple) and len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other)
+
+
 class _MeanState:
     """The weighted running mean of optimizer states; counters, flags and lists keep the first client's."""
 
@@ -148,6 +158,10 @@ class LocalState:
             return
         last = self._completed[-1] if self._completed else -1
         self._after = max(ranks.gather((last, self._after)), key=lambda one: one[0])[1]
+        self.merge_states(ranks, device)
+
+    def merge_states(self, ranks: Ranks, device: torch.device) -> None:
+        """As `merge`, without settings: they stay as before the round, whatever clients elsewhere say of theirs."""
         if self.mode == "average":
             first = self._completed[0] if self._completed else sys.maxsize
             for optimizer, mean in zip(self.optimizers, self._means):
@@ -164,6 +178,11 @@ class LocalState:
             if self.mode == "average":
                 state = self._server[i] if dropped else self._means[i].state
             optimizer.state = defaultdict(dict, state)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the last turn left other hyper-parameters or schedulers than it began with."""
+        return bool(self._after) and not _same(self._before[:2], self._after[:2])
 
     def num_bytes(self, client: int) -> int:
         """Memory of one client's kept optimizer states."""

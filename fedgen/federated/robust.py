@@ -37,6 +37,8 @@ class NormClipping(Aggregator):
         ValueError: for a norm that is not positive, or before a rule of differential privacy, which clips by itself.
     """
 
+    robust = True
+
     def __init__(self, max_norm: float, then: Aggregator | None = None) -> None:
         if not 0 < max_norm < float("inf"):
             raise ValueError(f"max_norm={max_norm}: the longest update allowed is a positive number")
@@ -97,6 +99,8 @@ class NormClipping(Aggregator):
 
 class _Collected(Aggregator):
     """Keeps the clients' tensors until all are there, and remarks on those that are far from what comes of them."""
+
+    robust = True
 
     def __init__(self) -> None:
         self._clients: list[int] = []

@@ -149,6 +149,9 @@ class Scaffold(ClientAlgorithm):
         changes: Variates = {}
         self._add_changes(changes)
         summed = ranks.add_named(changes, device)
+        for name, change in summed.items():
+            if name not in self._model or change.shape != self._model[name].shape:
+                raise ValueError(f"a control variate is of {name!r} of shape {list(change.shape)}, which no model has")
         self._changes = {name: change.to(self._model[name].device) for name, change in summed.items()}
 
     @torch.no_grad()

@@ -24,7 +24,14 @@ from fedgen.federated.aggregators import Aggregator, Federation, Mean
 from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.checks import check_privacy, check_settings, check_trainer, check_turn, warn_unseen_steps
+from fedgen.federated.checks import (
+    check_privacy,
+    check_robustness,
+    check_settings,
+    check_trainer,
+    check_turn,
+    warn_unseen_steps,
+)
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
@@ -75,7 +82,7 @@ class FedAvgStrategy(DDPStrategy):
         optimizer_state: clients' optimizers start a turn "reset" (empty), "keep" (as the client left them; memory
             grows with the clients) or "average" (the mean over the last round's clients).
         personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
-            without any exchange.
+            without any exchange. Evaluations score clients with what they keep.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
             `NormClipping` against clients that send bad updates.
         client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.
@@ -193,7 +200,6 @@ class FedAvgStrategy(DDPStrategy):
         self._hook_overridden = is_overridden("optimizer_step", self._module)
         self._no_hooks, self._moves_plainly = calls_no_hook(trainer), moves_plainly(trainer)
         self.aggregator.check_ranks(self._ranks)
-        self._check_cohort()
         self._ranks.copy_first(self._module.state_dict().values())
         self._make_exchange()
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
@@ -207,6 +213,8 @@ class FedAvgStrategy(DDPStrategy):
         shares = self._shares(trainer)
         self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
         check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange)
+        check_robustness(self.aggregator, self.optimizer_state_mode, self.exchange)
+        self._check_cohort()
         RoundBoundary.attach(trainer, self)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
 
@@ -268,6 +276,11 @@ class FedAvgStrategy(DDPStrategy):
     def local_only(self) -> bool:
         """Whether nothing is exchanged: every client trains alone."""
         return not self.exchange.shared
+
+    @property
+    def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """What clients keep to themselves, by client and name: of those that have trained, in this process."""
+        return self._memory.personal
 
     def sample_cohort(self, num_clients: int, round: int) -> list[int]:
         """The clients of a round; the data module asks."""

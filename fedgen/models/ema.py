@@ -1,7 +1,7 @@
 """The moving average of a network's weights that images are sampled from."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 import torch
@@ -71,3 +71,35 @@ class EMA(nn.Module):
 
     def forward(self, *args: Tensor) -> Tensor:
         return self.network(*args)
+
+
+def averages_of(module: nn.Module) -> list[tuple[nn.Module, EMA]]:
+    """The networks of a model that a moving average follows, each with its average: those named after it, "..._ema"."""
+    return [(network, average) for _, network, average in _followed(module)]
+
+
+def with_averages(module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of a model, and once more under their names in the averages of `averages_of`.
+
+    Args:
+        module: the model.
+        tensors: values by name of the model's tensors.
+    """
+    if not tensors:
+        return {}
+    state = module.state_dict(keep_vars=True)
+    values = {id(state[name]): value for name, value in tensors.items()}  # of tied weights under any of their names
+    found = dict(tensors)
+    for name, network, average in _followed(module):
+        copies = average.network.state_dict()
+        for inner, tensor in network.state_dict(keep_vars=True).items():
+            if id(tensor) in values and inner in copies:
+                found[f"{name}.network.{inner}"] = values[id(tensor)]
+    return found
+
+
+def _followed(module: nn.Module) -> Iterator[tuple[str, nn.Module, EMA]]:
+    parts = dict(module.named_modules())
+    for name, part in parts.items():
+        if isinstance(part, EMA) and name.endswith("_ema") and name.removesuffix("_ema") in parts:
+            yield name, parts[name.removesuffix("_ema")], part

@@ -116,6 +116,8 @@ class FourierSketch(Sketch):
             MessageError: if the message was made by other settings, or counts no image.
         """
         check_message(total, self.kind, self.meta(), self.number, "cosines")
+        if total.tensors["sines"].shape != total.tensors["cosines"].shape:
+            raise MessageError("a 'fourier' message must have as many sines as cosines")
         count = float(total.tensors["count"])
         if count < 1:
             raise MessageError(f"a 'fourier' message must count at least one image, got {count:g}")

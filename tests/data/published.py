@@ -1,6 +1,7 @@
 """Tiny files in the forms in which data sets are published."""
 
 import gzip
+import json
 import pickle
 
 import numpy as np
@@ -37,3 +38,18 @@ def write_cifar10(folder, as_bytes=True, files=(*CIFAR10.train_files, *CIFAR10.t
         if as_bytes:
             batch = {key.encode(): value for key, value in batch.items()}
         (folder / file).write_bytes(pickle.dumps(batch, protocol=2))
+
+
+def page(level):
+    """An image of one grey level, k / 255 as LEAF stores it."""
+    return [level / 255] * 784
+
+
+def write_femnist(folder, users, name="all_data_0.json"):
+    """One of LEAF's files: for each user a list of (grey level, label)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = {
+        user: {"x": [page(level) for level, _ in own], "y": [label for _, label in own]} for user, own in users.items()
+    }
+    content = {"users": list(users), "num_samples": [len(own) for own in users.values()], "user_data": data}
+    (folder / name).write_text(json.dumps(content))

@@ -4,27 +4,13 @@ import pytest
 
 from fedgen.clients.partitions import Natural
 from fedgen.data import FEMNIST
-
-
-def page(level):
-    """An image of one grey level, k / 255 as LEAF stores it."""
-    return [level / 255] * 784
-
-
-def write(folder, users, name="all_data_0.json"):
-    """One of LEAF's files: for each user a list of (grey level, label)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    data = {
-        user: {"x": [page(level) for level, _ in own], "y": [label for _, label in own]} for user, own in users.items()
-    }
-    content = {"users": list(users), "num_samples": [len(own) for own in users.values()], "user_data": data}
-    (folder / name).write_text(json.dumps(content))
+from tests.data.published import page, write_femnist
 
 
 @pytest.fixture
 def root(tmp_path):
-    write(tmp_path / "femnist" / "train", {"f0001_41": [(255, 3), (128, 10)], "f0000_14": [(7, 61)]})
-    write(tmp_path / "femnist" / "train", {"f0001_41": [(9, 0)]}, "all_data_1.json")
+    write_femnist(tmp_path / "femnist" / "train", {"f0001_41": [(255, 3), (128, 10)], "f0000_14": [(7, 61)]})
+    write_femnist(tmp_path / "femnist" / "train", {"f0001_41": [(9, 0)]}, "all_data_1.json")
     return tmp_path
 
 
@@ -56,7 +42,7 @@ def test_ink_can_be_white_as_in_mnist_and_borders_are_paper(root):
 def test_splits_lie_in_folders_and_a_missing_one_says_how_to_make_it(root):
     with pytest.raises(FileNotFoundError, match=r"test split of FEMNIST was not found in .*preprocess\.sh"):
         FEMNIST(root).load("test")
-    write(root / "plain" / "test", {"a": [(1, 1)]})
+    write_femnist(root / "plain" / "test", {"a": [(1, 1)]})
     assert FEMNIST(root / "plain").load("test").name == "femnist/test"
 
 
@@ -78,7 +64,7 @@ def test_a_writer_who_does_not_fit_is_named(tmp_path, own, message):
 
 
 def test_a_writer_without_images_is_no_owner_and_none_at_all_are_refused(tmp_path):
-    write(tmp_path / "train", {"ann": [], "bob": [(1, 20)]})
+    write_femnist(tmp_path / "train", {"ann": [], "bob": [(1, 20)]})
     assert FEMNIST(tmp_path).load().owner_names == ("bob",)
     with pytest.raises(ValueError, match="femnist-digits/train has no image"):
         FEMNIST(tmp_path, digits_only=True).load()

@@ -1,11 +1,15 @@
 """Sums of messages under secure aggregation: exact, of all clients or of none, and cut off at public bounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
 from flwr.clientapp import ClientApp
 
+from fedgen.deploy.payload import to_bytes
 from fedgen.deploy.ranges import RANGES, Ranges, largest
 from fedgen.deploy.secure import MOST, masked, read_instructions, secure_mean, write_summand
 from fedgen.deploy.secure_sums import fixed_point, masked_messages, secure_sums
@@ -122,3 +126,41 @@ def test_ranges_follow_from_generated_images_or_are_given():
 def test_unknown_and_negative_ranges_are_refused(config, said):
     with pytest.raises(ValueError, match=said):
         Ranges.of_run(config)
+
+
+class Wrecking(Node):
+    """A node that answers one of the protocol's messages with nothing in it."""
+
+    stage = 0
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        return FlowerMessage(RecordDict(), reply_to=message) if len(self.calls) == self.stage + 1 else reply
+
+
+@pytest.mark.filterwarnings("ignore:no sum could be made of what clients sent behind masks:UserWarning")
+@pytest.mark.parametrize("stage", range(4))
+def test_a_client_that_wrecks_the_protocol_ends_no_run(stage):
+    grid = grid_of([lambda k=k: masked_messages(messages(k), BOUNDS, 3) for k in range(3)])
+    honest = grid.nodes[12]
+    grid.nodes[12] = Wrecking(honest.app, {}, RUN)
+    grid.nodes[12].stage = stage
+    assert ask(grid).sums is None
+
+
+def with_rest(rest):
+    """Three clients, the third with other bytes in the open."""
+    good = [lambda k=k: masked_messages(messages(k), BOUNDS, 3) for k in range(2)]
+    return grid_of([*good, lambda: replace(masked_messages(messages(2), BOUNDS, 3), rest=rest)])
+
+
+@pytest.mark.parametrize("rest", [b"", b"PK"])
+def test_a_form_of_sums_that_cannot_be_read_is_its_clients_fault(rest):
+    found = ask(with_rest(rest))
+    assert (found.sums, list(found.failures)) == (None, [12])
+    assert "the form of the sums cannot be read" in found.failures[12]
+
+
+def test_a_form_of_sums_that_differs_is_its_clients_fault():
+    found = ask(with_rest(to_bytes({"a": 1})))
+    assert (found.sums, list(found.failures)) == (None, [12])

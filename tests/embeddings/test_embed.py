@@ -1,8 +1,10 @@
+import pickle
+
 import pytest
 import torch
 from torch import nn
 
-from fedgen.embeddings import embed, load_embedding
+from fedgen.embeddings import NotFiniteError, embed, load_embedding
 from fedgen.embeddings.embed import embed_batches
 from fedgen.images import to_uint8
 
@@ -52,8 +54,10 @@ def test_features_that_are_not_finite_name_the_embedding_and_the_image():
     images = torch.full((5, 1, 2, 2), 9, dtype=torch.uint8)
     images[3, 0, 0, 0] = 0
     embedding = load_embedding(Logarithm(), input_range="levels")
-    with pytest.raises(ValueError, match="embedding Logarithm gives NaN or infinity for image 3"):
+    with pytest.raises(NotFiniteError, match="embedding Logarithm gives NaN or infinity for image 3; check") as caught:
         embed(embedding, images, batch_size=2)
+    sent = pickle.loads(pickle.dumps(caught.value))
+    assert (sent.place, str(sent)) == (3, str(caught.value))
 
 
 def test_float_grey_levels_are_refused():

@@ -42,6 +42,11 @@ def test_clients_models_are_found_only_where_nothing_was_exchanged():
     assert local_models(module, {"fedavg": {"personal": own}}).keys() == {0}
     assert local_models(module, {"fedavg": {"personal": {0: {"bias": torch.ones(1)}}}}) == {}
     assert local_models(module, {}) == {}
+    statistics = nn.BatchNorm1d(2)  # whose weights alone are kept, and running statistics averaged
+    own = {0: {"weight": torch.ones(2), "bias": torch.ones(2)}}
+    assert local_models(statistics, {"fedavg": {"personal": own}}) == {}
+    whole = {0: {name: tensor.clone() for name, tensor in statistics.state_dict().items()}}
+    assert local_models(statistics, {"fedavg": {"personal": whole}}).keys() == {0}
 
 
 def test_tensors_are_in_place_only_inside_the_context():

@@ -6,13 +6,12 @@ import torch
 from torch import nn
 
 from fedgen import FederatedDataModule
-from fedgen.clients import ThreeWaySplit
 from fedgen.clients.partitions import Natural
-from fedgen.data import Examples
 from fedgen.evaluation import Evaluator, Run, evaluate_run
-from fedgen.evaluation.fine_tuned import FineTuning, averages_of
+from fedgen.evaluation.fine_tuned import FineTuning
 from fedgen.evaluation.gap_table import gap_tables
 from fedgen.models.ema import EMA
+from tests.evaluation.places import federation
 
 RATE, STEPS = 0.1, 3
 
@@ -38,18 +37,6 @@ class Mean(L.LightningModule):
 
     def example_losses(self, points, labels=None, seed=0):
         return (points - self.point_ema.network.weight[:, 0]).square().sum(1)
-
-
-def federation(owners=8, images=20):
-    """Points of owners, each around a place of its own; two of them never train."""
-    draws = torch.Generator().manual_seed(0)
-    places = torch.randn(owners, 2, generator=draws) * 3
-    points = (places.repeat_interleave(images, 0) + torch.randn(owners * images, 2, generator=draws)).float()
-    own = torch.arange(owners).repeat_interleave(images)
-    names = tuple(f"owner {owner}" for owner in range(owners))
-    examples = Examples(points, torch.zeros(len(points), dtype=torch.int64), "places", (), own, names)
-    split = ThreeWaySplit(unparticipating=0.25)
-    return FederatedDataModule(examples, Natural(), batch_size=100, held_out=0.5, seed=3, split=split)
 
 
 @pytest.fixture
@@ -98,13 +85,6 @@ def test_the_training_data_and_roles_stay_as_they_were(run):
     evaluate_run(run, Mean(), Evaluator(data, None, 10, ["loss"]), None, FineTuning(data, 1))
     assert data.roles is roles
     assert data.clients is clients
-
-
-def test_averages_are_found_by_their_names():
-    model = Mean()
-    ((network, average),) = averages_of(model)
-    assert network is model.point
-    assert average is model.point_ema
 
 
 def test_what_cannot_be_fine_tuned_is_refused(run, tmp_path):

@@ -129,3 +129,13 @@ def test_the_cache_serves_another_partition(digits, tmp_path, monkeypatch):
     again = measure_clients(clients_of(digits, ByClass()), pixels, controls=0, cache=cache)
     measure_clients(clients_of(digits, IID(3)), pixels, controls=0, cache=cache)
     assert first == again
+
+
+def test_features_that_are_not_finite_name_the_client(digits):
+    clients = clients_of(digits, ByClass())
+    dark = int(clients[7].everything[4])
+    points = Examples(digits.inputs.flatten(1).float(), digits.labels, "toy/train", digits.classes)
+    points.inputs[dark] = float("nan")
+    clients = [Client(one.name, points, one.train, one.held_out) for one in clients]
+    with pytest.raises(ValueError, match=r"^toy/train, client 'class 7', .* holds NaN or infinity"):
+        measure_clients(clients, load_embedding("identity"), num_images=len(points))

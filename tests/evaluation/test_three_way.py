@@ -1,5 +1,7 @@
 """part_train, part_val and unpart: as many clients and images in each, and no gap where there is none."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -96,6 +98,38 @@ def test_clients_that_hold_out_too_little_are_left_out_and_none_is_an_error():
         splits_of(federation(held_out=0.0))
 
 
+def test_clients_that_are_left_out_are_named_a_few_of_them():
+    owners = torch.cat([torch.full((3 if owner % 3 else 40,), owner) for owner in range(20)])  # of 3 none is held out
+    examples = replace(points(len(owners)), owners=owners, owner_names=tuple(f"writer {owner}" for owner in range(20)))
+    data = FederatedDataModule(examples, Natural(), held_out=0.25, seed=0, split=ThreeWaySplit(0.3))
+    few = [client.name for client in data.clients if len(client.held_out) < 2]
+    assert len(few) > 5
+    said = f"{len(few)} of 14 participating .* scores: {', '.join(few[:5])} and {len(few) - 5} more$"
+    with pytest.warns(UserWarning, match=said), pytest.warns(UserWarning, match=r"of 6 unparticipating .*: writer \d+"):
+        splits_of(data)
+
+
+def test_where_scored_clients_have_no_image_left_the_floor_is_of_the_others():
+    data = federation(IID(20), held_out=0.5)  # 15 and 15 images: of the 6 that are scored all are
+    splits = splits_of(data)
+    scored = {*splits[0].client_names, *splits[2].client_names}
+    others = {place for c in data.everyone if c.name not in scored for place in c.everything.tolist()}
+    assert set(positions(data, splits[0].stand_ins[FLOOR].images)) == others
+
+
+def test_a_control_that_no_image_is_left_for_is_said_to_be_left_out_where_controls_are_asked_for():
+    data = federation(IID(4), count=400, unparticipating=0.5, held_out=0.5)
+    with pytest.warns(UserWarning, match=r"^left out of the controls: floor and participants; fewer .*eval_clients"):
+        judge = evaluator(data, scores=["fid"], controls=True)
+    assert {record.generator for record in judge.floor()} == {MEMORISER}
+    assert evaluator(data, scores=["fid"]).floor() == []  # nothing was asked for: no warning
+    for remedy in ({"held_out": 0.4}, {"eval_clients": 2, "unparticipating": 0.25}):
+        judge = evaluator(
+            federation(IID(12), **{"count": 1200, "held_out": 0.5, **remedy}), scores=["fid"], controls=True
+        )
+        assert {record.generator for record in judge.floor()} == {FLOOR, PARTICIPANTS, MEMORISER}
+
+
 def test_all_three_are_scored_on_the_same_generated_images():
     asked = []
 
@@ -162,6 +196,16 @@ def test_the_memoriser_has_an_out_of_sample_gap_and_the_floor_has_none():
         low, high = interval(found[FLOOR, gap, "all"])
         assert low < 0 < high
     assert {record.generator for record in evaluator(data, scores=["fid"]).floor()} == {FLOOR}
+
+
+def test_features_that_are_not_finite_name_the_client():
+    data = federation()
+    unpart = splits_of(data)[2]
+    place = positions(data, unpart.images)[unpart.counts[0]]  # the first image of the second client
+    data.examples.inputs[place] = float("nan")
+    name = unpart.client_names[1]
+    with pytest.raises(ValueError, match=rf"unpart, 6 clients, .* points, client '{name}': .* holds NaN or infinity"):
+        evaluator(data).floor()
 
 
 def test_a_mixture_of_local_models_is_of_all_clients_that_train():

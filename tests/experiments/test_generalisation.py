@@ -7,8 +7,12 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
+from fedgen.experiments.classifier_control import ClassifierChoice
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.server_optimizers import arms_of, reached_after
+from fedgen.experiments.gap_study import named_by_clients
+from fedgen.experiments.learning_rates import chosen_by
+from fedgen.experiments.participation_gap import PartitionChoice
+from fedgen.experiments.server_optimizers import arms_of, reach_table, reached, reached_after
 
 ROOT = Path(__file__).parent.parent.parent
 SPLITS = ("part_train", "part_val", "unpart")
@@ -43,11 +47,12 @@ def reproduce(name, recipe, capsys, *more):
 def test_more_clients_train_and_a_second_call_trains_nothing(recipe, capsys):
     given = ("--participating", "[0.5, 1.0]")
     said, numbers, folder = reproduce("number-of-clients", recipe, capsys, *given)
-    assert numbers["clients"] == {"0.5 of them": [4, 4], "1 of them": [8, 4]}
-    curve = numbers["curves"]["0.5 of them"]["0"]["loss avg"]
+    assert numbers["clients"] == {"4 clients": [4, 4], "8 clients": [8, 4]}
+    curve = numbers["curves"]["4 clients"]["0"]["loss avg"]
     assert curve["rounds"] == [1, 3]
     assert set(curve["values"]) == {*SPLITS, "gap/out_of_sample", "gap/participation"}
-    assert "cannot be told from one seed: loss avg on unseen clients falls from 4 to 8 clients" in said
+    assert "cannot be told from one seed: loss avg on the same unseen clients falls from 4 clients to 8 clients" in said
+    assert "the 4 unseen clients that all arms score" in said
     assert (folder / "number_of_clients.png").stat().st_size > 10_000
     runs = {path: path.stat().st_mtime_ns for path in Path("checkpoints/runs").rglob("*.ckpt")}
     again, _, _ = reproduce("number-of-clients", recipe, capsys, *given)
@@ -61,7 +66,7 @@ def test_partitions_are_compared_and_the_smallest_gap_comes_first(recipe, capsys
     said, numbers, folder = reproduce("participation-gap", recipe, capsys, *more)
     assert said.index("before training: participation gaps") < said.index("clients that never train: loss avg")
     assert set(numbers["detectable"]) == {"natural", "semantic", "Dirichlet", "random"}
-    assert set(numbers["detectable"]["natural"]) == {"floor", "participants", "memoriser"}
+    assert set(numbers["detectable"]["natural"][0]) == {"floor", "participants", "memoriser"}
     assert len(numbers["curves"]) == 8
     assert "natural, centralised" in said
     assert (folder / "participation_gap.png").stat().st_size > 10_000
@@ -71,9 +76,37 @@ def test_partitions_are_compared_and_the_smallest_gap_comes_first(recipe, capsys
     assert "the 95th percentile of loss is larger over unseen clients" in said
 
 
-def test_a_partition_and_scores_in_one_embedding_are_refused(recipe, capsys):
-    assert main(["reproduce", "participation-gap", "--recipe", str(recipe), "--embedding", "pixels"]) == 2
-    assert "scores would see the features that made the clients" in capsys.readouterr().err
+@pytest.mark.parametrize(("dealt", "scored"), [("pixels", "pixels"), ("efficientnet-lite0", "efficientnet-lite0-32")])
+def test_a_partition_and_scores_in_one_network_are_refused(recipe, capsys, dealt, scored):
+    given = ["--recipe", str(recipe), "--partition_embedding", dealt, "--embedding", scored]
+    assert main(["reproduce", "participation-gap", *given]) == 2
+    assert "scores would see the features that made the clients" in " ".join(capsys.readouterr().err.split())
+
+
+def test_arms_have_as_many_clients_as_the_recipe_and_are_natural_only_where_its_own_are(recipe):
+    arms = {arm.name: arm.settings for arm in PartitionChoice(recipe=recipe).arms}
+    assert arms.pop("natural") == {}
+    assert {one["data.init_args.partition"]["init_args"]["num_clients"] for one in arms.values()} == {12}
+    settings = yaml.safe_load(recipe.read_text())
+    own = {"class_path": "fedgen.clients.partitions.IID", "init_args": {"num_clients": 6}}
+    settings["data"]["init_args"]["partition"] = own
+    recipe.write_text(yaml.safe_dump(settings))
+    choice = PartitionChoice(recipe=recipe)
+    assert [arm.name for arm in choice.arms] == ["random", "semantic", "Dirichlet"]
+    assert choice.arms[0].settings == {}
+    assert len(choice.federation(choice.arms[1]).everyone) == 6
+    with pytest.raises(ValueError, match="must deal natural clients"):
+        ClassifierChoice(recipe=recipe)
+
+
+def test_a_semantic_recipe_is_not_scored_in_the_network_that_dealt_it(recipe):
+    settings = yaml.safe_load(recipe.read_text())
+    path = "fedgen.clients.partitions.Semantic.paper"
+    settings["data"]["init_args"]["partition"] = {"class_path": path, "init_args": {"num_clients": 6}}
+    recipe.write_text(yaml.safe_dump(settings))
+    with pytest.raises(ValueError, match="is the network of the recipe's partition=efficientnet-lite0-32"):
+        _ = PartitionChoice(recipe=recipe).arms
+    assert PartitionChoice(recipe=recipe).own == "semantic"
 
 
 def test_a_recipe_without_unseen_clients_is_refused():
@@ -85,6 +118,12 @@ def test_a_recipe_without_unseen_clients_is_refused():
 def test_numbers_out_of_range_are_refused(recipe, settings):
     with pytest.raises(ValueError, match="from 1"):
         GapChoice(recipe=recipe, **settings)
+
+
+def test_two_arms_of_as_many_clients_are_refused(recipe):
+    key = "data.init_args.split.init_args.participating"
+    with pytest.raises(ValueError, match=r"0.5.* and .*0.51.* are both 4 clients; give one of them"):
+        named_by_clients(GapChoice(recipe=recipe), [Arm("", {key: rate}) for rate in (0.5, 0.51)])
 
 
 def test_an_arm_that_cannot_be_dealt_is_named_before_any_training(recipe):
@@ -103,12 +142,83 @@ def test_an_arm_that_cannot_be_dealt_is_named_before_any_training(recipe):
 
 
 def test_arms_of_servers_and_clients():
-    arms = arms_of({"FedAdam": 0.01}, mu=0.5)
-    assert [arm.name for arm in arms] == ["FedAvg", "FedAdam", "FedProx", "SCAFFOLD"]
-    (settings,) = arms[1].settings.values()
-    assert settings == {"class_path": "fedgen.federated.FedAdam", "init_args": {"lr": 0.01}}
+    arms = arms_of(0.1, {"FedAdam": 0.01}, mu=0.5)
+    assert [arm.name for arm in arms] == ["FedAvg", "FedAvgM", "FedAdam", "FedProx", "SCAFFOLD"]
+    (settings,) = arms[2].settings.values()
+    options = {"lr": 0.01, "convention": "reddi"}
+    assert settings == {"class_path": "fedgen.federated.FedAdam", "init_args": options}
 
 
 def test_a_target_is_reached_at_the_first_evaluation_that_is_no_worse():
     curve = {"rounds": [9, 19, 29], "values": {"unpart": [3.0, 2.0, 1.0]}}
     assert [reached_after(curve, target) for target in (2.0, 5.0, 0.5)] == [20, 10, None]
+
+
+def kids(*values):
+    return {"kid all": {"rounds": [9, 19, 29], "values": {"unpart": list(values)}}}
+
+
+def test_every_seed_is_held_against_fedavg_of_that_seed_or_against_a_number():
+    found = {
+        "FedAvg": {"0": kids(3.0, 2.0, 1.0), "1": kids(9.0, 8.0, 7.0)},
+        "FedAdam": {"0": kids(3.0, 1.0, 1.0), "1": kids(9.0, 9.0, 8.0)},
+    }
+    assert reached(found, None) == {"FedAvg": [30, 30], "FedAdam": [20, None]}
+    assert reached(found, 2.0) == {"FedAvg": [20, None], "FedAdam": [20, None]}
+    sizes = {"FedAvg": {"weights": 1000, "control variates": 0}, "FedAdam": {"weights": 1000, "control variates": 500}}
+    table = reach_table(reached(found, None), sizes, "that")
+    rows = list(zip(*(column._cells for column in table.columns)))
+    assert rows[0] == ("FedAvg", "30, 30", "1 kB", "30 kB")
+    assert rows[1] == ("FedAdam", "20, -", "1.5 kB", "30 kB")
+
+
+def test_rates_are_chosen_by_the_sum_on_clients_that_train_and_on_others():
+    def curve(val, unpart):
+        return {"loss avg": {"rounds": [9], "values": {"part_val": [5.0, val], "unpart": [5.0, unpart]}}}
+
+    found = {"slow": {"0": curve(1.0, 4.0), "1": curve(1.0, 2.0)}, "fast": {"0": curve(2.0, 2.0), "1": curve(1.5, 1.5)}}
+    assert {arm: chosen_by(found, arm) for arm in found} == {"slow": 4.0, "fast": 3.5}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        (
+            "client-diversity",
+            ("--participating", "[0.5, 1.0]", "--images", "[10, 5]"),
+            "8 clients x 5: loss avg on the same unseen clients",
+        ),
+        ("local-epochs", ("--lengths", "[1, 2]"), "2 iterations: participation gap in loss avg beside 1 iterations"),
+        (
+            "learning-rates",
+            ("--client", "[0.001, 0.002]", "--server", "[0.1]"),
+            "rates by loss avg on part_val + unpart",
+        ),
+        ("server-optimizers", ("--kid", "100"), "to kid all on unseen clients of 100"),
+    ],
+)
+def test_other_experiments_compare_their_arms(recipe, capsys, name, options, said):
+    text, numbers, folder = reproduce(name, recipe, capsys, *options)
+    assert said in text
+    assert (folder / f"{name.replace('-', '_')}.png").stat().st_size > 10_000
+    if name == "server-optimizers":
+        assert list(numbers["curves"]) == [
+            "FedAvg",
+            "FedAvgM",
+            "FedAdam",
+            "FedAdagrad",
+            "FedYogi",
+            "FedProx",
+            "SCAFFOLD",
+        ]
+        assert set(map(tuple, numbers["reached"].values())) == {(2,)}
+        sizes = numbers["bytes"]
+        assert sizes["SCAFFOLD"]["control variates"] == sizes["FedAvg"]["weights"]
+        # Adam's two moments, and a count of steps for each parameter
+        assert 2 < sizes["FedAvg"]["optimizer states"] / sizes["FedAvg"]["weights"] < 2.5
+
+
+def test_another_number_of_adaptive_rates_is_refused(recipe, capsys):
+    assert main(["reproduce", "server-optimizers", "--recipe", str(recipe), "--adaptive_lr", "[0.1]"]) == 2
+    assert "give three rates, of FedAdam, FedAdagrad, FedYogi" in capsys.readouterr().err

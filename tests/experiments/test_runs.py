@@ -25,6 +25,7 @@ def test_a_control_has_its_flag_and_is_found_in_a_folder_of_its_own(tmp_path, mo
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr("fedgen.experiments.runs.subprocess.run", run)
+    (tmp_path / "a.yaml").touch()
     control = Training(tmp_path / "a.yaml", tmp_path / "run", 3, ("--threads", "1"), "local_only")
     assert control.run() == control.place == tmp_path / "run-local_only"
     assert commands[0][-3:] == ["--threads", "1", "--local_only"]
@@ -56,10 +57,30 @@ def commands(monkeypatch):
 
 
 def test_what_a_run_said_is_kept_when_it_is_found_finished(tmp_path, commands):
+    (tmp_path / "a.yaml").touch()
     training = Training(tmp_path / "a.yaml", tmp_path / "run", 0)
     training.run()
     training.run()
     assert (tmp_path / "run.log").read_text() == "output 1\noutput 2\n"
+
+
+def test_no_process_is_started_for_a_run_that_is_done(tmp_path, commands):
+    recipe = tmp_path / "a.yaml"
+    recipe.write_text("seed_everything: 1")
+    training = Training(recipe, tmp_path / "run", 0)
+    training.run()
+    training.place.mkdir()
+    (training.place / "last.ckpt").touch()
+    assert training.run() == training.place
+    assert len(commands) == 1
+    Training(recipe, tmp_path / "run", 0, ("--trainer.max_epochs", "9")).run()  # other settings
+    assert len(commands) == 2
+    recipe.write_text("seed_everything: 2  # another recipe")
+    training.run()
+    assert len(commands) == 3
+    (training.place / "last.ckpt").unlink()
+    training.run()
+    assert len(commands) == 4
 
 
 def test_runs_at_once_share_the_cores_and_take_no_more_than_their_recipes_want(tmp_path, commands, monkeypatch):

@@ -9,7 +9,8 @@ from torch import nn
 from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
-from fedgen.federated import Krum, Mean, Median, NormClipping, PrivateMean, TrimmedMean
+from fedgen.federated import Krum, Mean, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
+from tests.federated.modules import TwoOptimizers, make_data, make_trainer
 
 HONEST = [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]]
 BAD = [1000.0, -1000.0]
@@ -151,3 +152,18 @@ def test_one_bad_client_of_five_under_the_strategy(rule, expected):
     else:
         assert model.point.tolist() == pytest.approx(expected, rel=1e-5)
     assert isinstance(strategy.aggregator, Mean if rule is None else type(rule))
+
+
+@pytest.mark.parametrize(
+    "rule", [Median(), TrimmedMean(0.2), Krum(), NormClipping(1.0)], ids=lambda r: type(r).__name__
+)
+def test_what_clients_would_send_past_a_robust_rule_is_refused(rule):
+    """A mean of optimizer states or a sum of control variates would let one client set what the rule keeps it from."""
+    past = {
+        "optimizer_state='average' takes the plain mean .*: pass 'reset'": {"optimizer_state": "average"},
+        "adds up clients' control variates, .*: leave it out": {"client_algorithm": Scaffold()},
+    }
+    for said, options in past.items():
+        trainer = make_trainer(FedAvgStrategy(1, aggregator=rule, **options), 1)
+        with pytest.raises(MisconfigurationException, match=f"{type(rule).__name__} bounds .* {said}"):
+            trainer.fit(TwoOptimizers(), make_data())

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.models.ema import EMA
+from fedgen.models.ema import EMA, averages_of, with_averages
 
 
 class Point(nn.Module):
@@ -93,3 +93,26 @@ def test_it_follows_to_double_precision_and_back():
     model.ema = EMA(Point(1))
     assert model.double().ema.network.weight.dtype == torch.float64
     assert model.float().ema.network.weight.dtype == torch.float32
+
+
+class Followed(nn.Module):
+    """Two networks with a weight in common, the second with an average; and an average of nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Point(1), Point(2)
+        self.second.weight = self.first.weight
+        self.second_ema, self.other = EMA(self.second), EMA(Point(3))
+
+
+def test_averages_are_found_by_their_names():
+    model = Followed()
+    assert averages_of(model) == [(model.second, model.second_ema)]
+
+
+def test_tensors_stand_in_averages_too_under_whichever_name_a_tied_weight_goes():
+    values = {"first.weight": torch.tensor([7.0]), "second.statistic": torch.tensor([8.0])}
+    found = with_averages(Followed(), values)
+    expected = {"second_ema.network.weight": torch.tensor([7.0]), "second_ema.network.statistic": torch.tensor([8.0])}
+    assert found == values | expected
+    assert with_averages(Followed(), {}) == {}

@@ -177,6 +177,13 @@ def test_the_grey_floor_by_hand():
     assert float(grey_floor([torch.tensor([[[[0, 255]]]], dtype=torch.uint8)])) == 0
 
 
+def test_the_papers_settings():
+    options = EntropyOptions.paper()
+    assert (options.steps, options.latent_dim, options.samples) == (10_000, 2, 1000)
+    ours = EntropyOptions()  # for what the paper leaves open
+    assert (options.lr, options.width, options.batch_size) == (ours.lr, ours.width, ours.batch_size)
+
+
 def test_mistakes_are_named():
     image = torch.zeros(2, 1, 3, 3, dtype=torch.uint8)
     for parts, message in (

@@ -103,7 +103,8 @@ class Semantic(Partition):
 
         Raises:
             ValueError: for data without labels, a class with fewer images than there are clients, fewer examples than
-                `min_examples` of each client, or images or features that the embedding cannot take or that hold NaN.
+                `min_examples` of each client, or images or features that the embedding cannot take or that hold NaN,
+                naming the first such image, its class and its owner.
         """
         self._check_counts(examples)
         points = principal_components(

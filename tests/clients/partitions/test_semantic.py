@@ -236,7 +236,8 @@ def test_labels_with_fewer_examples_than_clusters_are_named_before_anything_is_e
 def test_features_that_are_not_finite_are_refused():
     examples, _ = grouped()
     examples.inputs[3, 1] = float("nan")
-    with pytest.raises(ValueError, match="point 3 holds NaN or infinity"):
+    name = examples.classes[int(examples.labels[3])]
+    with pytest.raises(ValueError, match=rf"point 3 holds NaN or infinity .* \(of class '{name}'\)$"):
         Semantic(4, "identity").assign(examples, 0)
 
 
@@ -255,11 +256,16 @@ class Fails(torch.nn.Module):
 
 
 @pytest.mark.parametrize("rule", [Semantic, VarianceLimited])
-def test_an_embedding_that_fails_is_named_with_the_data_and_the_image(rule):
+def test_an_embedding_that_fails_is_named_with_the_data_and_the_image_its_label_and_owner(rule):
     digits = Digits().load().subset(range(100))
     digits.inputs[71] = 255
-    with pytest.raises(ValueError, match=r"^digits/train: embedding Fails gives NaN or infinity for image 71; check"):
+    say = r"^digits/train: embedding Fails gives NaN or infinity for image 71; check its weights and dtype"
+    label = int(digits.labels[71])
+    with pytest.raises(ValueError, match=rf"{say} \(of class '{label}'\)$"):
         rule(3, load_embedding(Fails())).assign(digits, 0)
+    written = replace(digits, owners=torch.arange(100) % 3, owner_names=("ann", "bob", "eve"))
+    with pytest.raises(ValueError, match=rf"{say} \(of class '{label}', of owner 'eve'\)$"):  # 71 = 3 * 23 + 2
+        rule(3, load_embedding(Fails())).assign(written, 0)
     with pytest.raises(ValueError, match=r"^digits/train: embedding Fails gives all 100 examples the same features"):
         rule(3, load_embedding(Fails(constant=True))).assign(digits, 0)
 

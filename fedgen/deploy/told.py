@@ -1,0 +1,74 @@
+"""What a client tells beside its weights: refused before the others' is merged with it, if nothing good comes of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedgen.statistics.messages import MessageError
+
+PARTS = 3  # of an optimizer's averaged state: sums, their weights, and what is not averaged
+# what torch's optimizers take roots of, or count by
+NEVER_NEGATIVE = {"exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "exp_inf", "sum", "step"}
+
+Form = tuple[tuple[int, ...], torch.dtype] | None  # of a tensor that is summed; None of a value that is not
+
+
+def check_states(told: Sequence[Any], optimizers: Sequence[Optimizer], client: int, weight: float) -> None:
+    """Refuses averaged optimizer states (`LocalState.merge_states`) that no optimizer has.
+
+    Args:
+        told: by the client.
+        optimizers: of the model, in order.
+        client: its number.
+        weight: its own in the mean.
+
+    Raises:
+        MessageError: for other parameters, another weight, negative second moments, or values that are none.
+    """
+    for index, optimizer in enumerate(optimizers):
+        sums, totals, (first, beside, rest) = told[PARTS * index : PARTS * (index + 1)]
+        size = sum(len(group["params"]) for group in optimizer.param_groups)
+        if first != client or sums.keys() != totals.keys() or not set(beside) <= sums.keys() or rest.keys() & sums:
+            raise MessageError("its optimizer states are not as it was asked for them")
+        for place, name in [*sums, *rest]:
+            if type(place) is not int or not 0 <= place < size or type(name) is not str:
+                raise MessageError(f"its optimizer state {name!r} is of a parameter that the model has not")
+        for (_, name), tensor in sums.items():
+            if name in NEVER_NEGATIVE and bool((tensor < 0).any()):
+                raise MessageError(f"its optimizer state {name!r} is negative")
+        for (_, name), total in totals.items():
+            if float(total) != weight:
+                raise MessageError(f"its optimizer state {name!r} weighs {float(total):g} and should weigh {weight:g}")
+        if not all(map(_is_plain, rest.values())):
+            raise MessageError("its optimizer states are neither tensors nor numbers")
+
+
+def forms_of(told: Sequence[Any]) -> dict[tuple[int, Any], Form]:
+    """The form of every tensor that is summed over clients, by its place and name; others' must be of the same."""
+    found: dict[tuple[int, Any], Form] = {}
+    for place, part in enumerate(told):
+        if isinstance(part, tuple) and len(part) == PARTS and isinstance(part[-1], Mapping):
+            found |= {(place + 1 - PARTS, name): None for name in part[-1]}
+        named = part if isinstance(part, Mapping) else dict(enumerate(part)) if isinstance(part, list) else {}
+        found |= {(place, name): (tuple(t.shape), t.dtype) for name, t in named.items() if isinstance(t, Tensor)}
+    return found
+
+
+def check_forms(forms: Mapping[tuple[int, Any], Form], others: Mapping[tuple[int, Any], Form]) -> None:
+    """Raises MessageError unless what a client tells has the forms of what others did."""
+    for key, form in forms.items():
+        if key in others and others[key] != form:
+            raise MessageError(f"its {key[1]!r} is {form} and others' {others[key]}")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is one that optimizers keep: a number, a flag, nothing, whole numbers, or a list of tensors."""
+    if isinstance(value, list | tuple):
+        return all(isinstance(one, Tensor) or (_is_plain(one) and not isinstance(one, list | tuple)) for one in value)
+    if isinstance(value, Tensor):
+        return not value.is_floating_point() and not value.is_complex()
+    return value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))

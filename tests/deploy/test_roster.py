@@ -1,0 +1,162 @@
+"""Who may take part: clients that say of themselves what clients can, each under its own name."""
+
+import json
+import re
+import time
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message
+
+from fedgen.deploy import roster as roster_file
+from fedgen.deploy.messages import pack
+from fedgen.deploy.records import to_records
+from fedgen.deploy.remote_data import RemoteClients
+from fedgen.deploy.roster import CLIENTS, Roster
+from tests.deploy.loopback import Loopback
+from tests.deploy.scripted import Scripted, hello_of
+
+
+class Impostor(Scripted):
+    """A node that says of itself what Flower's records of metrics would not take."""
+
+    def introduce(self, message):
+        records = to_records(hello_of("x"))
+        records["fedgen"] = ConfigRecord({"rest": pack(self.hello)[1], "dtypes": []})
+        return Message(records, reply_to=message)
+
+
+class Mute(Scripted):
+    """A node that never introduces itself, or not before it is told to."""
+
+    speaks = False
+
+    def introduce(self, message):
+        self.message = message
+        return super().introduce(message) if self.speaks else None
+
+
+HELLOS = {
+    "name [1]": ({"name": [1]}, "name of the hello is [1]"),
+    "name 3": ({"name": 3}, "name of the hello is 3"),
+    "no name": ({"name": ""}, "its name '' is not of 1 to 200 printable characters"),
+    "long name": ({"name": "x" * 10**6}, "is not of 1 to 200 printable characters"),
+    "name of a terminal": ({"name": "\x1b[2J"}, "printable characters"),
+    "examples x": ({"examples": "x"}, "examples of the hello is 'x'"),
+    "examples -5": ({"examples": -5}, "examples of the hello is -5"),
+    "examples 0": ({"examples": 0}, "client 'x' says that it has 0 images, not 1 to"),
+    "examples 2.5": ({"examples": 2.5}, "examples of the hello is 2.5"),
+    "examples True": ({"examples": True}, "examples of the hello is True"),
+    "examples 2**40": ({"examples": 2**40}, f"says that it has {2**40} images"),
+    "shape 3": ({"shape": 3}, "shape of the hello is 3"),
+    "shape x": ({"shape": ("x",)}, "shape of the hello is ('x',)"),
+    "no shape": ({"shape": ()}, "which has no number or more than"),
+    "huge shape": ({"shape": (2**20, 2**20)}, "which has no number or more than"),
+    "empty shape": ({"shape": (1, 0, 8)}, "which has no number or more than"),
+    "classes of lists": ({"classes": ([1],)}, "classes of the hello is ([1],)"),
+    "unprintable class": ({"classes": ("\n",)}, "whose names are printable"),
+    "release 3": ({"release": 3}, "release of the hello is 3"),
+}
+
+
+def roster_of(*nodes, deadline=None):
+    grid = Loopback(dict(enumerate(nodes, 10)))
+    return Roster(grid, deadline), grid
+
+
+@pytest.mark.parametrize("name", HELLOS)
+def test_a_node_that_says_what_no_client_can_cannot_take_part(name, tmp_path):
+    changes, reason = HELLOS[name]
+    found, _ = roster_of(Scripted("a"), Impostor("x", replace(hello_of("x"), **changes)))
+    with pytest.warns(UserWarning, match=f"node 11 cannot take part: .*{re.escape(reason)}"):
+        found.meet(tmp_path, 1, 1.0)
+    assert [one.name for one in found.clients] == ["a"]
+    assert found.node_of(0) == 10
+
+
+def test_nothing_is_made_of_a_size_that_is_only_claimed():
+    """A client that says that it has a billion images costs no more than one of twelve."""
+    data, start = RemoteClients(batch_size=1), time.process_time()
+    data.enroll([hello_of("a", 12), hello_of("b", 10**9)])
+    assert [(len(one.train), len(one.held_out)) for one in data.clients] == [(10, 2), (8 * 10**8, 2 * 10**8)]
+    turns = iter(data.train_dataloader())
+    assert torch.equal(next(turns), torch.zeros(1))
+    assert time.process_time() - start < 1
+
+
+def test_the_name_of_a_client_that_is_there_is_refused_for_another_node(tmp_path):
+    found, grid = roster_of(Scripted("a"), Scripted("b"))
+    found.meet(tmp_path, 2, 1.0)
+    grid.nodes[12] = Scripted("a")
+    with pytest.warns(UserWarning, match=r"node 12 cannot take part: it says that it is client 'a', which node 10 is"):
+        found.look()
+    assert found.node_of(0) == 10
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found.look()  # it is neither asked nor told of again
+        assert grid.nodes[12].calls == ["query"]
+        del grid.nodes[10]
+        found.look()  # the client has come back as another node
+    assert found.node_of(0) == 12
+
+
+def test_two_clients_of_one_name_do_not_stop_the_others(tmp_path):
+    found, _ = roster_of(Scripted("a"), Scripted("a"), Scripted("b"))
+    with pytest.warns(UserWarning, match="node 11 cannot take part: .* a `name` of its own"):
+        found.meet(tmp_path, 2, 1.0)
+    assert [one.name for one in found.clients] == ["a", "b"]
+
+
+def test_a_node_that_never_introduces_itself_delays_one_round_and_no_longer_than_its_deadline(tmp_path):
+    found, grid = roster_of(Scripted("a"), deadline=0.4)
+    found.meet(tmp_path, 1, 1.0)
+    grid.nodes[11] = mute = Mute("b")
+    waits = []
+    for _ in range(3):
+        start = time.monotonic()
+        found.look()
+        waits.append(time.monotonic() - start)
+    assert 0.4 <= waits[0] < 5
+    assert max(waits[1:]) < 0.3
+    assert mute.calls == ["query"]
+
+
+def test_a_node_that_introduces_itself_late_is_heard(tmp_path):
+    found, grid = roster_of(Scripted("a"), deadline=0.2)
+    found.meet(tmp_path, 1, 1.0)
+    del grid.nodes[10]
+    grid.nodes[11] = late = Mute("a")
+    found.look()
+    assert found.node_of(0) is None
+    late.speaks = True
+    name = next(iter(found._waiting))
+    grid.replies[name] = late.introduce(late.message)
+    found.look()
+    assert (found.node_of(0), late.calls) == (11, ["query"])
+
+
+def test_a_silent_node_is_asked_again_after_a_pause(tmp_path, monkeypatch):
+    found, grid = roster_of(Scripted("a"), deadline=0.2)
+    found.meet(tmp_path, 1, 1.0)
+    grid.nodes[11] = mute = Mute("b")
+    found.look()
+    monkeypatch.setattr(roster_file, "PAUSE", 0.0)
+    start = time.monotonic()
+    found.look()
+    assert mute.calls == ["query", "query"]
+    assert time.monotonic() - start < 0.15  # and not waited for
+
+
+def test_a_roster_of_wrong_content_is_refused(tmp_path):
+    whole = {"name": "a", "examples": 20, "shape": [1, 8, 8], "classes": [], "release": "1"}
+    changes = [{"name": 3}, {"examples": "20"}, {"examples": 0}, {"shape": None}, {"classes": [3]}, {"colour": 1}]
+    for content in ([whole, whole], whole, [3], *([whole | change] for change in changes)):
+        (tmp_path / CLIENTS).write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"clients\.json is damaged .*; begin another run"):
+            roster_of(Scripted("a"))[0].meet(tmp_path, 1, 0.0)
+    (tmp_path / CLIENTS).write_text(json.dumps([whole]))
+    found, _ = roster_of(Scripted("a"))
+    found.meet(tmp_path, 1, 1.0)
+    assert found.clients == [replace(hello_of("a"), classes=())]

@@ -1,0 +1,175 @@
+"""Damaged bytes and files of a deployment: what clients and server send each other, and what each keeps.
+
+What is packed by `deploy.payload` has checksums; Flower's arrays and JSON have none, and are taken if they have their
+form.
+"""
+
+import json
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+from fedgen.deploy.field_types import conforms
+from fedgen.deploy.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack, unpack
+from fedgen.deploy.payload import from_bytes, to_bytes
+from fedgen.deploy.recipe import read_settings
+from fedgen.deploy.records import from_records, to_records
+from fedgen.deploy.roster import CLIENTS, check_hello, read_clients
+from fedgen.deploy.station import Station
+from fedgen.deploy.write_app import write_app
+from fedgen.federated.left_out import LEFT_OUT_FILE, is_entry, read_left_out, write_left_out
+from fedgen.statistics.messages import MessageError
+from tests.deploy.loopback import Loopback
+from tests.deploy.runs import IMAGES, recipe
+from tests.fuzz.damage import fuzz, refuses
+
+STATE = {(0, "exp_avg"): torch.ones(3), (1, "step"): torch.tensor(2.0)}
+HELLO = Hello("a", 20, (1, 8, 8), ("cat", "dog"))
+SAID = {
+    "answer": Answer({}, 20, 3, [STATE, [torch.ones(2)], (0, [], {})], {"loss": 0.5}),
+    "hello": HELLO,
+    "task": Task({}, 2, 1, 4, 0.25, ("cat",), {"settings": [[{"lr": 0.1}]], "states": []}, {}, {"pixels": "abc"}),
+    "question": Question({}, [("kid", "train", "pixels", "abc", "kid", "")], 1, ("cat",)),
+    "loss question": LossQuestion(b"abc" * 20, "pixels", "abc", 20.0, "float64", 1, ("cat",)),
+    "told": Told([b"abc" * 20, b"def"]),
+}
+KEPT = {
+    "version": 1,
+    "iterations": {0: 6},
+    "personal": {0: {"a.weight": torch.ones(2, 3)}},
+    "left_out": [],
+    "local": {"clients": {0: [{0: {"exp_avg": torch.ones(2, 3)}}]}},
+    "algorithm": {"server": {}, "clients": {}},
+}
+LEFT_OUT = [{"round": number, "client": 1, "name": "b", "reason": "it did not answer"} for number in range(5)]
+
+
+def naming(read):
+    """A reader whose MessageErrors name the file, for the sake of the tests."""
+
+    def reading(path):
+        try:
+            return read(path)
+        except MessageError as error:
+            raise ValueError(f"{path.name}: {error}") from error
+
+    return reading
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_thousand_damaged_messages_are_refused_or_as_they_were(name, tmp_path):
+    path = tmp_path / "message"
+    path.write_bytes(pack(SAID[name])[1])
+    kind = type(SAID[name])
+    assert fuzz(naming(lambda path: unpack(kind, {}, path.read_bytes())), path) > 300
+
+
+def test_a_thousand_damaged_payloads_are_refused_or_as_they_were(tmp_path):
+    path = tmp_path / "payload"
+    path.write_bytes(to_bytes({"state": STATE, "text": "abc", "number": 3}))
+    valid = ("torch",)  # of what the payload is, whoever reads it must see
+    assert fuzz(naming(lambda path: from_bytes(path.read_bytes(), "it")), path, valid=valid) > 300
+
+
+def test_a_thousand_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path):
+    """They come as Flower's, in NumPy's format."""
+    Loopback({})  # Flower's messages know whose they are
+    path, records = tmp_path / "array", to_records(SAID["answer"])
+    whole = Array(torch.linspace(0, 1, 24).reshape(2, 3, 4).numpy())
+    path.write_bytes(whole.data)
+
+    def read(path):
+        array = Array(dtype=whole.dtype, shape=tuple(whole.shape), stype=whole.stype, data=path.read_bytes())
+        content = RecordDict({**records, "weights": ArrayRecord({"a": array})})
+        return from_records(Answer, Message(content, 1, "train")).weights["a"]
+
+    def is_sound(found, _):
+        return isinstance(found, torch.Tensor) and bool(found.isfinite().all())
+
+    assert fuzz(naming(read), path, is_sound, valid=("npy",)) > 300
+
+
+def read_kept(path):
+    """What a client begins its next turn with."""
+    found = object.__new__(Station)
+    found.state = path.parent
+    return found._remembered(9)
+
+
+def are_clients(found, _):
+    for one in found:
+        check_hello(one)
+    return bool(found) and all(conforms(one.shape, tuple[int, ...]) for one in found)
+
+
+def write_recipe(path):
+    write_app(recipe(), IMAGES, path.parent / "app", 2, "")
+    path.write_bytes((path.parent / "app" / "federation" / "recipe.yaml").read_bytes())
+
+
+# name: file, writer, reader, whether what is read has its form (None: it is the same), least refusals
+FILES = {
+    "roster": (
+        CLIENTS,
+        lambda path: path.write_text(json.dumps([{**vars(HELLO), "name": name} for name in "abc"], indent=2)),
+        read_clients,
+        are_clients,
+        300,
+    ),
+    "kept state": ("round=00001.pt", lambda path: path.write_bytes(to_bytes(KEPT)), read_kept, None, 300),
+    "recipe": ("recipe.yaml", write_recipe, read_settings, lambda found, _: isinstance(found["model"], dict), 200),
+    "left out": (
+        LEFT_OUT_FILE,
+        lambda path: write_left_out(path.parent, LEFT_OUT),
+        lambda path: read_left_out(path.parent),
+        lambda found, _: bool(found) and all(map(is_entry, found)),
+        300,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_thousand_damaged_files_are_refused_or_have_their_form(kind, tmp_path):
+    name, write, read, form, least = FILES[kind]
+    write(tmp_path / name)
+    assert fuzz(read, tmp_path / name, form) > least
+
+
+WRONG = [[1], {}, None, "x", {"version": 2}, {**KEPT, "version": True}]
+WRONG += [{**KEPT, key: value} for key in KEPT for value in (None, [1], {"a": 1}, {-1: 2}, "x")]
+WRONG += [{key: value for key, value in KEPT.items() if key != lost} for lost in KEPT]
+HARMLESS = [{**KEPT, "algorithm": value} for value in (None, [1], {"a": 1}, {-1: 2}, "x")]  # for the algorithm to judge
+
+
+@pytest.mark.parametrize("content", [one for one in WRONG if one not in HARMLESS], ids=lambda one: str(one)[:60])
+def test_kept_state_of_wrong_content_is_refused(content, tmp_path):
+    path = tmp_path / "round=00001.pt"
+    path.write_bytes(to_bytes(content))
+    refuses(read_kept, path)
+
+
+def test_files_of_other_names_are_not_what_a_client_kept(tmp_path):
+    (tmp_path / "round=x.pt").write_bytes(b"")
+    (tmp_path / "round=.pt").write_bytes(b"")
+    assert read_kept(tmp_path / "round=x.pt") is None
+
+
+ENTRIES = [
+    *[{key: value} for key in ("round", "client") for value in (-1, "1", 1.5, True, None, 10**30)],
+    *[{key: value} for key in ("name", "reason") for value in (3, None, ["b"])],
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("change", ENTRIES, ids=str)
+def test_entries_of_wrong_content_are_refused(change, tmp_path):
+    write_left_out(tmp_path, [*LEFT_OUT, LEFT_OUT[0] | change])
+    refuses(lambda path: read_left_out(path.parent), tmp_path / LEFT_OUT_FILE)
+
+
+def test_a_recipe_that_is_nested_without_end_is_refused(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    for content in (b"[" * 10**5, b"trainer: 1\nmodel: {}\ndata: {}\n", b"a: &a [*a]", b"\xff"):
+        path.write_bytes(content)
+        refuses(read_settings, path)
