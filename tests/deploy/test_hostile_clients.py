@@ -195,9 +195,9 @@ def test_a_share_that_was_cut_off_is_one(cut):
     strategy, server = SecureStrategy(), {"a": torch.zeros(2)}
     strategy.range = 1.0
     _, answer = pack(Answer(examples=3, iterations=3))
-    opened = strategy._opened(to_bytes({"answer": answer, "cut": 0.0}), [np.zeros(2)], server)
+    opened = strategy._opened("a", to_bytes({"answer": answer, "cut": 0.0}), [np.zeros(2)], server)
     assert torch.equal(opened.weights["a"], server["a"])
-    said = strategy._opened(to_bytes({"answer": answer, "cut": cut}), [np.zeros(2)], server)
+    said = strategy._opened("a", to_bytes({"answer": answer, "cut": cut}), [np.zeros(2)], server)
     assert "of its update was cut off, and a share lies in [0, 1]" in said
 
 
@@ -205,4 +205,4 @@ def test_a_share_that_was_cut_off_is_one(cut):
     "rest", [b"", b"PK", to_bytes([1]), to_bytes({"cut": 0.0}), to_bytes({"answer": 3, "cut": 0.0})]
 )
 def test_what_is_told_beside_a_masked_sum_may_be_anything(rest):
-    assert isinstance(SecureStrategy()._opened(rest, [], {}), str)
+    assert isinstance(SecureStrategy()._opened("a", rest, [], {}), str)
