@@ -74,11 +74,11 @@ README = """\
 # {name}
 
 A fedgen recipe (`{package}/{recipe}`) on Flower. What leaves a client: its name, its number of images, their
-shape, its classes' names and its release of fedgen; in a round its weights (not personal ones), its numbers of images
-and iterations, its optimizers' settings, what optimizers or client algorithm average over clients, and the means of
-what its steps logged; statistics of its images' features, its scores, and their gradients in generated features; the
-type and text of its errors. With a `PrivateMean` in the recipe or `statistics-epsilon` in the run's config (below)
-neither what steps logged nor errors' texts.
+shape, its classes' names and its release of fedgen; in a round its weights (not personal ones), its numbers of
+images and iterations, whether its optimizers' settings moved, what optimizers or client algorithm average over
+clients, and the means of what its steps logged; statistics of its images' features, its scores, and their
+gradients in generated features; the type and text of its errors. With a `PrivateMean` in the recipe or
+`statistics-epsilon` in the run's config (below) neither what steps logged nor errors' texts.
 
 Try it on one machine, by Flower's simulation (`pip install "flwr[simulation]"`; needs `simulation-data` in
 pyproject.toml):
