@@ -144,10 +144,11 @@ def read_left_out(folder: str | Path) -> list[Entry]:
 
 
 def is_entry(value: Any) -> bool:
-    """Whether something is what `make_entry` makes."""
+    """Whether something is what `make_entry` makes; it may have a kind, where it is not being left out of a round."""
     return (
         isinstance(value, Mapping)
-        and value.keys() == {"round", "client", "name", "reason"}
+        and value.keys() - {"kind"} == {"round", "client", "name", "reason"}
+        and isinstance(value.get("kind", ""), str)
         and is_count(value["round"])
         and is_count(value["client"])
         and isinstance(value["name"], str)
