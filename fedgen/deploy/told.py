@@ -27,17 +27,21 @@ def check_states(told: Sequence[Any], optimizers: Sequence[Optimizer], client: i
         weight: its own in the mean.
 
     Raises:
-        MessageError: for other parameters, another weight, negative second moments, or values that are none.
+        MessageError: for other parameters, shapes or types, another weight, negative second moments, or values that no
+            optimizer keeps.
     """
     for index, optimizer in enumerate(optimizers):
         sums, totals, (first, beside, rest) = told[PARTS * index : PARTS * (index + 1)]
-        size = sum(len(group["params"]) for group in optimizer.param_groups)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if first != client or sums.keys() != totals.keys() or not set(beside) <= sums.keys() or rest.keys() & sums:
             raise MessageError("its optimizer states are not as it was asked for them")
         for place, name in [*sums, *rest]:
-            if type(place) is not int or not 0 <= place < size or type(name) is not str:
+            if type(place) is not int or not 0 <= place < len(parameters) or type(name) is not str:
                 raise MessageError(f"its optimizer state {name!r} is of a parameter that the model has not")
-        for (_, name), tensor in sums.items():
+        for (place, name), tensor in sums.items():
+            if not _fits(tensor, place, parameters):
+                shape = list(parameters[place].shape)
+                raise MessageError(f"its {name!r} is {tensor.dtype} {list(tensor.shape)}, of a parameter of {shape}")
             if name in NEVER_NEGATIVE and bool((tensor < 0).any()):
                 raise MessageError(f"its optimizer state {name!r} is negative")
         for (_, name), total in totals.items():
@@ -45,6 +49,18 @@ def check_states(told: Sequence[Any], optimizers: Sequence[Optimizer], client: i
                 raise MessageError(f"its optimizer state {name!r} weighs {float(total):g} and should weigh {weight:g}")
         if not all(map(_is_plain, rest.values())):
             raise MessageError("its optimizer states are neither tensors nor numbers")
+
+
+def _fits(tensor: Tensor, place: int, parameters: Sequence[Tensor]) -> bool:
+    """Whether it is of a parameter's shape, of some of its axes, or one number; or, of the first, flat over all."""
+    own = parameters[place]
+    if tensor.dtype not in (own.dtype, torch.float32):
+        return False
+    factored = tensor.ndim == own.ndim and all(
+        size in (1, of) for size, of in zip(tensor.shape, own.shape, strict=True)
+    )
+    flat = place == 0 and tensor.shape == (sum(parameter.numel() for parameter in parameters),)
+    return tensor.numel() == 1 or factored or flat
 
 
 def forms_of(told: Sequence[Any]) -> dict[tuple[int, Any], Form]:

@@ -150,8 +150,11 @@ class Scaffold(ClientAlgorithm):
         self._add_changes(changes)
         summed = ranks.add_named(changes, device)
         for name, change in summed.items():
-            if name not in self._model or change.shape != self._model[name].shape:
-                raise ValueError(f"a control variate is of {name!r} of shape {list(change.shape)}, which no model has")
+            known = self._model.get(name)
+            if known is None or (change.shape, change.dtype) != (known.shape, _wide(known)):
+                raise ValueError(
+                    f"a control variate is of {name!r}, {change.dtype} {list(change.shape)}; the model's not"
+                )
         self._changes = {name: change.to(self._model[name].device) for name, change in summed.items()}
 
     @torch.no_grad()

@@ -96,7 +96,7 @@ def circle():
     return found
 
 
-SQUARE = ("exp_avg_sq", torch.full((2,), -1.0))
+SQUARE = ("exp_avg_sq", torch.tensor(-1.0))
 DEEP = b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 65535
 FAULTS = {
     "text for a metric": (saying(metrics={"loss": "x"}), "metrics of the answer is {'loss': 'x'}, which no answer has"),
@@ -128,8 +128,13 @@ FAULTS = {
     ),
     "a compressed part": (packed(deflated(raw())), "is compressed"),
     "negative second moments": (states(0, SQUARE), "its optimizer state 'exp_avg_sq' is negative"),
-    "a state of another weight": (states(0, ("exp_avg", torch.ones(2)), 1e9), "weighs 1e+09 and should weigh 16"),
+    "a state of another weight": (states(0, ("exp_avg", torch.ones(())), 1e9), "weighs 1e+09 and should weigh 16"),
     "a state of no parameter": (states(99, ("exp_avg", torch.ones(2))), "a parameter that the model has not"),
+    "a state of another shape": (
+        states(0, ("exp_avg", torch.ones(2))),
+        "'exp_avg' is torch.float32 [2], of a parameter",
+    ),
+    "a state of another type": (states(0, ("step", torch.tensor(1.0).double())), "'step' is torch.float64 []"),
     "a state of text": (beside([], {(0, "exp_avg"): "x"}), "neither tensors nor numbers"),
     "a state of NaN": (beside([], {(0, "exp_avg"): float("nan")}), "neither tensors nor numbers"),
 }
@@ -160,7 +165,9 @@ def test_no_client_sets_the_learning_rate_of_others(tmp_path):
         settings = [[[{"lr": 1e6}], [{"lr": float("nan")}]], [], None]
         return replace(honest(task), told=[(10**9, settings)], moved=True)
 
-    found = run(tmp_path, [Scripted("a"), Scripted("b", answer=answer)], rounds=3)
+    # a metric may be NaN where weights are sound
+    others = [Scripted("a"), Scripted("c", **saying(metrics={"loss": float("nan")}))]
+    found = run(tmp_path, [*others, Scripted("b", answer=answer)], rounds=3)
     assert found["fedavg"]["left_out"] == []
     assert len(asked) == 3
     assert asked[0] == asked[1] == asked[2]
@@ -168,23 +175,29 @@ def test_no_client_sets_the_learning_rate_of_others(tmp_path):
     assert rates == [group["lr"] for groups in asked[0][0] for group in groups]
 
 
-VARIATES = {
-    "of another shape": {"generator.body.0.weight": torch.ones(1)},
-    "of no tensor": {"colour": torch.ones(1)},
-    "of text": {"generator.body.0.weight": "x"},
+FIRST = "generator.body.0.weight"
+VARIATES = {  # made of a parameter
+    "of another shape": lambda parameter: {FIRST: torch.ones(1)},
+    "of another type": lambda parameter: {FIRST: parameter.double()},
+    "of no tensor": lambda parameter: {"colour": torch.ones(1)},
+    "of text": lambda parameter: {FIRST: "x"},
 }
 
 
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0:UserWarning")
 def test_control_variates_that_the_model_has_not_are_left_out(tmp_path):
-    def of(told):
-        return lambda task: replace(honest(task, 0), told=told)
+    def of(make):
+        return lambda task: replace(honest(task, 0), told=[make(task.weights[FIRST])])
 
-    nodes = [Scripted(name, answer=of([variates])) for name, variates in VARIATES.items()]
+    nodes = [Scripted(name, answer=of(make)) for name, make in VARIATES.items()]
     scaffold = {"class_path": "fedgen.federated.Scaffold"}
-    found = run(tmp_path, [Scripted("an honest one", answer=of([{}])), *nodes], client_algorithm=scaffold)
+    found = run(
+        tmp_path,
+        [Scripted("an honest one", answer=of(lambda parameter: {FIRST: parameter})), *nodes],
+        client_algorithm=scaffold,
+    )
     assert {one["name"] for one in found["fedavg"]["left_out"]} == VARIATES.keys()
-    assert found["fedavg"]["algorithm"]["server"] == {}
+    assert found["fedavg"]["algorithm"]["server"].keys() == {FIRST}
 
 
 CUTS = {"text": "x", "a list": [1], "more than all": 7.0, "none": None, "not a number": float("nan"), "a count": 1}

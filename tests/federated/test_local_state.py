@@ -57,6 +57,29 @@ def play_round(w, local, turns):
     return found
 
 
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)])
+def test_a_turn_that_moves_the_settings_says_so(rate):
+    """Of optimizers and schedulers; the scaler's are its own affair."""
+    w, local = make("reset", Scaler(), rate)
+    assert not local.moved
+    local.start_round()
+    turn(w, local, 0, 1.0)
+    assert not local.moved
+    local.start_turn(1)
+    local.scaler.scale = 4.0
+    local.end_turn(1, 1.0)
+    assert not local.moved
+    local.start_turn(2)
+    local.optimizers[0].param_groups[0]["lr"] = rate * 2
+    local.end_turn(2, 1.0)
+    assert local.moved
+    local.start_turn(3)
+    step(w, local, 1.0)
+    local.schedulers[0].step()
+    local.end_turn(3, 1.0)
+    assert local.moved
+
+
 def test_reset_starts_every_turn_without_state():
     w, local = make("reset")
     assert play_round(w, local, [(0, 4.0), (1, 2.0)]) == [None, None]

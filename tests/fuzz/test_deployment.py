@@ -159,6 +159,7 @@ ENTRIES = [
     *[{key: value} for key in ("round", "client") for value in (-1, "1", 1.5, True, None, 10**30)],
     *[{key: value} for key in ("name", "reason") for value in (3, None, ["b"])],
     {"more": 1},
+    {"kind": 3},
 ]
 
 
