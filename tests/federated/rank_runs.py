@@ -19,7 +19,7 @@ from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule
 from fedgen.callbacks import RoundCheckpoint
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
-from fedgen.federated import FedAdam, FedProx, Krum, Median, Scaffold, TrimmedMean
+from fedgen.federated import FedAdam, FedProx, Krum, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 
 SIZES = (3, 11, 6, 20, 9)
@@ -66,7 +66,7 @@ def points():
 
 def pictures():
     draws = torch.Generator().manual_seed(6)
-    owners = torch.arange(3).repeat_interleave(8)
+    owners = torch.arange(3).repeat_interleave(torch.tensor([4, 13, 7]))
     inputs = torch.randint(0, 256, (24, 1, 8, 8), generator=draws, dtype=torch.uint8)
     return Examples(inputs, torch.zeros_like(owners), "pictures", (), owners, tuple("abc"))
 
@@ -93,6 +93,8 @@ CONFIGURATIONS = {
     "median": (Net, {"aggregator": Median()}),
     "trimmed": (Net, {"aggregator": TrimmedMean(0.2)}),
     "krum": (Net, {"aggregator": Krum(bad=1)}),
+    "clipped": (Net, {"aggregator": NormClipping(0.5)}),
+    "private": (Net, {"aggregator": PrivateMean(0.5, noise_multiplier=0.1), "client_weights": "uniform"}),
     "few": (Net, {"cohort_size": 1}),
     "fails": (lambda: Net(fails=True), {}),
     "gan": (gan, {"optimizer_state": "average"}),

@@ -9,8 +9,9 @@ from tests.federated.rank_runs import CONFIGURATIONS, RESUMED
 from tests.launched import end, start
 
 SCRIPT = "tests.federated.rank_runs"
-# Adam divides by the root of a mean square: where a gradient is next to nothing, its rounding becomes a step
-LOOSE = {"adam": 1e-4, "gan": 2e-3, "ddpm": 5e-4}
+# Adam divides by the root of a mean square: where a gradient is nothing but rounding, that becomes a step. Such are a bias
+# that shifts all critic scores, and an attention's bias of keys, which softmax does not see; and one small gradient.
+LOOSE = {("adam", "body.bias"): 1e-4, ("gan", "critic.body.3.bias"): 2e-3, ("ddpm", "to_k.bias"): 5e-4}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,8 @@ def read(runs, devices, name):
 def test_several_processes_train_the_model_of_one(runs, devices, name):
     one, several = read(runs, 1, name), read(runs, devices, name)
     for key, value in one["weights"].items():
-        torch.testing.assert_close(several["weights"][key], value, rtol=0, atol=LOOSE.get(name, 2e-6))
+        loose = [bound for (run, tensor), bound in LOOSE.items() if run == name and key.endswith(tensor)]
+        torch.testing.assert_close(several["weights"][key], value, rtol=0, atol=max(loose, default=5e-6))
     assert several["clients"]["iterations"] == one["clients"]["iterations"]
     assert several["left_out"] == one["left_out"]
 
