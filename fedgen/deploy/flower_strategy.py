@@ -89,7 +89,16 @@ class FlowerStrategy(FedAvgStrategy):
         local, algorithm = self._local.server_state(), self.client_algorithm.server_state()
         return {
             client: Task(
-                weights, round, client, len(shares), shares[client], data.classes, local, algorithm, fingerprints
+                weights=weights,
+                round=round,
+                client=client,
+                clients=len(shares),
+                share=shares[client],
+                classes=data.classes,
+                local=local,
+                algorithm=algorithm,
+                fingerprints=fingerprints,
+                iterations=self._memory.iterations.get(client, 0),
             )
             for client in cohort
         }

@@ -50,6 +50,7 @@ class Task:
         local: what optimizers, schedulers and scaler begin with.
         algorithm: what the client algorithm's server tells everyone.
         fingerprints: of the embeddings that the model's own loss of clients' images has at the server, by name.
+        iterations: of this client that the server counts, of all turns before whose answers it took in.
     """
 
     weights: Mapping[str, Tensor]
@@ -61,6 +62,7 @@ class Task:
     local: dict[str, Any]
     algorithm: dict[str, Any]
     fingerprints: dict[str, str] = field(default_factory=dict)
+    iterations: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """A client's side: it introduces itself, takes turns, and keeps between them what is its own."""
 
+import warnings
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +20,6 @@ from fedgen.deploy.untold import failure_of, untold
 from fedgen.federated.federation_state import check_packed
 from fedgen.files import atomic_write
 from fedgen.statistics.messages import Message, MessageError
-
-KEPT = 2  # turns whose outcome is kept: a server that died in a round asks for it again
 
 
 class Station:
@@ -75,13 +74,14 @@ class Station:
         assert isinstance(strategy, TurnStrategy)
         self._data.enroll(task.client, task.classes)
         self._data.features = self.state / FEATURES
-        strategy.begin(task, self._remembered(task.round))
+        before, kept = self._remembered(task)
+        strategy.begin(task, kept)
         trainer.fit_loop.max_epochs = task.round + 1
         trainer.fit(self._made.model, datamodule=self._data)
         answer = strategy.answer
         if answer.failure:
             return replace(answer, failure=untold(answer.failure.split(":")[0])) if self._promised else answer
-        self._remember(task.round, strategy.kept)
+        self._remember(task.round, strategy.kept, before)
         if self._promised:
             return answer
         return replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
@@ -124,12 +124,40 @@ class Station:
         """Files of what was kept, by round."""
         return {int(path.stem[6:]): path for path in sorted(self.state.glob("round=*.pt")) if path.stem[6:].isdecimal()}
 
-    def _remembered(self, round: int) -> dict[str, Any] | None:
-        """What was kept of the last turn before a round."""
-        earlier = [number for number in self._turns() if number < round]
-        if not earlier:
-            return None
-        path = self._turns()[max(earlier)]
+    def _remembered(self, task: Task) -> tuple[Path | None, dict[str, Any] | None]:
+        """What was kept after the last turn that the server counts, and its file.
+
+        A turn that the server did not hear of is void, as if it had failed.
+
+        Raises:
+            MessageError: if what this client had then is no longer kept.
+        """
+        turns = self._turns()
+        if not task.iterations:
+            return None, None
+        for number in sorted((number for number in turns if number < task.round), reverse=True):
+            found = self._read(turns[number])
+            if sum(found["iterations"].values()) == task.iterations:
+                return turns[number], found
+        if not turns:
+            warnings.warn(
+                f"{self.state} keeps nothing, and the server counts {task.iterations} iterations of this client: it"
+                " begins anew",
+                stacklevel=2,
+            )
+            return None, None
+        latest = turns[max(turns)]
+        found = self._read(latest)
+        if not _keeps_tensors(found):
+            return latest, {**found, "iterations": {task.client: task.iterations}}
+        raise MessageError(
+            f"the server counts {task.iterations} iterations of this client before round {task.round}, and {self.state}"
+            " no longer keeps what it had then, but what it had after round(s)"
+            f" {', '.join(map(str, turns))}: start the server from its latest checkpoint, or remove that folder to"
+            " begin this client anew"
+        )
+
+    def _read(self, path: Path) -> dict[str, Any]:
         try:
             found: dict[str, Any] = from_bytes(path.read_bytes(), str(path))
             check_packed(found, {}, ("local", "algorithm"))
@@ -139,13 +167,20 @@ class Station:
             ) from error
         return found
 
-    def _remember(self, round: int, kept: dict[str, Any]) -> None:
+    def _remember(self, round: int, kept: dict[str, Any], before: Path | None) -> None:
+        """Keeps a turn's outcome, and what it began with: a server that died in the round asks for it again."""
         self.state.mkdir(parents=True, exist_ok=True)
-        with atomic_write(self.state / f"round={round:05d}.pt") as file:
+        present = self.state / f"round={round:05d}.pt"
+        with atomic_write(present) as file:
             file.write(to_bytes(kept))
-        for number, path in self._turns().items():
-            if number > round or number in sorted(self._turns())[:-KEPT]:
-                path.unlink()  # of a run begun again, or too old to be asked for
+        for path in self._turns().values():
+            if path not in (present, before):
+                path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
+
+
+def _keeps_tensors(kept: dict[str, Any]) -> bool:
+    """Whether a client kept more than its count: personal tensors, its optimizers' state, control variates."""
+    return any((*kept["personal"].values(), kept["local"].get("clients"), kept["algorithm"].get("clients")))
 
 
 def use_threads(settings: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 
+import lightning as L
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
@@ -166,6 +167,63 @@ def test_a_round_goes_on_without_a_client_that_fails(name, images, tmp_path):
     assert all(reason in one["reason"] for one in left_out)
     assert all(torch.isfinite(t).all() for t in found["state_dict"].values() if t.is_floating_point())
     assert found["epoch"] == 2
+
+
+class Once(Broken):
+    """A node whose answer to its second training nobody hears; the turn is taken."""
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        return None if self.trained == 2 and message.metadata.message_type == "train" else reply
+
+
+class FailsInRoundOne(L.Callback):
+    """Ends client b's turn of round 1 in an error."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        if trainer.current_epoch == 1 and trainer.strategy._turn.client == 1:
+            raise RuntimeError("this turn fails")
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
+def test_a_turn_that_the_server_does_not_hear_of_in_time_is_void_for_its_client_too(images, tmp_path):
+    settings = recipe(4, optimizer_state="keep", personal=["critic.*"])
+    path = app_of(settings, tmp_path / "run-app", 4)
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    late = Once(client_app(path), own, {"clients": 4, "output": str(tmp_path / "run")}, lambda reply: reply)
+    found, _ = deploy(settings, images, tmp_path / "run", {11: late}, config={"round-deadline": 0.5})
+    settings["trainer"]["callbacks"] = [{"class_path": f"{__name__}.FailsInRoundOne"}]
+    failing = simulate(settings, images, tmp_path / "simulated")
+    assert [(one["round"], one["name"]) for one in failing["fedavg"]["left_out"]] == [(1, "b")]
+    assert found["fedavg"]["iterations"] == failing["fedavg"]["iterations"]
+    same_weights(failing, found)
+
+
+def test_a_server_may_go_back_by_rounds_where_clients_keep_nothing(images, tmp_path):
+    first, _ = deploy(recipe(4), images, tmp_path / "run")
+    deploy(recipe(1), images, tmp_path / "other")
+    (tmp_path / "run" / "last.ckpt").write_bytes((tmp_path / "other" / "last.ckpt").read_bytes())
+    again, _ = deploy(recipe(4), images, tmp_path / "run")
+    same_weights(first, again, atol=0)
+    assert again["fedavg"]["iterations"] == first["fedavg"]["iterations"]
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 2:UserWarning")
+def test_a_server_that_goes_back_further_than_clients_remember_is_told_so(images, tmp_path):
+    variant = {"optimizer_state": "keep", "personal": ["critic.*"]}
+    deploy(recipe(4, **variant), images, tmp_path / "run")
+    deploy(recipe(2, **variant), images, tmp_path / "other")
+    (tmp_path / "run" / "last.ckpt").write_bytes((tmp_path / "other" / "last.ckpt").read_bytes())
+    with (
+        pytest.warns(UserWarning, match=r"counts 6 iterations of this client before round 2.*round\(s\) 2, 3"),
+        pytest.raises(RuntimeError, match="every client of round 2 was left out"),
+    ):
+        deploy(recipe(4, **variant), images, tmp_path / "run")
+    for name in "abcd":
+        shutil.rmtree(tmp_path / f"run-{name}")
+    with pytest.warns(UserWarning, match="the server counts 6 iterations of this client: it begins anew"):
+        found, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
+    assert found["epoch"] == 3
 
 
 class Deaf(Node):

@@ -9,8 +9,8 @@ from tests.federated.rank_runs import CONFIGURATIONS, RESUMED
 from tests.launched import end, start
 
 SCRIPT = "tests.federated.rank_runs"
-# Adam divides by the root of a mean square: where a gradient is nothing but rounding, that becomes a step. Such are a bias
-# that shifts all critic scores, and an attention's bias of keys, which softmax does not see; and one small gradient.
+# Adam divides by the root of a mean square: where a gradient is nothing but rounding, that becomes a step. Such are the
+# gradients of a bias that shifts all critic scores, and of an attention's bias of keys, which softmax does not see.
 LOOSE = {("adam", "body.bias"): 1e-4, ("gan", "critic.body.3.bias"): 2e-3, ("ddpm", "to_k.bias"): 5e-4}
 
 
