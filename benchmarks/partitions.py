@@ -13,7 +13,8 @@ import logging
 import sys
 import time
 import tracemalloc
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import lightning as L
 import numpy as np
@@ -26,6 +27,7 @@ from fedgen.clients.partitions import IID, BySize, Dirichlet, Natural, Partition
 from fedgen.data import Examples, FashionMNIST
 from fedgen.federated import FedAvgStrategy
 
+T = TypeVar("T")
 CLIENTS, FEWER = 10_000, 1_000
 EXAMPLES, LABELS = 200_000, 62  # FEMNIST has 62 classes, and 226 images a writer
 COHORT = 100
@@ -44,20 +46,27 @@ def make_examples() -> Examples:
     return Examples(images, labels, "noise/train", tuple(map(str, range(LABELS))), owners, names)
 
 
+def watched(make: Callable[[], T]) -> tuple[T, float, int]:
+    """What is made, the seconds of processor time that this takes, and the bytes that it holds."""
+    make()  # once without a watch: libraries load
+    start = time.process_time()
+    make()
+    spent = time.process_time() - start
+    tracemalloc.start()
+    made = make()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return made, spent, held
+
+
 def deal(examples: Examples, rule: Partition) -> bool:
     """Time and memory of a partition; returns whether both are within their limits.
 
     Lists of positions are arrays, and an array itself takes more than 100 bytes; whatever else stays is counted too.
     """
     title = f"{type(rule).__name__} of {EXAMPLES:,} examples into {CLIENTS:,} clients"
-    rule.assign(examples, 0)  # once without a watch: libraries load
-    start = time.process_time()
-    rule.assign(examples, 0)
-    kept = report(f"{title}: processor time", time.process_time() - start, "s", 2.0)
-    tracemalloc.start()
-    clients = rule.assign(examples, 0)
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    clients, spent, held = watched(lambda: rule.assign(examples, 0))
+    kept = report(f"{title}: processor time", spent, "s", 2.0)
     beyond = (held - sum(client.nbytes for client in clients)) / len(clients)
     return report(f"{title}: memory a client, beyond its positions", beyond, "B", 256) and kept
 
@@ -69,14 +78,8 @@ def hold_out_clients(examples: Examples) -> bool:
     """
     title = f"three-way split of {CLIENTS:,} clients"
     split = ThreeWaySplit(participating=0.5)
-    split.assign(CLIENTS, 0)  # once without a watch
-    start = time.process_time()
-    split.assign(CLIENTS, 0)
-    kept = report(f"{title}: processor time", time.process_time() - start, "s", 0.1)
-    tracemalloc.start()
-    roles = split.assign(CLIENTS, 0)
-    held, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    roles, spent, held = watched(lambda: split.assign(CLIENTS, 0))
+    kept = report(f"{title}: processor time", spent, "s", 0.1)
     kept &= report(f"{title}: memory a client", held / roles.count, "B", 64)
     data = FederatedDataModule(examples, IID(CLIENTS), held_out=0.2, seed=0, split=ThreeWaySplit(max_examples=12))
     start = time.process_time()
