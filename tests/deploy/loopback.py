@@ -93,3 +93,18 @@ def keep_replies(patch):
 
     patch.setattr(Loopback, "pull_messages", keeping)
     return found
+
+
+class Odd(Node):
+    """A node whose answer to the n-th turn that it is asked for, from 0, is what `change` makes of it."""
+
+    def __init__(self, app, config, run, change, turns):
+        super().__init__(app, config, run)
+        self.change, self.turns, self.trained = change, turns, 0
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        if message.metadata.message_type != "train":
+            return reply
+        self.trained += 1
+        return self.change(message, reply) if self.trained - 1 in self.turns else reply

@@ -8,28 +8,13 @@ from torch import nn
 
 from fedgen.deploy.apps import client_app
 from fedgen.federated.left_out import read_left_out
-from tests.deploy.loopback import Node
+from tests.deploy.loopback import Odd
 from tests.deploy.runs import app_of, deploy, recipe, same_weights, write_images
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp("clients"), {"a": 12, "b": 25, "c": 16})
-
-
-class Odd(Node):
-    """A node whose answer to the n-th turn that it is asked for, from 0, is what `change` makes of it."""
-
-    def __init__(self, app, config, run, change, turns):
-        super().__init__(app, config, run)
-        self.change, self.turns, self.trained = change, turns, 0
-
-    def answer(self, message, number):
-        reply = super().answer(message, number)
-        if message.metadata.message_type != "train":
-            return reply
-        self.trained += 1
-        return self.change(message, reply) if self.trained - 1 in self.turns else reply
 
 
 def with_odd(settings, images, folder, change, turns, config=()):

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from fedgen.deploy.apps import client_app, run_server
 from fedgen.deploy.roster import Roster
 from fedgen.evaluation import read_records
-from tests.deploy.loopback import Loopback, Node
+from tests.deploy.loopback import Loopback, Node, Odd
 from tests.deploy.runs import app_of, deploy, read, recipe, same_weights, simulate, write_images
 
 FEDERATED = "fedgen.federated"
@@ -101,21 +101,6 @@ def test_simulated_nodes_take_the_folders_in_order(images, tmp_path):
 # ---- clients that fail ----
 
 
-class Broken(Node):
-    """A node that answers one kind of message by what `breaks` makes of the answer, from a round on."""
-
-    def __init__(self, app, config, run, breaks, since=1):
-        super().__init__(app, config, run)
-        self.breaks, self.since, self.trained = breaks, since, 0
-
-    def answer(self, message, number):
-        reply = super().answer(message, number)
-        if message.metadata.message_type != "train":
-            return reply
-        self.trained += 1
-        return self.breaks(reply) if self.trained > self.since else reply
-
-
 def weights_of(reply):
     return reply.content.array_records["weights"]
 
@@ -160,21 +145,13 @@ def test_a_round_goes_on_without_a_client_that_fails(name, images, tmp_path):
     path = app_of(settings, tmp_path / "run-app", 4)
     own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
     run = {"clients": 4, "output": str(tmp_path / "run")}
-    broken = Broken(client_app(path), own, run, breaks)
+    broken = Odd(client_app(path), own, run, lambda _, reply: breaks(reply), turns=(1, 2))
     found, _ = deploy(settings, images, tmp_path / "run", {11: broken}, config={"round-deadline": 0.5})
     left_out = found["fedavg"]["left_out"]
     assert [(one["round"], one["name"]) for one in left_out] == [(1, "b"), (2, "b")]
     assert all(reason in one["reason"] for one in left_out)
     assert all(torch.isfinite(t).all() for t in found["state_dict"].values() if t.is_floating_point())
     assert found["epoch"] == 2
-
-
-class Once(Broken):
-    """A node whose answer to its second training nobody hears; the turn is taken."""
-
-    def answer(self, message, number):
-        reply = super().answer(message, number)
-        return None if self.trained == 2 and message.metadata.message_type == "train" else reply
 
 
 class FailsInRoundOne(L.Callback):
@@ -190,7 +167,8 @@ def test_a_turn_that_the_server_does_not_hear_of_in_time_is_void_for_its_client_
     settings = recipe(4, optimizer_state="keep", personal=["critic.*"])
     path = app_of(settings, tmp_path / "run-app", 4)
     own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
-    late = Once(client_app(path), own, {"clients": 4, "output": str(tmp_path / "run")}, lambda reply: reply)
+    run = {"clients": 4, "output": str(tmp_path / "run")}
+    late = Odd(client_app(path), own, run, lambda message, reply: None, turns=(1,))
     found, _ = deploy(settings, images, tmp_path / "run", {11: late}, config={"round-deadline": 0.5})
     settings["trainer"]["callbacks"] = [{"class_path": f"{__name__}.FailsInRoundOne"}]
     failing = simulate(settings, images, tmp_path / "simulated")
