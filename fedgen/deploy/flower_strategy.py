@@ -196,5 +196,5 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _merge_told(self, told: list[list[Any]]) -> None:
         replies = Replies(told)
-        self._local.merge_states(replies, self.root_device)
+        self._local.merge(replies, self.root_device)
         self.client_algorithm.merge(replies, self.root_device)

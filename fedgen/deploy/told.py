@@ -18,7 +18,7 @@ Form = tuple[tuple[int, ...], torch.dtype] | None  # of a tensor that is summed;
 
 
 def check_states(told: Sequence[Any], optimizers: Sequence[Optimizer], client: int, weight: float) -> None:
-    """Refuses averaged optimizer states (`LocalState.merge_states`) that no optimizer has.
+    """Refuses averaged optimizer states (`LocalState.merge`) that no optimizer has.
 
     Args:
         told: by the client.

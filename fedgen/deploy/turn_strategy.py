@@ -87,7 +87,7 @@ class TurnStrategy(FedAvgStrategy):
             self.answer = Answer(failure=self._memory.left_out[-1]["reason"])
         else:
             assert isinstance(self._ranks, Recorder)
-            self._local.merge_states(self._ranks, torch.device("cpu"))
+            self._local.merge(self._ranks, torch.device("cpu"))
             self.client_algorithm.merge(self._ranks, torch.device("cpu"))
             self.client_algorithm.end_round()
             assert self._turn is not None

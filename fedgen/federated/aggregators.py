@@ -149,7 +149,8 @@ class Mean(Aggregator):
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         if ranks.size == 1:
             return
-        weight = torch.tensor([self._weight if self._count else 0.0], dtype=torch.float64)
+        # of the tensors' type, so that it travels with them: one exchange
+        weight = torch.tensor([self._weight if self._count else 0.0], dtype=(self._mean or [torch.empty(0)])[0].dtype)
         sums = [m * self._weight if self._count else torch.zeros_like(m) for m in self._mean]
         *sums, total = ranks.add([*sums, weight], device)
         self._weight = float(total)

@@ -147,22 +147,22 @@ class LocalState:
             for mean, state in zip(self._means, states):
                 mean.add(state, weight)
 
+    def news(self) -> tuple[int, list[Any]]:
+        """What other ranks do not know of the round: this rank's last client, and the settings that it left."""
+        return (self._completed[-1] if self._completed else -1), self._after
+
+    def hear(self, told: Sequence[tuple[int, list[Any]]]) -> None:
+        """Takes every rank's `news`; before `end_round`, where not all clients were left out."""
+        self._after = max(told, key=lambda one: one[0])[1]
+
     def merge(self, ranks: Ranks, device: torch.device) -> None:
-        """Brings together what the ranks' clients left; before `end_round`, where not all were left out.
+        """Averages states over the ranks' clients; before `end_round`, where not all were left out.
 
         Args:
             ranks: the processes.
             device: through which tensors are exchanged.
         """
-        if ranks.size == 1:
-            return
-        last = self._completed[-1] if self._completed else -1
-        self._after = max(ranks.gather((last, self._after)), key=lambda one: one[0])[1]
-        self.merge_states(ranks, device)
-
-    def merge_states(self, ranks: Ranks, device: torch.device) -> None:
-        """As `merge`, without settings: they stay as before the round, whatever clients elsewhere say of theirs."""
-        if self.mode == "average":
+        if ranks.size > 1 and self.mode == "average":
             first = self._completed[0] if self._completed else sys.maxsize
             for optimizer, mean in zip(self.optimizers, self._means):
                 mean.merge(ranks, device, [p for group in optimizer.param_groups for p in group["params"]], first)

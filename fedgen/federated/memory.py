@@ -1,7 +1,7 @@
 """What is remembered of each client between rounds."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedgen.federated.exchange import Exchange, copy_tensors
 from fedgen.federated.left_out import KEPT_REMARKS, Entry, warn_of
-from fedgen.ranks import Ranks
+
+News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
 
 
 class ClientMemory:
@@ -44,11 +45,13 @@ class ClientMemory:
         self.iterations[client] = iterations
         self.completed.append(client)
 
-    def tell(self, ranks: Ranks) -> int:
-        """Lets all ranks know who of the round's clients trained and who was left out; how many trained."""
-        iterations = {client: self.iterations[client] for client in self.completed}
+    def news(self) -> News:
+        """What other ranks do not know: who of this rank's clients trained in the round, and who was left out."""
+        return {client: self.iterations[client] for client in self.completed}, self.left_out[self._known :]
+
+    def hear(self, told: Sequence[News]) -> int:
+        """Takes every rank's `news`; how many clients of the round trained."""
         known = self.left_out[self._known :]
-        told = ranks.gather((iterations, known))
         self.left_out[self._known :] = sorted(
             (e for _, found in told for e in found), key=lambda entry: entry["client"]
         )

@@ -500,11 +500,13 @@ class FedAvgStrategy(DDPStrategy):
 
     def _end_round(self) -> None:
         assert self._server_update is not None
-        if not self._memory.tell(self._ranks):
+        told = self._ranks.gather((self._memory.news(), self._local.news()))
+        if not self._memory.hear([memory for memory, _ in told]):
             self.drop_round()
             raise RuntimeError(
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
             ) from next(iter(self._errors), None)
+        self._local.hear([local for _, local in told])
         self._merge()
         if why := self.aggregator.shortfall():
             self._pass_over(why)
