@@ -158,15 +158,25 @@ def kids(*values):
     return {"kid all": {"rounds": [9, 19, 29], "values": {"unpart": list(values)}}}
 
 
-def test_every_seed_is_held_against_fedavg_of_that_seed_or_against_a_number():
+def test_every_seed_is_held_against_the_median_of_its_ends_or_against_a_number():
     found = {
-        "FedAvg": {"0": kids(3.0, 2.0, 1.0), "1": kids(9.0, 8.0, 7.0)},
-        "FedAdam": {"0": kids(3.0, 1.0, 1.0), "1": kids(9.0, 9.0, 8.0)},
+        "FedAvg": {"0": kids(4.0, 2.0, 1.0), "1": kids(9.0, 8.0, 7.0)},
+        "FedAdam": {"0": kids(3.0, 3.0, 3.0), "1": kids(9.0, 9.0, 9.0)},
+        "FedProx": {"0": kids(4.0, 3.0, 2.0), "1": kids(9.0, 8.5, 8.0)},
     }
-    assert reached(found, None) == {"FedAvg": [30, 30], "FedAdam": [20, None]}
-    assert reached(found, 2.0) == {"FedAvg": [20, None], "FedAdam": [20, None]}
+    assert reached(found, None) == {"FedAvg": [20, 20], "FedAdam": [None, None], "FedProx": [30, 30]}
+    assert reached(found, 3.0) == {"FedAvg": [20, None], "FedAdam": [10, None], "FedProx": [20, None]}
+
+
+def test_of_two_the_worse_end_is_the_target_so_that_both_reach_it():
+    found = {"FedAvg": {"0": kids(3.0, 2.0, 1.0)}, "FedAdam": {"0": kids(3.0, 3.0, 2.0)}}
+    assert reached(found, None) == {"FedAvg": [20], "FedAdam": [30]}
+
+
+def test_rounds_and_bytes_stand_beside_each_other():
+    rounds = {"FedAvg": [30, 30], "FedAdam": [20, None]}
     sizes = {"FedAvg": {"weights": 1000, "control variates": 0}, "FedAdam": {"weights": 1000, "control variates": 500}}
-    table = reach_table(reached(found, None), sizes, "that")
+    table = reach_table(rounds, sizes, "that")
     rows = list(zip(*(column._cells for column in table.columns)))
     assert rows[0] == ("FedAvg", "30, 30", "1 kB", "30 kB")
     assert rows[1] == ("FedAdam", "20, -", "1.5 kB", "30 kB")
