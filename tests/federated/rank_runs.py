@@ -2,8 +2,9 @@
 
 Lightning starts the other processes; each configuration's final weights and what is known of the clients are written by
 rank 0 as FOLDER/NAME.pt. Its checkpoints allow another number of processes to go on. With "dies" for the number of
-processes there are two, and the second is killed in the last round. With "node" it is one process of each of two nodes,
-as the variables MASTER_ADDR, MASTER_PORT and NODE_RANK say.
+processes there are two, and a third argument says which of them is killed in the last round. With "scored" they train
+the GAN and score it after each round; with a third argument one is killed in the last round's scoring. With "node" it
+is one process of each of two nodes, as the variables MASTER_ADDR, MASTER_PORT and NODE_RANK say.
 """
 
 import os
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule
-from fedgen.callbacks import RoundCheckpoint
+from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
 from fedgen.federated import FedAdam, FedProx, Krum, Median, NormClipping, PrivateMean, Scaffold, TrimmedMean
@@ -27,11 +28,34 @@ ROUNDS = 3
 
 
 class Dies(L.Callback):
-    """Kills rank 1 in the last round, half-way through a client's turn."""
+    """Kills a rank in the last round, half-way through a client's turn."""
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def end(self, trainer):
+        if trainer.global_rank == self.rank and trainer.current_epoch == ROUNDS - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
-        if trainer.global_rank == 1 and trainer.current_epoch == ROUNDS - 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self.end(trainer)
+
+
+class DiesScoring(Dies):
+    """Kills a rank in the last round's evaluation, when it has drawn its share of the images."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        pass
+
+    def on_train_start(self, trainer, module):
+        sample = module.sample
+
+        def last_sample(*args, **options):
+            images = sample(*args, **options)
+            self.end(trainer)
+            return images
+
+        module.sample = last_sample
 
 
 class Net(L.LightningModule):
@@ -143,7 +167,12 @@ def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
 
 if __name__ == "__main__":
     if sys.argv[1] == "dies":
-        train("personal", 2, Path(sys.argv[2]) / "personal", callbacks=[Dies()])
+        train("personal", 2, Path(sys.argv[2]) / "personal", callbacks=[Dies(int(sys.argv[3]))])
+    elif sys.argv[1] == "scored":
+        scoring = FederatedEvaluation(every_n_rounds=1, num_images=600, embeddings=["pixels"], dirpath=sys.argv[2])
+        resume = Path(sys.argv[2]) / "last.ckpt"
+        deaths = [DiesScoring(int(rank)) for rank in sys.argv[3:]]
+        train("gan", 2, sys.argv[2], resume if resume.exists() else None, [scoring, *deaths])
     elif sys.argv[1] == "node":
         module, _, trainer = train("adam-average", 1, Path(sys.argv[2]) / "adam-average", num_nodes=2)
         torch.save(module.state_dict(), Path(sys.argv[2]) / f"{trainer.global_rank}.pt")

@@ -1,11 +1,12 @@
 """Several processes give the model of one, to rounding, and a checkpoint of several goes on on any number."""
 
+import json
 from socket import socket
 
 import pytest
 import torch
 
-from tests.federated.rank_runs import CONFIGURATIONS, RESUMED
+from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS
 from tests.launched import end, start
 
 SCRIPT = "tests.federated.rank_runs"
@@ -22,6 +23,15 @@ def runs(tmp_path_factory):
     for devices in (1, 2, 3):  # one after the other: they are as many processes as this machine has cores, or more
         found[devices] = root / str(devices), end(start(SCRIPT, devices, root / str(devices)))
     return found
+
+
+@pytest.fixture(scope="module")
+def scored(tmp_path_factory):
+    """A folder of a GAN trained and scored on two processes that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("scored")
+    end(start(SCRIPT, "scored", folder))
+    assert {record["round"] for record in scores(folder) if record["generator"] == "model"} == set(range(ROUNDS))
+    return folder
 
 
 def read(runs, devices, name):
@@ -73,18 +83,42 @@ def test_a_checkpoint_goes_on_on_another_number_of_processes(runs, before, after
             torch.testing.assert_close(resumed[key], value, rtol=0, atol=5e-6)
 
 
-@pytest.mark.slow
-def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs, tmp_path):
-    process = start(SCRIPT, "dies", tmp_path)
-    said, _ = process.communicate(timeout=300)
+def dies(*arguments):
+    """Starts processes one of which is killed; the others must say so and end too."""
+    process = start(SCRIPT, *arguments)
+    said, _ = process.communicate(timeout=300)  # until the last one has closed its end
     assert process.returncode != 0
-    assert "LostRankError: another process of this job has ended" in said
+    assert "LostRankError: another process of this job has ended" in said, said[-3000:]
     assert "goes on from the last checkpoint, on any number of processes" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs, rank, tmp_path):
+    dies("dies", tmp_path, rank)
     end(start(SCRIPT, 1, tmp_path / "alone", tmp_path, "last.ckpt"))
     straight = read(runs, 1, "personal")["weights"]
     resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]
     for key, value in straight.items():
         torch.testing.assert_close(resumed[key], value, rtol=0, atol=5e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_dies_in_an_evaluation_changes_nothing_of_what_a_restart_ends_with(scored, rank, tmp_path):
+    dies("scored", tmp_path, rank)
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["epoch"] == ROUNDS - 2
+    end(start(SCRIPT, "scored", tmp_path))
+    straight, resumed = (torch.load(folder / "last.ckpt", weights_only=True) for folder in (scored, tmp_path))
+    assert straight["epoch"] == resumed["epoch"] == ROUNDS - 1
+    for key, value in straight["state_dict"].items():
+        assert torch.equal(resumed["state_dict"][key], value), key
+    assert scores(tmp_path) == scores(scored)
+
+
+def scores(folder):
+    found = [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key not in ("time", "seconds")} for record in found]
 
 
 @pytest.mark.slow
