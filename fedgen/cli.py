@@ -103,6 +103,8 @@ class FedgenCLI(LightningCLI):
             "--threads", type=PositiveInt | None, default=None, help="CPU threads; one is fastest for tiny networks"
         )
 
+    previous = "--ckpt_path previous"  # how the checkpoint before the last is asked for
+
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """As LightningCLI's, which would warn that `sys.argv` holds arguments too."""
         self.config = parser.parse_object(args) if isinstance(args, dict) else parser.parse_args(args)
@@ -154,7 +156,7 @@ def train(cli: FedgenCLI) -> None:
     check_recipe(folder, recipe)
     last = folder_of(RoundCheckpoint, trainer) / LAST
     path = starting_point(cli.ckpt_path, last)
-    done, stopped = progress_from(path, last)
+    done, stopped = progress_from(path, last, cli.previous)
     with naming_write_errors(folder, last):
         if path == last and (stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)):
             console.print(f"{folder} is finished: {done} rounds. Remove the folder to train again.")

@@ -37,7 +37,7 @@ def starting_point(asked: str | None, last: Path) -> Path | None:
         return last
     if asked == "last":
         raise FileNotFoundError(
-            f"{last} does not exist, so there is nothing to go on from; leave --ckpt_path out to start"
+            f"{last} does not exist, so there is nothing to go on from; leave ckpt_path out to start"
         )
     return None
 
@@ -63,8 +63,13 @@ def progress_of(path: Any) -> tuple[int, bool]:
     return done, stopped
 
 
-def progress_from(path: Path | None, last: Path) -> tuple[int, bool]:
+def progress_from(path: Path | None, last: Path, previous: str) -> tuple[int, bool]:
     """`progress_of` the checkpoint that a run goes on from, if any; of a damaged last one it says what can be done.
+
+    Args:
+        path: that checkpoint.
+        last: the run's last one.
+        previous: how the one before it is asked for.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -77,15 +82,15 @@ def progress_from(path: Path | None, last: Path) -> tuple[int, bool]:
     except ValueError as error:
         if path != last:
             raise
-        raise ValueError(f"{error}; {_remedy(last)}") from error
+        raise ValueError(f"{error}; {_remedy(last, previous)}") from error
 
 
-def _remedy(last: Path) -> str:
+def _remedy(last: Path, previous: str) -> str:
     try:
         before = previous_checkpoint(last.parent)
     except FileNotFoundError:
         return f"no checkpoint before it is left: remove {last.parent} to train again"
-    return f"--ckpt_path previous goes on from {before.name}, the one before it"
+    return f"{previous} goes on from {before.name}, the one before it"
 
 
 def resumes_at(last: Path) -> str:

@@ -26,7 +26,7 @@ from fedgen.deploy.untold import is_promised, telling_types
 
 DATA, STATE, NAME = "data-path", "state-path", "name"  # of a node's config
 CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
-LEAST_ANSWERS = "least-answers"
+LEAST_ANSWERS, CHECKPOINT = "least-answers", "ckpt-path"
 ABOUT_LOSS = "loss"  # the kind of question
 
 
@@ -84,11 +84,12 @@ def server_app(recipe: Path) -> ServerApp:
     """The server's app: trains, evaluates, keeps checkpoints and prints tables as `fedgen fit`.
 
     The run's config says how many clients to wait for ("clients") and how long ("wait", seconds; as long, too, where
-    nothing comes of a round), where the run folder is ("output"; a run that it holds goes on), how long a round's
-    clients have ("round-deadline", seconds; 0 for no end), which part of the clients' weight must answer a loss at the
-    server ("least-answers"), whether single updates, answers and statistics are hidden from the server
-    ("secure-aggregation"; "update-range", the largest change of an entry in a turn; "range.NAME", the largest entry of
-    a statistic), and what noise statistics have ("statistics-epsilon", "statistics-delta" and "statistics-radius").
+    nothing comes of a round), where the run folder is ("output"; a run that it holds goes on, from its last checkpoint
+    or as "ckpt-path" says: "previous" for the one before it, or a path), how long a round's clients have
+    ("round-deadline", seconds; 0 for no end), which part of the clients' weight must answer a loss at the server
+    ("least-answers"), whether single updates, answers and statistics are hidden from the server ("secure-aggregation";
+    "update-range", the largest change of an entry in a turn; "range.NAME", the largest entry of a statistic), and what
+    noise statistics have ("statistics-epsilon", "statistics-delta" and "statistics-radius").
 
     Args:
         recipe: the deployed recipe's file.
@@ -120,6 +121,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     roster.meet(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))
     cli = FedgenCLI(args=for_server(settings, output, hidden))
+    cli.ckpt_path, cli.previous = str(config.get(CHECKPOINT, "")) or None, f"--run-config '{CHECKPOINT}=\"previous\"'"
     assert isinstance(cli.datamodule, RemoteClients)
     cli.datamodule.enroll(roster.clients)
     cli.datamodule.line = line = Line(grid, roster, deadline, hidden, wait, statistics)

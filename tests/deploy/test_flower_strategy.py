@@ -1,5 +1,6 @@
 """A federation over Flower's messages trains the model that its simulation trains."""
 
+import re
 import shutil
 
 import lightning as L
@@ -54,6 +55,22 @@ def test_a_run_goes_on_from_its_last_round(images, tmp_path):
     deploy(recipe(2, **variant), images, tmp_path / "run")
     resumed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
     same_weights(straight, resumed)
+
+
+def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_asked(images, tmp_path):
+    scores = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]}
+    settings = recipe(3, scores, optimizer_state="keep", personal=["critic.*"])
+    straight, _ = deploy(settings, images, tmp_path / "run")
+    last = tmp_path / "run" / "last.ckpt"
+    last.unlink()  # a link to the round's own
+    last.write_bytes((tmp_path / "run" / "round=00002.ckpt").read_bytes()[:-1000])
+    remedy = """--run-config 'ckpt-path="previous"' goes on from round=00002.ckpt, the one before it"""
+    with pytest.raises(ValueError, match=re.escape(remedy)):
+        deploy(settings, images, tmp_path / "run")
+    (tmp_path / "run" / "round=00002.ckpt").unlink()
+    again, grid = deploy(settings, images, tmp_path / "run", config={"ckpt-path": "previous"})
+    assert sum(node.calls.count("train") for node in grid.nodes.values()) == 4
+    same_weights(straight, again, atol=0)
 
 
 def test_a_round_that_a_server_asks_for_again_is_the_same(images, tmp_path):
