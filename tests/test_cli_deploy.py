@@ -1,5 +1,8 @@
 """`fedgen deploy`: what it writes, and what it refuses."""
 
+import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -41,7 +44,22 @@ def test_an_app_has_the_recipe_and_two_sides(tmp_path):
     }
     for side in ("client", "server"):
         assert f"app = {side}_app(" in (folder / "federation" / f"{side}.py").read_text()
-    assert "--enable-supernode-auth" in (folder / "README.md").read_text()
+    readme = (folder / "README.md").read_text()
+    assert "--enable-supernode-auth" in readme
+    assert "--host 0.0.0.0" in readme  # by itself it listens to its own machine alone
+    assert settings["tool"]["flwr"]["app"]["config"]["output"] == "checkpoints/my-app"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["flower-superlink", "flower-supernode"])
+def test_flower_knows_every_option_of_the_apps_readme(command, tmp_path):
+    assert main(["deploy", str(QUICKSTART), str(tmp_path / "app")]) == 0
+    (call,) = re.findall(rf"^    {command} .*\n(?:      .*\n)*", (tmp_path / "app" / "README.md").read_text(), re.M)
+    options = re.findall(r" (--[a-z-]+)", call)
+    assert len(options) >= 4
+    binary = Path(sys.executable).parent / command
+    known = subprocess.run([binary, "--help"], capture_output=True, text=True, timeout=120, check=True).stdout
+    assert [option for option in options if option not in known] == []
 
 
 def test_exported_clients_are_those_of_the_simulation_bit_for_bit(tmp_path):
@@ -49,6 +67,7 @@ def test_exported_clients_are_those_of_the_simulation_bit_for_bit(tmp_path):
     assert main(["deploy", str(QUICKSTART), str(app), "--export", str(clients)]) == 0
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert (settings["clients"], settings["simulation-data"]) == (10, str(clients))
+    assert settings["output"] == str(Path("checkpoints/app").absolute())
     folders = sorted(clients.iterdir())
     assert len(folders) == 10
     digits = Digits().load("train")

@@ -50,7 +50,10 @@ class Roster:
         self._claims: dict[int, str] = {}  # names of others that they say are theirs
 
     def meet(self, folder: Path, number: int, wait: float) -> None:
-        """Waits until so many clients are there; those that a run's folder keeps, where it has some.
+        """Waits until so many clients are there; for those that a run's folder keeps, where it has some.
+
+        A run that goes on goes on with as many of its clients as are asked for, as it would have gone on had the others
+        left while it ran; one whose number of images has changed is not the client that it was.
 
         Args:
             folder: of the run.
@@ -59,26 +62,42 @@ class Roster:
 
         Raises:
             TimeoutError: if fewer come, naming those that are missing or counting them.
-            ValueError: for clients whose images are of different shapes, or are others than when the run began.
+            ValueError: for clients whose images are of different shapes.
         """
-        kept = read_clients(folder / CLIENTS)
+        kept = {one.name: one for one in read_clients(folder / CLIENTS)}
         found: dict[str, Hello] = {}
         for _ in track(_looks(wait), "waiting for clients", wait, "s", LOOK):
             found |= self._introduced(min(wait, HEARD_WITHIN))
-            missing = [one.name for one in kept if one.name not in found]
-            if len(found) >= number and not missing:
+            if len(found) >= number and kept.keys() <= found.keys():
                 break
-        missing = [one.name for one in kept if one.name not in found]
-        if len(found) < number or missing:
-            whom = f"{', '.join(missing)} did not" if missing else f"{len(found)} of {number} clients did"
+        self._forget_changed(kept, found)
+        missing = [name for name in kept if name not in found]
+        there = [name for name in found if name in kept] if kept else list(found)
+        if len(there) < number:
+            whom = f"{', '.join(missing)} did not" if missing else f"{len(there)} of {number} clients did"
             raise TimeoutError(
-                f"{whom} come within {wait:g} seconds; start more SuperNodes, or ask for other `clients` or a longer"
+                f"{whom} come within {wait:g} seconds; start more SuperNodes, or ask for fewer `clients` or a longer"
                 " `wait` in the run's config"
             )
-        self.clients = kept or [found[name] for name in sorted(found, key=_natural)]
-        _check(self.clients, found)
+        if missing:
+            rank_zero_warn(
+                f"{', '.join(missing)} did not come within {wait:g} seconds; the run goes on with the"
+                f" {len(there)} others of its {len(kept)} clients, as many as `clients` asks for"
+            )
+        self.clients = list(kept.values()) or [found[name] for name in sorted(found, key=_natural)]
+        _check(self.clients)
         write_json(folder / CLIENTS, [asdict(one) for one in self.clients])
         rank_zero_info(f"{len(self.clients)} clients: {', '.join(one.name for one in self.clients)}")
+
+    def _forget_changed(self, kept: Mapping[str, Hello], found: dict[str, Hello]) -> None:
+        """Takes clients who have other images than when the run began for clients who have not come."""
+        for name, one in kept.items():
+            if name in found and found[name].examples != one.examples:
+                rank_zero_warn(
+                    f"client {name!r} has {found[name].examples} images and had {one.examples} when the run began, so"
+                    " it does not take part; put them back, or begin another run"
+                )
+                del found[name], self._nodes[name]
 
     def look(self) -> None:
         """Finds clients that have come back as other nodes."""
@@ -183,17 +202,12 @@ def _looks(wait: float) -> Iterator[None]:
         time.sleep(LOOK)
 
 
-def _check(clients: Sequence[Hello], found: Mapping[str, Hello]) -> None:
+def _check(clients: Sequence[Hello]) -> None:
     for one in clients:
         if tuple(one.shape) != tuple(clients[0].shape):
             raise ValueError(
                 f"client {one.name!r} has images of shape {list(one.shape)} and {clients[0].name!r} of"
                 f" {list(clients[0].shape)}; a model has one"
-            )
-        if found[one.name].examples != one.examples:
-            raise ValueError(
-                f"client {one.name!r} has {found[one.name].examples} images and had {one.examples} when the run began;"
-                " put them back, or begin another run"
             )
 
 

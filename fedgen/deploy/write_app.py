@@ -88,18 +88,30 @@ pyproject.toml):
 
 Deploy it. Each machine has `pip install "fedgen[flower]=={version}"`. On the server, with a certificate for its name:
 
-    flower-superlink --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key \\
-      --enable-supernode-auth --disable-runtime-dependency-installation
+    flower-superlink --host 0.0.0.0 --port 8000 --ssl-ca-certfile ca.crt --ssl-certfile server.pem \\
+      --ssl-keyfile server.key --enable-supernode-auth --disable-runtime-dependency-installation
 
-Each client makes a key of a NIST curve in OpenSSH's format; `flwr supernode register client.key.pub` lets it in. On
-each client, with the folder of its own images:
+The port takes clients and, unless you give Flower accounts, also runs from whoever reaches it: let only the clients'
+machines and yours reach it. Where you start runs, Flower's configuration (`flwr config list` shows where that is) names
+the server:
+
+    [superlink.federation]
+    address = "SERVER:8000"
+    root-certificates = "/path/to/ca.crt"
+
+Each client makes a key, and you let it in by the public one:
+
+    ssh-keygen -t ecdsa -b 384 -N "" -f client.key
+    flwr supernode register client.key.pub federation
+
+On each client, with the folder of its own images:
 
     flower-supernode --root-certificates ca.crt --superlink SERVER:8000 --auth-supernode-private-key client.key \\
       --node-config 'data-path="/my/images" name="hospital-a"'
 
-Then, from here, with the SuperLink's address in Flower's configuration (`flwr config list` shows where that is):
+Then, from here:
 
-    flwr run . NAME --stream
+    flwr run . federation --stream
 
 `--run-config 'secure-aggregation=true update-range=0.1'` shows the server no single client's update, statistics or
 scores, but their sums. `--run-config 'statistics-epsilon=4.0 statistics-delta=1e-5 statistics-radius=10.0'` has clients
@@ -126,7 +138,10 @@ def write_app(recipe: Mapping[str, Any], data: Mapping[str, Any], folder: Path, 
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "federation"
     words = {"name": name, "package": PACKAGE, "recipe": RECIPE, "version": __version__, "clients": clients}
     words["ranges"] = "\n".join(f"{statistic} = 0.0  # {what}" for statistic, what in RANGES.items())
-    words |= {"output": json.dumps(str(Path("checkpoints") / name)), "simulation": json.dumps(simulation)}
+    output = Path("checkpoints") / name
+    if simulation:  # Flower's own SuperLink goes on from run to run, in whichever folder it was first started
+        output = output.absolute()
+    words |= {"output": json.dumps(str(output)), "simulation": json.dumps(simulation)}
     texts = {
         folder / "pyproject.toml": PYPROJECT.format(**words),
         folder / "README.md": README.format(**words),

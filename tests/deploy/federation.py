@@ -70,7 +70,14 @@ class Federation:
     def start_superlink(self):
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
         certificates = [part for key, file in files.items() for part in (f"--ssl-{key}", self.folder / file)]
-        options = ["--port", self.port, "--enable-supernode-auth", "--disable-runtime-dependency-installation"]
+        options = [
+            "--host",
+            "0.0.0.0",
+            "--port",
+            self.port,
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
+        ]
         self._start("superlink", "flower-superlink", *certificates, *options)
         self._wait_for(lambda: self._answers(), "the SuperLink's port")
 

@@ -149,6 +149,27 @@ def test_a_silent_node_is_asked_again_after_a_pause(tmp_path, monkeypatch):
     assert time.monotonic() - start < 0.15  # and not waited for
 
 
+def test_a_run_goes_on_without_a_client_that_is_gone_for_good(tmp_path):
+    roster_of(Scripted("a"), Scripted("b"), Scripted("c"))[0].meet(tmp_path, 3, 1.0)
+    found, _ = roster_of(Scripted("a"), Scripted("c"), Scripted("d"))
+    with pytest.raises(TimeoutError, match=r"b did not come within 0 seconds; .* ask for fewer `clients`"):
+        found.meet(tmp_path, 3, 0.0)  # d is not one of them
+    found, _ = roster_of(Scripted("a"), Scripted("c"))
+    with pytest.warns(UserWarning, match="b did not come .* goes on with the 2 others of its 3 clients"):
+        found.meet(tmp_path, 2, 0.0)
+    assert [one.name for one in found.clients] == ["a", "b", "c"]
+    assert [found.node_of(client) for client in range(3)] == [10, None, 11]
+
+
+def test_a_client_with_other_images_than_before_does_not_take_part(tmp_path):
+    roster_of(Scripted("a"), Scripted("b"))[0].meet(tmp_path, 2, 1.0)
+    found, _ = roster_of(Scripted("a"), Scripted("b", hello_of("b", 21)))
+    changed = "client 'b' has 21 images and had 20 when the run began, so it does not take part"
+    with pytest.warns(UserWarning, match="goes on with the 1 others"), pytest.warns(UserWarning, match=changed):
+        found.meet(tmp_path, 1, 0.0)
+    assert (found.node_of(0), found.node_of(1)) == (10, None)
+
+
 def test_a_roster_of_wrong_content_is_refused(tmp_path):
     whole = {"name": "a", "examples": 20, "shape": [1, 8, 8], "classes": [], "release": "1"}
     changes = [{"name": 3}, {"examples": "20"}, {"examples": 0}, {"shape": None}, {"classes": [3]}, {"colour": 1}]
