@@ -152,6 +152,12 @@ def test_clients_that_never_train_are_scored_from_training_to_selection(work, ca
     again = {(r.round, r.split, r.aggregate): r.value for r in Run(run).records if r.score == "fid" and r.is_model}
     assert again == pytest.approx(before)
 
+    assert main(["evaluate", str(run), "pixels", "--num_images", "60", "--fine_tune", "2"]) == 0
+    assert "fine-tuned 2" in words(capsys)
+    tuned = {(r.split, r.aggregate) for r in Run(run).records if r.score == "kid" and r.generator == "fine-tuned 2"}
+    assert {("part_val", "avg"), ("unpart", "avg"), ("gap/participation", "avg")} <= tuned
+    assert ("unpart", "all") not in tuned
+
     assert main(["select", str(run), "--by", "unpart/fid_all"]) == 0
     assert "round=0000" in words(capsys)
 

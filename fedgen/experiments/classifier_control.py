@@ -20,7 +20,7 @@ from fedgen.experiments.client_percentiles import TAIL, percentile_table, spread
 from fedgen.experiments.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION, last
 from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
-from fedgen.experiments.paired import Claim, compare_pairs, difference, verdict
+from fedgen.experiments.paired import Claim, by_chance, compare_pairs, difference, verdict
 from fedgen.experiments.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC, PartitionChoice
 from fedgen.experiments.percentile_figure import draw_percentiles
 from fedgen.experiments.study import Study
@@ -105,7 +105,8 @@ def outcomes(found: Found) -> list[str]:
             text = f"a larger participation gap of {real} clients than of {arm} ones"
             lines.append(said(text, of(arm, PARTICIPATION), of(real, PARTICIPATION), "more"))
     gaps = compare_pairs(of(PLAIN, PARTICIPATION), of(NATURAL, PARTICIPATION))
-    return [*lines, difference("FedAvgM: the participation gap beside FedAvg", gaps)]
+    lines.append(difference("FedAvgM: the participation gap beside FedAvg", gaps))
+    return [*lines, by_chance(len(lines))]
 
 
 def tails(spread: Mapping[str, Mapping[str, Any]]) -> list[str]:

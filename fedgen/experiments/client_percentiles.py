@@ -15,8 +15,9 @@ from rich.table import Table
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.aggregates import PERCENTILES
 from fedgen.evaluation.gap_table import SPLITS
+from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.experiments.gap_study import run_arms
-from fedgen.experiments.paired import compare_pairs, verdict
+from fedgen.experiments.paired import by_chance, compare_pairs, verdict
 from fedgen.experiments.participation_gap import PartitionChoice
 from fedgen.experiments.percentile_figure import draw_percentiles
 from fedgen.experiments.study import Study
@@ -35,27 +36,52 @@ def client_percentiles(output: Path | None = None, **options: Any) -> None:
     choice = PartitionChoice(**options)
     study, arms = Study("client-percentiles", output, choice.settings()), choice.arms
     run_arms(study, choice, arms)
-    seeds = choice.seeds_of
-    spread = study.step(
-        "spread", lambda: {arm.name: {str(s): spread_of(choice.records(arm, s), SCORES) for s in seeds} for arm in arms}
-    )
+
+    def spreads(scores: Sequence[str], generator: str) -> dict[str, dict[str, Any]]:
+        return {
+            arm.name: {str(s): spread_of(choice.records(arm, s), scores, generator) for s in choice.seeds_of}
+            for arm in arms
+        }
+
+    spread = study.step("spread", lambda: spreads(SCORES, MODEL))
+    floors = study.step("floors", lambda: spreads(SCORES[1:], FLOOR))
     tables: list[Table | str] = [percentile_table(spread, score) for score in SCORES]
+    figure = draw_percentiles(spread, SCORES[0], study.path("client_percentiles.png"))
+    study.report([*tables, *tails(spread, floors)], figure)
+
+
+def tails(spread: Mapping[str, Mapping[str, Any]], floors: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Whether unseen clients have the longer tail, by itself and beyond that of real images of all clients.
+
+    Args:
+        spread: partition -> seed -> score -> split -> percentile -> value by evaluation.
+        floors: likewise, of the floor and the scores that it has.
+    """
     lines = []
     for arm, by_seed in spread.items():
         for score in SCORES:
-            seen, unseen = ([one[score][split][TAIL][-1] for one in by_seed.values()] for split in SPLITS[1:])
+            seen, unseen = _tails_of(by_seed, score)
             text = f"{arm}: the 95th percentile of {score} is larger over unseen clients"
             lines.append(verdict(text, compare_pairs(seen, unseen), "more"))
-    figure = draw_percentiles(spread, SCORES[0], study.path("client_percentiles.png"))
-    study.report([*tables, *lines], figure)
+            if all(score in one and one[score][SPLITS[2]][TAIL] for one in floors[arm].values()):
+                floor, own = ([b - a for a, b in zip(*_tails_of(of, score))] for of in (floors[arm], by_seed))
+                lines.append(verdict(f"{text}, by more than the floor's", compare_pairs(floor, own), "more"))
+    return [*lines, by_chance(len(lines))]
 
 
-def spread_of(records: Sequence[ScoreRecord], scores: Sequence[str]) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """A run's percentiles over rounds, by score and split."""
+def _tails_of(by_seed: Mapping[str, Any], score: str) -> list[list[float]]:
+    """Over seen and over unseen clients, by seed."""
+    return [[one[score][split][TAIL][-1] for one in by_seed.values()] for split in SPLITS[1:]]
+
+
+def spread_of(
+    records: Sequence[ScoreRecord], scores: Sequence[str], generator: str = MODEL
+) -> dict[str, dict[str, dict[str, list[float]]]]:
+    """A run's percentiles over rounds, by score and split, of its model or of a control."""
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
     for score in scores:
         for split in SPLITS:
-            own = [r for r in records if r.is_model and (r.score, r.split) == (score, split)]
+            own = [r for r in records if (r.generator, r.score, r.split) == (generator, score, split)]
             own.sort(key=lambda record: record.round or 0)
             by_name = {name: [record.value for record in own if record.aggregate == name] for name in PERCENTILES}
             found.setdefault(score, {})[split] = by_name

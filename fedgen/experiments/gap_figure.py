@@ -1,5 +1,6 @@
 """Scores on seen and unseen clients over rounds, arm by arm, and their last gaps side by side."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,8 +68,8 @@ def _draw_gaps(axes: Any, arms: Mapping[str, Sequence[Curve]], column: str) -> N
         lines = [gap_lines(curves, gap) for curves in arms.values()]
         places = [place + shift for place in range(len(lines))]
         means = [mean for mean, _, _ in lines]
-        bars = [[mean - low for mean, low, _ in lines], [high - mean for mean, _, high in lines]]
-        axes.errorbar(means, places, xerr=bars, fmt="o", color=colour, markersize=4, label=gap_title(gap))
+        halves = [high - mean if math.isfinite(high) else math.nan for mean, _, high in lines]  # no bar if not known
+        axes.errorbar(means, places, xerr=halves, fmt="o", color=colour, markersize=4, label=gap_title(gap))
     axes.set_yticks(range(len(arms)), list(arms), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel(f"last gap, {column}", fontsize=8)

@@ -14,6 +14,7 @@ from fedgen.experiments.runs import Control, Training, arguments
 
 EMBEDDING = "efficientnet-lite0-32"
 CALLBACK = "fedgen.callbacks.FederatedEvaluation"
+FORM = 2  # of the numbers in results.json; those of another form are refused, and made again from the runs at once
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,9 @@ class GapChoice:
     def settings(self) -> dict[str, Any]:
         """All that the numbers depend on, as plain types."""
         other = ("recipe", "runs", "parallel", "weights")
-        found = {name: value for name, value in asdict(self).items() if name not in other}
-        return {"data": self.recipe.stem, **found, "recipe": start_of(self.recipe), "rounds": self.total}
+        found: dict[str, Any] = {name: value for name, value in asdict(self).items() if name not in other}
+        own = {"recipe": start_of(self.recipe), "rounds": self.total, "form": FORM}
+        return {"data": self.recipe.stem, **found, **own}
 
     def federation(self, arm: Arm, seed: int | None = None) -> FederatedDataModule:
         """An arm's clients in a repetition, the first one by default.

@@ -11,9 +11,19 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.gaps import gap_title
 from fedgen.experiments.comparison import expectation
 from fedgen.experiments.gap_figure import draw_arms
-from fedgen.experiments.gap_numbers import Curve, arms_table, controls_of, curves_of, gap_lines, last
+from fedgen.experiments.gap_numbers import (
+    PARTICIPATION,
+    Controls,
+    Curve,
+    arms_table,
+    beyond_floor,
+    controls_of,
+    curves_of,
+    gap_lines,
+    last,
+)
 from fedgen.experiments.gap_runs import Arm, GapChoice
-from fedgen.experiments.paired import compare_pairs, difference
+from fedgen.experiments.paired import beside_zero, by_chance, compare_pairs, difference, verdict
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import Study
 
@@ -83,7 +93,8 @@ def report_arms(
         columns: "score aggregate", of which those are shown that all runs have.
     """
     here = [column for column in columns if all(column in by for seeds in found.values() for by in seeds.values())]
-    tables: list[Table | str] = [arms_table(found, column, title, control) for column in here]
+    controls = study.numbers["controls"]
+    tables: list[Table | str] = [arms_table(found, controls, column, title, control) for column in here]
     figure = draw_arms(found, here[:DRAWN], study.path(f"{study.name.replace('-', '_')}.png"), title)
     study.report([*tables, *lines], figure)
 
@@ -107,6 +118,26 @@ def gap_outcome(arm: str, seeds: Mapping[str, Mapping[str, Curve]], gap: str, co
     return expectation(f"{text}, {'none' if hidden else 'above 0'}", low > 0 and not hidden)
 
 
+def beyond_outcome(
+    arm: str, seeds: Mapping[str, Mapping[str, Curve]], controls: Mapping[str, Controls], column: str, hidden: bool
+) -> str:
+    """An arm's participation gap beyond the floor's, and whether it is above 0 as expected.
+
+    Args:
+        arm: its name.
+        seeds: its curves, by seed and column.
+        controls: of its runs, by seed.
+        column: "score aggregate", which controls have.
+        hidden: whether the partition is expected to hide the gap.
+    """
+    beyond = beyond_floor(seeds, controls, column, PARTICIPATION)
+    text = f"{arm}: the {gap_title(PARTICIPATION)} in {column} beyond the floor's"
+    if not beyond:
+        return f"cannot be told: {text}, as a run has no floor"
+    row = beside_zero(beyond)
+    return verdict(f"{text} is not above 0", row, "not more") if hidden else verdict(f"{text} is above 0", row, "more")
+
+
 def gap_verdicts(found: Found, control: str, gaps: Sequence[str]) -> list[str]:
     """Of every arm: whether a gap differs from the control's in each of `AVERAGES`, over paired seeds.
 
@@ -122,4 +153,4 @@ def gap_verdicts(found: Found, control: str, gaps: Sequence[str]) -> list[str]:
             if arm != control:
                 text = f"{arm}: {gap_title(gap)} in {column} beside {control}"
                 lines.append(difference(text, compare_pairs(of[control], of[arm])))
-    return lines
+    return [*lines, by_chance(len(lines))]

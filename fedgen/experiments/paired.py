@@ -43,6 +43,11 @@ def compare_pairs(
     return row
 
 
+def beside_zero(values: Sequence[float]) -> dict[str, Any]:
+    """As `compare_pairs`, of values that are differences already."""
+    return compare_pairs([0.0] * len(values), values)
+
+
 def mean_of(row: Row) -> float:
     """The arm's mean over seeds."""
     return statistics.mean(row["values"])

@@ -161,6 +161,16 @@ def test_the_clients_distribution_comes_with_them():
     assert found["unpart/kid_avg"].value == pytest.approx(float(clients @ weights / weights.sum()))
 
 
+def test_beyond_the_floor_kids_gap_is_one_number_in_avg_and_all():
+    """What avg and all differ by is how far clients are apart: no generator's doing."""
+    judge = evaluator(federation(), scores=["kid"], num_images=60, controls=True)
+    found = {name: group[0].value for name, group in by_column(judge.evaluate(noise).records).items()}
+    floor = {r.aggregate: r.value for r in judge.floor() if (r.generator, r.split) == (FLOOR, "gap/participation")}
+    avg, of_all = (found[f"gap/participation/kid_{name}"] for name in ("avg", "all"))
+    assert avg - floor["avg"] == pytest.approx(of_all - floor["all"], abs=1e-9)
+    assert abs(avg - of_all) > 1e-6
+
+
 def test_a_gap_has_the_error_of_the_pairs_differences():
     judge = evaluator(federation(), weights="uniform")
     found = {name: group[0] for name, group in by_column(judge.evaluate(noise).records).items()}
@@ -318,7 +328,7 @@ def population(count, draws):
 
 
 def test_unmatched_pools_show_a_gap_that_is_none_and_matched_ones_do_not():
-    unmatched, matched, by_client = [], [], []
+    unmatched, matched, beyond_floor = [], [], []
     kernel = PolynomialKernel(1, 1.0, 0.0)
     for seed in range(24):
         data = FederatedDataModule(
@@ -330,11 +340,13 @@ def test_unmatched_pools_show_a_gap_that_is_none_and_matched_ones_do_not():
             for kind in (data.clients, data.unparticipating)
         ]
         unmatched.append(scores[1].values["all"] - scores[0].values["all"])
-        records = evaluator(data, scores=[LINEAR], num_images=2000, seed=seed).evaluate(population).records
-        found = {name: group[0].value for name, group in by_column(records).items()}
+        judge = evaluator(data, scores=[LINEAR], num_images=2000, seed=seed, controls=True)
+        found = {name: group[0].value for name, group in by_column(judge.evaluate(population).records).items()}
         matched.append(found["gap/participation/kid_all"])
-        by_client.append(found["gap/participation/kid_avg"])
-    means, errors = zip(*((t.mean(), t.std() / 24**0.5) for t in map(torch.tensor, (unmatched, matched, by_client))))
+        gap = (FLOOR, "gap/participation", "avg")
+        (floor,) = (r for r in judge.floor() if (r.generator, r.split, r.aggregate) == gap)
+        beyond_floor.append(found["gap/participation/kid_avg"] - floor.value)  # the draw of clients scatters it sixfold
+    means, errors = zip(*((t.mean(), t.std() / 24**0.5) for t in map(torch.tensor, (unmatched, matched, beyond_floor))))
     assert float(means[0]) == pytest.approx(8 * (1 / 20 - 1 / 80), abs=4 * float(errors[0]))  # 0.3
     assert float(means[0]) > 5 * float(errors[0])
     for mean, error in zip(means[1:], errors[1:]):

@@ -1,9 +1,21 @@
 """Runs on seen and unseen clients, as numbers."""
 
+import math
+
 import numpy as np
 import pytest
 
-from fedgen.experiments.gap_numbers import PARTICIPATION, arms_table, controls_of, curves_of, gap_lines, smallest_gap
+from fedgen.experiments.gap_numbers import (
+    PARTICIPATION,
+    arms_table,
+    beyond_floor,
+    controls_of,
+    curves_of,
+    gap_lines,
+    smallest_gap,
+)
+from fedgen.experiments.gap_study import beyond_outcome, gap_outcome
+from fedgen.experiments.participation_gap import detectable_table, outcomes
 from tests.evaluation.samples import record
 
 SPLITS = ("part_train", "part_val", "unpart")
@@ -50,6 +62,7 @@ def test_three_repetitions_find_less_and_their_spread_counts():
     away = np.abs(draws.mean(1)) / (draws.std(1, ddof=1) / 3**0.5)
     assert (away > 4.302653).mean() == pytest.approx(0.8, abs=0.005)
     assert smallest_gap([-2.0, 0.0, 2.0], [1.0, 1.0, 1.0], 8) == pytest.approx(2 * least)
+    assert smallest_gap([-1.0, 0.0, 1.0], (), 8) == pytest.approx(least)
 
 
 def test_a_gap_over_seeds_has_the_wider_of_two_intervals():
@@ -62,10 +75,95 @@ def test_a_gap_over_seeds_has_the_wider_of_two_intervals():
     assert (mean, high - mean) == pytest.approx((2.0, 4.3027 * 2 / 3**0.5), rel=1e-3)  # Student, two degrees
 
 
+def one_pair(gap):
+    """A run whose error over clients is not known, as it has one pair of them."""
+    curve = curves_of(records(gap - 2.0))["kid avg"]
+    return {"kid avg": {**curve, "errors": {PARTICIPATION: [None, None]}, "clients": 1}}
+
+
+def test_an_error_that_is_not_known_is_not_taken_for_none():
+    found = {"0": one_pair(0.01)}
+    assert gap_lines([found["0"]["kid avg"]], PARTICIPATION)[1:] == (-math.inf, math.inf)
+    assert gap_outcome("natural", found, PARTICIPATION, "kid avg", False).startswith("cannot be told from 0")
+    three = [one_pair(gap)["kid avg"] for gap in (1.0, 2.0, 3.0)]
+    mean, low, high = gap_lines(three, PARTICIPATION)
+    half = 4.3027 / 3**0.5
+    assert (mean, low, high) == pytest.approx((2.0, 2 - half, 2 + half), rel=1e-3)
+
+
+def floors(*gaps):
+    """Of runs by seed."""
+    return {str(s): {"floor": {"kid avg": {PARTICIPATION: gap}}} for s, gap in enumerate(gaps)}
+
+
+def arm(*gaps):
+    return {str(s): curves_of(records(gap - 2.0)) for s, gap in enumerate(gaps)}
+
+
+def test_what_the_draw_of_clients_makes_of_a_gap_is_taken_off():
+    """Gaps of 1.1, 3.0 and 1.9 where the floor has 0.1, 2.0 and 0.9 are all of 1; two of them alone tell no gap."""
+    seeds, controls = arm(1.1, 3.0, 1.9), floors(0.1, 2.0, 0.9)
+    assert beyond_floor(seeds, controls, "kid avg", PARTICIPATION) == pytest.approx([1.0, 1.0, 1.0])
+    assert gap_outcome("natural", seeds, PARTICIPATION, "kid avg", False).startswith("cannot be told from 0")
+    said = beyond_outcome("natural", seeds, controls, "kid avg", False)
+    assert said.startswith("as expected: natural: the participation gap in kid avg beyond the floor's is above 0: +1")
+    assert beyond_outcome("random", seeds, controls, "kid avg", True).startswith("not seen: random")
+    assert beyond_floor(seeds, floors(0.1, 2.0), "kid avg", PARTICIPATION) == []
+    assert beyond_outcome("natural", seeds, {}, "kid avg", False).endswith("as a run has no floor")
+
+
+def test_partitions_are_compared_beyond_the_floor_and_with_one_place():
+    found = {
+        "natural": arm(1.1, 3.0, 2.0),
+        "semantic": arm(0.2, 2.0, 1.1),
+        "Dirichlet": arm(0.1, 0.0, -0.1),
+        "natural, centralised": arm(2.1, 4.0, 3.0),
+    }
+    for seeds in found.values():
+        for by_column in seeds.values():
+            by_column["loss avg"] = by_column["kid avg"]
+    controls = {name: floors(0.1, 2.0, 1.0) for name in found} | {"Dirichlet": floors(0.1, 0.0, 0.0)}
+    said = outcomes(found, controls)
+    assert any(
+        line.startswith("as expected: natural: the participation gap in kid avg beyond the floor is above that of Dir")
+        for line in said
+    )
+    assert any(
+        line.startswith(
+            "cannot be told from these 3 seeds: semantic: the participation gap in kid avg beyond the floor i"
+        )
+        for line in said
+    )
+    assert "natural, centralised: participation gap in kid avg beside natural differs: +1 (+1 to +1)" in said
+    assert said[-1].startswith(f"each of these {len(said) - 1} intervals")
+
+
+def test_what_could_be_found_is_said_with_and_without_the_draw_of_clients():
+    """The memoriser's gap scatters by 1 about the floor's, and with it by more."""
+    seeds = [
+        {
+            name: {"kid avg": {PARTICIPATION: gap, f"{PARTICIPATION} error": 0.1, "clients": 8}}
+            for name, gap in (("floor", floor), ("memoriser", floor + beyond))
+        }
+        for floor, beyond in ((-4.0, 1.0), (0.0, 2.0), (4.0, 3.0))
+    ]
+    table = detectable_table({"natural": seeds})
+    row = [column._cells[0] for column in table.columns]
+    least = smallest_gap([-1.0, 0.0, 1.0], (), 8)
+    assert row[:2] == ["natural", "kid avg"]
+    assert [float(cell) for cell in row[2:6]] == pytest.approx([5 * least, least, 0.0, 2.0], rel=1e-2)
+    few = detectable_table({"natural": seeds[:2]})
+    assert few.columns[3]._cells == [""]
+
+
 def test_a_table_compares_unseen_clients_with_a_control_over_pairs():
     arms = {"plain": 0.0, "better": -1.0}
     found = {arm: {str(s): curves_of(records(offset + s)) for s in range(3)} for arm, offset in arms.items()}
-    table = arms_table(found, "kid avg", "arms", "plain")
+    controls = {"plain": floors(1.0, 2.0, 3.0)}
+    table = arms_table(found, controls, "kid avg", "arms", "plain")
+    rows = list(zip(*(column._cells for column in table.columns)))
+    assert [row[6] for row in rows] == ["+1\n(+1 to +1)", ""]
+    table = arms_table(found, {}, "kid avg", "arms", "plain")
     rows = list(zip(*(column._cells for column in table.columns)))
     assert rows[0][0] == "plain"
     assert rows[0][-1] == ""

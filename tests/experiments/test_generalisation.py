@@ -229,6 +229,31 @@ def test_other_experiments_compare_their_arms(recipe, capsys, name, options, sai
         assert 2 < sizes["FedAvg"]["optimizer states"] / sizes["FedAvg"]["weights"] < 2.5
 
 
+@pytest.mark.slow
+def test_a_classifier_is_held_against_the_published_tables(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    settings = yaml.safe_load((ROOT / "recipes/classifier_style_shift.yaml").read_text())
+    settings["trainer"]["max_epochs"] = 2
+    settings["trainer"]["strategy"]["init_args"] |= {"communication_interval": 1, "cohort_size": 2}
+    settings["data"]["init_args"]["data"]["init_args"] |= {"num_writers": 12}
+    settings["data"]["init_args"]["split"]["init_args"] = {"unparticipating": 0.33, "max_examples": 12}
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(yaml.safe_dump(settings))
+    more = ("--embedding", "efficientnet-lite0-32", "--clients", "12")
+    said, numbers, folder = reproduce("classifier-control", recipe, capsys, *more)
+    arms = ["natural", "semantic", "Dirichlet", "random", "natural, FedAvg", "natural, centralised"]
+    assert list(numbers["curves"]) == list(numbers["spread"]) == arms
+    for seeds in numbers["curves"].values():
+        errors = seeds["0"]["loss avg"]["values"]["unpart"]
+        assert all(0 <= error <= 1 for error in errors)
+    assert "a larger participation gap of natural clients than of Dirichlet ones" in said
+    assert "FedAvgM: the participation gap beside FedAvg cannot be told apart" in said
+    assert "the median of the clients' errors is larger over unseen clients" in said
+    for name in ("classifier_control.png", "percentiles.png"):
+        assert (folder / name).stat().st_size > 10_000
+
+
 def test_another_number_of_adaptive_rates_is_refused(recipe, capsys):
     assert main(["reproduce", "server-optimizers", "--recipe", str(recipe), "--adaptive_lr", "[0.1]"]) == 2
     assert "give three rates, of FedAdam, FedAdagrad, FedYogi" in capsys.readouterr().err
