@@ -7,20 +7,29 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation.gaps import gap_title
-from fedgen.experiments.gap_numbers import Curve, gap_lines
+from fedgen.experiments.gap_numbers import PARTICIPATION, Controls, Curve, beyond_floor, gap_lines
+from fedgen.experiments.paired import beside_zero
 from fedgen.figures.generalisation import COLOURS, GAP_COLOURS
 from fedgen.files import atomic_write
 
+BEYOND = "#2a7f3f"
 FIRST = 1 / 3  # of the rounds, left out where scores are drawn: the start is far above
 
 
 def draw_arms(
-    found: Mapping[str, Mapping[str, Mapping[str, Curve]]], columns: Sequence[str], path: Path, title: str
+    found: Mapping[str, Mapping[str, Mapping[str, Curve]]],
+    controls: Mapping[str, Mapping[str, Controls]],
+    columns: Sequence[str],
+    path: Path,
+    title: str,
 ) -> Path:
     """A row a column: the three splits over rounds in a panel an arm, and the last gaps of all arms.
 
+    Where the floor has a score, also the participation gaps beyond the floor's.
+
     Args:
         found: arm -> seed -> column -> curve.
+        controls: of the same runs, arm -> seed.
         columns: "score aggregate".
         path: of the picture.
         title: of the figure.
@@ -41,8 +50,12 @@ def draw_arms(
             axes.sharey(row[0])
         row[0].set_ylabel(column)
         _draw_gaps(row[-1], {arm: [by[column] for by in seeds.values()] for arm, seeds in found.items()}, column)
+        beyond = [beyond_floor(seeds, controls.get(arm, {}), column, PARTICIPATION) for arm, seeds in found.items()]
+        if all(beyond):
+            _draw_beyond(row[-1], beyond)
     panels[0][0].legend(fontsize=7)
-    panels[0][-1].legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+    for axes in panels[:, -1]:
+        axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     for axes in panels[-1][:-1]:
         axes.set_xlabel("round", fontsize=8)
     count = max(len(seeds) for seeds in found.values())
@@ -64,14 +77,24 @@ def _draw_curves(axes: Any, curves: Sequence[Curve]) -> None:
 
 def _draw_gaps(axes: Any, arms: Mapping[str, Sequence[Curve]], column: str) -> None:
     axes.axvline(0, color="0.4", linewidth=0.8)
-    for shift, (gap, colour) in zip((-0.12, 0.12), GAP_COLOURS.items()):
+    for shift, (gap, colour) in zip((-0.2, 0.0), GAP_COLOURS.items()):
         lines = [gap_lines(curves, gap) for curves in arms.values()]
-        places = [place + shift for place in range(len(lines))]
-        means = [mean for mean, _, _ in lines]
-        halves = [high - mean if math.isfinite(high) else math.nan for mean, _, high in lines]  # no bar if not known
-        axes.errorbar(means, places, xerr=halves, fmt="o", color=colour, markersize=4, label=gap_title(gap))
+        _draw_bars(axes, shift, [(mean, high) for mean, _, high in lines], colour, gap_title(gap))
     axes.set_yticks(range(len(arms)), list(arms), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel(f"last gap, {column}", fontsize=8)
     axes.tick_params(axis="x", labelsize=7)
     axes.grid(axis="x", alpha=0.25)
+
+
+def _draw_beyond(axes: Any, beyond: Sequence[Sequence[float]]) -> None:
+    rows = [beside_zero(values) for values in beyond]
+    ends = [(row["difference"], row["interval"][1] if "interval" in row else math.inf) for row in rows]
+    _draw_bars(axes, 0.2, ends, BEYOND, "the latter beyond the floor")
+
+
+def _draw_bars(axes: Any, shift: float, ends: Sequence[tuple[float, float]], colour: str, label: str) -> None:
+    """Means with the upper ends of their intervals, an arm a line; no bar where that is not known."""
+    places = [place + shift for place in range(len(ends))]
+    halves = [high - mean if math.isfinite(high) else math.nan for mean, high in ends]
+    axes.errorbar([mean for mean, _ in ends], places, xerr=halves, fmt="o", color=colour, markersize=4, label=label)

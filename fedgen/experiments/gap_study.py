@@ -95,7 +95,7 @@ def report_arms(
     here = [column for column in columns if all(column in by for seeds in found.values() for by in seeds.values())]
     controls = study.numbers["controls"]
     tables: list[Table | str] = [arms_table(found, controls, column, title, control) for column in here]
-    figure = draw_arms(found, here[:DRAWN], study.path(f"{study.name.replace('-', '_')}.png"), title)
+    figure = draw_arms(found, controls, here[:DRAWN], study.path(f"{study.name.replace('-', '_')}.png"), title)
     study.report([*tables, *lines], figure)
 
 
