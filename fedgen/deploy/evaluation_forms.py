@@ -5,13 +5,16 @@ import json
 import torch
 from torch import Tensor
 
-from fedgen.deploy.answer_forms import check_form
+from fedgen.deploy.answer_forms import WEIGHT, check_form
 from fedgen.deploy.messages import Item
+from fedgen.deploy.ranges import RANGES, Largest, name_of, range_key
 from fedgen.deploy.statistics import kernel_of, meta_of, sketch_of
 from fedgen.evaluation.panels import Panel
 from fedgen.scores.federated_kid import kernel_label
 from fedgen.statistics import Privacy, private_sums
 from fedgen.statistics.messages import KINDS, Message, MessageError, gaussian_from_message
+
+ROUNDING = 1e-6  # by which sums may exceed their bound
 
 
 def form_of_answer(item: Item, panel: Panel, dim: int, sent: Tensor | None) -> Message | None:
@@ -37,8 +40,8 @@ def form_of_answer(item: Item, panel: Panel, dim: int, sent: Tensor | None) -> M
     return Message("kid", {name: torch.zeros((), dtype=torch.float64) for name in KINDS["kid"]}, meta)
 
 
-def check_answer(answer: Message, item: Item, form: Message | None, dim: int, count: int) -> None:
-    """Refuses an answer that is of other images, features or settings than were asked for.
+def check_answer(answer: Message, item: Item, form: Message | None, dim: int, count: int, largest: Largest) -> None:
+    """Refuses an answer that is of other images, features or settings than were asked for, or of absurd numbers.
 
     Args:
         answer: of one client.
@@ -46,6 +49,7 @@ def check_answer(answer: Message, item: Item, form: Message | None, dim: int, co
         form: of `form_of_answer`.
         dim: features D of the embedding.
         count: images that the client has in the item's split.
+        largest: entries of such an answer that are believed, of all its tensors.
 
     Raises:
         MessageError: saying what is wrong with it.
@@ -62,3 +66,17 @@ def check_answer(answer: Message, item: Item, form: Message | None, dim: int, co
         raise MessageError(f"it tells of {float(answer.tensors['count']):g} images and has {count}")
     if (clients := float(answer.tensors.get("clients", torch.ones(())))) != 1:
         raise MessageError(f"it tells of {clients:g} clients and is one")
+    _check_size(answer, item, largest)
+
+
+def _check_size(answer: Message, item: Item, largest: Largest) -> None:
+    for name, tensor in answer.tensors.items():
+        if name not in largest:
+            raise MessageError(f"it answers with {name!r}, which nobody asked for")
+        found = float(tensor.abs().max()) if tensor.numel() and name not in WEIGHT else 0.0
+        if found > largest[name] * (1 + ROUNDING):
+            statistic = name_of(item.ask, name)
+            remedy = (
+                f"; if it is right, raise {range_key(statistic)} in the run's config" if statistic in RANGES else ""
+            )
+            raise MessageError(f"its {name} reaches {found:g}, and no more than {largest[name]:g} is believed{remedy}")

@@ -145,6 +145,9 @@ class PrivateSide(RemoteSide):
     def ask_scores(self, features: Mapping[Key, Tensor]) -> None:
         """Asks nobody: all that clients tell they have told."""
 
+    def look(self, features: Mapping[Key, Tensor]) -> None:
+        """Notes nothing: the promise bounds what clients tell."""
+
     def _path(self, key: Key) -> Path:
         return release_path(self._folder, *key)
 
@@ -156,10 +159,11 @@ class PrivateSide(RemoteSide):
         if not self._data.line.hidden:
             return [add(*told) for told in self._ask([((item.split, item.embedding), item) for item in items], {})]
         splits = {split.name: split for split in self.plan.splits}
-        bounds = [self._largest(max(splits[item.split].counts)) for item in items]
+        counts = [max(splits[item.split].counts) for item in items]
+        bounds = [self._largest((item.split, item.embedding), item, most) for item, most in zip(items, counts)]
         return [one.total for one in self._data.add_up(items, {}, bounds)] if items else []
 
-    def _largest(self, most: int) -> Largest:
+    def _largest(self, key: Key, item: Item, most: int) -> Largest:
         """Of a client's sums of at most so many clipped images, and its share of the noise."""
         noise = NOISE * self.privacy.sigma / self.privacy.sharers**0.5
         radius = self.privacy.radius

@@ -1,8 +1,9 @@
-"""How large clients' statistics may be under secure aggregation, by statistic: public, and the same at all clients.
+"""How large clients' statistics may be, by statistic: public, and the same for all clients.
 
 A range bounds entries of a mean over one client's images. What the server knows of it are the features of its generated
-images; ranges that are not given leave room for real features HEADROOM times as large. Being wide costs little: entries
-are whole numbers of about 60 bits.
+images. Ranges that are not given leave room for real features HEADROOM times as large under secure aggregation, where
+what is beyond is cut off: being wide costs little, entries are whole numbers of about 60 bits. In the open, where what
+is beyond is not believed, they leave room for BELIEVED times as large ones.
 """
 
 import math
@@ -15,7 +16,7 @@ from torch import Tensor
 from fedgen.deploy.messages import Asked
 
 Largest = Mapping[str, float]
-"""By a tensor's name the largest entry that a client's message may have; what is beyond is cut off. Public."""
+"""By a tensor's name the largest entry that a client's message may have; what is beyond is cut off, or not believed."""
 
 RANGES = {
     "mean": "of features",
@@ -29,8 +30,12 @@ RANGES = {
 """What each statistic is."""
 
 HEADROOM = 32.0
+BELIEVED = 1000.0
 _CONFIG = "range"  # the run config's table
 _OF: dict[tuple[Asked, str], str] = {
+    ("statistics", "mean"): "mean",
+    ("statistics", "scatter"): "second-moment",
+    ("statistics", "deviations"): "second-moment",
     ("sums", "sum"): "mean",
     ("sums", "outer"): "second-moment",
     ("sketch", "tilted"): "third-moment",
@@ -78,10 +83,15 @@ class Ranges:
         given = {name.partition(".")[2]: float(v) for name, v in config.items() if name.startswith(f"{_CONFIG}.")}
         return cls({name: value for name, value in given.items() if value != 0})
 
-    def for_features(self, generated: Tensor) -> dict[str, float]:
-        """All ranges, in an embedding where generated images have these features [m, D]."""
-        entry = HEADROOM * (float(generated.abs().max()) or 1.0)
-        norm = HEADROOM * (float(generated.double().norm(dim=1).max()) or 1.0)
+    def for_features(self, generated: Tensor, headroom: float = HEADROOM) -> dict[str, float]:
+        """All ranges, in an embedding where generated images have these features [m, D].
+
+        Args:
+            generated: their features.
+            headroom: how many times as large real ones may be.
+        """
+        entry = headroom * (float(generated.abs().max()) or 1.0)
+        norm = headroom * (float(generated.double().norm(dim=1).max()) or 1.0)
         kernel = (1 + norm**2 / generated.shape[1]) ** 3
         chosen = {
             "mean": entry,
@@ -96,7 +106,7 @@ class Ranges:
 
 
 def largest(ask: Asked, kind: str, ranges: Mapping[str, float], most: int) -> Largest:
-    """The largest entries of the sums that a client answers with.
+    """The largest entries of what a client answers with: of sums, but for a summary's mean and deviations.
 
     Args:
         ask: what for.
@@ -104,6 +114,9 @@ def largest(ask: Asked, kind: str, ranges: Mapping[str, float], most: int) -> La
         ranges: of means over a client's images, all of `RANGES`.
         most: images that a client has at most.
     """
+    if ask == "statistics":
+        scatter = most * ranges["second-moment"]  # which is what the squares of deviations add up to, too
+        return {"count": most, "mean": ranges["mean"], "scatter": scatter, "deviations": scatter**0.5, "shares": 1.0}
     count = {"count": 1.0}
     if kind == "kid-rbf":
         own = {"cosines": 1.0, "sines": 1.0} if ask == "sketch" else {"score": 4.0, "within": 1.0}

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedgen.deploy.evaluation_forms import check_answer, form_of_answer
 from fedgen.deploy.messages import Asked, Item
+from fedgen.deploy.ranges import BELIEVED, Largest, Ranges, largest
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.told_reference import ToldReference
 from fedgen.deploy.unanswered import UnansweredError
@@ -29,6 +30,7 @@ from fedgen.statistics import Gaussian, add, gaussian_from_message
 from fedgen.statistics.messages import Message, MessageError
 
 Key = tuple[str, str]  # split and embedding
+TRIAL = 64  # generated images whose features tell the ranges of what is asked before training
 
 
 class RemoteEvaluator(Evaluator):
@@ -47,13 +49,22 @@ class RemoteEvaluator(Evaluator):
     def _make_side(self, data: RemoteClients, batch_size: int) -> "RemoteSide":
         return RemoteSide(self.plan, self.seed, data, batch_size, self.device)
 
+    def try_out(self, sample: Sample, density: Density | None = None, losses: ExampleLosses | None = None) -> None:
+        """As `Evaluator`'s, and what ranges need to know of generated images before training."""
+        super().try_out(sample, density, losses)
+        number = min(self.num_images, TRIAL)
+        images, _ = self._draw(sample, number, -1, stream="trial", chunk=number, description="trying out")
+        features = {panel.embedding.name: self._real.embed(panel, images) for panel in self.panels}
+        self._side.look({key: features[key[1]] for key in self._side.places()})
+
     def _of_model(
         self, sample: Sample, round: int, density: Density | None, losses: ExampleLosses | None
     ) -> tuple[dict[tuple[str, str], list[FederatedScore]], Tensor]:
         """As `Evaluator`'s, with the clients asked about all generated images at once."""
-        self.prepare()
         made = self.generated(sample, round)
         features = {key: made.of(*place)[0] for key, place in self._side.places().items()}
+        self._side.look(features)
+        self.prepare()
         self._side.ask_scores(features)
         found = {
             (split.name, panel.embedding.name): self._score(split, panel, features[split.name, panel.embedding.name])
@@ -84,6 +95,19 @@ class RemoteSide(RealSide):
         super().__init__(plan, seed, None, batch_size, device)
         self._data = data
         self._remote: dict[Key, _RemoteReference] = {}
+        self._ranges: dict[Key, dict[str, float]] = {}
+
+    def look(self, features: Mapping[Key, Tensor]) -> None:
+        """Notes the features [m, D] of generated images: ranges follow from the largest so far."""
+        ranges = self._data.line.statistics.ranges if self._data.line is not None else Ranges()
+        for key, part in features.items():
+            found, before = ranges.for_features(part, BELIEVED), self._ranges.get(key, {})
+            self._ranges[key] = {name: max(value, before.get(name, value)) for name, value in found.items()}
+
+    def _largest(self, key: Key, item: Item, most: int) -> Largest:
+        """The largest entries of an answer about at most so many images."""
+        choices = {choice.name: choice.kind for choice in self.places()[key][1].choices}
+        return largest(item.ask, choices.get(item.score, ""), self._ranges[key], most)
 
     def places(self) -> dict[Key, tuple[Split, Panel]]:
         """The splits and panels that have scores, in order, by name."""
@@ -156,7 +180,8 @@ class RemoteSide(RealSide):
                 (dim, form), (split, _) = forms[place], self.places()[key]
                 try:
                     message = Message.from_bytes(data)
-                    check_answer(message, item, form, dim, split.counts[client])
+                    count = split.counts[client]
+                    check_answer(message, item, form, dim, count, self._largest(key, item, count))
                 except Exception as error:  # whatever is wrong with it, it is the client's
                     raise UnansweredError(client, name, str(error) or type(error).__name__) from error
                 found[place].append(message)

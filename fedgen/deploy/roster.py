@@ -121,6 +121,8 @@ class Roster:
         """
         found: dict[str, Hello] = {}
         for node, reply in self._heard(patience):
+            if node in self._met:  # it was silent, was asked again, and answers both: it is one client
+                continue
             try:
                 one: Hello = from_records(Hello, reply)
                 check_hello(one)

@@ -25,18 +25,20 @@ from flwr.server import LegacyContext
 from flwr.server.strategy import FedAvg
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
 from flwr.serverapp import Grid
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
 
 from fedgen.deploy.records import reason_of
 from fedgen.deploy.sending import Silence
+from fedgen.deploy.stage_replies import REST, unusable
 
 SECURE, RANGE = "secure-aggregation", "update-range"
 NUMBER = 8  # bytes of a masked entry
 STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
 MOST = (1 << 32) // STEPS - 1  # clients whose sums do not wrap around
-_REST, _WEIGHT = "fedgen", "weight"
+_WEIGHT = "weight"
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class _Instructions(FedAvg):
     def aggregate_fit(self, server_round: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
         if results:
             self.found.mean = parameters_to_ndarrays(results[0][1].parameters)
-            self.found.rests = {node.node_id: result.metrics[_REST] for node, result in results}
+            self.found.rests = {node.node_id: result.metrics[REST] for node, result in results}
         return None, {}
 
 
@@ -102,7 +104,10 @@ class _Manager:
 
 
 class _Heard:
-    """The grid as the workflow uses it, which says nothing of nodes that fail: here they are noted."""
+    """The grid as the workflow uses it, which says nothing of nodes that fail: here they are noted.
+
+    Replies that it cannot use, which would end the exchange for all, do not reach it: their nodes have dropped out.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -110,15 +115,23 @@ class _Heard:
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         sent = list(messages)
-        replies = list(self._grid.send_and_receive(sent, timeout=timeout))
-        answered = {reply.metadata.src_node_id for reply in replies}
-        for node in (message.metadata.dst_node_id for message in sent):
-            if node not in answered:
-                self.failures.setdefault(node, Silence.within(timeout))
-        for reply in replies:
-            if reply.has_error():
-                self.failures.setdefault(reply.metadata.src_node_id, reason_of(reply))
-        return replies
+        replies = {reply.metadata.src_node_id: reply for reply in self._grid.send_and_receive(sent, timeout=timeout)}
+        asked = {message.metadata.dst_node_id: message for message in sent}
+        found: dict[int, str] = {node: Silence.within(timeout) for node in asked if node not in replies}
+        found |= {node: reason_of(reply) for node, reply in replies.items() if reply.has_error()}
+        found |= unusable(asked, {node: reply for node, reply in replies.items() if node not in found})
+        self.failures = found | self.failures
+        return [reply for node, reply in replies.items() if node not in found]
+
+
+class _Workflow(SecAggPlusWorkflow):
+    """Flower's, which at the end asks also for shares of clients that had dropped out before they gave any."""
+
+    def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        goes_on: bool = super().share_keys_stage(grid, context, state)
+        state.sampled_node_ids = set(state.active_node_ids)  # others mask nothing, and nobody masks with them
+        state.nid_to_neighbours = {node: near & state.active_node_ids for node, near in state.nid_to_neighbours.items()}
+        return goes_on
 
 
 def secure_mean(
@@ -146,7 +159,7 @@ def secure_mean(
     if len(asked) > MOST:
         raise ValueError(f"secure aggregation adds up at most {MOST} clients, got {len(asked)}: ask smaller cohorts")
     instructions = {
-        node: FitIns(ndarrays_to_parameters(arrays), {_REST: rest, _WEIGHT: weight})
+        node: FitIns(ndarrays_to_parameters(arrays), {REST: rest, _WEIGHT: weight})
         for node, (arrays, rest, weight) in asked.items()
     }
     strategy = _Instructions(instructions)
@@ -154,7 +167,7 @@ def secure_mean(
     context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round})
     context.state[MAIN_PARAMS_RECORD] = ArrayRecord()
     largest = max(weight for _, _, weight in asked.values())
-    workflow = SecAggPlusWorkflow(
+    workflow = _Workflow(
         1.0, threshold, max_weight=float(largest), clipping_range=1.0, quantization_range=STEPS, timeout=timeout
     )
     heard = _Heard(grid)
@@ -193,10 +206,10 @@ def masked(message: Message, context: Context, call_next: Callable[[Message, Con
 def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], bytes, int]:
     """Arrays, bytes and weight that a server sent with `secure_mean`."""
     fitins = compat.recorddict_to_fitins(message.content, keep_input=True)
-    return parameters_to_ndarrays(fitins.parameters), bytes(fitins.config[_REST]), int(fitins.config[_WEIGHT])  # type: ignore[arg-type]
+    return parameters_to_ndarrays(fitins.parameters), bytes(fitins.config[REST]), int(fitins.config[_WEIGHT])  # type: ignore[arg-type]
 
 
 def write_summand(made: Masked) -> RecordDict:
     """What a client's app returns, for the mod to mask."""
-    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(made.arrays)), made.weight, {_REST: made.rest})
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(made.arrays)), made.weight, {REST: made.rest})
     return compat.fitres_to_recorddict(result, keep_input=True)

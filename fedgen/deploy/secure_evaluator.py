@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from fedgen.deploy.messages import Asked, Item
-from fedgen.deploy.ranges import RANGES, Largest, largest, name_of, range_key
+from fedgen.deploy.ranges import RANGES, Largest, name_of, range_key
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.remote_evaluator import Key, RemoteEvaluator, RemoteSide, item_of
 from fedgen.deploy.secure_sums import fixed_point
@@ -22,16 +22,12 @@ from fedgen.deploy.statistics import shared_key
 from fedgen.deploy.summed_reference import SummedReference
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.aggregates import AGGREGATES
-from fedgen.evaluation.example_losses import ExampleLosses
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
-from fedgen.evaluation.sampling import Sample
 from fedgen.evaluation.score_choice import ScoreChoice
-from fedgen.scores import Density, FederatedScore
+from fedgen.scores import FederatedScore
 from fedgen.statistics import summarize
 from fedgen.statistics.messages import Message, MessageError
-
-TRIAL = 64  # generated images whose features tell the ranges of what is asked before training
 
 
 class SecureEvaluator(RemoteEvaluator):
@@ -50,14 +46,6 @@ class SecureEvaluator(RemoteEvaluator):
 
     def _make_side(self, data: RemoteClients, batch_size: int) -> "SecureSide":
         return SecureSide(self.plan, self.seed, data, batch_size, self.device)
-
-    def try_out(self, sample: Sample, density: Density | None = None, losses: ExampleLosses | None = None) -> None:
-        """As `Evaluator`'s, and what ranges need to know of generated images before training."""
-        super().try_out(sample, density, losses)
-        number = min(self.num_images, TRIAL)
-        images, _ = self._draw(sample, number, -1, stream="trial", chunk=number, description="trying out")
-        features = {panel.embedding.name: self._real.embed(panel, images) for panel in self.panels}
-        self._side.look({key: features[key[1]] for key in self._side.places()})
 
     def _records(
         self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]
@@ -125,12 +113,11 @@ class SecureSide(RemoteSide):
     ) -> None:
         super().__init__(plan, seed, data, batch_size, device)
         self._summed: dict[Key, SummedReference] = {}
-        self._ranges: dict[Key, dict[str, float]] = {}
         self._lasting: dict[tuple[Key, str], list[str]] = {}  # remarks on a score, of what was told once
         self._present: dict[tuple[Key, str], list[str]] = {}  # and of the present generated images
 
     def look(self, features: Mapping[Key, Tensor]) -> None:
-        """Chooses ranges by generated images' features [m, D]."""
+        """Chooses ranges by the present generated images' features [m, D]."""
         assert self._data.line is not None
         ranges = self._data.line.statistics.ranges
         self._ranges = {key: ranges.for_features(part) for key, part in features.items()}
@@ -159,7 +146,6 @@ class SecureSide(RemoteSide):
 
     def ask_scores(self, features: Mapping[Key, Tensor]) -> None:
         """Asks for the sums of the clients' own scores; where a client does not answer, those are left out."""
-        self.look(features)
         wanted = [(key, choice) for key, one in self._summed.items() for choice in one.choices]
         asked = [self._asked("fid" if choice.kind == "fid" else "kid", key, choice) for key, choice in wanted]
         for reference in self._summed.values():
@@ -177,8 +163,8 @@ class SecureSide(RemoteSide):
 
     def _asked(self, ask: Asked, key: Key, choice: ScoreChoice | None = None) -> _Asked:
         split, panel = self.places()[key]
-        bounds = largest(ask, choice.kind if choice else "", self._ranges[key], max(split.counts))
-        return _Asked(key, item_of(ask, split, panel, choice), bounds)
+        item = item_of(ask, split, panel, choice)
+        return _Asked(key, item, self._largest(key, item, max(split.counts)))
 
     def _sums(
         self, asked: Sequence[_Asked], tensors: Mapping[str, Tensor], remarks: dict[tuple[Key, str], list[str]]

@@ -107,6 +107,8 @@ class SecureStrategy(FlowerStrategy):
                 found[client] = made.failures.get(node, "no answer, or its turn failed")
             else:
                 name = self._line.roster.clients[client].name
+                if node in made.failures:  # it was of no help in unmasking
+                    rank_zero_warn(f"round {round}, client {name!r}: {made.failures[node]}; its update is in the sum")
                 found[client] = self._opened(name, made.rests[node], made.mean, server)
         return found
 

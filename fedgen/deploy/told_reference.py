@@ -1,10 +1,13 @@
 """Clients in one embedding and split, known by what they tell; what each kind of telling makes of it is its own."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
+from torch.linalg import LinAlgError
 
 from fedgen.deploy.statistics import sketch_of
 from fedgen.evaluation.panels import Panel
@@ -36,6 +39,7 @@ class ToldReference(Reference):
     pooled: Gaussian
 
     def __init__(self, plan: Plan, split: Split, panel: Panel) -> None:
+        self._place = f"{split.name}/{panel.embedding.name}"
         self.choices = tuple(plan.choices(split, panel))
         self.sketched = [choice for choice in self.choices if choice.kind != "fid"]
         self._moments: dict[str, KernelMoments | FourierMoments] = {}
@@ -62,14 +66,30 @@ class ToldReference(Reference):
         labels: Tensor | None = None,
         losses: Losses | None = None,
     ) -> list[FederatedScore]:
-        """As `Reference.score`, of the generated images that clients were asked about; without what they left out."""
+        """As `Reference.score`, of the generated images that clients were asked about; without what they left out.
+
+        A score that cannot be worked out of what they tell is left out with a warning.
+        """
         found = []
         for choice in self.choices:
             if only is None or choice.name in only:
-                score = self._of(choice, generated, errors)
+                score = self._worked_out(choice, generated, errors)
                 if score is not None:
                     found.append(replace(scaled(score, choice.scale), name=choice.name))
         return found
+
+    def _worked_out(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore | None:
+        try:
+            score = self._of(choice, generated, errors)
+            if score is not None and not all(map(math.isfinite, score.values.values())):
+                raise ArithmeticError("it is not finite")
+        except (ArithmeticError, LinAlgError) as error:
+            rank_zero_warn(
+                f"{self._place}: {choice.name} is left out of this evaluation: it cannot be worked out of what clients"
+                f" tell ({str(error).strip()})"
+            )
+            return None
+        return score
 
     @abstractmethod
     def _of(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore | None:

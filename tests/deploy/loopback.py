@@ -95,6 +95,11 @@ def keep_replies(patch):
     return found
 
 
+def empty(message):
+    """A reply with nothing in it."""
+    return Message(RecordDict(), reply_to=message)
+
+
 class Odd(Node):
     """A node whose answer to the n-th turn that it is asked for, from 0, is what `change` makes of it."""
 

@@ -1,5 +1,6 @@
 """One client's answers to an evaluation: what is wrong with them is said with its name."""
 
+import math
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from fedgen.clients.client import Client, hold_out
 from fedgen.data import Digits
 from fedgen.deploy.messages import Question, Told
+from fedgen.deploy.ranges import RANGES
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.remote_evaluator import RemoteEvaluator
 from fedgen.deploy.roster import Hello
@@ -53,6 +55,16 @@ def changed(meta=(), **tensors):
     return lambda message: Message(message.kind, {**message.tensors, **tensors}, {**message.meta, **dict(meta)})
 
 
+def full(**values):
+    """A message whose tensors of these names hold one number over and over, where it has them."""
+
+    def spoil(message):
+        tensors = {n: torch.full_like(t, values[n]) if n in values else t for n, t in message.tensors.items()}
+        return Message(message.kind, tensors, message.meta)
+
+    return spoil
+
+
 def number(value):
     return torch.tensor(float(value), dtype=torch.float64)
 
@@ -74,6 +86,18 @@ FAULTS = {
         ),
         "it tells of 2 features, and the embedding has 64",
     ),
+    "an absurd mean": (
+        "statistics",
+        full(mean=1e100),
+        f"its mean reaches 1e+100, and no more than {1000 * float(MADE.max()):g} is believed; if it is right, raise"
+        " range.mean in the run's config",
+    ),
+    "absurd deviations": ("statistics", full(deviations=-1e100), "its deviations reaches 1e+100, and no more than"),
+    "statistics with more": ("statistics", changed(more=MADE), "it answers with 'more', which nobody asked for"),
+    "an absurd sketch": ("sketch", full(sketch=1e200), "raise range.sketch"),
+    "an absurd tilt": ("sketch", full(tilted=1e200), "raise range.third-moment"),
+    "an absurd diagonal": ("sketch", full(diagonal=1e200), "raise range.kernel"),
+    "absurd waves": ("sketch", full(cosines=1e200), "its cosines reaches 1e+200, and no more than 25 is believed"),
     "a sketch of no image": ("sketch", changed(count=number(0)), "it tells of 0 images and has 25"),
     "a sketch of other settings": ("sketch", changed({"seed": "7"}), "'seed': '7'"),
     "a sketch of other size": (
@@ -89,13 +113,17 @@ SCORES = {
     "a score of no image": ("kid", changed(count=number(0)), "it tells of 0 images and has 25"),
     "a score of other images": ("kid", changed({"generated": "5"}), "'generated': '5'"),
     "a score of another kind": ("kid", lambda m: Message("fid", {"count": number(25), "score": number(0)}, m.meta), ""),
+    "an absurd score": ("kid", full(score=1e300), "raise range.kid"),
+    "an absurd mean kernel": ("kid", full(within=1e300), "raise range.kernel"),
     "a score of garbage": ("kid", lambda message: b"\x00" * 9, "no readable message"),
 }
 
 
 def side(folder, fault):
     ask, spoil, reason = fault
-    return RemoteEvaluator(Asked(folder, ask, spoil), num_images=30, device="cpu", **SETTINGS)._side, reason
+    found = RemoteEvaluator(Asked(folder, ask, spoil), num_images=30, device="cpu", **SETTINGS)._side
+    found.look(dict.fromkeys(found.places(), MADE))
+    return found, reason
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -121,3 +149,36 @@ def test_clients_that_answer_as_asked_are_believed(tmp_path):
     asked.ask_scores(dict.fromkeys(asked.places(), MADE))
     (key,) = asked.places()
     assert [score.name for score in asked._references[key].score(MADE)] == ["fid", "kid", "kid-rbf"]
+
+
+def test_what_real_features_of_hundreds_of_times_the_generated_ones_tell_is_believed(tmp_path):
+    asked, _ = side(tmp_path, ("none", None, ""))
+    asked._ranges.clear()
+    small = dict.fromkeys(asked.places(), MADE / 100)
+    asked.look(small)
+    asked.prepare()
+    asked.ask_scores(small)
+    (key,) = asked.places()
+    assert [score.name for score in asked._references[key].score(small[key])] == ["fid", "kid", "kid-rbf"]
+
+
+def test_ranges_are_of_the_largest_generated_features_so_far(tmp_path):
+    asked, _ = side(tmp_path, ("none", None, ""))
+    (key,) = asked.places()
+    before = dict(asked._ranges[key])
+    asked.look({key: MADE / 2})
+    assert asked._ranges[key] == before
+    asked.look({key: MADE * 2})
+    assert asked._ranges[key]["mean"] == 2 * before["mean"] == 2000 * float(MADE.max())
+
+
+@pytest.mark.filterwarnings("ignore:train/pixels. kid is left out:UserWarning")
+def test_a_score_that_cannot_be_worked_out_is_left_out_and_the_others_are_there(tmp_path):
+    """Ranges of a run's config may let anything through."""
+    asked, _ = side(tmp_path, ("statistics", full(deviations=1e200), ""))
+    (key,) = asked.places()
+    asked._ranges[key] = dict.fromkeys(RANGES, math.inf)
+    asked.prepare()
+    asked.ask_scores({key: MADE})
+    with pytest.warns(UserWarning, match="train/pixels: fid is left out of this evaluation: it cannot be worked out"):
+        assert [score.name for score in asked._references[key].score(MADE)] == ["kid-rbf"]

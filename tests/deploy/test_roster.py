@@ -170,6 +170,24 @@ def test_a_client_with_other_images_than_before_does_not_take_part(tmp_path):
     assert (found.node_of(0), found.node_of(1)) == (10, None)
 
 
+def test_a_node_that_answers_twice_is_one_client(tmp_path, monkeypatch):
+    """Silent at first, it is asked again, and answers both under names of its own."""
+    found, grid = roster_of(Scripted("a"), deadline=0.2)
+    found.meet(tmp_path, 1, 1.0)
+    grid.nodes[11] = mute = Mute("b")
+    messages = []
+    monkeypatch.setattr(mute, "introduce", messages.append)
+    monkeypatch.setattr(roster_file, "PAUSE", 0.0)
+    found._introduced(0.2)
+    found._introduced(0.2)
+    names = list(found._waiting)
+    assert len(names) == len(messages) == 2
+    for name, message, said in zip(names, messages, "bc", strict=True):
+        grid.replies[name] = Message(to_records(hello_of(said)), reply_to=message)
+    assert list(found._introduced(0.2)) == ["b"]
+    assert found._nodes == {"a": 10, "b": 11}
+
+
 def test_a_roster_of_wrong_content_is_refused(tmp_path):
     whole = {"name": "a", "examples": 20, "shape": [1, 8, 8], "classes": [], "release": "1"}
     changes = [{"name": 3}, {"examples": "20"}, {"examples": 0}, {"shape": None}, {"classes": [3]}, {"colour": 1}]

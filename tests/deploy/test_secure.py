@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.deploy.apps import client_app
 from fedgen.federated import Mean
-from tests.deploy.loopback import Node, keep_replies
+from tests.deploy.loopback import Node, Odd, empty, keep_replies
 from tests.deploy.runs import app_of, deploy, recipe, same_weights, simulate, write_images
 
 
@@ -85,6 +85,27 @@ def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
     assert any(not torch.equal(found["state_dict"][n], everyone["state_dict"][n]) for n in found["state_dict"])
     left_out = {"aggregator": {"class_path": "tests.deploy.test_secure.WithoutB"}}
     expected = simulate(recipe(1, client_weights="uniform", **left_out), images, tmp_path / "simulated")
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:client 'b' is left out of round:UserWarning", "ignore:round 0, client 'b'. its reply:UserWarning"
+)
+@pytest.mark.parametrize("stage", range(4))
+def test_a_round_goes_on_without_a_client_whose_reply_to_a_stage_is_empty(stage, images, tmp_path):
+    """From the last stage its update is in the sum, as the others' shares unmask it."""
+    settings = recipe(1, client_weights="uniform")
+    path = app_of(settings, tmp_path / "run-app", 4)
+    run = {"clients": 4, "output": str(tmp_path / "run"), **HIDDEN}
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    odd = {11: Odd(client_app(path), own, run, lambda message, _: empty(message), {stage})}
+    found, _ = deploy(settings, images, tmp_path / "run", odd, config=HIDDEN)
+    left_out = {one["name"]: one["reason"] for one in found["fedavg"]["left_out"]}
+    last = stage == 3
+    assert left_out.keys() == (set() if last else {"b"})
+    assert last or "of secure aggregation is unusable: " in left_out["b"]
+    without = {} if last else {"aggregator": {"class_path": "tests.deploy.test_secure.WithoutB"}}
+    expected = simulate(recipe(1, client_weights="uniform", **without), images, tmp_path / "simulated")
     same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22)
 
 

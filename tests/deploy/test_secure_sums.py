@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message as FlowerMessage
-from flwr.app import RecordDict
 from flwr.clientapp import ClientApp
 
 from fedgen.deploy.payload import to_bytes
@@ -14,7 +13,7 @@ from fedgen.deploy.ranges import RANGES, Ranges, largest
 from fedgen.deploy.secure import MOST, masked, read_instructions, secure_mean, write_summand
 from fedgen.deploy.secure_sums import fixed_point, masked_messages, secure_sums
 from fedgen.statistics import Message, MessageError, add
-from tests.deploy.loopback import Loopback, Node
+from tests.deploy.loopback import Loopback, Node, Odd, empty
 
 BOUNDS = [{"count": 100.0, "sum": 1e3, "outer": 1e-3}, {"count": 100.0, "score": 2.0}]
 RUN = {"secure-aggregation": True}
@@ -128,24 +127,13 @@ def test_unknown_and_negative_ranges_are_refused(config, said):
         Ranges.of_run(config)
 
 
-class Wrecking(Node):
-    """A node that answers one of the protocol's messages with nothing in it."""
-
-    stage = 0
-
-    def answer(self, message, number):
-        reply = super().answer(message, number)
-        return FlowerMessage(RecordDict(), reply_to=message) if len(self.calls) == self.stage + 1 else reply
-
-
-@pytest.mark.filterwarnings("ignore:no sum could be made of what clients sent behind masks:UserWarning")
 @pytest.mark.parametrize("stage", range(4))
-def test_a_client_that_wrecks_the_protocol_ends_no_run(stage):
+def test_nothing_is_unmasked_where_a_client_wrecks_the_protocol_and_it_is_named(stage):
     grid = grid_of([lambda k=k: masked_messages(messages(k), BOUNDS, 3) for k in range(3)])
-    honest = grid.nodes[12]
-    grid.nodes[12] = Wrecking(honest.app, {}, RUN)
-    grid.nodes[12].stage = stage
-    assert ask(grid).sums is None
+    grid.nodes[12] = Odd(grid.nodes[12].app, {}, RUN, lambda message, _: empty(message), {stage})
+    found = ask(grid)
+    assert (found.sums, list(found.failures)) == (None, [12])
+    assert "of secure aggregation is unusable: " in found.failures[12]
 
 
 def with_rest(rest):
