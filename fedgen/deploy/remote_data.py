@@ -46,8 +46,8 @@ class RemoteClient:
 class RemoteTurn(Turn):
     """A turn that a client takes on its own machine."""
 
-    def __init__(self, client: int, name: str, round: int, num_examples: int) -> None:
-        super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), 1, 0, client, name, round)
+    def __init__(self, client: int, name: str, round: int, num_examples: int, batch_size: int) -> None:
+        super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), batch_size, 0, client, name, round)
         self._num_examples = num_examples
 
     @property
@@ -169,7 +169,7 @@ class _RemoteTurns:
         cohort = self._cohort(trainer.current_epoch)
         for place, number in enumerate(cohort):
             client = self._data.clients[number]
-            turn = RemoteTurn(number, client.name, trainer.current_epoch, len(client.train))
+            turn = RemoteTurn(number, client.name, trainer.current_epoch, len(client.train), self._data.batch_size)
             turn.is_first, turn.is_last = place == 0, place == len(cohort) - 1
             yield turn
 
