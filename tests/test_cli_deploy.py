@@ -31,7 +31,8 @@ def test_an_app_has_the_recipe_and_two_sides(tmp_path):
     assert main(["deploy", str(QUICKSTART), str(folder), "--clients", "3"]) == 0
     settings = tomllib.loads((folder / "pyproject.toml").read_text())
     assert settings["project"]["name"] == "my-app"
-    assert settings["tool"]["flwr"]["app"]["config"]["clients"] == 3
+    config = settings["tool"]["flwr"]["app"]["config"]
+    assert (config["clients"], config["classes"], config["label-counts"]) == (3, "", "")
     recipe = yaml.safe_load((folder / "federation" / "recipe.yaml").read_text())
     before = yaml.safe_load(QUICKSTART.read_text())
     assert recipe["trainer"] == before["trainer"]

@@ -37,6 +37,11 @@ class Turn:
         return len(self._indices)
 
     @property
+    def batch_length(self) -> int:
+        """The examples in each of its batches."""
+        return min(self._batch_size, self.num_examples)
+
+    @property
     def is_idle(self) -> bool:
         """Whether nobody trains: the rank waits for others that have one client more."""
         return self.client < 0

@@ -18,6 +18,7 @@ from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.remote_data import LEAST, RemoteClients
 from fedgen.deploy.roster import Roster
+from fedgen.deploy.run_labels import RunLabels
 from fedgen.deploy.run_statistics import RunStatistics, refuse_open
 from fedgen.deploy.secure import RANGE, SECURE, masked
 from fedgen.deploy.secure_strategy import SecureStrategy, summand
@@ -88,8 +89,9 @@ def server_app(recipe: Path) -> ServerApp:
     or as "ckpt-path" says: "previous" for the one before it, or a path), how long a round's clients have
     ("round-deadline", seconds; 0 for no end), which part of the clients' weight must answer a loss at the server
     ("least-answers"), whether single updates, answers and statistics are hidden from the server ("secure-aggregation";
-    "update-range", the largest change of an entry in a turn; "range.NAME", the largest entry of a statistic), and what
-    noise statistics have ("statistics-epsilon", "statistics-delta" and "statistics-radius").
+    "update-range", the largest change of an entry in a turn; "range.NAME", the largest entry of a statistic), what
+    noise statistics have ("statistics-epsilon", "statistics-delta" and "statistics-radius"), which classes labels are
+    of ("classes", all others' clients being left out) and how many images each has ("label-counts").
 
     Args:
         recipe: the deployed recipe's file.
@@ -116,13 +118,15 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     use_threads(settings)
     statistics = RunStatistics.of_run(config)
     deadline = float(config.get(DEADLINE, 0)) or None
-    roster = Roster(grid, deadline)
+    labels = RunLabels.of_run(config)
+    roster = Roster(grid, deadline, labels)
     wait = float(config.get(WAIT, 600.0))
     roster.meet(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))
     cli = FedgenCLI(args=for_server(settings, output, hidden))
     cli.ckpt_path, cli.previous = str(config.get(CHECKPOINT, "")) or None, f"--run-config '{CHECKPOINT}=\"previous\"'"
     assert isinstance(cli.datamodule, RemoteClients)
+    cli.datamodule.labels = labels
     cli.datamodule.enroll(roster.clients)
     cli.datamodule.line = line = Line(grid, roster, deadline, hidden, wait, statistics)
     cli.datamodule.least = least_of(config)

@@ -14,6 +14,7 @@ from fedgen.clients.client import num_held_out
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.deploy.messages import Hello, Item, Told
+from fedgen.deploy.run_labels import RunLabels
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import EVALUATION, OBJECTIVE, Entry, is_entry, make_entries
 from fedgen.losses import EmbeddedLoss
@@ -46,8 +47,8 @@ class RemoteClient:
 class RemoteTurn(Turn):
     """A turn that a client takes on its own machine."""
 
-    def __init__(self, client: int, name: str, round: int, num_examples: int) -> None:
-        super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), 1, 0, client, name, round)
+    def __init__(self, client: int, name: str, round: int, num_examples: int, batch_size: int) -> None:
+        super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), batch_size, 0, client, name, round)
         self._num_examples = num_examples
 
     @property
@@ -71,6 +72,7 @@ class RemoteClients(LightningDataModule):
     Attributes:
         line: to the clients.
         least: the part of the clients' weight that must answer what a loss asks.
+        labels: what the run's config says of them.
         left_out: clients left out of an objective or an evaluation: as for a strategy's rounds, with the kind.
     """
 
@@ -80,12 +82,13 @@ class RemoteClients(LightningDataModule):
         super().__init__()
         self.batch_size, self.held_out, self.iterations = batch_size, held_out, iterations
         self.line: Line | None = None
-        self.least = LEAST
+        self.least, self.labels = LEAST, RunLabels()
         self.left_out: list[Entry] = []
         self._asked: list[AskedClients] = []
         self.clients: list[RemoteClient] = []
         self.image_shape: tuple[int, ...] = ()
         self.classes: tuple[str, ...] = ()
+        self._unlabelled: list[str] = []
 
     def enroll(self, clients: Sequence[Hello]) -> None:
         """Tells who the clients are, in their numbers' order."""
@@ -93,7 +96,12 @@ class RemoteClients(LightningDataModule):
             held_out = num_held_out(one.examples, self.held_out)
             self.clients.append(RemoteClient(one.name, range(one.examples - held_out), range(held_out)))
         self.image_shape = tuple(clients[0].shape)
-        self.classes = all_classes(clients)
+        self.classes = self.labels.names(clients)
+        self._unlabelled = [one.name for one in clients if not one.classes]
+
+    def label_counts(self) -> Tensor:
+        """Images of each class int64 [classes], as far as the server knows; see `RunLabels.count`."""
+        return self.labels.count(self.classes, self._unlabelled)
 
     def give_references(self, objective: EmbeddedLoss, device: torch.device) -> None:
         """Gives a model's losses of clients' images the clients to ask; others are the clients' own.
@@ -169,7 +177,7 @@ class _RemoteTurns:
         cohort = self._cohort(trainer.current_epoch)
         for place, number in enumerate(cohort):
             client = self._data.clients[number]
-            turn = RemoteTurn(number, client.name, trainer.current_epoch, len(client.train))
+            turn = RemoteTurn(number, client.name, trainer.current_epoch, len(client.train), self._data.batch_size)
             turn.is_first, turn.is_last = place == 0, place == len(cohort) - 1
             yield turn
 
@@ -186,8 +194,3 @@ class _Iterations:
 
     def __iter__(self) -> Iterator[Tensor]:
         return repeat(torch.zeros(1), self._number)
-
-
-def all_classes(clients: Sequence[Hello]) -> tuple[str, ...]:
-    """The classes of all clients, sorted as a folder's are."""
-    return tuple(sorted({name for one in clients for name in one.classes}))

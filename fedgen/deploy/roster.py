@@ -14,6 +14,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from fedgen import __version__
 from fedgen.deploy.messages import Hello, check_types
 from fedgen.deploy.records import from_records
+from fedgen.deploy.run_labels import RunLabels
 from fedgen.federated.left_out import shorten
 from fedgen.files import read_json, write_json
 from fedgen.progress import track
@@ -37,10 +38,12 @@ class Roster:
     Args:
         grid: Flower's.
         deadline: seconds of a round's clients; nobody is waited for longer. None for no end.
+        labels: what the run's config says of them; clients with other classes cannot take part.
     """
 
-    def __init__(self, grid: Grid, deadline: float | None = None) -> None:
+    def __init__(self, grid: Grid, deadline: float | None = None, labels: RunLabels | None = None) -> None:
         self._grid, self._patience = grid, min(HEARD_WITHIN, deadline or HEARD_WITHIN)
+        self._labels = labels or RunLabels()
         self.clients: list[Hello] = []
         self._nodes: dict[str, int] = {}
         self._met: set[int] = set()
@@ -126,6 +129,7 @@ class Roster:
             try:
                 one: Hello = from_records(Hello, reply)
                 check_hello(one)
+                self._labels.check(one)
                 self._check_name(one.name, node)
             except MessageError as error:
                 if self._refused.get(node) != str(error):  # said once

@@ -103,7 +103,7 @@ class GAN(CriticLosses, LatentGenerator):
         self.compiles = compile
         if generator_trained_by == "server":  # neither changes in turns
             self.unexchanged = ("generator.", "loss_modules.")
-        self._largest_batch = 0
+        self._turn_batch = self._largest_batch = 0  # images of a batch: of the present turn, and of the round's turns
         # an explicit dictionary: Lightning's own capture would store module objects, or class paths of anybody's code
         self.save_hyperparameters(self._settings())
 
@@ -182,6 +182,8 @@ class GAN(CriticLosses, LatentGenerator):
         """Starts a round's count, and tells the losses whose turn it is."""
         if batch_idx == 0:
             self._largest_batch = 0
+        # of a turn that a client takes on its own machine no batch is seen here
+        self._turn_batch = batch.batch_length if getattr(batch, "is_elsewhere", False) else 0
         super().on_train_batch_start(batch, batch_idx)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
@@ -193,7 +195,7 @@ class GAN(CriticLosses, LatentGenerator):
         labels = None if self.label_frequencies is None else self.label_frequencies.labels_of(batch)
         optimizers: Any = self.optimizers()
         self.critic_step(optimizers[1], real, labels)
-        self._largest_batch = max(self._largest_batch, len(real))
+        self._turn_batch = max(self._turn_batch, len(real))
         if self.generator_trained_by == "clients" and (self.iteration(batch_idx) + 1) % self.n_critic == 0:
             self.generator_step(optimizers[0], len(real), labels)
 
@@ -234,6 +236,12 @@ class GAN(CriticLosses, LatentGenerator):
         optimizer.step()
         self.means.add({"generator_loss": loss})
 
+    def on_turn_end(self, completed: bool) -> None:
+        """Counts the turn's largest batch, beside what was measured, if the turn was completed."""
+        if completed:
+            self._largest_batch = max(self._largest_batch, self._turn_batch)
+        super().on_turn_end(completed)
+
     def on_round_end(self, iterations: int) -> None:
         """Lets the server train its generator, and moves the average of its weights by ema_decay ** iterations."""
         refresh(self.critic)
@@ -242,13 +250,18 @@ class GAN(CriticLosses, LatentGenerator):
         super().on_round_end(iterations)
 
     def _train_on_server(self, steps: int) -> None:
-        """Steps of the generator against the merged critic, each on as many images as the round's largest batch."""
+        """Steps of the generator against the merged critic, each on as many images as the largest of clients' batches.
+
+        Those of clients that took part in the round.
+        """
         optimizers: Any = self.optimizers()
+        largest = torch.tensor(self._largest_batch, device=self.device)  # of the turns that this process took
+        count = int(self.trainer.strategy.reduce(largest, reduce_op="max"))
         for loss in self.embedded_losses:
             loss.start_turn(None)
         with self.trainer.precision_plugin.train_step_context():
             for _ in range(steps):
-                self.generator_step(optimizers[0], self._largest_batch, self._draw_labels(self._largest_batch))
+                self.generator_step(optimizers[0], count, self._draw_labels(count))
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rates, which mean rounds."""

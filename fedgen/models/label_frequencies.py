@@ -39,7 +39,8 @@ class LabelFrequencies(nn.Module):
         """Counts the labels of all clients' training examples; data without clients leave the counts as they are.
 
         Args:
-            data: a data module with `clients`, or None.
+            data: a data module with `clients`, or None. One whose clients are elsewhere has `label_counts()`, int64
+                [classes].
 
         Raises:
             ValueError: for data without labels, or with more classes than the model has.
@@ -48,17 +49,18 @@ class LabelFrequencies(nn.Module):
         self._known = bool(clients)
         if not clients:
             return
-        examples = clients[0].data
-        if not examples.is_labelled:
-            raise ValueError(f"{examples.name} has no labels, which a conditional model needs; leave out num_classes")
-        if len(examples.classes) > self.num_classes:
+        if told := getattr(data, "label_counts", None):
+            self._set("the federation", told())
+        else:
+            self._set(clients[0].data.name, _count(clients))
+
+    def _set(self, name: str, counts: Tensor) -> None:
+        if (classes := len(counts)) > self.num_classes:
             raise ValueError(
-                f"{examples.name} has {len(examples.classes)} classes and the model {self.num_classes}; set its"
-                f" num_classes to {len(examples.classes)}"
+                f"{name} has {classes} classes and the model {self.num_classes}; set its num_classes to {classes}"
             )
         self.counts.zero_()
-        for client in clients:
-            self.counts += torch.bincount(client.data.labels[client.train], minlength=self.num_classes).to(self.counts)
+        self.counts[: len(counts)] = counts.to(self.counts)
 
     def labels_of(self, batch: Sequence[Tensor]) -> Tensor:
         """The labels int64 [N] of a batch (images, labels); those of unknown data are checked in their first batch.
@@ -89,3 +91,12 @@ class LabelFrequencies(nn.Module):
             span = f"{int(labels.min())} to {int(labels.max())}"
             raise ValueError(f"labels must run from 0 to {self.num_classes - 1}, got {span}")
         return labels
+
+
+def _count(clients: Sequence[Any]) -> Tensor:
+    """The training examples of each class int64 [classes], over clients of one data set."""
+    examples = clients[0].data
+    if not examples.is_labelled:
+        raise ValueError(f"{examples.name} has no labels, which a conditional model needs; leave out num_classes")
+    parts = [torch.bincount(one.data.labels[one.train], minlength=len(examples.classes)) for one in clients]
+    return torch.stack(parts).sum(0)

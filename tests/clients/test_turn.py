@@ -28,6 +28,13 @@ def make_turn(round=0, client=1, seed=0, indices=None, batch_size=4):
     return Turn(images(), indices, batch_size, seed, client, "a client", round)
 
 
+@pytest.mark.parametrize(("batch_size", "length"), [(4, 4), (12, 12), (64, 12)])
+def test_a_turn_says_how_long_its_batches_are(batch_size, length):
+    turn = make_turn(batch_size=batch_size)
+    assert turn.batch_length == length
+    assert [len(images) for images, _ in turn.batches(3)] == [length] * 3
+
+
 @pytest.mark.parametrize(
     ("count", "batch_size", "iterations"), [(10, 4, 1), (10, 4, 7), (10, 3, 40), (5, 5, 3), (7, 64, 9), (1, 8, 4)]
 )

@@ -30,15 +30,21 @@ def write_images(folder, sizes=SIZES):
     return folder
 
 
-def recipe(rounds=3, evaluation=None, model=None, **strategy):
-    """A recipe of a small GAN; the data are put in by `simulate` and `deploy`."""
+def small_gan(**options):
+    """A small GAN as a recipe's model."""
     network = "fedgen.models.networks.Small"
     own = {
         "generator": {"class_path": f"{network}Generator", "init_args": {"width": 4}},
         "critic": {"class_path": f"{network}Critic", "init_args": {"width": 4}},
         "n_critic": 2,
         "ema_decay": 0.9,
+        **options,
     }
+    return {"class_path": "fedgen.models.WGANGP", "init_args": own}
+
+
+def recipe(rounds=3, evaluation=None, model=None, **strategy):
+    """A recipe of a small GAN, or of another model; the data are put in by `simulate` and `deploy`."""
     callbacks = [{"class_path": "fedgen.callbacks.FederatedEvaluation", "init_args": evaluation}] if evaluation else []
     settings = {"communication_interval": 3, **strategy}
     return {
@@ -50,7 +56,7 @@ def recipe(rounds=3, evaluation=None, model=None, **strategy):
             "callbacks": callbacks,
             "strategy": {"class_path": "fedgen.federated.FedAvgStrategy", "init_args": settings},
         },
-        "model": model or {"class_path": "fedgen.models.WGANGP", "init_args": own},
+        "model": model or small_gan(),
         "data": {"class_path": "fedgen.clients.FederatedDataModule", "init_args": {"batch_size": 8}},
     }
 

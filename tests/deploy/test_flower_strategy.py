@@ -12,7 +12,7 @@ from fedgen.deploy.apps import client_app, run_server
 from fedgen.deploy.roster import Roster
 from fedgen.evaluation import read_records
 from tests.deploy.loopback import Loopback, Node, Odd
-from tests.deploy.runs import app_of, deploy, read, recipe, same_weights, simulate, write_images
+from tests.deploy.runs import app_of, deploy, read, recipe, same_weights, simulate, small_gan, write_images
 
 FEDERATED = "fedgen.federated"
 VARIANTS = {
@@ -28,6 +28,7 @@ VARIANTS = {
         "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
         "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
     },
+    "generator trained by the server": {"model": small_gan(generator_trained_by="server")},
 }
 
 

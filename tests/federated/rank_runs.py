@@ -95,8 +95,8 @@ def pictures():
     return Examples(inputs, torch.zeros_like(owners), "pictures", (), owners, tuple("abc"))
 
 
-def gan():
-    return WGANGP(SmallGenerator(width=4), SmallCritic(width=4), n_critic=2, ema_decay=0.9)
+def gan(**options):
+    return WGANGP(SmallGenerator(width=4), SmallCritic(width=4), n_critic=2, ema_decay=0.9, **options)
 
 
 def ddpm():
@@ -122,8 +122,10 @@ CONFIGURATIONS = {
     "few": (Net, {"cohort_size": 1}),
     "fails": (lambda: Net(fails=True), {}),
     "gan": (gan, {"optimizer_state": "average"}),
+    "gan-server": (lambda: gan(generator_trained_by="server"), {}),
     "ddpm": (ddpm, {}),
 }
+PICTURED = ("gan", "gan-server", "ddpm")
 RESUMED = ("personal", "adam-average", "scaffold")
 
 
@@ -132,9 +134,7 @@ def train(name, devices, folder, resume=None, callbacks=(), num_nodes=1):
     make, options = CONFIGURATIONS[name]
     L.seed_everything(0, verbose=False)
     module = make()
-    data = FederatedDataModule(
-        pictures() if name in ("gan", "ddpm") else points(), Natural(), 100, held_out=0.0, seed=1
-    )
+    data = FederatedDataModule(pictures() if name in PICTURED else points(), Natural(), 100, held_out=0.0, seed=1)
     strategy = FedAvgStrategy(communication_interval=4, seed=2, process_group_backend="gloo", **options)
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
     callbacks = [RoundCheckpoint(folder, every_n_rounds=1), *callbacks]

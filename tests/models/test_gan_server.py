@@ -1,13 +1,17 @@
 """Discriminators trained by the clients and the generator by the server."""
 
+import lightning
 import pytest
 import torch
 
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import Natural
 from fedgen.federated import FedAvgStrategy
 from fedgen.losses import EmbeddedLoss
 from fedgen.models import GAN, Hinge, WassersteinGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from fedgen.seeds import seed_all
+from tests.federated.rank_runs import pictures
 from tests.losses.simple import MeanLoss, two_numbers
 from tests.models.test_gan_games import make_conditional, train
 
@@ -103,6 +107,34 @@ def test_what_the_servers_losses_remember_is_the_servers(tmp_path):
     assert float(module.embedded_losses[0].losses[0].seen) == 3 * 2 * 8
     assert module.embedded_losses[0].losses[0].client is None
     assert "mean_loss/two-numbers" in trainer.callback_metrics
+
+
+class FailsLarge(lightning.Callback):
+    """Ends the turn of the client with 13 images after its first batch."""
+
+    def __init__(self):
+        self.iterations = 0
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        if trainer.strategy.in_turns and trainer.strategy._turn.num_examples == 13:
+            self.iterations += 1
+            if self.iterations == 2:
+                raise RuntimeError("this turn fails")
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round 0:UserWarning")
+@pytest.mark.parametrize(("fails", "largest"), [(False, 13), (True, 7)])
+def test_the_servers_batches_are_as_large_as_those_of_the_clients_that_took_part(fails, largest, tmp_path):
+    """Clients of 4, 13 and 7 images, each a batch; a round has two steps of the server."""
+    module = make(generator_losses=[EmbeddedLoss(MeanLoss("own"), [two_numbers()])])
+    off = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lightning.Trainer(
+        strategy=FedAvgStrategy(4, seed=0), accelerator="cpu", max_epochs=1, limit_val_batches=0,
+        default_root_dir=tmp_path, callbacks=[FailsLarge()] if fails else [], **off,
+    )  # fmt: skip
+    trainer.fit(module, FederatedDataModule(pictures(), Natural(), 100, held_out=0.0, seed=1))
+    assert [one["name"] for one in trainer.strategy.left_out] == ["b"] * fails
+    assert float(module.embedded_losses[0].losses[0].seen) == 2 * largest
 
 
 def test_without_a_federation_an_epoch_is_the_round(tmp_path):
