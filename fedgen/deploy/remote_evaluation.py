@@ -40,8 +40,9 @@ class RemoteEvaluation(FederatedEvaluation):
         settings = {"device": trainer.strategy.root_device, **self.settings}
         if data.line.statistics.privacy is not None:
             return PrivateEvaluator(data, self._folder(trainer), **settings)
-        made = SecureEvaluator if data.line.hidden else RemoteEvaluator
-        return made(data, **settings)
+        if data.line.hidden:
+            return SecureEvaluator(data, **settings)
+        return RemoteEvaluator(data, self._folder(trainer), **settings)
 
     def _kept_elsewhere(self, trainer: Trainer) -> str:
         return "stay where the clients are: share them"

@@ -1,6 +1,7 @@
 """The scores of a federation whose images the server never sees: what it asks of clients, and makes of the answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.deploy.evaluation_forms import check_answer, form_of_answer
+from fedgen.deploy.kept_answers import KeptAnswers
 from fedgen.deploy.messages import Asked, Item
 from fedgen.deploy.ranges import BELIEVED, Largest, Ranges, largest
 from fedgen.deploy.remote_data import RemoteClients
@@ -38,16 +40,18 @@ class RemoteEvaluator(Evaluator):
 
     Args:
         data: names and numbers of their images, and the line to them.
+        folder: of the run, which keeps what clients tell once; None keeps nothing.
         settings: as for `Evaluator`.
     """
 
-    def __init__(self, data: RemoteClients, **settings: Any) -> None:
+    def __init__(self, data: RemoteClients, folder: Path | None = None, **settings: Any) -> None:
         super().__init__(splits_of(data), **settings)
+        self._kept = KeptAnswers(folder)
         self._side = self._make_side(data, settings.get("batch_size", 64))
         self._real = self._side
 
     def _make_side(self, data: RemoteClients, batch_size: int) -> "RemoteSide":
-        return RemoteSide(self.plan, self.seed, data, batch_size, self.device)
+        return RemoteSide(self.plan, self.seed, data, batch_size, self.device, self._kept)
 
     def try_out(self, sample: Sample, density: Density | None = None, losses: ExampleLosses | None = None) -> None:
         """As `Evaluator`'s, and what ranges need to know of generated images before training."""
@@ -90,10 +94,16 @@ class RemoteSide(RealSide):
     """The clients' side of scores: summaries and sketches, which they tell once, and their own KID of what is made."""
 
     def __init__(
-        self, plan: Plan, seed: int, data: RemoteClients, batch_size: int, device: torch.device | str | None
+        self,
+        plan: Plan,
+        seed: int,
+        data: RemoteClients,
+        batch_size: int,
+        device: torch.device | str | None,
+        kept: KeptAnswers | None = None,
     ) -> None:
         super().__init__(plan, seed, None, batch_size, device)
-        self._data = data
+        self._data, self._kept = data, kept or KeptAnswers(None)
         self._remote: dict[Key, _RemoteReference] = {}
         self._ranges: dict[Key, dict[str, float]] = {}
 
@@ -122,14 +132,14 @@ class RemoteSide(RealSide):
         if self._references:
             return
         places = self.places()
-        summaries = self._ask([(key, item_of("statistics", *place)) for key, place in places.items()], {})
+        summaries = self._ask_once([(key, item_of("statistics", *place)) for key, place in places.items()], {})
         remote = {
             key: _RemoteReference(self.plan, *place, told)
             for (key, place), told in zip(places.items(), summaries, strict=True)
         }
         wanted = [(key, choice) for key, one in remote.items() for choice in one.sketched]
         centres = {str(i): remote[key].pooled.mean for i, (key, _) in enumerate(wanted)}
-        sketches = self._ask([(key, item_of("sketch", *places[key], choice)) for key, choice in wanted], centres)
+        sketches = self._ask_once([(key, item_of("sketch", *places[key], choice)) for key, choice in wanted], centres)
         for (key, choice), told in zip(wanted, sketches, strict=True):
             remote[key].take_sketch(choice, add(*told))
         self._remote = remote
@@ -155,6 +165,34 @@ class RemoteSide(RealSide):
         if isinstance(error, UnansweredError):
             self._data.note_left_out(EVALUATION, error.client, error.why)
 
+    def _ask_once(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
+        """As `_ask`, unless the run has it: what a client tells of its images does not change in a run."""
+        items, check = [item for _, item in asked], self._checker(asked, tensors)
+        clients = len(self.plan.splits[0].client_names)
+        if (found := self._kept.read(items, clients, check)) is None:
+            found = self._ask(asked, tensors)
+            self._kept.keep(items, found)
+        return found
+
+    def _checker(
+        self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]
+    ) -> Callable[[int, int, bytes], Message]:
+        """Reads what a client tells of the item at a place, or raises MessageError."""
+        forms = []
+        for place, (key, item) in enumerate(asked):
+            split, panel = self.places()[key]
+            dim = self.embed(panel, split.images[:1]).shape[1]
+            forms.append((dim, form_of_answer(item, panel, dim, tensors.get(str(place)))))
+
+        def check(place: int, client: int, data: bytes) -> Message:
+            (key, item), (dim, form) = asked[place], forms[place]
+            count = self.places()[key][0].counts[client]
+            message = Message.from_bytes(data)
+            check_answer(message, item, form, dim, count, self._largest(key, item, count))
+            return message
+
+        return check
+
     def _ask(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
         """For each item every client's message.
 
@@ -166,25 +204,17 @@ class RemoteSide(RealSide):
         items = [item for _, item in asked]
         answers = self._data.ask_all(items, tensors)
         found: list[list[Message]] = [[] for _ in items]
-        forms = []
-        for place, (key, item) in enumerate(asked):
-            split, panel = self.places()[key]
-            dim = self.embed(panel, split.images[:1]).shape[1]
-            forms.append((dim, form_of_answer(item, panel, dim, tensors.get(str(place)))))
+        check = self._checker(asked, tensors)
         for client, name in enumerate(self.plan.splits[0].client_names):
             answer = answers[client]
             if isinstance(answer, str) or answer.failure or len(answer.messages) != len(items):
                 why = answer if isinstance(answer, str) else answer.failure or "it answers other questions"
                 raise UnansweredError(client, name, why)
-            for place, ((key, item), data) in enumerate(zip(asked, answer.messages, strict=True)):
-                (dim, form), (split, _) = forms[place], self.places()[key]
+            for place, data in enumerate(answer.messages):
                 try:
-                    message = Message.from_bytes(data)
-                    count = split.counts[client]
-                    check_answer(message, item, form, dim, count, self._largest(key, item, count))
+                    found[place].append(check(place, client, data))
                 except Exception as error:  # whatever is wrong with it, it is the client's
                     raise UnansweredError(client, name, str(error) or type(error).__name__) from error
-                found[place].append(message)
         return found
 
 

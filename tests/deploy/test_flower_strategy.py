@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from fedgen.deploy.apps import client_app, run_server
 from fedgen.deploy.roster import Roster
 from fedgen.evaluation import read_records
+from fedgen.statistics.messages import MessageError
 from tests.deploy.loopback import Loopback, Node, Odd
 from tests.deploy.runs import app_of, deploy, read, recipe, same_weights, simulate, small_gan, write_images
 
@@ -101,6 +102,28 @@ def test_scores_are_those_of_the_simulation(images, tmp_path):
     for (split, name), value in found[0].items():
         estimated = name in ("kid_all", "kid-rbf_all")  # the constant that a sketch estimates
         assert found[1][split, name] == pytest.approx(value, rel=2e-2 if estimated else 1e-4), (split, name)
+
+
+@pytest.mark.filterwarnings("ignore:d did not come:UserWarning", "ignore:client 'd' is left out:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*is of no use:UserWarning", "ignore:kid are left out of this:UserWarning")
+def test_a_run_whose_client_has_left_for_good_goes_on_with_what_that_client_told(images, tmp_path):
+    scores = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]}
+    deploy(recipe(2, scores), images, tmp_path / "run")
+    told = {path: path.read_bytes() for path in (tmp_path / "run" / "told").iterdir()}
+    assert len(told) == 4 * 2 * 2  # a summary and a sketch of two splits
+    others = shutil.copytree(images, tmp_path / "others", ignore=shutil.ignore_patterns("d"))
+    found, grid = deploy(recipe(3, scores), others, tmp_path / "run", config={"wait": 0.2})
+    assert found["epoch"] == 2
+    assert sum(node.calls.count("evaluate") for node in grid.nodes.values()) == 3  # the last round's KID, of each
+    last = {r.name: r for r in read_records(tmp_path / "run" / "scores.jsonl") if r.round == 2 and r.split == "train"}
+    assert {"fid_avg", "fid_all"} <= last.keys()
+    assert not any(name.startswith("kid") for name in last)
+    assert last["fid_avg"].num_clients == 4
+    assert {path: path.read_bytes() for path in told} == told
+    path = min(told)
+    path.write_bytes(told[path][:-100])
+    with pytest.raises(MessageError, match="client 'd'"):  # what is damaged is asked for again
+        deploy(recipe(4, scores), others, tmp_path / "run", config={"wait": 0.2})
 
 
 @pytest.mark.filterwarnings("ignore:node 14 cannot take part:UserWarning")
