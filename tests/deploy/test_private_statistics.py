@@ -151,6 +151,32 @@ def test_two_embeddings_are_two_releases_that_share_the_promise(images, tmp_path
         assert (promise["epsilon"], promise["releases"]) == (8.0, 2)
 
 
+class Boasting(Node):
+    """A node whose noisy sums are of absurd size."""
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        if message.metadata.message_type == "evaluate":
+            sums = [Message.from_bytes(data) for data in from_records(Told, reply).messages]
+            tall = [
+                Message(m.kind, {**m.tensors, "sum": torch.full_like(m.tensors["sum"], 1e200)}, m.meta) for m in sums
+            ]
+            reply.content = to_records(Told([one.to_bytes() for one in tall]))
+        return reply
+
+
+def test_sums_beyond_clipped_features_and_their_noise_end_a_run_before_training_by_name(images, tmp_path):
+    path, run = (
+        app_of(recipe(1, SCORES), tmp_path / "run-app", 4),
+        {"clients": 4, "output": str(tmp_path / "run"), **NOISE},
+    )
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    nodes = {11: Boasting(client_app(path), own, run)}
+    with pytest.raises(MessageError, match=r"client 'b': its sum reaches 1e\+200, and no more than \d+"):
+        deploy(recipe(1, SCORES), images, tmp_path / "run", nodes, config=NOISE)
+    assert not (tmp_path / "run" / "last.ckpt").exists()
+
+
 # ---- what a client refuses by itself ----
 
 
