@@ -69,7 +69,8 @@ def client_app(recipe: Path) -> ClientApp:
     def look_up(message: Message, context: Context) -> Message:
         question: Question = from_records(Question, message)
         refuse_open(context.run_config, False, [item[0] for item in question.items])
-        return Message(to_records(_station(recipe, context).look_up(question)), reply_to=message)
+        privacy = RunStatistics.of_run(context.run_config).privacy
+        return Message(to_records(_station(recipe, context).look_up(question, privacy)), reply_to=message)
 
     @app.query(ABOUT_LOSS)
     @discreetly

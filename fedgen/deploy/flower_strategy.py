@@ -20,6 +20,9 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
 from fedgen.statistics.messages import MessageError
 
+# what servers log, whether or not this one does: whoever reads the logs takes it for theirs
+RESERVED = {"epoch", "step", "epsilon", "delta", "statistics_epsilon", "statistics_delta", "clients_answered"}
+
 
 class FlowerStrategy(FedAvgStrategy):
     """FedAvg over clients that Flower reaches; arguments as for `FedAvgStrategy`.
@@ -189,7 +192,7 @@ class FlowerStrategy(FedAvgStrategy):
         """What the server itself logs: no client has a say in it."""
         evaluators = [getattr(callback, "evaluator", None) for callback in self._module.trainer.callbacks]
         columns = [name for one in evaluators if one is not None for name in one.column_names()]
-        return {*self.metrics, *columns, "epoch", "step"}
+        return {*self.metrics, *columns, *RESERVED}
 
     def _merge(self) -> None:
         self._merge_told(self._told)

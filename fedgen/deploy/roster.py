@@ -25,7 +25,7 @@ LOOK = 1.0  # seconds between looks at who is there
 HEARD_WITHIN = 120.0  # seconds a client has to introduce itself; it starts Python for that
 PAUSE = 600.0  # seconds before a node that did not, or could not take part, is asked again
 SOON = 0.1  # seconds between looks for what they say
-LONGEST_NAME, MOST_CLASSES = 200, 100_000
+LONGEST_NAME, LONGEST_CLASS, MOST_CLASSES = 200, 255, 100_000  # a class is a folder's name
 MOST_EXAMPLES, MOST_NUMBERS = 2**31, 2**28  # of a client, and numbers of one of them
 
 
@@ -193,10 +193,14 @@ def check_hello(one: Hello) -> None:
             f"client {one.name!r} says that its images are of shape {shorten(str(list(one.shape)), 80)}, which has no"
             f" number or more than {MOST_NUMBERS}"
         )
-    if len(one.classes) > MOST_CLASSES or not all(name.isprintable() for name in one.classes):
-        raise MessageError(
-            f"client {one.name!r} has {len(one.classes)} classes, of at most {MOST_CLASSES}, whose names are printable"
-        )
+    if len(one.classes) > MOST_CLASSES:
+        raise MessageError(f"client {one.name!r} has {len(one.classes)} classes, and at most {MOST_CLASSES} are taken")
+    for name in one.classes:
+        if not name.isprintable() or len(name) > LONGEST_CLASS:
+            raise MessageError(
+                f"client {one.name!r} has a class {shorten(ascii(name), 80)}, whose name is not of at most"
+                f" {LONGEST_CLASS} printable characters"
+            )
 
 
 def _looks(wait: float) -> Iterator[None]:

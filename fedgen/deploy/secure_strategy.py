@@ -16,7 +16,7 @@ from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.masked_loss import masked_answer
 from fedgen.deploy.messages import Answer, Question, Task, pack, unpack
 from fedgen.deploy.payload import from_bytes, to_bytes
-from fedgen.deploy.run_statistics import refuse_open
+from fedgen.deploy.run_statistics import RunStatistics, refuse_open
 from fedgen.deploy.secure import NUMBER, RANGE, STEPS, Masked, mean_error, read_instructions, secure_mean, write_summand
 from fedgen.deploy.secure_sums import masked_messages
 from fedgen.deploy.sending import Silence
@@ -155,7 +155,9 @@ def summand(station: Station, message: Message, config: Mapping[str, Any]) -> Re
     if "question" in told:
         question: Question = unpack(Question, sent, told["question"])
         refuse_open(config, True, [item[0] for item in question.items])
-        return write_summand(masked_messages(station.answers(question), told["largest"], told["clients"]))
+        privacy = RunStatistics.of_run(config).privacy
+        shared = privacy and replace(privacy, sharers=told["clients"])
+        return write_summand(masked_messages(station.answers(question, shared), told["largest"], told["clients"]))
     return _update(station, unpack(Task, sent, told["task"]), sent, float(config[RANGE]), weight)
 
 

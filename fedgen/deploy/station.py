@@ -19,6 +19,7 @@ from fedgen.deploy.turn_strategy import TurnStrategy
 from fedgen.deploy.untold import failure_of, untold
 from fedgen.federated.federation_state import check_packed
 from fedgen.files import atomic_write
+from fedgen.statistics import Privacy
 from fedgen.statistics.messages import Message, MessageError
 
 
@@ -86,17 +87,22 @@ class Station:
             return answer
         return replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
 
-    def look_up(self, question: Question) -> Told:
-        """Answers an evaluation's question; why it cannot is an answer too."""
+    def look_up(self, question: Question, privacy: Privacy | None = None) -> Told:
+        """Answers an evaluation's question; why it cannot is an answer too. Arguments as for `answers`."""
         try:
-            return Told([message.to_bytes() for message in self.answers(question)])
+            return Told([message.to_bytes() for message in self.answers(question, privacy)])
         except Exception as error:
             return Told(failure=failure_of(error, self._promised))
 
-    def answers(self, question: Question) -> list[Message]:
-        """The answers to an evaluation's question, one an item; raises what keeps it from answering."""
+    def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
+        """The answers to an evaluation's question, one an item; raises what keeps it from answering.
+
+        Args:
+            question: the server's.
+            privacy: what the run promises of sums with noise, for one embedding.
+        """
         self._data.enroll(question.client, question.classes)
-        return list(answers_to(question, self._data.client, self._evaluation, self.state))
+        return list(answers_to(question, self._data.client, self._evaluation, self.state, privacy))
 
     def tell(self, question: LossQuestion) -> Told:
         """Answers a loss at the server; why it cannot is an answer too."""

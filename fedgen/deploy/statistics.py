@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from fedgen.clients.client import Client
 from fedgen.deploy.messages import Item, Question
 from fedgen.deploy.released import RELEASED, release_once, release_path
+from fedgen.deploy.run_statistics import RefusedError
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
@@ -72,7 +74,9 @@ def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSket
     return CubicSketch(dim, centre=centre)
 
 
-def answers_to(question: Question, client: Client, evaluation: Mapping[str, Any], state: Path) -> Iterator[Message]:
+def answers_to(
+    question: Question, client: Client, evaluation: Mapping[str, Any], state: Path, privacy: Privacy | None = None
+) -> Iterator[Message]:
     """A client's answers, one an item.
 
     Args:
@@ -80,15 +84,19 @@ def answers_to(question: Question, client: Client, evaluation: Mapping[str, Any]
         client: this one.
         evaluation: arguments of the recipe's evaluation.
         state: folder that keeps its features, and what it has released.
+        privacy: what the run promises of sums with noise, for one embedding.
 
     Raises:
+        RefusedError: if it is asked for sums with noise of another promise than the run's.
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
     panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
     for place, asked in enumerate(question.items):
         item = Item(*asked)  # type: ignore[arg-type]
-        if item.ask != "private-sums" and (state / RELEASED).exists():
+        if item.ask == "private-sums":
+            _check_promise(item, privacy, len(panels))
+        elif (state / RELEASED).exists():
             raise ValueError("this run's statistics have been released with noise; others would be another release")
         panel = panels.get(item.embedding)
         if panel is None or panel.embedding.fingerprint() != item.fingerprint:
@@ -110,6 +118,18 @@ def answers_to(question: Question, client: Client, evaluation: Mapping[str, Any]
 def meta_of(item: Item) -> dict[str, str]:
     """The remarks of every answer."""
     return {"embedding": item.fingerprint, "split": item.split}
+
+
+def _check_promise(item: Item, privacy: Privacy | None, embeddings: int) -> None:
+    if privacy is None:
+        raise RefusedError("sums with noise are asked for, of which the run's config says nothing")
+    told, expected = json.loads(item.promise), json.loads(promise_of(replace(privacy, releases=embeddings)))
+    for name in sorted({*told, *expected}):
+        if told.get(name) != expected.get(name):
+            raise RefusedError(
+                f"sums with noise are asked for with {name}={told.get(name)!r}, and by this run's config and recipe it"
+                f" is {expected.get(name)!r}"
+            )
 
 
 def _released(item: Item, features: Tensor, path: Path) -> Message:

@@ -28,8 +28,11 @@ def is_promised(settings: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 
 def failure_of(error: Exception, promised: bool) -> str:
-    """What is told of an error; where privacy is promised the whole of it is in the client's own log."""
-    if not promised:
+    """What is told of an error; where privacy is promised the whole of it is in the client's own log.
+
+    A refusal is told in any case: it is about the run's config, which is the server's.
+    """
+    if not promised or isinstance(error, RefusedError):
         return f"{type(error).__name__}: {error}"
     rank_zero_warn(f"the server is told of a {type(error).__name__}, and not: {error}")
     return untold(type(error).__name__)
@@ -45,7 +48,7 @@ def telling_types(promised: bool) -> Iterator[None]:
     """Keeps the texts of errors, which Flower sends to the server, where privacy is promised."""
     try:
         yield
-    except (RefusedError, ToldError):  # the former is about the run's config, which is the server's
+    except (RefusedError, ToldError):
         raise
     except Exception as error:
         if not promised:

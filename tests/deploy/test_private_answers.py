@@ -7,6 +7,7 @@ import pytest
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.deploy.apps import client_app
+from fedgen.deploy.flower_strategy import RESERVED
 from fedgen.deploy.messages import Answer
 from fedgen.deploy.records import METRICS, from_records, to_records
 from fedgen.deploy.untold import is_promised
@@ -92,7 +93,9 @@ def test_a_client_has_no_say_in_what_the_server_logs(images, tmp_path):
     scores = {"every_n_rounds": 2, "num_images": 20, "embeddings": ["pixels"], "scores": ["fid"]}
     settings = logging(recipe(2, scores, client_schedule=schedule), tmp_path / "logs")
     lies = {"client_lr_factor": 99.0, "fid_avg": 1e-3, "report/fid_all": 1e-3, "epoch": 77.0, "critic_loss": 3.0}
-    with_liars(settings, images, tmp_path / "run", **lies)
+    reserved = dict.fromkeys(RESERVED - {"epoch", "step"}, 1e-3)
+    with_liars(settings, images, tmp_path / "run", **lies, **reserved)
+    assert not any(logged(tmp_path / "logs", *reserved).values())
     found = logged(tmp_path / "logs", "client_lr_factor", "fid_avg", "report/fid_all", "critic_loss", "epoch")
     assert found["client_lr_factor"] == [1.0, 0.5]
     assert len(found["fid_avg"]) == len(found["report/fid_all"]) == 1

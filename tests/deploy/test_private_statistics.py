@@ -2,28 +2,37 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from flwr.app import Message as FlowerMessage
+from flwr.common import FitIns, ndarrays_to_parameters
+from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 
 from fedgen.cli import FedgenCLI
 from fedgen.deploy.apps import client_app
-from fedgen.deploy.messages import Item, Question, Told
+from fedgen.deploy.messages import Item, Question, Told, pack
+from fedgen.deploy.payload import to_bytes
 from fedgen.deploy.private_evaluator import PrivateReference
 from fedgen.deploy.records import from_records, to_records
+from fedgen.deploy.run_statistics import RefusedError
+from fedgen.deploy.secure_strategy import summand
+from fedgen.deploy.station import Station
 from fedgen.embeddings import Embedding, embed, load_embedding
 from fedgen.embeddings.pixels import Pixels
 from fedgen.embeddings.registry import WITHOUT_WEIGHTS
 from fedgen.evaluation import read_records
 from fedgen.scores import frechet_distance
 from fedgen.statistics import Message, MessageError, Privacy, add, private, private_gaussian, private_sums, summarize
+from fedgen.statistics.private import promise_of
 from tests.deploy.loopback import Loopback, Node
 from tests.deploy.runs import app_of, deploy, of_owners, recipe, write_images
 
 SCORES = {"every_n_rounds": 1, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid"]}
 NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
 HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
+NAMES = ("count", "sum", "outer", "clients")
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +151,32 @@ def test_two_embeddings_are_two_releases_that_share_the_promise(images, tmp_path
         assert (promise["epsilon"], promise["releases"]) == (8.0, 2)
 
 
+class Boasting(Node):
+    """A node whose noisy sums are of absurd size."""
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        if message.metadata.message_type == "evaluate":
+            sums = [Message.from_bytes(data) for data in from_records(Told, reply).messages]
+            tall = [
+                Message(m.kind, {**m.tensors, "sum": torch.full_like(m.tensors["sum"], 1e200)}, m.meta) for m in sums
+            ]
+            reply.content = to_records(Told([one.to_bytes() for one in tall]))
+        return reply
+
+
+def test_sums_beyond_clipped_features_and_their_noise_end_a_run_before_training_by_name(images, tmp_path):
+    path, run = (
+        app_of(recipe(1, SCORES), tmp_path / "run-app", 4),
+        {"clients": 4, "output": str(tmp_path / "run"), **NOISE},
+    )
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    nodes = {11: Boasting(client_app(path), own, run)}
+    with pytest.raises(MessageError, match=r"client 'b': its sum reaches 1e\+200, and no more than \d+"):
+        deploy(recipe(1, SCORES), images, tmp_path / "run", nodes, config=NOISE)
+    assert not (tmp_path / "run" / "last.ckpt").exists()
+
+
 # ---- what a client refuses by itself ----
 
 
@@ -160,6 +195,56 @@ def test_a_client_does_not_tell_what_the_run_hides(config, ask, said, images, tm
     (reply,) = Loopback({10: node}).send_and_receive([FlowerMessage(to_records(question), 10, "evaluate")])
     with pytest.raises(MessageError, match=said):
         from_records(Told, reply)
+
+
+def questioned(**changes):
+    """An item that asks for sums with noise by the promise of NOISE, but for these parts; and a question of it."""
+    promise = promise_of(replace(Privacy(8.0, 1e-3, 6.0, "replace", "public"), **changes))
+    item = Item("private-sums", "train", "pixels", load_embedding("pixels").fingerprint(), promise=promise)
+    return Question({}, [tuple(item)], 0, tuple("0123456789"))
+
+
+OTHERS = {
+    "sharers": ({"sharers": 4}, NOISE, "with sharers=4, and by this run's config and recipe it is 1"),
+    "epsilon": ({"epsilon": 80.0}, NOISE, "with epsilon=80.0, and by this run's config and recipe it is 8.0"),
+    "delta": ({"delta": 0.1}, NOISE, "with delta=0.1"),
+    "radius": ({"radius": 1e-6}, NOISE, "with radius=1e-06"),
+    "releases": ({"releases": 2}, NOISE, "with releases=2"),
+    "neighbours": ({"neighbours": "add"}, NOISE, "with neighbours='add'"),
+    "no promise": ({}, {}, "of which the run's config says nothing"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_client_adds_the_noise_of_the_runs_config_and_no_other(name, images, tmp_path):
+    changes, config, said = OTHERS[name]
+    path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
+    own = {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}
+    grid = Loopback({10: Node(client_app(path), own, config)})
+    (reply,) = grid.send_and_receive([FlowerMessage(to_records(questioned(**changes)), 10, "evaluate")])
+    assert said in from_records(Told, reply).failure
+    assert not list((tmp_path / "a").rglob("*.safetensors"))
+    if config:
+        (reply,) = grid.send_and_receive([FlowerMessage(to_records(questioned()), 10, "evaluate")])
+        assert len(from_records(Told, reply).messages) == 1
+
+
+def test_under_masks_a_client_shares_the_noise_with_those_that_are_asked(images, tmp_path):
+    path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
+    station = Station(path, images / "a", tmp_path / "a", promised=True)
+
+    def asked(sharers):
+        _, question = pack(questioned(sharers=sharers))
+        told = {"names": [], "question": question, "largest": [dict.fromkeys(NAMES, 1e6)], "clients": 4}
+        instructions = FitIns(ndarrays_to_parameters([]), {"fedgen": to_bytes(told), "weight": 1})
+        return summand(station, FlowerMessage(fitins_to_recorddict(instructions, True), 10, "train"), config)
+
+    config = {**NOISE, **HIDDEN}
+    with pytest.raises(RefusedError, match="with sharers=1000, and by this run's config and recipe it is 4"):
+        asked(1000)
+    with pytest.raises(RefusedError, match="with sharers=1,"):
+        asked(1)
+    assert asked(4).array_records
 
 
 REFUSED = {

@@ -56,7 +56,9 @@ HELLOS = {
     "huge shape": ({"shape": (2**20, 2**20)}, "which has no number or more than"),
     "empty shape": ({"shape": (1, 0, 8)}, "which has no number or more than"),
     "classes of lists": ({"classes": ([1],)}, "classes of the hello is ([1],)"),
-    "unprintable class": ({"classes": ("\n",)}, "whose names are printable"),
+    "unprintable class": ({"classes": ("\n",)}, r"a class '\n', whose name is not of at most 255 printable"),
+    "long class": ({"classes": ("x", "y" * 256)}, "whose name is not of at most 255 printable characters"),
+    "many classes": ({"classes": ("x",) * 100_001}, "has 100001 classes, and at most 100000 are taken"),
     "release 3": ({"release": 3}, "release of the hello is 3"),
 }
 
