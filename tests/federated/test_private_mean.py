@@ -95,10 +95,11 @@ def test_rounds_of_a_checkpoint_from_elsewhere_count_once(tmp_path):
 
 def test_seeded_rounds_repeat_themselves_and_count_once(tmp_path):
     mean, server = PrivateMean(1.0, 2.0), [torch.zeros(3)]
-    for round in (0, 1, 2, 1):
+    for round in (*range(6), 1):
         averaged(mean, [], server, round=round, folder=tmp_path)
         found = mean.metrics(round + 1)
     assert found == {"epsilon": spent(0, 1), "delta": 1e-5, "clipped": 0.0}
+    assert spent(0, 1) < spent(*range(6))
     assert not list(tmp_path.iterdir())
 
 
@@ -125,11 +126,13 @@ def test_processes_log_one_epsilon_and_one_of_them_writes_the_file(tmp_path):
     released([0, 1], tmp_path)
     means = [PrivateMean(1.0, 2.0, noise="secret") for _ in range(2)]
     for rank, mean in enumerate(means):
-        mean.announce(Federation(0, 1, 10, 2, tmp_path))  # round 1 again
+        folder = tmp_path if rank == 0 else tmp_path / "of another node"
+        mean.announce(Federation(0, 1, 10, 2, folder))  # round 1 again
         mean.start([torch.zeros(3)])
         mean.merge(Both(rank), torch.device("cpu"))
     assert [mean.metrics(2)["epsilon"] for mean in means] == [spent(0, 1, 1)] * 2
     assert released([2], tmp_path).metrics(3)["epsilon"] == spent(0, 1, 1, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["releases.json"]
 
 
 def fitted(rounds, times=1):
