@@ -86,7 +86,8 @@ class Participations:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = read_json(path)
-        if is_count(found["rounds"]) and all(map(is_count, found["times"])) and "noise_multiplier" in found:
+        counts = is_count(found["rounds"]) and all(map(is_count, found["times"]))
+        if counts and isinstance(found["noise_multiplier"], int | float):
             return found
         why = "it holds no counts"
     except (ValueError, TypeError, KeyError) as error:

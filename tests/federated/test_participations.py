@@ -51,7 +51,14 @@ def test_counts_of_other_clients_or_other_noise_are_refused(clients, noise, tmp_
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", json.dumps({"rounds": 1, "times": [-1], "noise_multiplier": 1.0}), json.dumps({"rounds": 1})],
+    [
+        "",
+        "{",
+        "[]",
+        json.dumps({"rounds": 1, "times": [-1], "noise_multiplier": 1.0}),
+        json.dumps({"rounds": 1}),
+        json.dumps({"rounds": 1, "times": [1], "noise_multiplier": "much"}),
+    ],
 )
 def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / RELEASES).write_text(content)
