@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -19,13 +20,15 @@ class Federation(NamedTuple):
         seed: base of all draws.
         round: from 0.
         clients: how many may be drawn.
-        cohort: how many are.
+        cohort: how many are, by `sample_cohort`.
+        folder: the run's.
     """
 
     seed: int
     round: int
     clients: int
     cohort: int
+    folder: Path = Path()
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -8,10 +8,12 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
-from fedgen.federated.aggregators import Aggregator, wide
+from fedgen.federated.aggregators import Aggregator, Federation, wide
+from fedgen.federated.participations import Participations
 from fedgen.ranks import Ranks
 from fedgen.seeds import generator
-from fedgen.statistics.accounting import federated_epsilon, require_accountants
+from fedgen.statistics.accounting import federated_epsilon
+from fedgen.statistics.private import secure_normal
 
 
 class PrivateMean(Aggregator):
@@ -19,24 +21,30 @@ class PrivateMean(Aggregator):
 
     What is protected is a client as a whole: at "epsilon" and "delta", logged every round, what the server publishes
     says no more about any client's data than if they were replaced by any others. All tensors that travel count as one
-    vector. Clients weigh equally, and the divisor is the size of the cohort even where a client is left out. Cohorts
-    drawn from many clients cost less: the accountant (RDP of Google's dp-accounting, the extra `privacy`) takes them as
-    fixed-size samples without replacement, and replacing a client moves the sum by twice `max_norm`. What is measured
-    on clients, such as scores, is not counted.
+    vector. Clients weigh equally, and the divisor is the size of the cohort even where a client is left out. Replacing
+    a client moves the sum by twice `max_norm`. Cohorts are a function of seed and round, so they are no secret, and
+    epsilon is that of the client drawn most often so far: of as many releases, composed exactly. What is measured on
+    clients, such as scores, is not counted, nor what rounding to the tensors' type does to noise.
+
+    Secret noise is drawn anew for every sum, from the system's secure source. A round done again (from an older
+    checkpoint, or after a kill) is therefore another release, and counts as one, whether or not the updates are the
+    same: the run folder's `releases.json` is on disk before a sum gets its noise, so that after a kill it may count one
+    release too many and never too few. No key to the noise is kept, which would take it off, and which two different
+    sums of one round must not share: their difference would show the client that only one of them has. Rounds that
+    this file does not know, as of a checkpoint from elsewhere, count once each. Seeded rounds repeat themselves.
 
     Args:
         max_norm: the longest update allowed.
         noise_multiplier: standard deviation of the noise over `max_norm`; 0 clips alone, with epsilon infinite.
         delta: well below one over the number of clients.
         noise: "seeded" draws it from (seed, round), for simulations that can be repeated and that protect nobody from
-            who knows the seed; "secret" from a seed that the system's random source gives.
+            who knows the seed; "secret" from the system's secure source.
 
     Attributes:
         clipped: the clients of the last round whose update was too long.
 
     Raises:
-        ValueError: for numbers out of range.
-        ModuleNotFoundError: if dp-accounting is missing, naming the extra that brings it.
+        ValueError: for numbers out of range; in a round, for a `releases.json` that is damaged, or not of this run.
     """
 
     private = True
@@ -57,13 +65,19 @@ class PrivateMean(Aggregator):
             raise ValueError(f"delta={delta} lies in (0, 1), well below one over the number of clients")
         if noise not in ("seeded", "secret"):
             raise ValueError(f"noise={noise!r}: choose 'seeded' or 'secret'")
-        require_accountants()
         self.max_norm, self.noise_multiplier, self.delta, self.noise = max_norm, noise_multiplier, delta, noise
         self.clipped: list[int] = []
-        self._spent: dict[tuple[int, int, int], float] = {}
+        self._counts: Participations | None = None
         self._server: list[Tensor] = []
         self._sums: list[Tensor] = []
         self._is_noisy = False
+
+    def announce(self, federation: Federation) -> None:
+        before, now = self.federation._replace(round=0), federation._replace(round=0)
+        went_back = self._counts is not None and federation.round < self._counts.rounds
+        if before != now or (self.noise == "seeded" and went_back):
+            self._counts = None
+        super().announce(federation)
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self.clipped, self._is_noisy = list(server), [], False
@@ -89,13 +103,21 @@ class PrivateMean(Aggregator):
             if ranks.rank == 0:  # one rank's noise, so that it counts once
                 self._add_noise()
             self._is_noisy = True
+            self._counts = ranks.gather(self._counts)[0]  # rank 0 has the file
             self.clipped = sorted(client for clients in ranks.gather(self.clipped) for client in clients)
             self._sums = ranks.add(self._sums, device)
 
     def _add_noise(self) -> None:
-        draws = self._draws()
+        found = self.federation
+        if self.noise == "secret":
+            self._participations().add(found.round)
+            self._participations().save(found.folder, self.noise_multiplier)
+        draws = generator(found.seed, "private mean", found.round)
         for total in self._sums if self.noise_multiplier > 0 else ():
-            noise = torch.randn(total.shape, generator=draws, dtype=torch.float64)
+            if self.noise == "secret":
+                noise = secure_normal(total.numel()).view(total.shape)
+            else:
+                noise = torch.randn(total.shape, generator=draws, dtype=torch.float64)
             total.add_((noise * (self.noise_multiplier * self.max_norm)).to(total))
         self._is_noisy = True
 
@@ -106,16 +128,20 @@ class PrivateMean(Aggregator):
         return [wide(old) + total / self.federation.cohort for old, total in zip(self._server, self._sums)]
 
     def metrics(self, rounds: int) -> dict[str, float]:
-        """ "epsilon" and "delta" after so many rounds, infinity without noise, and the share that was clipped."""
-        found = self.federation
-        key = (rounds, found.clients, found.cohort)
-        if key not in self._spent:
-            self._spent[key] = federated_epsilon(self.noise_multiplier, rounds, found.clients, found.cohort, self.delta)
-        return {"epsilon": self._spent[key], "delta": self.delta, "clipped": len(self.clipped) / found.cohort}
+        """ "epsilon" and "delta" after so many rounds, epsilon infinite without noise.
 
-    def _draws(self) -> torch.Generator:
-        if self.noise == "seeded":
-            return generator(self.federation.seed, "private mean", self.federation.round)
-        found = torch.Generator()
-        found.seed()  # from the system's random source
-        return found
+        Also "clipped", the share of the cohort whose updates were too long, where noise is seeded: it has no noise, so
+        beside a secret one, which is to protect somebody, it is not told.
+        """
+        counts = self._participations()
+        counts.reach(rounds)
+        found = {"epsilon": federated_epsilon(self.noise_multiplier, counts.most, self.delta), "delta": self.delta}
+        return found if self.noise == "secret" else {**found, "clipped": len(self.clipped) / self.federation.cohort}
+
+    def _participations(self) -> Participations:
+        if self._counts is None:
+            found = self.federation
+            self._counts = Participations(found.clients, found.cohort, found.seed)
+            if self.noise == "secret":
+                self._counts.load(found.folder, self.noise_multiplier)
+        return self._counts

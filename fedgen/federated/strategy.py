@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -336,7 +337,8 @@ class FedAvgStrategy(DDPStrategy):
         if self._switches.thawed_or_frozen() or not self.exchange.still_fits():
             self._make_exchange()
         self.exchange.snapshot()
-        self.aggregator.announce(Federation(self.seed, self._module.current_epoch, *self._sizes()))
+        round, folder = self._module.current_epoch, Path(self._module.trainer.default_root_dir)
+        self.aggregator.announce(Federation(self.seed, round, *self._sizes(), folder))
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         self._local.start_round()
         self.client_algorithm.start_round()

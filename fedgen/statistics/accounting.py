@@ -42,7 +42,7 @@ def noise_multiplier(epsilon: float, delta: float, releases: int = 1, accountant
         return _classic(epsilon / releases, delta / releases)
     if accountant == "analytic":
         return _solve(lambda z: _log_delta(z, epsilon) - math.log(delta)) * releases**0.5
-    library = require_accountants()
+    library = _require_accountants()
     return float(
         library.calibrate_dp_mechanism(
             lambda: _fresh(accountant),
@@ -75,40 +75,30 @@ def spent_epsilon(multipliers: Sequence[float], delta: float, accountant: Accoun
         if _log_delta(together, 0.0) <= math.log(delta):
             return 0.0
         return _solve(lambda epsilon: _log_delta(together, epsilon) - math.log(delta))
-    library, spent = require_accountants(), _fresh(accountant)
+    library, spent = _require_accountants(), _fresh(accountant)
     spent.compose(library.ComposedDpEvent([library.GaussianDpEvent(z) for z in multipliers]))
     return float(spent.get_epsilon(delta))
 
 
-def federated_epsilon(multiplier: float, rounds: int, clients: int, cohort: int, delta: float) -> float:
-    """The epsilon of federated averaging with noise, by which one client may be replaced by any other.
+def federated_epsilon(multiplier: float, releases: int, delta: float) -> float:
+    """The epsilon of federated averaging with noise, by which one client may be replaced by any other; exact.
 
-    Renyi divergences of a Gaussian mechanism on fixed-size samples without replacement (Wang et al. 2019, arXiv
-    1808.00087), as dp-accounting composes them.
+    Nothing is taken off for the sampling of cohorts: that would need cohorts that nobody knows, and they are a function
+    of seed and round. A client then is as private as the rounds that drew it leave it, the one drawn most often least.
 
     Args:
         multiplier: standard deviation of the noise in the sum of updates, over the longest update; 0 gives infinity.
-        rounds: so far; 0 gives 0.
-        clients: of which each round draws.
-        cohort: so many.
+        releases: sums that the client has been part of; 0 gives 0.
         delta: in (0, 1).
 
     Raises:
         ValueError: for a delta out of range.
-        ModuleNotFoundError: as `noise_multiplier`.
     """
-    _check(delta, "rdp")
-    if rounds == 0 or multiplier == 0:
-        return math.inf if rounds else 0.0
-    library = require_accountants()
-    from dp_accounting import rdp
-
-    event = library.GaussianDpEvent(multiplier / 2)  # replacing a client moves the sum by twice the longest update
-    if cohort < clients:
-        event = library.SampledWithoutReplacementDpEvent(clients, cohort, event)
-    spent = rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
-    spent.compose(event, rounds)
-    return float(spent.get_epsilon(delta))
+    _check(delta, "analytic")
+    if releases == 0 or multiplier == 0:
+        return math.inf if releases else 0.0
+    # replacing a client moves the sum by twice the longest update
+    return spent_epsilon([multiplier / 2] * releases, delta)
 
 
 def _log_delta(multiplier: float, epsilon: float) -> float:
@@ -149,20 +139,20 @@ def _check(delta: float, accountant: str) -> None:
         raise ValueError(f"delta must be between 0 and 1, got {delta}")
 
 
-def require_accountants() -> ModuleType:
+def _require_accountants() -> ModuleType:
     """dp-accounting; ModuleNotFoundError with the remedy where it is missing."""
     try:
         import dp_accounting
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the accountants 'pld' and 'rdp' are those of dp-accounting: pip install 'fedgen[privacy]'; for statistics"
+            "the accountants 'pld' and 'rdp' are those of dp-accounting: pip install 'fedgen[privacy]';"
             " accountant='analytic' needs none"
         ) from error
     return dp_accounting
 
 
 def _fresh(accountant: Accountant) -> Any:
-    require_accountants()
+    _require_accountants()
     from dp_accounting import pld, rdp
 
     return pld.PLDAccountant() if accountant == "pld" else rdp.RdpAccountant()

@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from fedgen.clients import sample_cohort
 from fedgen.deploy.apps import client_app
 from fedgen.deploy.flower_strategy import RESERVED
 from fedgen.deploy.messages import Answer
 from fedgen.deploy.records import METRICS, from_records, to_records
 from fedgen.deploy.untold import is_promised
 from fedgen.models import WGANGP
-from fedgen.statistics.accounting import federated_epsilon
+from fedgen.statistics import spent_epsilon
 from tests.deploy.loopback import Node, keep_replies
 from tests.deploy.runs import app_of, deploy, recipe, simulate, write_images
 
@@ -42,6 +43,12 @@ def logged(folder, *names):
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     return {name: [float(row[name]) for row in rows if row.get(name)] for name in names}
+
+
+def spent(rounds):
+    """The epsilon of the client drawn most often in these rounds."""
+    drawn = [client for round in rounds for client in sample_cohort(4, 2, 3, round)]
+    return spent_epsilon([MEAN["noise_multiplier"] / 2] * max(map(drawn.count, drawn)), MEAN["delta"])
 
 
 class Liar(Node):
@@ -77,7 +84,7 @@ def test_epsilon_is_the_simulations_in_every_round_whatever_clients_say(images, 
     names = ("epsilon", "delta")
     simulate(logging(recipe(4, **private("seeded")), tmp_path / "simulated-logs"), images, tmp_path / "simulated")
     expected = logged(tmp_path / "simulated-logs", *names)
-    assert expected["epsilon"] == pytest.approx([federated_epsilon(2.0, rounds, 4, 2, 1e-3) for rounds in range(1, 5)])
+    assert expected["epsilon"] == pytest.approx([spent(range(rounds)) for rounds in range(1, 5)])
     assert expected["delta"] == [pytest.approx(1e-3)] * 4
 
     settings = logging(recipe(4, **private()), tmp_path / "honest-logs")
@@ -86,6 +93,23 @@ def test_epsilon_is_the_simulations_in_every_round_whatever_clients_say(images, 
     lies = {"epsilon": 0.01, "delta": 1e-9, "clipped": 0.5}
     with_liars(logging(settings, tmp_path / "forged-logs"), images, tmp_path / "forged", **lies)
     assert logged(tmp_path / "forged-logs", *names) == expected
+
+
+@pytest.mark.filterwarnings("ignore:Experiment logs directory:UserWarning")
+def test_rounds_that_a_deployed_run_does_again_are_counted_and_who_was_clipped_is_not_told(images, tmp_path):
+    """From a checkpoint of round 0 on: rounds 1 and 2 get fresh noise, so they are further releases."""
+    whole = logging(recipe(3, **private()), tmp_path / "logs")
+    first = {**whole, "trainer": {**whole["trainer"], "max_epochs": 1}}
+    deploy(first, images, tmp_path / "run")
+    last = tmp_path / "run" / "last.ckpt"
+    start = last.read_bytes()
+    deploy(whole, images, tmp_path / "run")
+    last.write_bytes(start)
+    deploy(whole, images, tmp_path / "run")
+    found = logged(tmp_path / "logs", "epsilon", "clipped")
+    assert found["epsilon"] == pytest.approx([spent([0, 1, 2, 1]), spent([0, 1, 2, 1, 2])])
+    assert found["clipped"] == []
+    assert list(tmp_path.rglob("releases.json")) == [tmp_path / "run" / "releases.json"]  # clients count nothing
 
 
 def test_a_client_has_no_say_in_what_the_server_logs(images, tmp_path):

@@ -43,7 +43,7 @@ def images(tmp_path_factory):
 def seeded(patch):
     """Noise that repeats itself in place of the system's secure source."""
     draws = torch.Generator().manual_seed(7)
-    patch.setattr(private, "_secure_normal", lambda n: torch.randn(n, dtype=torch.float64, generator=draws))
+    patch.setattr(private, "secure_normal", lambda n: torch.randn(n, dtype=torch.float64, generator=draws))
 
 
 def by_hand(images, privacy, patch):

@@ -1,5 +1,6 @@
 import csv
 import math
+from pathlib import Path
 
 import lightning as L
 import pytest
@@ -8,15 +9,16 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen import FedAvgStrategy, FederatedDataModule
+from fedgen.clients import sample_cohort
 from fedgen.clients.partitions import Natural
-from fedgen.federated import PrivateMean, Scaffold
+from fedgen.federated import PrivateMean, Scaffold, private_mean
 from fedgen.federated.aggregators import Federation
-from fedgen.statistics.accounting import federated_epsilon, spent_epsilon
+from fedgen.statistics.accounting import spent_epsilon
 from tests.federated.rank_runs import Net, points
 
 
-def averaged(aggregator, updates, server, seed=0, round=0):
-    aggregator.announce(Federation(seed, round, 10, 2))
+def averaged(aggregator, updates, server, seed=0, round=0, folder=Path()):
+    aggregator.announce(Federation(seed, round, 10, 2, folder))
     aggregator.start(server)
     for client, update in enumerate(updates):
         aggregator.add(client, update, 1.0)
@@ -36,7 +38,7 @@ def test_updates_are_clipped_as_one_vector_and_divided_by_the_cohort():
     torch.testing.assert_close(first, torch.tensor([1.0, 0.25]))
 
 
-def test_noise_has_the_stated_size_and_hangs_on_seed_and_round():
+def test_noise_has_the_stated_size_and_hangs_on_seed_and_round(tmp_path):
     server = [torch.zeros(40_000)]
     mean = PrivateMean(max_norm=3.0, noise_multiplier=0.5)
     (first,) = averaged(mean, [], server)
@@ -46,30 +48,107 @@ def test_noise_has_the_stated_size_and_hangs_on_seed_and_round():
     assert not torch.equal(averaged(mean, [], server, round=1)[0], first)
     assert not torch.equal(averaged(mean, [], server, seed=1)[0], first)
     secret = PrivateMean(3.0, 0.5, noise="secret")
-    assert not torch.equal(averaged(secret, [], server)[0], averaged(secret, [], server)[0])
+    first, second = (averaged(secret, [], server, folder=tmp_path)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    assert float(first.std()) == pytest.approx(3.0 * 0.5 / 2, rel=0.02)
+    assert float((first * second).mean()) == pytest.approx(0, abs=0.02)  # apart, so the second hides as much
 
 
-def test_epsilon_without_sampling_bounds_the_exact_one():
-    """Of all clients each round it is the Gaussian mechanism, whose exact epsilon is known."""
-    exact = spent_epsilon([4.0 / 2] * 5, 1e-5)
-    found = federated_epsilon(4.0, rounds=5, clients=20, cohort=20, delta=1e-5)
-    assert exact < found < 1.25 * exact
+def released(rounds, folder, **settings):
+    """A secret mean that has released so many rounds of 2 of 10 clients, as if from process to process."""
+    for round in rounds:
+        mean = PrivateMean(1.0, 2.0, noise="secret", **settings)
+        mean.announce(Federation(0, round, 10, 2, folder))
+        mean.start([torch.zeros(3)])
+        mean.result()
+    return mean
 
 
-def test_epsilon_falls_with_noise_and_with_sampling_and_rises_with_rounds():
-    base = federated_epsilon(2.0, 100, 1000, 10, 1e-5)
-    assert federated_epsilon(4.0, 100, 1000, 10, 1e-5) < base < federated_epsilon(2.0, 200, 1000, 10, 1e-5)
-    assert base < federated_epsilon(2.0, 100, 100, 10, 1e-5)
-    assert federated_epsilon(2.0, 0, 1000, 10, 1e-5) == 0
-    assert federated_epsilon(0.0, 3, 1000, 10, 1e-5) == math.inf
+def spent(*rounds):
+    """The epsilon of the client drawn most often in these rounds of 2 of 10 clients."""
+    most = max(sum(client in sample_cohort(10, 2, 0, round) for round in rounds) for client in range(10))
+    return spent_epsilon([2.0 / 2] * most, 1e-5)
 
 
-def fit(aggregator, logger=False, **options):
+def test_a_round_done_again_with_fresh_noise_spends_again(tmp_path):
+    mean = released([0, 1, 2, 1, 2], tmp_path)
+    assert mean.metrics(3) == {"epsilon": spent(0, 1, 2, 1, 2), "delta": 1e-5}
+    assert spent(0, 1, 2, 1, 2) > spent(0, 1, 2)
+    found = released([3], tmp_path).metrics(4)
+    assert found["epsilon"] == spent(0, 1, 2, 1, 2, 3)
+
+
+def test_a_release_is_on_disk_before_there_is_noise(tmp_path, monkeypatch):
+    def killed(number):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(private_mean, "secure_normal", killed)
+    with pytest.raises(KeyboardInterrupt):
+        released([0], tmp_path)
+    monkeypatch.undo()
+    assert released([0], tmp_path).metrics(1)["epsilon"] == spent(0, 0)
+
+
+def test_rounds_of_a_checkpoint_from_elsewhere_count_once(tmp_path):
+    assert released([5], tmp_path).metrics(6)["epsilon"] == spent(*range(6))
+
+
+def test_seeded_rounds_repeat_themselves_and_count_once(tmp_path):
+    mean, server = PrivateMean(1.0, 2.0), [torch.zeros(3)]
+    for round in (*range(6), 1):
+        averaged(mean, [], server, round=round, folder=tmp_path)
+        found = mean.metrics(round + 1)
+    assert found == {"epsilon": spent(0, 1), "delta": 1e-5, "clipped": 0.0}
+    assert spent(0, 1) < spent(*range(6))
+    assert not list(tmp_path.iterdir())
+
+
+class Both:
+    """What two processes tell each other, of which rank 0 has merged first."""
+
+    size, told = 2, ()
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def gather(self, value):
+        if self.rank == 0:
+            Both.told = [*Both.told, value]
+            return [value, value]
+        first, *Both.told = Both.told
+        return [first, value]
+
+    def add(self, tensors, device):
+        return tensors
+
+
+def test_processes_log_one_epsilon_and_one_of_them_writes_the_file(tmp_path):
+    released([0, 1], tmp_path)
+    means = [PrivateMean(1.0, 2.0, noise="secret") for _ in range(2)]
+    for rank, mean in enumerate(means):
+        folder = tmp_path if rank == 0 else tmp_path / "of another node"
+        mean.announce(Federation(0, 1, 10, 2, folder))  # round 1 again
+        mean.start([torch.zeros(3)])
+        mean.merge(Both(rank), torch.device("cpu"))
+    assert [mean.metrics(2)["epsilon"] for mean in means] == [spent(0, 1, 1)] * 2
+    assert released([2], tmp_path).metrics(3)["epsilon"] == spent(0, 1, 1, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["releases.json"]
+
+
+def fitted(rounds, times=1):
+    """What `fit` has spent: of 5 clients, 3 a round, by the one drawn most often."""
+    drawn = [client for round in range(rounds) for client in sample_cohort(5, 3, 2, round)]
+    return spent_epsilon([2.0 / 2] * times * max(map(drawn.count, drawn)), 1e-3)
+
+
+def fit(aggregator, logger=False, folder=None, **options):
     module = Net()
     data = FederatedDataModule(points(), Natural(), 100, held_out=0.0, seed=1)
     strategy = FedAvgStrategy(4, cohort_size=3, seed=2, aggregator=aggregator, **options)
     quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-    trainer = L.Trainer(strategy=strategy, accelerator="cpu", max_epochs=4, logger=logger, **quiet)
+    trainer = L.Trainer(
+        strategy=strategy, accelerator="cpu", max_epochs=4, logger=logger, default_root_dir=folder, **quiet
+    )
     trainer.fit(module, data)
     return module, trainer
 
@@ -78,7 +157,7 @@ def test_a_training_logs_its_epsilon_and_is_repeated_by_its_seed():
     torch.manual_seed(0)
     module, trainer = fit(PrivateMean(1.0, 2.0, delta=1e-3), client_weights="uniform")
     found = trainer.callback_metrics
-    assert float(found["epsilon"]) == pytest.approx(federated_epsilon(2.0, 4, 5, 3, 1e-3))
+    assert float(found["epsilon"]) == pytest.approx(fitted(4))
     assert float(found["delta"]) == pytest.approx(1e-3)
     assert 0 <= float(found["clipped"]) <= 1
     torch.manual_seed(0)
@@ -91,7 +170,15 @@ def test_every_round_logs_the_epsilon_of_the_rounds_so_far_once(tmp_path):
     fit(PrivateMean(1.0, 2.0, delta=1e-3), CSVLogger(tmp_path, "", ""), client_weights="uniform")
     with (tmp_path / "metrics.csv").open() as file:
         found = [float(row["epsilon"]) for row in csv.DictReader(file) if row["epsilon"]]
-    assert found == pytest.approx([federated_epsilon(2.0, rounds, 5, 3, 1e-3) for rounds in (1, 2, 3, 4)])
+    assert found == pytest.approx([fitted(rounds) for rounds in (1, 2, 3, 4)])
+
+
+def test_a_secret_training_again_in_its_folder_has_released_twice_and_does_not_tell_who_was_clipped(tmp_path):
+    _, trainer = fit(PrivateMean(1.0, 2.0, 1e-3, "secret"), folder=tmp_path, client_weights="uniform")
+    assert float(trainer.callback_metrics["epsilon"]) == pytest.approx(fitted(4))
+    _, trainer = fit(PrivateMean(1.0, 2.0, 1e-3, "secret"), folder=tmp_path, client_weights="uniform")
+    assert float(trainer.callback_metrics["epsilon"]) == pytest.approx(fitted(4, times=2))
+    assert "clipped" not in trainer.callback_metrics
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,12 @@ import sys
 
 import dp_accounting
 import pytest
+from dp_accounting import pld, rdp
 from scipy.integrate import quad
 from scipy.stats import norm
 
 from fedgen.statistics import noise_multiplier, spent_epsilon
+from fedgen.statistics.accounting import federated_epsilon
 
 CASES = [(0.1, 1e-5), (1.0, 1e-5), (8.0, 1e-5), (2.0, 1e-9), (0.5, 0.3)]
 
@@ -58,6 +60,27 @@ def test_unequal_releases_compose_as_by_the_accountant() -> None:
     assert exact == pytest.approx(spent_epsilon([2.0, 3.0, 5.0], 1e-5, "pld"), rel=1e-5)
     assert exact < spent_epsilon([2.0, 3.0, 5.0], 1e-5, "rdp")
     assert spent_epsilon([1000.0], 0.4) == 0.0
+
+
+def test_federated_releases_compose_as_by_the_accountants() -> None:
+    """Replacing a client moves the sum by twice its noise's unit: nine of z = 1 are one of 1 / (2 sqrt 9) = 1 / 6."""
+    found = federated_epsilon(1.0, releases=9, delta=1e-5)
+    assert found == pytest.approx(spent_epsilon([1 / 6], 1e-5))
+    assert found == pytest.approx(42.836, abs=1e-3)
+    pieces = (
+        pld.PLDAccountant(),
+        rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE),
+    )
+    exact, bound = (one.compose(dp_accounting.GaussianDpEvent(0.5), 9).get_epsilon(1e-5) for one in pieces)
+    assert found == pytest.approx(exact, rel=1e-5)
+    assert bound == pytest.approx(45.245, abs=1e-3)
+    assert found < bound
+
+
+def test_federated_epsilon_falls_with_noise_and_rises_with_releases() -> None:
+    assert federated_epsilon(4.0, 9, 1e-5) < federated_epsilon(2.0, 9, 1e-5) < federated_epsilon(2.0, 10, 1e-5)
+    assert federated_epsilon(2.0, 0, 1e-5) == 0
+    assert federated_epsilon(0.0, 3, 1e-5) == math.inf
 
 
 def test_a_missing_package_names_the_extra(monkeypatch) -> None:
