@@ -12,7 +12,7 @@ from fedgen.federated.aggregators import Aggregator, Federation, wide
 from fedgen.federated.participations import Participations
 from fedgen.ranks import Ranks
 from fedgen.seeds import generator
-from fedgen.statistics.accounting import federated_epsilon
+from fedgen.statistics.accounting import federated_epsilon, require_accountants
 from fedgen.statistics.private import secure_normal
 
 
@@ -23,7 +23,7 @@ class PrivateMean(Aggregator):
     says no more about any client's data than if they were replaced by any others. All tensors that travel count as one
     vector. Clients weigh equally, and the divisor is the size of the cohort even where a client is left out. Replacing
     a client moves the sum by twice `max_norm`. Cohorts are a function of seed and round, so they are no secret, and
-    epsilon is that of the client drawn most often so far: of as many releases, composed exactly. What is measured on
+    epsilon is that of the client drawn most often so far, of as many releases, by dp-accounting. What is measured on
     clients, such as scores, is not counted, nor what rounding to the tensors' type does to noise.
 
     Secret noise is drawn anew for every sum, from the system's secure source. A round done again (from an older
@@ -44,6 +44,7 @@ class PrivateMean(Aggregator):
         clipped: the clients of the last round whose update was too long.
 
     Raises:
+        ModuleNotFoundError: without dp-accounting, naming the extra that brings it.
         ValueError: for numbers out of range; in a round, for a `releases.json` that is damaged, or not of this run.
     """
 
@@ -65,6 +66,7 @@ class PrivateMean(Aggregator):
             raise ValueError(f"delta={delta} lies in (0, 1), well below one over the number of clients")
         if noise not in ("seeded", "secret"):
             raise ValueError(f"noise={noise!r}: choose 'seeded' or 'secret'")
+        require_accountants()
         self.max_norm, self.noise_multiplier, self.delta, self.noise = max_norm, noise_multiplier, delta, noise
         self.clipped: list[int] = []
         self._counts: Participations | None = None

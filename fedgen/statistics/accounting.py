@@ -42,7 +42,7 @@ def noise_multiplier(epsilon: float, delta: float, releases: int = 1, accountant
         return _classic(epsilon / releases, delta / releases)
     if accountant == "analytic":
         return _solve(lambda z: _log_delta(z, epsilon) - math.log(delta)) * releases**0.5
-    library = _require_accountants()
+    library = require_accountants()
     return float(
         library.calibrate_dp_mechanism(
             lambda: _fresh(accountant),
@@ -75,13 +75,15 @@ def spent_epsilon(multipliers: Sequence[float], delta: float, accountant: Accoun
         if _log_delta(together, 0.0) <= math.log(delta):
             return 0.0
         return _solve(lambda epsilon: _log_delta(together, epsilon) - math.log(delta))
-    library, spent = _require_accountants(), _fresh(accountant)
+    library, spent = require_accountants(), _fresh(accountant)
     spent.compose(library.ComposedDpEvent([library.GaussianDpEvent(z) for z in multipliers]))
     return float(spent.get_epsilon(delta))
 
 
 def federated_epsilon(multiplier: float, releases: int, delta: float) -> float:
-    """The epsilon of federated averaging with noise, by which one client may be replaced by any other; exact.
+    """The epsilon of federated averaging with noise, by which one client may be replaced by any other.
+
+    As dp-accounting counts it, by Renyi divergences: an upper bound.
 
     Nothing is taken off for the sampling of cohorts: that would need cohorts that nobody knows, and they are a function
     of seed and round. A client then is as private as the rounds that drew it leave it, the one drawn most often least.
@@ -93,12 +95,13 @@ def federated_epsilon(multiplier: float, releases: int, delta: float) -> float:
 
     Raises:
         ValueError: for a delta out of range.
+        ModuleNotFoundError: as `noise_multiplier`.
     """
-    _check(delta, "analytic")
+    _check(delta, "rdp")
     if releases == 0 or multiplier == 0:
         return math.inf if releases else 0.0
     # replacing a client moves the sum by twice the longest update
-    return spent_epsilon([multiplier / 2] * releases, delta)
+    return spent_epsilon([multiplier / 2] * releases, delta, "rdp")
 
 
 def _log_delta(multiplier: float, epsilon: float) -> float:
@@ -139,7 +142,7 @@ def _check(delta: float, accountant: str) -> None:
         raise ValueError(f"delta must be between 0 and 1, got {delta}")
 
 
-def _require_accountants() -> ModuleType:
+def require_accountants() -> ModuleType:
     """dp-accounting; ModuleNotFoundError with the remedy where it is missing."""
     try:
         import dp_accounting
@@ -152,7 +155,7 @@ def _require_accountants() -> ModuleType:
 
 
 def _fresh(accountant: Accountant) -> Any:
-    _require_accountants()
+    require_accountants()
     from dp_accounting import pld, rdp
 
     return pld.PLDAccountant() if accountant == "pld" else rdp.RdpAccountant()

@@ -48,7 +48,7 @@ def logged(folder, *names):
 def spent(rounds):
     """The epsilon of the client drawn most often in these rounds."""
     drawn = [client for round in rounds for client in sample_cohort(4, 2, 3, round)]
-    return spent_epsilon([MEAN["noise_multiplier"] / 2] * max(map(drawn.count, drawn)), MEAN["delta"])
+    return spent_epsilon([MEAN["noise_multiplier"] / 2] * max(map(drawn.count, drawn)), MEAN["delta"], "rdp")
 
 
 class Liar(Node):

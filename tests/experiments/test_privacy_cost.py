@@ -40,7 +40,7 @@ def test_epsilon_is_of_the_client_drawn_most_by_any_seed():
     drawn = [[client for round in range(10) for client in sample_cohort(100, 20, seed, round)] for seed in (0, 1, 2)]
     most = max(max(map(clients.count, clients)) for clients in drawn)
     spent = epsilons(RECIPE, [1.0], 1e-3, 10, [0, 1, 2])
-    assert spent["noise 1"] == pytest.approx(spent_epsilon([1.0 / 2] * most, 1e-3))
+    assert spent["noise 1"] == pytest.approx(spent_epsilon([1.0 / 2] * most, 1e-3, "rdp"))
 
 
 def test_a_finished_experiment_prints_the_present_epsilons(tmp_path, capsys):

@@ -67,7 +67,7 @@ def released(rounds, folder, **settings):
 def spent(*rounds):
     """The epsilon of the client drawn most often in these rounds of 2 of 10 clients."""
     most = max(sum(client in sample_cohort(10, 2, 0, round) for round in rounds) for client in range(10))
-    return spent_epsilon([2.0 / 2] * most, 1e-5)
+    return spent_epsilon([2.0 / 2] * most, 1e-5, "rdp")
 
 
 def test_a_round_done_again_with_fresh_noise_spends_again(tmp_path):
@@ -138,7 +138,7 @@ def test_processes_log_one_epsilon_and_one_of_them_writes_the_file(tmp_path):
 def fitted(rounds, times=1):
     """What `fit` has spent: of 5 clients, 3 a round, by the one drawn most often."""
     drawn = [client for round in range(rounds) for client in sample_cohort(5, 3, 2, round)]
-    return spent_epsilon([2.0 / 2] * times * max(map(drawn.count, drawn)), 1e-3)
+    return spent_epsilon([2.0 / 2] * times * max(map(drawn.count, drawn)), 1e-3, "rdp")
 
 
 def fit(aggregator, logger=False, folder=None, **options):
