@@ -14,9 +14,9 @@ from fedgen.clients.client import num_held_out
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.deploy.messages import Hello, Item, Told
-from fedgen.deploy.run_labels import RunLabels
+from fedgen.deploy.run_labels import CLASSES, RunLabels
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.left_out import EVALUATION, OBJECTIVE, Entry, is_entry, make_entries
+from fedgen.federated.left_out import EVALUATION, OBJECTIVE, Entry, is_entry, make_entries, shorten
 from fedgen.losses import EmbeddedLoss
 
 if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
@@ -125,15 +125,24 @@ class RemoteClients(LightningDataModule):
             self.left_out.append(entry)
 
     def state_dict(self) -> dict[str, Any]:
-        """Who was left out, and the round."""
-        return {"left_out": list(self.left_out), "round": self.trainer.current_epoch if self.trainer else 0}
+        """Who was left out, the round, and the classes that labels are positions among."""
+        round = self.trainer.current_epoch if self.trainer else 0
+        return {"left_out": list(self.left_out), "round": round, "classes": list(self.classes)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what was left out before; what was asked in this process, before it was known, is of the next round.
 
         Raises:
-            ValueError: if it is damaged.
+            ValueError: if it is damaged, or labels would mean other classes than before.
         """
+        present = list(self.classes)
+        before = state_dict.get("classes", present)  # older checkpoints have none
+        if before != present:
+            was, told = shorten(str(before), 200), shorten(str(present), 200)
+            raise ValueError(
+                f"its labels are of the classes {was} and this run's of {told}: name the former in that order"
+                f" (`{CLASSES}` in the run's config), or begin another run"
+            )
         if not all(is_entry(one, (OBJECTIVE, EVALUATION)) for one in state_dict["left_out"]):
             raise ValueError("its list of clients that were left out is damaged; go on from the checkpoint before it")
         now = [{**entry, "round": state_dict["round"] + 1} for entry in self.left_out]

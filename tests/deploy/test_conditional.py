@@ -90,6 +90,16 @@ def test_the_recipe_of_conditional_digits_is_deployed(tmp_path):
     same_weights(one, other)
 
 
+@pytest.mark.filterwarnings(f"ignore:{ALIKE}")
+def test_a_run_that_goes_on_with_other_classes_is_refused(images, tmp_path):
+    digits = list("0123456789")
+    for classes in ("", ",".join(digits)):  # the same ones
+        deploy(recipe(1 + bool(classes), model=DDPM), images, tmp_path / "run", config={"classes": classes})
+    turned = {"classes": ",".join(digits[::-1])}
+    with pytest.raises(ValueError, match=r"its labels are of the classes \['0', .* and this run's of \['9', "):
+        deploy(recipe(3, model=DDPM), images, tmp_path / "run", config=turned)
+
+
 def test_a_client_without_labels_is_named(images, tmp_path):
     copied = shutil.copytree(images, tmp_path / "clients")
     for picture in list((copied / "b").glob("*/*.png")):
