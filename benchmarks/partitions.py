@@ -130,7 +130,7 @@ def compare_rounds() -> bool:
     report(f"{title} of {FEWER:,}: peak memory", fewer, "GB")
     kept = report(f"{title}: peak memory with {CLIENTS:,} over that with {FEWER:,}", more / fewer, "ratio", 1.1)
     each = max(0.0, more - fewer) * 1e9 / (CLIENTS - FEWER)
-    return report(f"{title}: peak memory a further client, positions included", each, "B", 4000) and kept
+    return report(f"{title}: peak memory a further client, positions included", each, "B", 1000) and kept
 
 
 def published_images() -> Examples:
