@@ -62,11 +62,27 @@ def check_answer(answer: Message, item: Item, form: Message | None, dim: int, co
         raise MessageError(f"it tells of {found} features, and the embedding has {dim}")
     elif answer.kind == "sums":
         raise MessageError("it tells sums where its summary was asked for")
+    else:
+        _check_summary(answer, count)
     if abs(float(answer.tensors["count"]) - count) > 0.5:
         raise MessageError(f"it tells of {float(answer.tensors['count']):g} images and has {count}")
     if (clients := float(answer.tensors.get("clients", torch.ones(())))) != 1:
         raise MessageError(f"it tells of {clients:g} clients and is one")
     _check_size(answer, item, largest)
+
+
+def _check_summary(answer: Message, count: int) -> None:
+    """Refuses what is no summary of so many images' features."""
+    found = gaussian_from_message(answer)
+    if found.deviations is not None and len(found.deviations) > count:
+        raise MessageError(f"it tells the deviations of {len(found.deviations)} images and has {count}")
+    if found.scatter is not None:
+        slack = ROUNDING * float(found.scatter.abs().max())
+        if (
+            float((found.scatter - found.scatter.T).abs().max()) > slack
+            or float(found.scatter.diagonal().min()) < -slack
+        ):
+            raise MessageError("its scatter is not symmetric, or has a negative variance")
 
 
 def _check_size(answer: Message, item: Item, largest: Largest) -> None:

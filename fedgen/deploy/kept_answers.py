@@ -44,7 +44,7 @@ class KeptAnswers:
                 path = self._path(item, client)
                 try:
                     found[-1].append(check(place, client, path.read_bytes()))
-                except (ValueError, OSError) as error:
+                except Exception as error:  # whatever is wrong with the file
                     rank_zero_warn(f"{path} is of no use ({error}); clients are asked again")
                     return None
         return found

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Roster:
         self._grid, self._patience = grid, min(HEARD_WITHIN, deadline or HEARD_WITHIN)
         self._labels = labels or RunLabels()
         self.clients: list[Hello] = []
+        self._known: dict[str, Hello] = {}  # the run's clients as they were when it began
         self._nodes: dict[str, int] = {}
         self._met: set[int] = set()
         self._asked: dict[int, float] = {}  # when, of nodes that are to introduce themselves
@@ -67,13 +68,12 @@ class Roster:
             TimeoutError: if fewer come, naming those that are missing or counting them.
             ValueError: for clients whose images are of different shapes.
         """
-        kept = {one.name: one for one in read_clients(folder / CLIENTS)}
+        self._known = kept = {one.name: one for one in read_clients(folder / CLIENTS)}
         found: dict[str, Hello] = {}
         for _ in track(_looks(wait), "waiting for clients", wait, "s", LOOK):
             found |= self._introduced(min(wait, HEARD_WITHIN))
             if len(found) >= number and kept.keys() <= found.keys():
                 break
-        self._forget_changed(kept, found)
         missing = [name for name in kept if name not in found]
         there = [name for name in found if name in kept] if kept else list(found)
         if len(there) < number:
@@ -89,18 +89,9 @@ class Roster:
             )
         self.clients = list(kept.values()) or [found[name] for name in sorted(found, key=_natural)]
         _check(self.clients)
+        self._known = {one.name: one for one in self.clients}
         write_json(folder / CLIENTS, [asdict(one) for one in self.clients])
         rank_zero_info(f"{len(self.clients)} clients: {', '.join(one.name for one in self.clients)}")
-
-    def _forget_changed(self, kept: Mapping[str, Hello], found: dict[str, Hello]) -> None:
-        """Takes clients who have other images than when the run began for clients who have not come."""
-        for name, one in kept.items():
-            if name in found and found[name].examples != one.examples:
-                rank_zero_warn(
-                    f"client {name!r} has {found[name].examples} images and had {one.examples} when the run began, so"
-                    " it does not take part; put them back, or begin another run"
-                )
-                del found[name], self._nodes[name]
 
     def look(self) -> None:
         """Finds clients that have come back as other nodes."""
@@ -130,6 +121,7 @@ class Roster:
                 one: Hello = from_records(Hello, reply)
                 check_hello(one)
                 self._labels.check(one)
+                self._check_number(one)
                 self._check_name(one.name, node)
             except MessageError as error:
                 if self._refused.get(node) != str(error):  # said once
@@ -165,6 +157,15 @@ class Roster:
             if not new & set(self._waiting.values()) or time.monotonic() - start > patience:
                 return
             time.sleep(SOON)
+
+    def _check_number(self, one: Hello) -> None:
+        """Raises MessageError for a client that has other images than when the run began: it is another client."""
+        before = self._known.get(one.name, one).examples
+        if one.examples != before:
+            raise MessageError(
+                f"client {one.name!r} has {one.examples} images and had {before} when the run began; put them back, or"
+                " begin another run"
+            )
 
     def _check_name(self, name: str, node: int) -> None:
         """Raises MessageError for the name of a client that is there: whoever takes it would take its turns."""

@@ -56,6 +56,8 @@ class RunLabels:
         Raises:
             MessageError: naming both.
         """
+        if self.classes and not one.classes:
+            raise MessageError(f"client {one.name!r} has no labels, and {CLASSES} in the run's config names some")
         if others := [name for name in one.classes if name not in self.classes] if self.classes else []:
             raise MessageError(
                 f"client {one.name!r} has the class {others[0]!r}, and {CLASSES} in the run's config names"

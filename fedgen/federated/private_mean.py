@@ -45,7 +45,8 @@ class PrivateMean(Aggregator):
 
     Raises:
         ModuleNotFoundError: without dp-accounting, naming the extra that brings it.
-        ValueError: for numbers out of range; in a round, for a `releases.json` that is damaged, or not of this run.
+        ValueError: for numbers out of range; when a round begins, for a `releases.json` that is damaged, or not of this
+            run.
     """
 
     private = True
@@ -80,6 +81,7 @@ class PrivateMean(Aggregator):
         if before != now or (self.noise == "seeded" and went_back):
             self._counts = None
         super().announce(federation)
+        self._participations()  # refuses a file that is damaged or not of this run before any turn
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self.clipped, self._is_noisy = list(server), [], False

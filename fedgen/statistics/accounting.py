@@ -100,8 +100,9 @@ def federated_epsilon(multiplier: float, releases: int, delta: float) -> float:
     _check(delta, "rdp")
     if releases == 0 or multiplier == 0:
         return math.inf if releases else 0.0
-    # replacing a client moves the sum by twice the longest update
-    return spent_epsilon([multiplier / 2] * releases, delta, "rdp")
+    library, spent = require_accountants(), _fresh("rdp")
+    spent.compose(library.GaussianDpEvent(multiplier / 2), releases)  # replacing moves by twice the longest update
+    return float(spent.get_epsilon(delta))
 
 
 def _log_delta(multiplier: float, epsilon: float) -> float:

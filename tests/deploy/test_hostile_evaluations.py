@@ -69,6 +69,13 @@ def number(value):
     return torch.tensor(float(value), dtype=torch.float64)
 
 
+def scattered(scatter):
+    """A summary of this scatter in the form for more images than features."""
+    return lambda message: Message(
+        "gaussian", {**{n: message.tensors[n] for n in ("count", "mean")}, "scatter": scatter.double()}, message.meta
+    )
+
+
 FAULTS = {
     "statistics of nothing": ("statistics", lambda message: b"", "no readable message in 0 bytes"),
     "statistics of garbage": ("statistics", lambda message: b"PK" * 50, "no readable message in 100 bytes"),
@@ -93,6 +100,13 @@ FAULTS = {
         " range.mean in the run's config",
     ),
     "absurd deviations": ("statistics", full(deviations=-1e100), "its deviations reaches 1e+100, and no more than"),
+    "deviations of more images": (
+        "statistics",
+        changed(deviations=torch.zeros(26, 64).double(), shares=torch.full((26,), 1 / 26).double()),
+        "it tells the deviations of 26 images and has 25",
+    ),
+    "a negative variance": ("statistics", scattered(-torch.eye(64)), "or has a negative variance"),
+    "a scatter of two halves": ("statistics", scattered(torch.eye(64).roll(1, 0)), "its scatter is not symmetric"),
     "statistics with more": ("statistics", changed(more=MADE), "it answers with 'more', which nobody asked for"),
     "an absurd sketch": ("sketch", full(sketch=1e200), "raise range.sketch"),
     "an absurd tilt": ("sketch", full(tilted=1e200), "raise range.third-moment"),

@@ -165,11 +165,23 @@ def test_a_run_goes_on_without_a_client_that_is_gone_for_good(tmp_path):
 
 def test_a_client_with_other_images_than_before_does_not_take_part(tmp_path):
     roster_of(Scripted("a"), Scripted("b"))[0].meet(tmp_path, 2, 1.0)
-    found, _ = roster_of(Scripted("a"), Scripted("b", hello_of("b", 21)))
-    changed = "client 'b' has 21 images and had 20 when the run began, so it does not take part"
-    with pytest.warns(UserWarning, match="goes on with the 1 others"), pytest.warns(UserWarning, match=changed):
+    two = [Scripted("b", hello_of("b", 21)) for _ in range(2)]
+    found, grid = roster_of(Scripted("a"), *two)  # both claim a name that neither has
+    changed = "node 11 cannot take part: client 'b' has 21 images and had 20 when the run began"
+    with (
+        pytest.warns(UserWarning, match="goes on with the 1 others"),
+        pytest.warns(UserWarning, match=changed),
+        pytest.warns(UserWarning, match="node 12 cannot take part"),
+    ):
         found.meet(tmp_path, 1, 0.0)
     assert (found.node_of(0), found.node_of(1)) == (10, None)
+    grid.nodes[13] = Scripted("b", hello_of("b", 19))
+    with pytest.warns(UserWarning, match="node 13 cannot take part: client 'b' has 19 images and had 20"):
+        found.look()  # as another node, it still is not the client that it was
+    assert found.node_of(1) is None
+    grid.nodes[14] = Scripted("b")
+    found.look()
+    assert found.node_of(1) == 14
 
 
 def test_a_node_that_answers_twice_is_one_client(tmp_path, monkeypatch):
