@@ -58,12 +58,8 @@ def check_answer(answer: Message, item: Item, form: Message | None, dim: int, co
         check_form(answer, form, float(answer.tensors.get("count", torch.zeros(()))))
     elif dict(answer.meta) != meta_of(item):
         raise MessageError(f"it answers of {dict(answer.meta)}, not of {meta_of(item)}")
-    elif (found := gaussian_from_message(answer).dim) != dim:
-        raise MessageError(f"it tells of {found} features, and the embedding has {dim}")
-    elif answer.kind == "sums":
-        raise MessageError("it tells sums where its summary was asked for")
     else:
-        _check_summary(answer, count)
+        _check_summary(answer, dim, count)
     if abs(float(answer.tensors["count"]) - count) > 0.5:
         raise MessageError(f"it tells of {float(answer.tensors['count']):g} images and has {count}")
     if (clients := float(answer.tensors.get("clients", torch.ones(())))) != 1:
@@ -71,9 +67,13 @@ def check_answer(answer: Message, item: Item, form: Message | None, dim: int, co
     _check_size(answer, item, largest)
 
 
-def _check_summary(answer: Message, count: int) -> None:
+def _check_summary(answer: Message, dim: int, count: int) -> None:
     """Refuses what is no summary of so many images' features."""
     found = gaussian_from_message(answer)
+    if found.dim != dim:
+        raise MessageError(f"it tells of {found.dim} features, and the embedding has {dim}")
+    if answer.kind == "sums":
+        raise MessageError("it tells sums where its summary was asked for")
     if found.deviations is not None and len(found.deviations) > count:
         raise MessageError(f"it tells the deviations of {len(found.deviations)} images and has {count}")
     if found.scatter is not None:

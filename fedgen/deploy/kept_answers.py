@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.deploy.messages import Item
-from fedgen.files import atomic_write
+from fedgen.deploy.released import keep_release
 from fedgen.statistics.messages import Message
 
 TOLD = "told"  # the folder
@@ -51,13 +51,11 @@ class KeptAnswers:
 
     def keep(self, items: Sequence[Item], found: Sequence[Sequence[Message]]) -> None:
         """Writes what was told."""
+        if self._folder is None:
+            return
         for item, messages in zip(items, found, strict=True):
             for client, message in enumerate(messages):
-                if self._folder is not None:
-                    path = self._path(item, client)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with atomic_write(path) as file:
-                        file.write(message.to_bytes())
+                keep_release(self._path(item, client), message)
 
     def _path(self, item: Item, client: int) -> Path:
         assert self._folder is not None

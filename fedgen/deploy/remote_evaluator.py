@@ -32,6 +32,7 @@ from fedgen.statistics import Gaussian, add, gaussian_from_message
 from fedgen.statistics.messages import Message, MessageError
 
 Key = tuple[str, str]  # split and embedding
+Check = Callable[[int, int, bytes], Message]  # of an item's place and a client's number
 TRIAL = 64  # generated images whose features tell the ranges of what is asked before training
 
 
@@ -170,13 +171,11 @@ class RemoteSide(RealSide):
         items, check = [item for _, item in asked], self._checker(asked, tensors)
         clients = len(self.plan.splits[0].client_names)
         if (found := self._kept.read(items, clients, check)) is None:
-            found = self._ask(asked, tensors)
+            found = self._ask(asked, tensors, check)
             self._kept.keep(items, found)
         return found
 
-    def _checker(
-        self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]
-    ) -> Callable[[int, int, bytes], Message]:
+    def _checker(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> Check:
         """Reads what a client tells of the item at a place, or raises MessageError."""
         forms = []
         for place, (key, item) in enumerate(asked):
@@ -193,8 +192,10 @@ class RemoteSide(RealSide):
 
         return check
 
-    def _ask(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
-        """For each item every client's message.
+    def _ask(
+        self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor], check: Check | None = None
+    ) -> list[list[Message]]:
+        """For each item every client's message; read by `check`, if it has been made already.
 
         Raises:
             UnansweredError: if a client does not tell, or tells what was not asked.
@@ -204,7 +205,7 @@ class RemoteSide(RealSide):
         items = [item for _, item in asked]
         answers = self._data.ask_all(items, tensors)
         found: list[list[Message]] = [[] for _ in items]
-        check = self._checker(asked, tensors)
+        check = check or self._checker(asked, tensors)
         for client, name in enumerate(self.plan.splits[0].client_names):
             answer = answers[client]
             if isinstance(answer, str) or answer.failure or len(answer.messages) != len(items):

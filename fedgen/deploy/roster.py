@@ -45,7 +45,6 @@ class Roster:
         self._grid, self._patience = grid, min(HEARD_WITHIN, deadline or HEARD_WITHIN)
         self._labels = labels or RunLabels()
         self.clients: list[Hello] = []
-        self._known: dict[str, Hello] = {}  # the run's clients as they were when it began
         self._nodes: dict[str, int] = {}
         self._met: set[int] = set()
         self._asked: dict[int, float] = {}  # when, of nodes that are to introduce themselves
@@ -68,11 +67,12 @@ class Roster:
             TimeoutError: if fewer come, naming those that are missing or counting them.
             ValueError: for clients whose images are of different shapes.
         """
-        self._known = kept = {one.name: one for one in read_clients(folder / CLIENTS)}
+        self.clients = read_clients(folder / CLIENTS)
+        kept = [one.name for one in self.clients]
         found: dict[str, Hello] = {}
         for _ in track(_looks(wait), "waiting for clients", wait, "s", LOOK):
             found |= self._introduced(min(wait, HEARD_WITHIN))
-            if len(found) >= number and kept.keys() <= found.keys():
+            if len(found) >= number and set(kept) <= found.keys():
                 break
         missing = [name for name in kept if name not in found]
         there = [name for name in found if name in kept] if kept else list(found)
@@ -87,16 +87,15 @@ class Roster:
                 f"{', '.join(missing)} did not come within {wait:g} seconds; the run goes on with the"
                 f" {len(there)} others of its {len(kept)} clients, as many as `clients` asks for"
             )
-        self.clients = list(kept.values()) or [found[name] for name in sorted(found, key=_natural)]
+        self.clients = self.clients or [found[name] for name in sorted(found, key=_natural)]
         _check(self.clients)
-        self._known = {one.name: one for one in self.clients}
         write_json(folder / CLIENTS, [asdict(one) for one in self.clients])
         rank_zero_info(f"{len(self.clients)} clients: {', '.join(one.name for one in self.clients)}")
 
     def look(self) -> None:
         """Finds clients that have come back as other nodes."""
         for name, one in self._introduced(self._patience).items():
-            known = next((own for own in self.clients if own.name == name), None)
+            known = self._known(name)
             if known is None:
                 rank_zero_warn(f"client {name!r} came after the run had begun and does not take part")
             elif known != one:
@@ -158,9 +157,13 @@ class Roster:
                 return
             time.sleep(SOON)
 
+    def _known(self, name: str) -> Hello | None:
+        """The run's client of this name, as it was when the run began."""
+        return next((own for own in self.clients if own.name == name), None)
+
     def _check_number(self, one: Hello) -> None:
         """Raises MessageError for a client that has other images than when the run began: it is another client."""
-        before = self._known.get(one.name, one).examples
+        before = (self._known(one.name) or one).examples
         if one.examples != before:
             raise MessageError(
                 f"client {one.name!r} has {one.examples} images and had {before} when the run began; put them back, or"

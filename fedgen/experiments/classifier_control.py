@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from fedgen.evaluation.gap_table import SPLITS
-from fedgen.experiments.client_percentiles import TAIL, percentile_table, spread_of
+from fedgen.experiments.client_percentiles import TAIL, percentile_table, spread_of, tails_of
 from fedgen.experiments.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION, last
 from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
@@ -114,7 +114,7 @@ def tails(spread: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = []
     for arm in (NATURAL, CENTRAL):
         for name, text in ((TAIL, "95th percentile"), ("pct50", "median")):
-            seen, unseen = ([one[ERRORS][split][name][-1] for one in spread[arm].values()] for split in SPLITS[1:])
+            seen, unseen = tails_of(spread[arm], ERRORS, name)
             said = f"{arm}: the {text} of the clients' errors is larger over unseen clients"
             lines.append(verdict(said, compare_pairs(seen, unseen), "more"))
     return lines

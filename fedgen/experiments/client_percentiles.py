@@ -60,18 +60,18 @@ def tails(spread: Mapping[str, Mapping[str, Any]], floors: Mapping[str, Mapping[
     lines = []
     for arm, by_seed in spread.items():
         for score in SCORES:
-            seen, unseen = _tails_of(by_seed, score)
+            seen, unseen = tails_of(by_seed, score)
             text = f"{arm}: the 95th percentile of {score} is larger over unseen clients"
             lines.append(verdict(text, compare_pairs(seen, unseen), "more"))
             if all(score in one and one[score][SPLITS[2]][TAIL] for one in floors[arm].values()):
-                floor, own = ([b - a for a, b in zip(*_tails_of(of, score))] for of in (floors[arm], by_seed))
+                floor, own = ([b - a for a, b in zip(*tails_of(of, score))] for of in (floors[arm], by_seed))
                 lines.append(verdict(f"{text}, by more than the floor's", compare_pairs(floor, own), "more"))
     return [*lines, by_chance(len(lines))]
 
 
-def _tails_of(by_seed: Mapping[str, Any], score: str) -> list[list[float]]:
-    """Over seen and over unseen clients, by seed."""
-    return [[one[score][split][TAIL][-1] for one in by_seed.values()] for split in SPLITS[1:]]
+def tails_of(by_seed: Mapping[str, Any], score: str, percentile: str = TAIL) -> list[list[float]]:
+    """The last percentile over seen and over unseen clients, by seed."""
+    return [[one[score][split][percentile][-1] for one in by_seed.values()] for split in SPLITS[1:]]
 
 
 def spread_of(
