@@ -13,6 +13,7 @@ ROOT = Path(fedgen.__file__).parent
 # The data's path. Names in one line are one layer and may import each other.
 LAYERS = [
     (
+        "allocator",
         "images",
         "seeds",
         "archives",

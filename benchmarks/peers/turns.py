@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +20,16 @@ from benchmarks.peers.workload import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 MODULES = {"bare": "bare", "ours": "ours", "pfl": "with_pfl", "flower": "with_flower"}
-VARIABLES = {
+ALONE = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "PFL_PYTORCH_DEVICE": "cpu",
-    # freed memory stays with a process: else it is chance, for the whole of a run and by up to 40 %, which sides fault
-    # the same pages in again with every gradient
-    "MALLOC_TRIM_THRESHOLD_": "1000000000",
-    "MALLOC_MMAP_THRESHOLD_": "1000000000",
 }
+# all sides keep freed memory, as the kit does by itself; each as it comes, it is chance for the whole of a run, and by
+# up to 40 %, which of the others fault the same pages in again with every gradient
+ALIKE = ALONE | {"MALLOC_TRIM_THRESHOLD_": "1000000000", "MALLOC_MMAP_THRESHOLD_": "1000000000"}
 STARTING = 300  # seconds in which every side has done its first round
 
 
@@ -58,7 +57,7 @@ class Side:
 class _Run:
     """A side's training of a workload: its process, what it writes and its clocks."""
 
-    def __init__(self, side: Side, workload: str, number: int, folder: Path) -> None:
+    def __init__(self, side: Side, workload: str, variables: Mapping[str, str], number: int, folder: Path) -> None:
         self.side, self.clocks = side, list[socket.socket]()
         self._out, self._err, self._weights = (folder / f"{number}.{kind}" for kind in ("out", "err", "pt"))
         paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -66,7 +65,7 @@ class _Run:
         command = [*side.command, workload, str(side.processes), str(self._weights)]
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=err, cwd=ROOT, env={**os.environ, **VARIABLES, **own}
+                command, stdout=out, stderr=err, cwd=ROOT, env={**os.environ, **variables, **own}
             )
 
     def go(self) -> None:
@@ -88,10 +87,17 @@ class _Run:
         return json.loads(self._out.read_text().splitlines()[-1]), torch.load(self._weights)
 
 
-def take_turns(sides: Sequence[Side], workload: str) -> list[tuple[list[float], list[Tensor]]]:
+def take_turns(
+    sides: Sequence[Side], workload: str, variables: Mapping[str, str] = ALONE
+) -> list[tuple[list[float], list[Tensor]]]:
     """Every side's training of a workload: seconds of its rounds but the first, and its final weights.
 
     The first rounds are done at once, each later one while the other sides wait.
+
+    Args:
+        sides: one after another in each round.
+        workload: its key.
+        variables: added to every side's environment.
 
     Raises:
         RuntimeError: with the end of what it printed, if a side fails.
@@ -104,7 +110,7 @@ def take_turns(sides: Sequence[Side], workload: str) -> list[tuple[list[float], 
         server.settimeout(1)
         runs = []
         for number, side in enumerate(sides):
-            runs.append(_Run(side, workload, number, folder))
+            runs.append(_Run(side, workload, variables, number, folder))
             stack.callback(runs[-1].process.kill)
         _collect_clocks(server, runs)
         for _ in range(WORKLOADS[workload].rounds - 1):

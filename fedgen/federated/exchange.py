@@ -1,5 +1,6 @@
 """Which of a module's tensors travel between server and clients, and the server's copy of them."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
         return True
     norm = torch.stack([n.float() for n in torch._foreach_norm(floats)]).sum()
     # A norm may overflow where every element is finite: only then look at each.
-    return bool(torch.isfinite(norm)) or all(bool(torch.isfinite(t).all()) for t in floats)
+    return math.isfinite(norm.item()) or all(bool(torch.isfinite(t).all()) for t in floats)
 
 
 class Exchange:

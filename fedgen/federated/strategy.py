@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from fedgen.allocator import keep_freed_memory
 from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators import Aggregator, Federation, Mean
@@ -73,6 +74,8 @@ class FedAvgStrategy(DDPStrategy):
     examples, and one weighted sum over processes makes the round's average: the same model as of one process, to
     rounding. A client of whom something is kept between rounds stays with one process; checkpoints hold all of them and
     resume on any number. What a `training_step` logs is its own process's: no `sync_dist` there, as turns differ.
+
+    Training on a CPU lets freed memory stay with the process (`fedgen.allocator`), unless the environment sets that.
 
     Args:
         communication_interval: local iterations per client and round (the papers use 160).
@@ -193,6 +196,8 @@ class FedAvgStrategy(DDPStrategy):
             self._start_fit(trainer)
 
     def _start_fit(self, trainer: Trainer) -> None:
+        if self.root_device.type == "cpu":
+            keep_freed_memory()
         automatic = self._module.automatic_optimization
         for config in self.lr_scheduler_configs:
             if automatic and config.interval == "step":
