@@ -2,7 +2,7 @@
 Models", arXiv 1710.06963): a client's update is clipped and the sum of updates gets normal noise."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -31,7 +31,8 @@ class PrivateMean(Aggregator):
     same: the run folder's `releases.json` is on disk before a sum gets its noise, so that after a kill it may count one
     release too many and never too few. No key to the noise is kept, which would take it off, and which two different
     sums of one round must not share: their difference would show the client that only one of them has. Rounds that
-    this file does not know, as of a checkpoint from elsewhere, count once each. Seeded rounds repeat themselves.
+    this file does not know, as of a checkpoint from elsewhere, count once each, if the checkpoint says that they had the
+    same noise; else the run ends. Seeded rounds repeat themselves.
 
     Args:
         max_norm: the longest update allowed.
@@ -47,6 +48,8 @@ class PrivateMean(Aggregator):
         ModuleNotFoundError: without dp-accounting, naming the extra that brings it.
         ValueError: for numbers out of range; when a round begins, for a `releases.json` that is damaged, or not of this
             run.
+        MisconfigurationException: when a round begins, for rounds before it of which nobody knows that they had this
+            noise.
     """
 
     private = True
@@ -74,6 +77,13 @@ class PrivateMean(Aggregator):
         self._server: list[Tensor] = []
         self._sums: list[Tensor] = []
         self._is_noisy = False
+        self._past: Any = None  # what a checkpoint says of the rounds before
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"noise_multiplier": self.noise_multiplier, "noise": self.noise}
+
+    def load_state_dict(self, state: Any) -> None:
+        self._past = state
 
     def announce(self, federation: Federation) -> None:
         before, now = self.federation._replace(round=0), federation._replace(round=0)
@@ -81,7 +91,14 @@ class PrivateMean(Aggregator):
         if before != now or (self.noise == "seeded" and went_back):
             self._counts = None
         super().announce(federation)
-        self._participations()  # refuses a file that is damaged or not of this run before any turn
+        known = self._participations().rounds  # refuses a file that is damaged or not of this run before any turn
+        if known < federation.round and self._past != self.state_dict():
+            raise MisconfigurationException(
+                f"rounds {known} to {federation.round - 1} were trained without {self.noise} noise of"
+                f" {self.noise_multiplier:g}, as far as the checkpoint says, and epsilon would count them as if they"
+                " had it: go on with the aggregator of before, or begin another run from the checkpoint's weights"
+            )
+        self._past = self.state_dict()
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self.clipped, self._is_noisy = list(server), [], False

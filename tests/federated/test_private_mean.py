@@ -54,10 +54,11 @@ def test_noise_has_the_stated_size_and_hangs_on_seed_and_round(tmp_path):
     assert float((first * second).mean()) == pytest.approx(0, abs=0.02)  # apart, so the second hides as much
 
 
-def released(rounds, folder, **settings):
+def released(rounds, folder, past=None, **settings):
     """A secret mean that has released so many rounds of 2 of 10 clients, as if from process to process."""
     for round in rounds:
         mean = PrivateMean(1.0, 2.0, noise="secret", **settings)
+        mean.load_state_dict(past)
         mean.announce(Federation(0, round, 10, 2, folder))
         mean.start([torch.zeros(3)])
         mean.result()
@@ -90,7 +91,18 @@ def test_a_release_is_on_disk_before_there_is_noise(tmp_path, monkeypatch):
 
 
 def test_rounds_of_a_checkpoint_from_elsewhere_count_once(tmp_path):
-    assert released([5], tmp_path).metrics(6)["epsilon"] == spent(*range(6))
+    past = released([0], tmp_path / "elsewhere").state_dict()
+    assert released([5], tmp_path, past).metrics(6)["epsilon"] == spent(*range(6))
+
+
+@pytest.mark.parametrize(
+    "past", [None, {"noise_multiplier": 1.0, "noise": "secret"}, {"noise_multiplier": 2.0, "noise": "seeded"}, [2.0]]
+)
+def test_rounds_of_which_nobody_knows_that_they_had_the_noise_are_not_counted_as_if(past, tmp_path):
+    released([0], tmp_path)
+    with pytest.raises(MisconfigurationException, match="rounds 1 to 4 were trained without secret noise of 2,"):
+        released([5], tmp_path, past)
+    assert released([1], tmp_path, past).metrics(2)["epsilon"] == spent(0, 1)  # its folder knows of round 0
 
 
 def test_seeded_rounds_repeat_themselves_and_count_once(tmp_path):
@@ -127,6 +139,7 @@ def test_processes_log_one_epsilon_and_one_of_them_writes_the_file(tmp_path):
     means = [PrivateMean(1.0, 2.0, noise="secret") for _ in range(2)]
     for rank, mean in enumerate(means):
         folder = tmp_path if rank == 0 else tmp_path / "of another node"
+        mean.load_state_dict(mean.state_dict())
         mean.announce(Federation(0, 1, 10, 2, folder))  # round 1 again
         mean.start([torch.zeros(3)])
         mean.merge(Both(rank), torch.device("cpu"))
@@ -141,15 +154,15 @@ def fitted(rounds, times=1):
     return spent_epsilon([2.0 / 2] * times * max(map(drawn.count, drawn)), 1e-3, "rdp")
 
 
-def fit(aggregator, logger=False, folder=None, **options):
+def fit(aggregator, logger=False, folder=None, rounds=4, start=None, **options):
     module = Net()
     data = FederatedDataModule(points(), Natural(), 100, held_out=0.0, seed=1)
     strategy = FedAvgStrategy(4, cohort_size=3, seed=2, aggregator=aggregator, **options)
     quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
     trainer = L.Trainer(
-        strategy=strategy, accelerator="cpu", max_epochs=4, logger=logger, default_root_dir=folder, **quiet
+        strategy=strategy, accelerator="cpu", max_epochs=rounds, logger=logger, default_root_dir=folder, **quiet
     )
-    trainer.fit(module, data)
+    trainer.fit(module, data, ckpt_path=start)
     return module, trainer
 
 
@@ -179,6 +192,22 @@ def test_a_secret_training_again_in_its_folder_has_released_twice_and_does_not_t
     _, trainer = fit(PrivateMean(1.0, 2.0, 1e-3, "secret"), folder=tmp_path, client_weights="uniform")
     assert float(trainer.callback_metrics["epsilon"]) == pytest.approx(fitted(4, times=2))
     assert "clipped" not in trainer.callback_metrics
+
+
+def test_a_training_goes_on_from_elsewhere_with_the_noise_of_before_alone(tmp_path):
+    """From checkpoints in folders without `releases.json`."""
+    for name, before in {"plain": None, "private": PrivateMean(1.0, 2.0, 1e-3, "secret")}.items():
+        _, trainer = fit(before, folder=tmp_path / name, rounds=2, client_weights="uniform")
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+
+    def gone_on(name, noise=2.0):
+        options = {"start": tmp_path / f"{name}.ckpt", "client_weights": "uniform"}
+        return fit(PrivateMean(1.0, noise, 1e-3, "secret"), folder=tmp_path / f"{name}-{noise}", **options)[1]
+
+    assert float(gone_on("private").callback_metrics["epsilon"]) == pytest.approx(fitted(4))
+    for name, noise in (("plain", 2.0), ("private", 20.0)):
+        with pytest.raises(MisconfigurationException, match="rounds 0 to 1 were trained without"):
+            gone_on(name, noise)
 
 
 @pytest.mark.parametrize(
