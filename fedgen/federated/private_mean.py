@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedgen.federated.aggregators import Aggregator, Federation, wide
 from fedgen.federated.participations import Participations
+from fedgen.federated.server_optimizers import as_real
 from fedgen.ranks import Ranks
 from fedgen.seeds import generator
 from fedgen.statistics.accounting import federated_epsilon, require_accountants
@@ -31,8 +32,8 @@ class PrivateMean(Aggregator):
     same: the run folder's `releases.json` is on disk before a sum gets its noise, so that after a kill it may count one
     release too many and never too few. No key to the noise is kept, which would take it off, and which two different
     sums of one round must not share: their difference would show the client that only one of them has. Rounds that
-    this file does not know, as of a checkpoint from elsewhere, count once each, if the checkpoint says that they had the
-    same noise; else the run ends. Seeded rounds repeat themselves.
+    this file does not know, as of a checkpoint from elsewhere, count once each, where the checkpoint says that they had
+    this noise, and else end the run. Seeded rounds repeat themselves.
 
     Args:
         max_norm: the longest update allowed.
@@ -102,7 +103,7 @@ class PrivateMean(Aggregator):
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self.clipped, self._is_noisy = list(server), [], False
-        self._sums = [torch.zeros_like(t, dtype=wide(t).dtype, requires_grad=False) for t in server]
+        self._sums = [torch.zeros_like(as_real(wide(t)), requires_grad=False) for t in server]
 
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
@@ -110,13 +111,14 @@ class PrivateMean(Aggregator):
             raise MisconfigurationException(
                 "PrivateMean bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
             )
-        moved = [wide(new) - wide(old) for new, old in zip(update, self._server, strict=True)]
-        norm = float(torch.stack([part.double().norm() for part in moved]).norm()) if moved else 0.0
+        pairs = zip(update, self._server, strict=True)
+        moved = [as_real(wide(new) - wide(old)).double() for new, old in pairs]  # in whose range every factor is exact
+        norm = float(torch.stack([part.norm() for part in moved]).norm()) if moved else 0.0
         if norm > self.max_norm:
             self.clipped.append(client)
         scale = min(1.0, self.max_norm / norm) if norm > 0 else 1.0
         for total, part in zip(self._sums, moved):
-            total.add_(part, alpha=scale)
+            total.add_(part.mul_(scale))
 
     @torch.no_grad()
     def merge(self, ranks: Ranks, device: torch.device) -> None:
@@ -146,7 +148,8 @@ class PrivateMean(Aggregator):
     def result(self) -> list[Tensor]:
         if not self._is_noisy:
             self._add_noise()
-        return [wide(old) + total / self.federation.cohort for old, total in zip(self._server, self._sums)]
+        sums = [torch.view_as_complex(s) if t.is_complex() else s for t, s in zip(self._server, self._sums)]
+        return [wide(old) + total / self.federation.cohort for old, total in zip(self._server, sums)]
 
     def metrics(self, rounds: int) -> dict[str, float]:
         """ "epsilon" and "delta" after so many rounds, epsilon infinite without noise.

@@ -38,6 +38,23 @@ def test_updates_are_clipped_as_one_vector_and_divided_by_the_cohort():
     torch.testing.assert_close(first, torch.tensor([1.0, 0.25]))
 
 
+def test_complex_tensors_are_clipped_and_noisy_in_both_parts():
+    server = [torch.zeros(20_000, dtype=torch.complex64)]
+    mean = PrivateMean(max_norm=2.5, noise_multiplier=0)
+    (found,) = averaged(mean, [[torch.tensor([3 + 4j])]], [torch.zeros(1, dtype=torch.complex64)])
+    torch.testing.assert_close(found, torch.tensor([(1.5 + 2j) / 2]))
+    assert mean.clipped == [0]
+    (found,) = averaged(PrivateMean(max_norm=3.0, noise_multiplier=0.5), [], server)
+    for part in (found.real, found.imag):
+        assert float(part.std()) == pytest.approx(3.0 * 0.5 / 2, rel=0.02)
+
+
+def test_updates_as_long_as_numbers_allow_are_clipped_to_the_norm():
+    mean = PrivateMean(max_norm=1e-3, noise_multiplier=0)  # over 3e40: of that float32 knows one digit
+    (found,) = averaged(mean, [[torch.full((10_000,), 3e38)]], [torch.zeros(10_000)])
+    assert float(found.double().norm()) == pytest.approx(1e-3 / 2, rel=1e-6)
+
+
 def test_noise_has_the_stated_size_and_hangs_on_seed_and_round(tmp_path):
     server = [torch.zeros(40_000)]
     mean = PrivateMean(max_norm=3.0, noise_multiplier=0.5)
