@@ -25,7 +25,8 @@ class PrivateMean(Aggregator):
     vector. Clients weigh equally, and the divisor is the size of the cohort even where a client is left out. Replacing
     a client moves the sum by twice `max_norm`. Cohorts are a function of seed and round, so they are no secret, and
     epsilon is that of the client drawn most often so far, of as many releases, by dp-accounting. What is measured on
-    clients, such as scores, is not counted, nor what rounding to the tensors' type does to noise.
+    clients, such as scores, or labels' frequencies for a conditional model, is not counted, nor what rounding to the
+    tensors' type does to noise.
 
     Secret noise is drawn anew for every sum, from the system's secure source. A round done again (from an older
     checkpoint, or after a kill) is therefore another release, and counts as one, whether or not the updates are the

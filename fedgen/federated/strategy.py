@@ -213,7 +213,7 @@ class FedAvgStrategy(DDPStrategy):
         check_rates(self.client_schedule, self._local.optimizers)
         shares = self._shares(trainer)
         self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
-        check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange)
+        check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange, self._module)
         check_robustness(self.aggregator, self.optimizer_state_mode, self.exchange)
         self._check_cohort()
         RoundBoundary.attach(trainer, self)
