@@ -132,6 +132,13 @@ def test_a_run_releases_once(images, tmp_path):
         deploy(recipe(4, SCORES), images, output)
 
 
+def test_a_run_whose_clients_have_told_statistics_without_noise_promises_nothing(images, tmp_path):
+    deploy(recipe(1, SCORES), images, tmp_path / "run")
+    with pytest.raises(ValueError, match="would promise what no longer holds"):
+        deploy(recipe(2, SCORES), images, tmp_path / "run", config=NOISE)
+    assert not list(tmp_path.rglob("released"))
+
+
 class Halves(Pixels):
     """Pixels of half the size, a second embedding without a network."""
 
