@@ -34,7 +34,7 @@ class PrivateMean(Aggregator):
     release too many and never too few. No key to the noise is kept, which would take it off, and which two different
     sums of one round must not share: their difference would show the client that only one of them has. Rounds that
     this file does not know, as of a checkpoint from elsewhere, count once each, where the checkpoint says that they had
-    this noise, and else end the run. Seeded rounds repeat themselves.
+    this noise and such cohorts, and else end the run. Seeded rounds repeat themselves.
 
     Args:
         max_norm: the longest update allowed.
@@ -51,7 +51,7 @@ class PrivateMean(Aggregator):
         ValueError: for numbers out of range; when a round begins, for a `releases.json` that is damaged, or not of this
             run.
         MisconfigurationException: when a round begins, for rounds before it of which nobody knows that they had this
-            noise.
+            noise and such cohorts.
     """
 
     private = True
@@ -82,7 +82,9 @@ class PrivateMean(Aggregator):
         self._past: Any = None  # what a checkpoint says of the rounds before
 
     def state_dict(self) -> dict[str, Any]:
-        return {"noise_multiplier": self.noise_multiplier, "noise": self.noise}
+        own = {"noise_multiplier": self.noise_multiplier, "noise": self.noise}
+        drawn = {name: getattr(self.federation, name) for name in ("seed", "clients", "cohort")}
+        return own | drawn
 
     def load_state_dict(self, state: Any) -> None:
         self._past = state
@@ -94,11 +96,10 @@ class PrivateMean(Aggregator):
             self._counts = None
         super().announce(federation)
         known = self._participations().rounds  # refuses a file that is damaged or not of this run before any turn
-        if known < federation.round and self._past != self.state_dict():
+        if known < federation.round and self._past != (own := self.state_dict()):
             raise MisconfigurationException(
-                f"rounds {known} to {federation.round - 1} were trained without {self.noise} noise of"
-                f" {self.noise_multiplier:g}, as far as the checkpoint says, and epsilon would count them as if they"
-                " had it: go on with the aggregator of before, or begin another run from the checkpoint's weights"
+                f"epsilon would count rounds {known} to {federation.round - 1} as if they had been trained with {own},"
+                f" and the checkpoint says {self._past}: go on as before, or begin another run from its weights"
             )
         self._past = self.state_dict()
 

@@ -109,17 +109,21 @@ def test_a_release_is_on_disk_before_there_is_noise(tmp_path, monkeypatch):
 
 def test_rounds_of_a_checkpoint_from_elsewhere_count_once(tmp_path):
     past = released([0], tmp_path / "elsewhere").state_dict()
+    assert past == PAST
     assert released([5], tmp_path, past).metrics(6)["epsilon"] == spent(*range(6))
 
 
-@pytest.mark.parametrize(
-    "past", [None, {"noise_multiplier": 1.0, "noise": "secret"}, {"noise_multiplier": 2.0, "noise": "seeded"}, [2.0]]
-)
-def test_rounds_of_which_nobody_knows_that_they_had_the_noise_are_not_counted_as_if(past, tmp_path):
+PAST = {"noise_multiplier": 2.0, "noise": "secret", "seed": 0, "clients": 10, "cohort": 2}
+OTHERS = [{"noise_multiplier": 1.0}, {"noise": "seeded"}, {"seed": 1}, {"clients": 9}, {"cohort": 10}]
+
+
+@pytest.mark.parametrize("past", [None, [2.0], *({**PAST, **other} for other in OTHERS)])
+def test_rounds_of_which_nobody_knows_that_they_were_such_are_not_counted_as_if(past, tmp_path):
     released([0], tmp_path)
-    with pytest.raises(MisconfigurationException, match="rounds 1 to 4 were trained without secret noise of 2,"):
+    with pytest.raises(MisconfigurationException, match="epsilon would count rounds 1 to 4 as if"):
         released([5], tmp_path, past)
     assert released([1], tmp_path, past).metrics(2)["epsilon"] == spent(0, 1)  # its folder knows of round 0
+    assert released([5], tmp_path, PAST).metrics(6)["epsilon"] == spent(*range(6))
 
 
 def test_seeded_rounds_repeat_themselves_and_count_once(tmp_path):
@@ -156,7 +160,7 @@ def test_processes_log_one_epsilon_and_one_of_them_writes_the_file(tmp_path):
     means = [PrivateMean(1.0, 2.0, noise="secret") for _ in range(2)]
     for rank, mean in enumerate(means):
         folder = tmp_path if rank == 0 else tmp_path / "of another node"
-        mean.load_state_dict(mean.state_dict())
+        mean.load_state_dict(PAST)
         mean.announce(Federation(0, 1, 10, 2, folder))  # round 1 again
         mean.start([torch.zeros(3)])
         mean.merge(Both(rank), torch.device("cpu"))
@@ -223,7 +227,7 @@ def test_a_training_goes_on_from_elsewhere_with_the_noise_of_before_alone(tmp_pa
 
     assert float(gone_on("private").callback_metrics["epsilon"]) == pytest.approx(fitted(4))
     for name, noise in (("plain", 2.0), ("private", 20.0)):
-        with pytest.raises(MisconfigurationException, match="rounds 0 to 1 were trained without"):
+        with pytest.raises(MisconfigurationException, match="epsilon would count rounds 0 to 1 as if"):
             gone_on(name, noise)
 
 
