@@ -135,8 +135,10 @@ class PrivateMean(Aggregator):
     def _add_noise(self) -> None:
         found = self.federation
         if self.noise == "secret":
-            self._participations().add(found.round)
-            self._participations().save(found.folder, self.noise_multiplier)
+            counts = self._participations()
+            counts.load(found.folder, self.noise_multiplier)  # a run that was thought dead may go on in the folder
+            counts.add(found.round)
+            counts.save(found.folder, self.noise_multiplier)
         draws = generator(found.seed, "private mean", found.round)
         for total in self._sums if self.noise_multiplier > 0 else ():
             if self.noise == "secret":

@@ -96,6 +96,15 @@ def test_a_round_done_again_with_fresh_noise_spends_again(tmp_path):
     assert found["epsilon"] == spent(0, 1, 2, 1, 2, 3)
 
 
+def test_releases_of_another_process_in_the_folder_are_counted(tmp_path):
+    """One that was thought dead: both have read the folder's file when they began."""
+    means = [PrivateMean(1.0, 2.0, noise="secret") for _ in range(2)]
+    for round in range(8):
+        for mean in means:
+            averaged(mean, [], [torch.zeros(3)], round=round, folder=tmp_path)
+    assert means[-1].metrics(8)["epsilon"] == spent(*range(8), *range(8))
+
+
 def test_a_release_is_on_disk_before_there_is_noise(tmp_path, monkeypatch):
     def killed(number):
         raise KeyboardInterrupt
