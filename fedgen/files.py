@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import secrets
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -62,6 +63,27 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
             raise OSError(said.errno, said.strerror, str(path)) from error
         raise
     sync_folder(path.parent)
+
+
+def write_once(path: str | Path, content: bytes) -> bytes:
+    """What a file holds, which is written if there is none yet: where several write at once, one of them has its way.
+
+    Whole or not at all, as by `atomic_write`. On file systems without hard links a second writer in the same moment
+    may still have its way after the first.
+    """
+    path = Path(path)
+    own = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with atomic_write(own) as file:
+        file.write(content)
+    try:
+        os.link(own, path)
+    except OSError:
+        if not path.exists():
+            os.replace(own, path)
+    finally:
+        own.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return path.read_bytes()
 
 
 def remove_unfinished(folder: str | Path, names: str) -> None:

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedgen.files import atomic_write, in_bytes, read_npz, remove_unfinished, require_writable, write_json
+from fedgen.files import (
+    atomic_write,
+    in_bytes,
+    read_npz,
+    remove_unfinished,
+    require_writable,
+    write_json,
+    write_once,
+)
 
 
 def test_a_written_file_is_whole_and_readable_by_all(tmp_path):
@@ -37,6 +45,18 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, err
         interrupted_write()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def unsupported(source, target):
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+@pytest.mark.parametrize("link", [os.link, unsupported])
+def test_what_is_written_once_stays(tmp_path, link, monkeypatch):
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "folder" / "file.bin"
+    assert [write_once(path, content) for content in (b"first", b"second")] == [b"first", b"first"]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_full_disk_names_the_path(tmp_path):

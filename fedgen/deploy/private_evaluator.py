@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
+from fedgen.deploy.kept_answers import TOLD
 from fedgen.deploy.messages import Item
 from fedgen.deploy.ranges import Largest
 from fedgen.deploy.released import keep_release, read_release, release_path
@@ -46,10 +47,16 @@ class PrivateEvaluator(RemoteEvaluator):
         settings: as for `Evaluator`.
 
     Raises:
-        ValueError: for scores that need more than the sums, or released sums of another promise.
+        ValueError: for scores that need more than the sums, released sums of another promise, or a run to which clients
+            have told statistics without noise.
     """
 
     def __init__(self, data: RemoteClients, folder: Path, **settings: Any) -> None:
+        if (folder / TOLD).exists():
+            raise ValueError(
+                f"{folder / TOLD} has what clients told in this run without noise, so {EPSILON} in the run's config"
+                " would promise what no longer holds: leave it out, or begin another run over other images"
+            )
         self._folder, self._clients = folder, len(data.clients)
         super().__init__(data, **settings)
         hide_clients(self.plan, ("all",), f"{EPSILON} in the run's config hides")

@@ -1,13 +1,18 @@
 """Noisy sums that have been released, kept in a file: who asks again is given the same, which reveals nothing more."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fedgen.files import atomic_write
+from fedgen.clients.client import Client
+from fedgen.deploy.run_statistics import RefusedError
+from fedgen.files import atomic_write, write_once
+from fedgen.hashing import hash_tensors
 from fedgen.statistics.messages import Message, MessageError
 
 RELEASED = "released"  # the folder
+IMAGES = "images.json"  # in it, at a client: which of its images are in which split
 
 
 def release_path(folder: Path, split: str, embedding: str) -> Path:
@@ -43,14 +48,39 @@ def read_release(path: Path, made: Mapping[str, str]) -> Message | None:
 def release_once(path: Path, made: Mapping[str, str], make: Callable[[], Message]) -> Message:
     """What was released, or else what is made now, which is kept before it is given.
 
+    Of two who ask at once, as a server that was started again does, both are given the one that was kept first.
+
     Raises:
         ValueError: as `read_release`.
     """
-    if (found := read_release(path, made)) is not None:
-        return found
-    message = make()
-    keep_release(path, message)
-    return message
+    if not path.exists():
+        write_once(path, make().to_bytes())
+    found = read_release(path, made)
+    assert found is not None  # nobody removes it
+    return found
+
+
+def hold_to_splits(folder: Path, client: Client) -> None:
+    """Refuses to release sums once a client's images are split otherwise than when it first did.
+
+    An image counts in one of two splits, whose sums have one promise together; were it in each of them once, it would
+    be released twice. The split hangs on the client's number, which is the server's.
+
+    Args:
+        folder: the client's own of the run.
+        client: as it is split now.
+
+    Raises:
+        RefusedError: with the remedy.
+    """
+    path = folder / RELEASED / IMAGES
+    own = json.dumps({"split": hash_tensors([("train", client.train), ("held out", client.held_out)])}).encode()
+    if write_once(path, own) != own:
+        raise RefusedError(
+            f"the statistics in {path.parent} were released when other images of this client were held out, and an"
+            " image may be in both: that would be another release of it, which nobody counts; go on with the number,"
+            " `seed` and `held_out` of before, or begin another run"
+        )
 
 
 def keep_release(path: Path, message: Message) -> None:

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from fedgen.clients.client import Client
 from fedgen.deploy.messages import Item, Question
-from fedgen.deploy.released import RELEASED, release_once, release_path
+from fedgen.deploy.released import RELEASED, hold_to_splits, release_once, release_path
 from fedgen.deploy.run_statistics import RefusedError
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
-from fedgen.evaluation.splits import REPORT
+from fedgen.evaluation.splits import REPORT, SELECT
 from fedgen.scores import Kernel, KernelReference
 from fedgen.scores.federated_fid import fid_message
 from fedgen.scores.federated_kid import kid_message
@@ -87,13 +87,16 @@ def answers_to(
         privacy: what the run promises of sums with noise, for one embedding.
 
     Raises:
-        RefusedError: if it is asked for sums with noise of another promise than the run's.
+        RefusedError: if it is asked for sums with noise of another promise than the run's, for a split that is none, or
+            for sums with noise of images that were split otherwise when the first were released.
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
     panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
     for place, asked in enumerate(question.items):
         item = Item(*asked)  # type: ignore[arg-type]
+        if item.split not in (SELECT, REPORT):  # under another name the same images would be released again
+            raise RefusedError(f"a client's images are split into {SELECT} and {REPORT}, and {item.split!r} is neither")
         if item.ask == "private-sums":
             _check_promise(item, privacy, len(panels))
         elif (state / RELEASED).exists():
@@ -105,6 +108,7 @@ def answers_to(
         cache = FeatureCache(state / FEATURES)
         features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
         if item.ask == "private-sums":
+            hold_to_splits(state, client)
             yield _released(item, features, release_path(state, item.split, item.embedding))
         elif item.ask == "statistics":
             yield gaussian_to_message(summarize(features), **meta_of(item))

@@ -9,6 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from fedgen.deploy.messages import Answer, Task
 from fedgen.deploy.replies import Recorder
 from fedgen.federated import FedAvgStrategy
+from fedgen.federated.aggregators import Mean
 from fedgen.federated.exchange import copy_tensors, describe_difference
 from fedgen.federated.federation_state import pack_state, unpack_state
 
@@ -41,6 +42,7 @@ class TurnStrategy(FedAvgStrategy):
 
     def _start_fit(self, trainer: Trainer) -> None:
         super()._start_fit(trainer)
+        self.aggregator = Mean()  # the recipe's is the server's: what it knows of rounds before is not here
         self._check_embeddings()
         self._load_weights()
         if self._before is not None:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -59,6 +59,13 @@ class Aggregator(ABC):
     def metrics(self, rounds: int) -> dict[str, float]:
         """What is logged at the end of a round, after which there have been so many."""
         return {}
+
+    def state_dict(self) -> Any:
+        """What a checkpoint says of it (plain types): the rounds before were combined so. None by default."""
+        return None
+
+    def load_state_dict(self, state: Any) -> None:  # noqa: B027 - most rules take any past
+        """Hears what the checkpoint says from which a run goes on, of whatever rule it is; None if it says nothing."""
 
     @abstractmethod
     def start(self, server: Sequence[Tensor]) -> None:

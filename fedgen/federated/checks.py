@@ -7,6 +7,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveragi
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch.nn import Module
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators import Aggregator
@@ -31,7 +32,9 @@ def check_settings(interval: int, cohort_size: int | None, client_weights: str, 
         raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
 
 
-def check_privacy(aggregator: Aggregator, client_weights: str, optimizer_state: str, exchange: Exchange) -> None:
+def check_privacy(
+    aggregator: Aggregator, client_weights: str, optimizer_state: str, exchange: Exchange, module: Module
+) -> None:
     """Refuses, under a private aggregator, what would leave clients beside it.
 
     Raises:
@@ -52,6 +55,12 @@ def check_privacy(aggregator: Aggregator, client_weights: str, optimizer_state: 
     if exchange.beside:
         raise MisconfigurationException(
             f"{name} protects weights alone, and the client algorithm sends control variates too: leave it out"
+        )
+    if any(getattr(part, "shares_images", False) for part in module.modules()):
+        raise MisconfigurationException(
+            f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients' images"
+            " too, so that a client has a part in every update: give the loss aggregate='own' and let clients train the"
+            " generator, or set references that are nobody's secret"
         )
 
 

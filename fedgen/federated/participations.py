@@ -1,5 +1,6 @@
 """How many of a run's releases each client has been part of, which is what composes their privacy."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = read_json(path)
         counts = is_count(found["rounds"]) and all(map(is_count, found["times"]))
-        if counts and isinstance(found["noise_multiplier"], int | float):
+        if counts and math.isfinite(found["noise_multiplier"]):
             return found
         why = "it holds no counts"
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         why = str(error)
     raise ValueError(
         f"{path} is damaged ({why}), and without it nobody knows what this run has released: begin another run, whose"

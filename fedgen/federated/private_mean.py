@@ -2,7 +2,7 @@
 Models", arXiv 1710.06963): a client's update is clipped and the sum of updates gets normal noise."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedgen.federated.aggregators import Aggregator, Federation, wide
 from fedgen.federated.participations import Participations
+from fedgen.federated.server_optimizers import as_real
 from fedgen.ranks import Ranks
 from fedgen.seeds import generator
 from fedgen.statistics.accounting import federated_epsilon, require_accountants
@@ -24,14 +25,16 @@ class PrivateMean(Aggregator):
     vector. Clients weigh equally, and the divisor is the size of the cohort even where a client is left out. Replacing
     a client moves the sum by twice `max_norm`. Cohorts are a function of seed and round, so they are no secret, and
     epsilon is that of the client drawn most often so far, of as many releases, by dp-accounting. What is measured on
-    clients, such as scores, is not counted, nor what rounding to the tensors' type does to noise.
+    clients, such as scores, or labels' frequencies for a conditional model, is not counted, nor what rounding to the
+    tensors' type does to noise.
 
     Secret noise is drawn anew for every sum, from the system's secure source. A round done again (from an older
     checkpoint, or after a kill) is therefore another release, and counts as one, whether or not the updates are the
     same: the run folder's `releases.json` is on disk before a sum gets its noise, so that after a kill it may count one
     release too many and never too few. No key to the noise is kept, which would take it off, and which two different
     sums of one round must not share: their difference would show the client that only one of them has. Rounds that
-    this file does not know, as of a checkpoint from elsewhere, count once each. Seeded rounds repeat themselves.
+    this file does not know, as of a checkpoint from elsewhere, count once each, where the checkpoint says that they had
+    this noise and such cohorts, and else end the run. Seeded rounds repeat themselves.
 
     Args:
         max_norm: the longest update allowed.
@@ -47,6 +50,8 @@ class PrivateMean(Aggregator):
         ModuleNotFoundError: without dp-accounting, naming the extra that brings it.
         ValueError: for numbers out of range; when a round begins, for a `releases.json` that is damaged, or not of this
             run.
+        MisconfigurationException: when a round begins, for rounds before it of which nobody knows that they had this
+            noise and such cohorts.
     """
 
     private = True
@@ -74,6 +79,15 @@ class PrivateMean(Aggregator):
         self._server: list[Tensor] = []
         self._sums: list[Tensor] = []
         self._is_noisy = False
+        self._past: Any = None  # what a checkpoint says of the rounds before
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"noise_multiplier": self.noise_multiplier, "noise": self.noise}
+        drawn = {name: getattr(self.federation, name) for name in ("seed", "clients", "cohort")}
+        return own | drawn
+
+    def load_state_dict(self, state: Any) -> None:
+        self._past = state
 
     def announce(self, federation: Federation) -> None:
         before, now = self.federation._replace(round=0), federation._replace(round=0)
@@ -81,11 +95,17 @@ class PrivateMean(Aggregator):
         if before != now or (self.noise == "seeded" and went_back):
             self._counts = None
         super().announce(federation)
-        self._participations()  # refuses a file that is damaged or not of this run before any turn
+        known = self._participations().rounds  # refuses a file that is damaged or not of this run before any turn
+        if known < federation.round and self._past != (own := self.state_dict()):
+            raise MisconfigurationException(
+                f"epsilon would count rounds {known} to {federation.round - 1} as if they had been trained with {own},"
+                f" and the checkpoint says {self._past}: go on as before, or begin another run from its weights"
+            )
+        self._past = self.state_dict()
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self.clipped, self._is_noisy = list(server), [], False
-        self._sums = [torch.zeros_like(t, dtype=wide(t).dtype, requires_grad=False) for t in server]
+        self._sums = [torch.zeros_like(as_real(wide(t)), requires_grad=False) for t in server]
 
     @torch.no_grad()
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
@@ -93,13 +113,14 @@ class PrivateMean(Aggregator):
             raise MisconfigurationException(
                 "PrivateMean bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
             )
-        moved = [wide(new) - wide(old) for new, old in zip(update, self._server, strict=True)]
-        norm = float(torch.stack([part.double().norm() for part in moved]).norm()) if moved else 0.0
+        pairs = zip(update, self._server, strict=True)
+        moved = [as_real(wide(new) - wide(old)).double() for new, old in pairs]  # in whose range every factor is exact
+        norm = float(torch.stack([part.norm() for part in moved]).norm()) if moved else 0.0
         if norm > self.max_norm:
             self.clipped.append(client)
         scale = min(1.0, self.max_norm / norm) if norm > 0 else 1.0
         for total, part in zip(self._sums, moved):
-            total.add_(part, alpha=scale)
+            total.add_(part.mul_(scale))
 
     @torch.no_grad()
     def merge(self, ranks: Ranks, device: torch.device) -> None:
@@ -114,8 +135,10 @@ class PrivateMean(Aggregator):
     def _add_noise(self) -> None:
         found = self.federation
         if self.noise == "secret":
-            self._participations().add(found.round)
-            self._participations().save(found.folder, self.noise_multiplier)
+            counts = self._participations()
+            counts.load(found.folder, self.noise_multiplier)  # a run that was thought dead may go on in the folder
+            counts.add(found.round)
+            counts.save(found.folder, self.noise_multiplier)
         draws = generator(found.seed, "private mean", found.round)
         for total in self._sums if self.noise_multiplier > 0 else ():
             if self.noise == "secret":
@@ -129,7 +152,8 @@ class PrivateMean(Aggregator):
     def result(self) -> list[Tensor]:
         if not self._is_noisy:
             self._add_noise()
-        return [wide(old) + total / self.federation.cohort for old, total in zip(self._server, self._sums)]
+        sums = [torch.view_as_complex(s) if t.is_complex() else s for t, s in zip(self._server, self._sums)]
+        return [wide(old) + total / self.federation.cohort for old, total in zip(self._server, sums)]
 
     def metrics(self, rounds: int) -> dict[str, float]:
         """ "epsilon" and "delta" after so many rounds, epsilon infinite without noise.

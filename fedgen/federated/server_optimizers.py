@@ -163,7 +163,7 @@ class ServerUpdate:
         self, server: dict[str, Tensor], trained: set[str], create: Callable[[Iterable[Tensor]], Optimizer] | None
     ) -> None:
         self._server, self._trained = server, trained
-        self._leaves = {n: nn.Parameter(_as_real(t)) for n, t in server.items() if n in trained} if create else {}
+        self._leaves = {n: nn.Parameter(as_real(t)) for n, t in server.items() if n in trained} if create else {}
         self.optimizer = create(list(self._leaves.values())) if create and self._leaves else None
 
     @torch.no_grad()
@@ -176,7 +176,7 @@ class ServerUpdate:
         for name, value in zip(names, combined):
             if name in self._leaves:
                 # in the aggregator's precision: rounding the average to half first would lose small updates
-                self._leaves[name].grad = _as_real((self._server[name] - value).to(self._server[name].dtype))
+                self._leaves[name].grad = as_real((self._server[name] - value).to(self._server[name].dtype))
             elif name in self._trained and factor != 1:
                 replaced[name] = torch.lerp(self._server[name].to(value.dtype), value, factor)
             else:
@@ -223,6 +223,6 @@ class ServerUpdate:
             self.optimizer.load_state_dict(state["state"])
 
 
-def _as_real(tensor: Tensor) -> Tensor:
+def as_real(tensor: Tensor) -> Tensor:
     """Complex numbers as pairs of real ones, in the same memory: a server optimizer squares its gradients."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor

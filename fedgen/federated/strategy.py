@@ -218,7 +218,7 @@ class FedAvgStrategy(DDPStrategy):
         check_rates(self.client_schedule, self._local.optimizers)
         shares = self._shares(trainer)
         self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
-        check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange)
+        check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange, self._module)
         check_robustness(self.aggregator, self.optimizer_state_mode, self.exchange)
         self._check_cohort()
         RoundBoundary.attach(trainer, self)
@@ -610,7 +610,12 @@ class FedAvgStrategy(DDPStrategy):
     @property
     def _stateful(self) -> dict[str, Any]:
         """What a checkpoint holds of the federation beside the clients' memory."""
-        return {"local": self._local, "server_optimizer": self._server_update, "algorithm": self.client_algorithm}
+        return {
+            "local": self._local,
+            "server_optimizer": self._server_update,
+            "algorithm": self.client_algorithm,
+            "aggregator": self.aggregator,
+        }
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         with self._naming_checkpoint(), naming_difference(self._module.state_dict(), checkpoint["state_dict"]):
@@ -624,7 +629,10 @@ class FedAvgStrategy(DDPStrategy):
                 raise ValueError(f"it holds the states of {found} optimizers and the model has {own}")
             super().load_optimizer_state_dict(checkpoint)
             if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
-                unpack_state(checkpoint[CHECKPOINT_KEY], self._memory, self._stateful, self.exchange)
+                state = checkpoint[CHECKPOINT_KEY]
+                if isinstance(state, Mapping):
+                    state = {"aggregator": None, **state}  # older checkpoints have none
+                unpack_state(state, self._memory, self._stateful, self.exchange)
 
     @contextmanager
     def _naming_checkpoint(self) -> Iterator[None]:

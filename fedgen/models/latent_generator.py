@@ -92,6 +92,12 @@ class LatentGenerator(RoundClock):
         """What it trains on: the trainer's data module, unless it has data of its own; None if there is neither."""
         return getattr(self.trainer, "datamodule", None) if self.own_data is None else self.own_data
 
+    @property
+    def shares_images(self) -> bool:
+        """Whether a loss looks at clients' images elsewhere than in their own turns: at the server, or in others'."""
+        by_server = getattr(self, "generator_trained_by", "clients") == "server"
+        return any(by_server or any(one.aggregate != "own" for one in loss.losses) for loss in self._lent)
+
     # ---- losses, from fit to fit and turn to turn ----
 
     def add_loss(self, loss: EmbeddedLoss) -> None:

@@ -12,6 +12,7 @@ from fedgen.deploy.flower_strategy import RESERVED
 from fedgen.deploy.messages import Answer
 from fedgen.deploy.records import METRICS, from_records, to_records
 from fedgen.deploy.untold import is_promised
+from fedgen.federated.participations import Participations
 from fedgen.models import WGANGP
 from fedgen.statistics import spent_epsilon
 from tests.deploy.loopback import Node, keep_replies
@@ -110,6 +111,14 @@ def test_rounds_that_a_deployed_run_does_again_are_counted_and_who_was_clipped_i
     assert found["epsilon"] == pytest.approx([spent([0, 1, 2, 1]), spent([0, 1, 2, 1, 2])])
     assert found["clipped"] == []
     assert list(tmp_path.rglob("releases.json")) == [tmp_path / "run" / "releases.json"]  # clients count nothing
+
+
+def test_what_a_simulation_released_where_a_client_works_is_not_the_deployments_affair(images, tmp_path):
+    Participations(7, 2, seed=0).save(tmp_path / "simulated", noise_multiplier=1.0)
+    settings = recipe(1, **private())
+    settings["trainer"]["default_root_dir"] = str(tmp_path / "simulated")
+    found, _ = deploy(settings, images, tmp_path / "run")
+    assert found["fedavg"]["left_out"] == []
 
 
 def test_a_client_has_no_say_in_what_the_server_logs(images, tmp_path):

@@ -16,6 +16,7 @@ from fedgen.deploy.messages import Item, Question, Told, pack
 from fedgen.deploy.payload import to_bytes
 from fedgen.deploy.private_evaluator import PrivateReference
 from fedgen.deploy.records import from_records, to_records
+from fedgen.deploy.released import release_once
 from fedgen.deploy.run_statistics import RefusedError
 from fedgen.deploy.secure_strategy import summand
 from fedgen.deploy.station import Station
@@ -131,6 +132,13 @@ def test_a_run_releases_once(images, tmp_path):
         deploy(recipe(4, SCORES), images, output)
 
 
+def test_a_run_whose_clients_have_told_statistics_without_noise_promises_nothing(images, tmp_path):
+    deploy(recipe(1, SCORES), images, tmp_path / "run")
+    with pytest.raises(ValueError, match="would promise what no longer holds"):
+        deploy(recipe(2, SCORES), images, tmp_path / "run", config=NOISE)
+    assert not list(tmp_path.rglob("released"))
+
+
 class Halves(Pixels):
     """Pixels of half the size, a second embedding without a network."""
 
@@ -227,6 +235,54 @@ def test_a_client_adds_the_noise_of_the_runs_config_and_no_other(name, images, t
     if config:
         (reply,) = grid.send_and_receive([FlowerMessage(to_records(questioned()), 10, "evaluate")])
         assert len(from_records(Told, reply).messages) == 1
+
+
+def alone(images, tmp_path):
+    """Client a by itself; says what it answers to NOISE's question of a split, as the client of a number."""
+    path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
+    own = {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}
+    grid = Loopback({10: Node(client_app(path), own, NOISE)})
+
+    def answer(split, number=0):
+        question = questioned()
+        items = [tuple(Item(*question.items[0])._replace(split=split))]
+        asked = to_records(replace(question, items=items, client=number))
+        (reply,) = grid.send_and_receive([FlowerMessage(asked, 10, "evaluate")])
+        told = from_records(Told, reply)
+        return told.failure or Message.from_bytes(told.messages[0])
+
+    return answer
+
+
+@pytest.mark.parametrize("split", ["train2", "", "../../../train"])
+def test_a_client_releases_no_image_again_under_another_splits_name(split, images, tmp_path):
+    answer = alone(images, tmp_path)
+    first = answer("train")
+    assert f"{split!r} is neither" in answer(split)
+    assert [path.name for path in tmp_path.rglob("*-pixels.safetensors")] == ["train-pixels.safetensors"]
+    assert all(torch.equal(tensor, first.tensors[name]) for name, tensor in answer("train").tensors.items())
+
+
+def test_a_client_releases_no_image_again_in_the_other_split(images, tmp_path):
+    """By another number other images are held out: some that are in the training split's sums already."""
+    answer = alone(images, tmp_path)
+    answer("train")
+    for split in ("train", "report"):
+        assert "released when other images of this client were held out" in answer(split, 1)
+    assert answer("report").kind == "private-sums"
+
+
+def test_two_who_ask_at_once_are_given_one_release(tmp_path):
+    privacy, features, path = Privacy(8.0, 1e-3, 6.0, "replace", "public"), torch.ones(4, 2), tmp_path / "sums"
+    made = {"privacy": promise_of(privacy)}
+    found = []
+
+    def slow():
+        found.append(release_once(path, made, lambda: private_sums(features, privacy)))  # meanwhile
+        return private_sums(features, privacy)
+
+    found.append(release_once(path, made, slow))
+    assert torch.equal(found[0].tensors["sum"], found[1].tensors["sum"])
 
 
 def test_under_masks_a_client_shares_the_noise_with_those_that_are_asked(images, tmp_path):

@@ -1,6 +1,7 @@
 """How often each client has been part of a release, against cohorts counted one by one."""
 
 import json
+import math
 from collections import Counter
 
 import pytest
@@ -58,6 +59,8 @@ def test_counts_of_other_clients_or_other_noise_are_refused(clients, noise, tmp_
         json.dumps({"rounds": 1, "times": [-1], "noise_multiplier": 1.0}),
         json.dumps({"rounds": 1}),
         json.dumps({"rounds": 1, "times": [1], "noise_multiplier": "much"}),
+        json.dumps({"rounds": 1, "times": [1], "noise_multiplier": 10**400}),
+        json.dumps({"rounds": 1, "times": [1], "noise_multiplier": math.nan}),
     ],
 )
 def test_a_damaged_file_is_named(content, tmp_path):

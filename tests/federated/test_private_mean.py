@@ -38,6 +38,23 @@ def test_updates_are_clipped_as_one_vector_and_divided_by_the_cohort():
     torch.testing.assert_close(first, torch.tensor([1.0, 0.25]))
 
 
+def test_complex_tensors_are_clipped_and_noisy_in_both_parts():
+    server = [torch.zeros(20_000, dtype=torch.complex64)]
+    mean = PrivateMean(max_norm=2.5, noise_multiplier=0)
+    (found,) = averaged(mean, [[torch.tensor([3 + 4j])]], [torch.zeros(1, dtype=torch.complex64)])
+    torch.testing.assert_close(found, torch.tensor([(1.5 + 2j) / 2]))
+    assert mean.clipped == [0]
+    (found,) = averaged(PrivateMean(max_norm=3.0, noise_multiplier=0.5), [], server)
+    for part in (found.real, found.imag):
+        assert float(part.std()) == pytest.approx(3.0 * 0.5 / 2, rel=0.02)
+
+
+def test_updates_as_long_as_numbers_allow_are_clipped_to_the_norm():
+    mean = PrivateMean(max_norm=1e-3, noise_multiplier=0)  # over 3e40: of that float32 knows one digit
+    (found,) = averaged(mean, [[torch.full((10_000,), 3e38)]], [torch.zeros(10_000)])
+    assert float(found.double().norm()) == pytest.approx(1e-3 / 2, rel=1e-6)
+
+
 def test_noise_has_the_stated_size_and_hangs_on_seed_and_round(tmp_path):
     server = [torch.zeros(40_000)]
     mean = PrivateMean(max_norm=3.0, noise_multiplier=0.5)
@@ -54,10 +71,11 @@ def test_noise_has_the_stated_size_and_hangs_on_seed_and_round(tmp_path):
     assert float((first * second).mean()) == pytest.approx(0, abs=0.02)  # apart, so the second hides as much
 
 
-def released(rounds, folder, **settings):
+def released(rounds, folder, past=None, **settings):
     """A secret mean that has released so many rounds of 2 of 10 clients, as if from process to process."""
     for round in rounds:
         mean = PrivateMean(1.0, 2.0, noise="secret", **settings)
+        mean.load_state_dict(past)
         mean.announce(Federation(0, round, 10, 2, folder))
         mean.start([torch.zeros(3)])
         mean.result()
@@ -78,6 +96,15 @@ def test_a_round_done_again_with_fresh_noise_spends_again(tmp_path):
     assert found["epsilon"] == spent(0, 1, 2, 1, 2, 3)
 
 
+def test_releases_of_another_process_in_the_folder_are_counted(tmp_path):
+    """One that was thought dead: both have read the folder's file when they began."""
+    means = [PrivateMean(1.0, 2.0, noise="secret") for _ in range(2)]
+    for round in range(8):
+        for mean in means:
+            averaged(mean, [], [torch.zeros(3)], round=round, folder=tmp_path)
+    assert means[-1].metrics(8)["epsilon"] == spent(*range(8), *range(8))
+
+
 def test_a_release_is_on_disk_before_there_is_noise(tmp_path, monkeypatch):
     def killed(number):
         raise KeyboardInterrupt
@@ -90,7 +117,22 @@ def test_a_release_is_on_disk_before_there_is_noise(tmp_path, monkeypatch):
 
 
 def test_rounds_of_a_checkpoint_from_elsewhere_count_once(tmp_path):
-    assert released([5], tmp_path).metrics(6)["epsilon"] == spent(*range(6))
+    past = released([0], tmp_path / "elsewhere").state_dict()
+    assert past == PAST
+    assert released([5], tmp_path, past).metrics(6)["epsilon"] == spent(*range(6))
+
+
+PAST = {"noise_multiplier": 2.0, "noise": "secret", "seed": 0, "clients": 10, "cohort": 2}
+OTHERS = [{"noise_multiplier": 1.0}, {"noise": "seeded"}, {"seed": 1}, {"clients": 9}, {"cohort": 10}]
+
+
+@pytest.mark.parametrize("past", [None, [2.0], *({**PAST, **other} for other in OTHERS)])
+def test_rounds_of_which_nobody_knows_that_they_were_such_are_not_counted_as_if(past, tmp_path):
+    released([0], tmp_path)
+    with pytest.raises(MisconfigurationException, match="epsilon would count rounds 1 to 4 as if"):
+        released([5], tmp_path, past)
+    assert released([1], tmp_path, past).metrics(2)["epsilon"] == spent(0, 1)  # its folder knows of round 0
+    assert released([5], tmp_path, PAST).metrics(6)["epsilon"] == spent(*range(6))
 
 
 def test_seeded_rounds_repeat_themselves_and_count_once(tmp_path):
@@ -127,6 +169,7 @@ def test_processes_log_one_epsilon_and_one_of_them_writes_the_file(tmp_path):
     means = [PrivateMean(1.0, 2.0, noise="secret") for _ in range(2)]
     for rank, mean in enumerate(means):
         folder = tmp_path if rank == 0 else tmp_path / "of another node"
+        mean.load_state_dict(PAST)
         mean.announce(Federation(0, 1, 10, 2, folder))  # round 1 again
         mean.start([torch.zeros(3)])
         mean.merge(Both(rank), torch.device("cpu"))
@@ -141,15 +184,15 @@ def fitted(rounds, times=1):
     return spent_epsilon([2.0 / 2] * times * max(map(drawn.count, drawn)), 1e-3, "rdp")
 
 
-def fit(aggregator, logger=False, folder=None, **options):
+def fit(aggregator, logger=False, folder=None, rounds=4, start=None, **options):
     module = Net()
     data = FederatedDataModule(points(), Natural(), 100, held_out=0.0, seed=1)
     strategy = FedAvgStrategy(4, cohort_size=3, seed=2, aggregator=aggregator, **options)
     quiet = dict.fromkeys(("enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
     trainer = L.Trainer(
-        strategy=strategy, accelerator="cpu", max_epochs=4, logger=logger, default_root_dir=folder, **quiet
+        strategy=strategy, accelerator="cpu", max_epochs=rounds, logger=logger, default_root_dir=folder, **quiet
     )
-    trainer.fit(module, data)
+    trainer.fit(module, data, ckpt_path=start)
     return module, trainer
 
 
@@ -179,6 +222,22 @@ def test_a_secret_training_again_in_its_folder_has_released_twice_and_does_not_t
     _, trainer = fit(PrivateMean(1.0, 2.0, 1e-3, "secret"), folder=tmp_path, client_weights="uniform")
     assert float(trainer.callback_metrics["epsilon"]) == pytest.approx(fitted(4, times=2))
     assert "clipped" not in trainer.callback_metrics
+
+
+def test_a_training_goes_on_from_elsewhere_with_the_noise_of_before_alone(tmp_path):
+    """From checkpoints in folders without `releases.json`."""
+    for name, before in {"plain": None, "private": PrivateMean(1.0, 2.0, 1e-3, "secret")}.items():
+        _, trainer = fit(before, folder=tmp_path / name, rounds=2, client_weights="uniform")
+        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+
+    def gone_on(name, noise=2.0):
+        options = {"start": tmp_path / f"{name}.ckpt", "client_weights": "uniform"}
+        return fit(PrivateMean(1.0, noise, 1e-3, "secret"), folder=tmp_path / f"{name}-{noise}", **options)[1]
+
+    assert float(gone_on("private").callback_metrics["epsilon"]) == pytest.approx(fitted(4))
+    for name, noise in (("plain", 2.0), ("private", 20.0)):
+        with pytest.raises(MisconfigurationException, match="epsilon would count rounds 0 to 1 as if"):
+            gone_on(name, noise)
 
 
 @pytest.mark.parametrize(

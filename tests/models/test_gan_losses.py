@@ -5,12 +5,13 @@ import copy
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Digits
 from fedgen.evaluation.checkpoints import load_weights
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import FedAvgStrategy, PrivateMean
 from fedgen.losses import AdaptiveWeight, EMAMoments, EmbeddedLoss, FastFIDLoss, QueueMoments
 from fedgen.models import WGANGP
 from tests.losses.simple import MeanLoss, two_numbers
@@ -110,6 +111,18 @@ def test_own_means_the_client_whose_turn_it_is_and_nobody_in_pooled_training(mak
     )  # fmt: skip
     trainer.fit(make_gan(n_critic=1, generator_losses=[EmbeddedLoss(Listening("own"), [two_numbers()])]), data)
     assert turns == [None] * 6
+
+
+def test_a_private_mean_takes_no_loss_through_which_a_client_is_in_others_updates(make_gan, tmp_path):
+    def fit(loss, **options):
+        strategy = FedAvgStrategy(2, seed=0, client_weights="uniform", aggregator=PrivateMean(1.0, 1.0))
+        federate(make_gan(n_critic=1, generator_losses=[loss], **options), tmp_path, rounds=1, strategy=strategy)
+
+    for aggregate, options in (("all", {}), ("avg", {}), ("own", {"generator_trained_by": "server"})):
+        with pytest.raises(MisconfigurationException, match="a client has a part in every update"):
+            fit(embedded(aggregate), **options)
+    fit(embedded("own"))
+    fit(embedded().set_references([torch.zeros(9, 1, 8, 8, dtype=torch.uint8)]))
 
 
 def test_no_clients_turn_is_on_after_a_round(make_gan, tmp_path):
