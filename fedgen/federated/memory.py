@@ -76,12 +76,19 @@ class ClientMemory:
         if slot := self.personal.get(client):
             copy_tensors([exchange.personal[name] for name in slot], slot.values())
 
+    def match_personal(self, exchange: Exchange) -> None:
+        """Gives all clients tensors that have become personal, at the server's values, and takes others from them."""
+        for slot in self.personal.values():
+            kept = {name: slot.get(name, exchange.server[name]).clone() for name in exchange.personal}
+            slot.clear()
+            slot.update(kept)
+
     def keep_personal(self, client: int, exchange: Exchange) -> None:
         """Keeps a copy of the model's personal tensors as the client's."""
         if exchange.personal:
             empty = {name: torch.empty_like(tensor) for name, tensor in exchange.personal.items()}
             slot = self.personal.setdefault(client, empty)
-            copy_tensors(slot.values(), exchange.personal.values())
+            copy_tensors([slot[name] for name in exchange.personal], exchange.personal.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types and tensors."""
@@ -107,7 +114,7 @@ class ClientMemory:
                 )
         self.iterations = {int(client): int(count) for client, count in state["iterations"].items()}
         self.personal = {
-            int(client): {name: tensor.to(exchange.personal[name].device) for name, tensor in slot.items()}
+            int(client): {name: tensor.to(exchange.personal[name]) for name, tensor in slot.items()}
             for client, slot in state["personal"].items()
         }
         self.left_out = list(state["left_out"])

@@ -250,6 +250,7 @@ class FedAvgStrategy(DDPStrategy):
         self._exchange = Exchange(self._module, optimized, self.personal)
         self._exchange.beside = self.client_algorithm.num_bytes(self._exchange.shared)
         self._exchange.snapshot()
+        self._memory.match_personal(self._exchange)
         shared = {name: self._exchange.server[name] for name in self._exchange.shared}
         self._server_update = ServerUpdate(shared, self._exchange.trained, self.server_optimizer)
         check_rates(self.server_schedule, [self._server_update.optimizer])
