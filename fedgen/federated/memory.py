@@ -1,6 +1,5 @@
 """What is remembered of each client between rounds."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import Exchange, copy_tensors
-from fedgen.federated.left_out import KEPT_REMARKS, Entry, warn_of
+from fedgen.federated.left_out import KEPT_REMARKS, Entry, fold, warn_of
 
 News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
 
@@ -20,7 +19,7 @@ class ClientMemory:
     Attributes:
         iterations: iterations that a client has taken since training began.
         personal: personal tensors of the clients that have trained, by name.
-        left_out: for each failure its round, client, name and reason.
+        left_out: for each failure its round, client, name and reason; of a great many the earliest are folded.
         remarks: the latest of the aggregator's on clients that were part of their round, likewise.
         completed: clients of this round, on this rank, that were not left out.
         took_part: likewise on all ranks, once they have told each other.
@@ -38,6 +37,7 @@ class ClientMemory:
         """Before the first turn of a round."""
         self.completed: list[int] = []
         self.took_part: list[int] = []
+        self.left_out = fold(self.left_out)
         self._known = len(self.left_out)
 
     def complete(self, client: int, iterations: int) -> None:
@@ -95,8 +95,8 @@ class ClientMemory:
         return {
             "iterations": dict(self.iterations),
             "personal": self.personal,
-            "left_out": copy.deepcopy(self.left_out),
-            "remarks": copy.deepcopy(self.remarks),
+            "left_out": list(self.left_out),  # no entry ever changes
+            "remarks": list(self.remarks),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], exchange: Exchange) -> None:

@@ -267,7 +267,7 @@ class FedAvgStrategy(DDPStrategy):
 
     @property
     def left_out(self) -> list[Entry]:
-        """The clients left out so far: round, client, name and reason of each."""
+        """The clients left out so far: round, client, name and reason of each; of a great many the earliest folded."""
         return self._memory.left_out
 
     @property

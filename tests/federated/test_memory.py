@@ -3,7 +3,9 @@
 import lightning as L
 import torch
 
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import FedAvgStrategy, left_out
+from fedgen.federated.federation_state import check_packed
+from fedgen.federated.memory import ClientMemory
 from tests.federated.modules import TwoOptimizers, make_data, make_trainer
 
 
@@ -43,3 +45,17 @@ def test_personal_tensors_that_thaw_join_those_that_clients_have():
     for client, own in kept.items():
         assert torch.equal(own["b.weight"], before) == (client not in second)
     assert first - second
+
+
+def test_a_long_run_with_clients_that_always_fail_keeps_a_bounded_list():
+    memory = ClientMemory()
+    for round in range(3 * left_out.KEPT_TURNS // 500):
+        memory.start_round()
+        memory.left_out += left_out.make_entries(round, dict.fromkeys(range(500), "RuntimeError: no"), None)
+        told = memory.news()
+        memory.hear([told])
+        assert told[1] == memory.left_out[-500:]
+    assert len(memory.left_out) <= left_out.KEPT_TURNS + 2 * 500
+    assert sum(entry.get("turns", 1) for entry in memory.left_out) == 3 * left_out.KEPT_TURNS
+    parts = {"local": {"clients": {}}, "server_optimizer": None, "algorithm": {}}
+    check_packed({"version": 1, **memory.state_dict(), **parts}, {})
