@@ -122,7 +122,7 @@ def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
         value = state.get(name)
         if not isinstance(own, Tensor) or name not in state:
             continue
-        if not isinstance(value, Tensor) or _kind(value) != _kind(own):
+        if not isinstance(value, Tensor) or kind_of(value) != kind_of(own):
             found = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"{name} is {found} there, and {own.dtype} in the network")
         if value.shape != own.shape:
@@ -136,5 +136,6 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
-def _kind(tensor: Tensor) -> tuple[bool, bool, bool]:
+def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
+    """Whether its numbers are floating, complex, or truth values."""
     return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype == torch.bool

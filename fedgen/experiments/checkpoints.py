@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
 from fedgen.data import DataSet
 from fedgen.embeddings import Embedding, embed
-from fedgen.evaluation.checkpoints import load_weights, local_models
+from fedgen.evaluation.checkpoints import load_weights, local_models, personal_tensors
+from fedgen.evaluation.own_models import own_in_place
 from fedgen.evaluation.rebuild import rebuild
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.run import mixture_of_local
@@ -138,12 +139,34 @@ class Trained:
         """Generated images uint8 [count, C, H, W], drawn as evaluations do: the first n are the same for any count.
 
         Of training without exchange they come from the mixture of the clients' own models, by their training images.
+
+        Raises:
+            ValueError: where clients keep some tensors that images hang on: then no one model makes them.
         """
         model = self._models[checkpoint.run.name]
-        own = local_models(model, load_weights(model, checkpoint.path))
+        saved = load_weights(model, checkpoint.path)
+        own = local_models(model, saved)
+        if not own:
+            self._require_one_model(model, personal_tensors(model, saved), checkpoint)
         counts = torch.tensor([len(client.train) for client in self.data.clients], dtype=torch.float64)
         sample = mixture_of_local(model, own, counts / counts.sum()) if own else sampler_of(model)
         return draw_images(sample, count, self.seed, checkpoint.round, description=f"sampling {checkpoint.name}")
+
+    def _require_one_model(
+        self, model: nn.Module, personal: Mapping[int, Mapping[str, Tensor]], checkpoint: Checkpoint
+    ) -> None:
+        def some() -> Tensor:
+            return draw_images(sampler_of(model), 2, self.seed, checkpoint.round, chunk=2)
+
+        server = some() if personal else None
+        for kept in personal.values():
+            with own_in_place(model, kept):
+                own = some()
+            if server is not None and not torch.equal(own, server):
+                raise ValueError(
+                    f"{checkpoint.name}: its clients keep tensors that images hang on ({', '.join(list(kept)[:3])}), so"
+                    " each has a model of its own and none makes the run's images; choose runs without `personal`"
+                )
 
     def sampling(self, checkpoint: Checkpoint) -> dict[str, Any]:
         """What the checkpoint's images depend on beside its weights, e.g. a diffusion model's solver and steps."""

@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from fedgen.federated.exchange import Exchange
-from fedgen.federated.left_out import REMARK, is_entry
+from fedgen.federated.left_out import EARLIER, REMARK, is_entry
 from fedgen.federated.memory import ClientMemory
 from fedgen.files import is_count
-from fedgen.tensor_files import is_dense, tensors_in
+from fedgen.tensor_files import is_dense, kind_of, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
 _PARTS = ("local", "server_optimizer", "algorithm")
@@ -94,9 +94,10 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterabl
         yield "personal tensors are not by client and name"
     for client, slot in personal.items():
         for name, tensor in slot.items():
-            if not isinstance(tensor, Tensor) or (name in tensors and tensor.shape != tensors[name].shape):
-                yield f"client {client} has {name} of another shape than the model"
-    if not _are_entries(left_out, ""):
+            own = tensors.get(name, tensor)
+            if not isinstance(tensor, Tensor) or tensor.shape != own.shape or kind_of(tensor) != kind_of(own):
+                yield f"client {client} has {name} of another shape or kind than the model"
+    if not _are_entries(left_out, "", EARLIER):
         yield "who was left out is not told by round, client, name and reason"
     if not _are_entries(state.get("remarks", []), REMARK):  # older states have none
         yield "remarks on clients are not told by round, client, name, reason and kind"
@@ -106,8 +107,8 @@ def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterabl
         yield "it holds NaN, infinity, or a tensor of more numbers than there are"
 
 
-def _are_entries(value: Any, kind: str) -> bool:
-    return isinstance(value, list) and all(is_entry(one, [kind]) for one in value)
+def _are_entries(value: Any, *kinds: str) -> bool:
+    return isinstance(value, list) and all(is_entry(one, kinds) for one in value)
 
 
 def _is_by_client(value: Any) -> bool:

@@ -14,16 +14,20 @@ from fedgen.clients.turn import Turn
 from fedgen.files import atomic_write, is_count
 
 LEFT_OUT_FILE = "left_out.jsonl"
-Entry = dict[str, Any]  # "round", "client", "name" and "reason"; "kind" where it is not being left out of a round
+# "round", "client", "name" and "reason"; "kind" where it is not being left out of a round; "turns" of an earlier one
+Entry = dict[str, Any]
 LONGEST_REASON, LONGEST_LINE, MOST_LINES = 400, 160, 10
 REMARK, OBJECTIVE, EVALUATION = "remark", "objective", "evaluation"  # kinds of entries that have one
+EARLIER = "earlier"  # of a client all that is no longer listed singly, up to its round
 _HEADINGS = {
     "": ("left out", "turn"),
+    EARLIER: ("left out earlier, in rounds that are no longer listed singly", "turn"),
     OBJECTIVE: ("left out of the objective", "time"),
     EVALUATION: ("left out of evaluations", "time"),
     REMARK: ("part of their rounds and remarked on", "time"),
 }
 KEPT_REMARKS = 2_000  # the latest: a rule may have some to make of every round
+KEPT_TURNS = 10_000  # that clients were left out of and are listed singly: each checkpoint holds them
 
 
 def make_entry(turn: Turn, error: BaseException) -> Entry:
@@ -52,6 +56,23 @@ def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = 
         }
         for client, reason in reasons.items()
     ]
+
+
+def fold(entries: list[Entry], most: int = KEPT_TURNS) -> list[Entry]:
+    """The entries, by round; if more than `most` are single, the latest half of that, and one a client for the others.
+
+    That one says of how many turns the client was left out, up to which round, and the last reason.
+    """
+    single = [entry for entry in entries if "turns" not in entry] if len(entries) > most else []
+    if len(single) <= most:
+        return entries
+    keep = len(single) - most // 2
+    earlier = {(entry["client"], entry["name"]): entry for entry in entries if "turns" in entry}
+    for entry in single[:keep]:
+        key = entry["client"], entry["name"]
+        turns = earlier.get(key, {"turns": 0})["turns"] + 1
+        earlier[key] = {**entry, "kind": EARLIER, "turns": turns}
+    return [*sorted(earlier.values(), key=lambda entry: entry["round"]), *single[keep:]]
 
 
 def warn_of(entry: Entry) -> None:
@@ -112,8 +133,8 @@ def _describe(entries: Sequence[Entry], what: str, unit: str) -> list[str]:
     clients: dict[tuple[int, str], list[Entry]] = {}
     for entry in entries:
         clients.setdefault((entry["client"], entry["name"]), []).append(entry)
-    longest = sorted(clients.items(), key=lambda item: (-len(item[1]), item[0]))
-    heading = f"{what}: {_count(len(clients), 'client')}, {_count(len(entries), unit)}"
+    longest = sorted(clients.items(), key=lambda item: (-_turns(item[1]), item[0]))
+    heading = f"{what}: {_count(len(clients), 'client')}, {_count(_turns(entries), unit)}"
     lines = [_line(name, found) for (_, name), found in longest[:MOST_LINES]]
     rest = len(longest) - len(lines)
     return [heading, *lines, *([f"  and {_count(rest, 'more client')}"] if rest else [])]
@@ -122,9 +143,16 @@ def _describe(entries: Sequence[Entry], what: str, unit: str) -> list[str]:
 def _line(name: str, entries: Sequence[Entry]) -> str:
     last, others = entries[-1]["reason"], len({entry["reason"] for entry in entries}) - 1
     rounds = sorted({entry["round"] for entry in entries})
-    start = f"  {shorten(repr(name), 40)}, {'round' if len(rounds) == 1 else 'rounds'} {shorten(spans(rounds), 50)}: "
+    when = f"{'round' if len(rounds) == 1 else 'rounds'} {shorten(spans(rounds), 50)}"
+    if "turns" in entries[-1]:
+        when = f"{_count(_turns(entries), 'turn')} up to round {rounds[-1]}"
+    start = f"  {shorten(repr(name), 40)}, {when}: "
     end = f" ({_count(others, 'other reason')} before)" if others else ""
     return start + shorten(last, LONGEST_LINE - len(start) - len(end)) + end
+
+
+def _turns(entries: Sequence[Entry]) -> int:
+    return sum(entry.get("turns", 1) for entry in entries)
 
 
 def _count(number: int, what: str) -> str:
@@ -183,8 +211,10 @@ def is_entry(value: Any, kinds: Collection[str] = tuple(_HEADINGS)) -> bool:
     """Whether something is what `make_entry` or `make_entries` makes, of one of these kinds; "" is without one."""
     return (
         isinstance(value, Mapping)
-        and value.keys() - {"kind"} == {"round", "client", "name", "reason"}
+        and value.keys() - {"kind", "turns"} == {"round", "client", "name", "reason"}
         and value.get("kind", "") in kinds
+        and ("turns" in value) == (value.get("kind") == EARLIER)
+        and is_count(value.get("turns", 0))
         and is_count(value["round"])
         and is_count(value["client"])
         and isinstance(value["name"], str)

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fedgen.federated.optimizer_states import check_slots
 from fedgen.files import in_bytes
 from fedgen.ranks import Ranks
 
@@ -230,6 +231,7 @@ class LocalState:
 
         Raises:
             MisconfigurationException: if it is of other optimizers.
+            ValueError: if it is damaged.
         """
         packed = state["clients"]
         sizes = [sum(len(group["params"]) for group in optimizer.param_groups) for optimizer in self.optimizers]
@@ -240,6 +242,8 @@ class LocalState:
                     f"the checkpoint keeps the state of other optimizers for client {client} than the model's"
                     f" {len(sizes)} of {sizes} parameters; resume with the same model and optimizers"
                 )
+            for optimizer, one in zip(self.optimizers, states):
+                check_slots(optimizer, one)
         self.clients = {int(c): [self._unpack(i, s) for i, s in enumerate(states)] for c, states in packed.items()}
 
     def _pack(self, index: int, state: State) -> dict[int, dict[str, Any]]:

@@ -1,6 +1,5 @@
 """What is remembered of each client between rounds."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import Exchange, copy_tensors
-from fedgen.federated.left_out import KEPT_REMARKS, Entry, warn_of
+from fedgen.federated.left_out import KEPT_REMARKS, Entry, fold, warn_of
 
 News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
 
@@ -20,7 +19,7 @@ class ClientMemory:
     Attributes:
         iterations: iterations that a client has taken since training began.
         personal: personal tensors of the clients that have trained, by name.
-        left_out: for each failure its round, client, name and reason.
+        left_out: for each failure its round, client, name and reason; of a great many the earliest are folded.
         remarks: the latest of the aggregator's on clients that were part of their round, likewise.
         completed: clients of this round, on this rank, that were not left out.
         took_part: likewise on all ranks, once they have told each other.
@@ -38,6 +37,7 @@ class ClientMemory:
         """Before the first turn of a round."""
         self.completed: list[int] = []
         self.took_part: list[int] = []
+        self.left_out = fold(self.left_out)
         self._known = len(self.left_out)
 
     def complete(self, client: int, iterations: int) -> None:
@@ -76,20 +76,27 @@ class ClientMemory:
         if slot := self.personal.get(client):
             copy_tensors([exchange.personal[name] for name in slot], slot.values())
 
+    def match_personal(self, exchange: Exchange) -> None:
+        """Gives all clients tensors that have become personal, at the server's values, and takes others from them."""
+        for slot in self.personal.values():
+            kept = {name: slot.get(name, exchange.server[name]).clone() for name in exchange.personal}
+            slot.clear()
+            slot.update(kept)
+
     def keep_personal(self, client: int, exchange: Exchange) -> None:
         """Keeps a copy of the model's personal tensors as the client's."""
         if exchange.personal:
             empty = {name: torch.empty_like(tensor) for name, tensor in exchange.personal.items()}
             slot = self.personal.setdefault(client, empty)
-            copy_tensors(slot.values(), exchange.personal.values())
+            copy_tensors([slot[name] for name in exchange.personal], exchange.personal.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Plain types and tensors."""
         return {
             "iterations": dict(self.iterations),
             "personal": self.personal,
-            "left_out": copy.deepcopy(self.left_out),
-            "remarks": copy.deepcopy(self.remarks),
+            "left_out": list(self.left_out),  # no entry ever changes
+            "remarks": list(self.remarks),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], exchange: Exchange) -> None:
@@ -107,7 +114,7 @@ class ClientMemory:
                 )
         self.iterations = {int(client): int(count) for client, count in state["iterations"].items()}
         self.personal = {
-            int(client): {name: tensor.to(exchange.personal[name].device) for name, tensor in slot.items()}
+            int(client): {name: tensor.to(exchange.personal[name]) for name, tensor in slot.items()}
             for client, slot in state["personal"].items()
         }
         self.left_out = list(state["left_out"])

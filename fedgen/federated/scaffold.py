@@ -13,6 +13,7 @@ from fedgen.federated.algorithm import ClientAlgorithm, about_to_step, gradients
 from fedgen.federated.exchange import all_finite
 from fedgen.files import in_bytes
 from fedgen.ranks import Ranks
+from fedgen.tensor_files import kind_of
 
 Variates = dict[str, Tensor]  # by the parameter's name, in float32 at least
 
@@ -194,10 +195,11 @@ class Scaffold(ClientAlgorithm):
             )
         for variates in (state["server"], *state["clients"].values()):
             for name, variate in variates.items():
-                if name not in self._model or variate.shape != self._model[name].shape:
+                own = self._model.get(name)
+                if own is None or variate.shape != own.shape or kind_of(variate) != kind_of(own):
                     raise MisconfigurationException(
-                        f"the checkpoint holds a control variate of {name} of shape {list(variate.shape)}, which the"
-                        " model has not; resume with the same model"
+                        f"the checkpoint holds a control variate of {name} of shape {list(variate.shape)} and"
+                        f" {variate.dtype}, which the model has not; resume with the same model"
                     )
         self.server = self._placed(state["server"])
         self.clients = {int(client): self._placed(variates) for client, variates in state["clients"].items()}
@@ -205,7 +207,7 @@ class Scaffold(ClientAlgorithm):
     def _placed(self, variates: Mapping[str, Tensor]) -> Variates:
         """Copies where the model is."""
         device = next((tensor.device for tensor in self._model.values()), torch.device("cpu"))
-        return {name: variate.to(device, copy=True) for name, variate in variates.items()}
+        return {name: v.to(device, _wide(self._model[name]), copy=True) for name, v in variates.items()}
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fedgen.federated.exchange import copy_tensors
+from fedgen.federated.optimizer_states import check_optimizer_state
 from fedgen.federated.schedules import scaled_rates
 
 Convention = Literal["keras", "reddi"]
@@ -212,6 +213,7 @@ class ServerUpdate:
 
         Raises:
             MisconfigurationException: if it is another optimizer's, or only one of the two is there.
+            ValueError: if it is damaged.
         """
         saved = None if state is None else state["name"]
         if saved != self._name:
@@ -220,6 +222,7 @@ class ServerUpdate:
                 " with the same `server_optimizer`"
             )
         if self.optimizer is not None and state is not None:
+            check_optimizer_state(self.optimizer, state["state"])
             self.optimizer.load_state_dict(state["state"])
 
 

@@ -40,6 +40,7 @@ from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack
 from fedgen.federated.left_out import REMARK, Entry, free_memory, make_entries, make_entry, tell_remarks, warn_of
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
+from fedgen.federated.optimizer_states import check_optimizer_state
 from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
@@ -255,6 +256,7 @@ class FedAvgStrategy(DDPStrategy):
         self._exchange = Exchange(self._module, optimized, self.personal)
         self._exchange.beside = self.client_algorithm.num_bytes(self._exchange.shared)
         self._exchange.snapshot()
+        self._memory.match_personal(self._exchange)
         shared = {name: self._exchange.server[name] for name in self._exchange.shared}
         self._server_update = ServerUpdate(shared, self._exchange.trained, self.server_optimizer)
         check_rates(self.server_schedule, [self._server_update.optimizer])
@@ -270,7 +272,7 @@ class FedAvgStrategy(DDPStrategy):
 
     @property
     def left_out(self) -> list[Entry]:
-        """The clients left out so far: round, client, name and reason of each."""
+        """The clients left out so far: round, client, name and reason of each; of a great many the earliest folded."""
         return self._memory.left_out
 
     @property
@@ -618,15 +620,22 @@ class FedAvgStrategy(DDPStrategy):
         }
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        with self._naming_checkpoint(), naming_difference(self._module.state_dict(), checkpoint["state_dict"]):
-            check_state(self._module, checkpoint["state_dict"])
-            super().load_model_state_dict(checkpoint, strict)
+        with self._naming_checkpoint():
+            state = checkpoint.get("state_dict")
+            if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+                raise ValueError("it holds no model: its state_dict is none")
+            with naming_difference(self._module.state_dict(), state):
+                check_state(self._module, state)
+                super().load_model_state_dict(checkpoint, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         with self._naming_checkpoint():
-            found, own = len(checkpoint["optimizer_states"]), len(self.optimizers)
+            states, own = checkpoint["optimizer_states"], len(self.optimizers)
+            found = len(states) if isinstance(states, list) else 0
             if found != own:
                 raise ValueError(f"it holds the states of {found} optimizers and the model has {own}")
+            for optimizer, state in zip(self.optimizers, states):
+                check_optimizer_state(optimizer, state)
             super().load_optimizer_state_dict(checkpoint)
             if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
                 state = checkpoint[CHECKPOINT_KEY]

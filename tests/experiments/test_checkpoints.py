@@ -102,6 +102,24 @@ def test_of_training_without_exchange_the_clients_own_models_are_mixed(trained, 
     assert len(plain[:, 0, 0, 0].unique()) > 10  # the client's own are gone from the model
 
 
+def test_runs_whose_clients_keep_what_images_hang_on_are_refused_and_others_are_not(trained, runs):
+    first = next(iter(checkpoints_of(runs).values()))
+    saved = torch.load(first.path, weights_only=True)
+    path = first.path.parent / "personal" / first.path.name
+    path.parent.mkdir()
+    kept = {"iterations": {}, "left_out": [], "local": {"clients": {}}, "server_optimizer": {}, "algorithm": {}}
+    for network in ("critic", "generator"):
+        own = {n: t + 1.0 for n, t in saved["state_dict"].items() if n.startswith(f"{network}.") and n.endswith("bias")}
+        state = {"version": CHECKPOINT_VERSION, "personal": {0: own}, **kept}
+        torch.save({**saved, CHECKPOINT_KEY: state}, path)
+        if network == "critic":
+            assert torch.equal(trained.images(replace(first, path=path), 7), trained.images(first, 7))
+        else:
+            with pytest.raises(ValueError, match=r"round 2: its clients keep tensors .* \(generator\..*bias"):
+                trained.images(replace(first, path=path), 7)
+    assert len(trained.images(first, 7)) == 7
+
+
 def test_the_same_runs_are_scored_in_another_embedding_and_over_held_out_images(trained):
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).requires_grad_(False)
     other = trained.with_embedding(ModuleEmbedding(network))

@@ -10,6 +10,8 @@ from fedgen.data import Examples
 from fedgen.federated.left_out import (
     LEFT_OUT_FILE,
     describe,
+    fold,
+    is_entry,
     make_entry,
     read_left_out,
     shorten,
@@ -59,6 +61,39 @@ def test_rounds_that_follow_each_other_are_one_span(numbers, said):
 def test_a_long_message_keeps_its_beginning_in_one_line():
     assert shorten("a\n  b", 5) == "a b"
     assert shorten("abcdefgh", 6) == "abc..."
+
+
+def test_of_a_great_many_the_earliest_are_one_a_client():
+    entries = [entry(round, round % 2, f"ValueError: {round}") for round in range(8)]
+    assert fold(entries, most=8) == entries
+    folded = fold([*entries, entry(8, 0)], most=8)
+    assert folded[2:] == [*entries[5:], entry(8, 0)]
+    assert [(one["client"], one["round"], one["turns"]) for one in folded[:2]] == [(1, 3, 2), (0, 4, 3)]
+    assert all(is_entry(one, ["", "earlier"]) for one in folded)
+    assert describe(folded) == [
+        "left out: 2 clients, 4 turns",
+        "  'c0', rounds 6, 8: ValueError: no (1 other reason before)",
+        "  'c1', rounds 5, 7: ValueError: 7 (1 other reason before)",
+        "left out earlier, in rounds that are no longer listed singly: 2 clients, 5 turns",
+        "  'c0', 3 turns up to round 4: ValueError: 4",
+        "  'c1', 2 turns up to round 3: ValueError: 3",
+    ]
+
+
+def test_a_client_that_fails_forever_takes_no_more_room_and_no_turn_is_lost():
+    entries = []
+    for round in range(1000):
+        entries = fold([*entries, entry(round, 3)], most=10)
+        assert len(entries) <= 11
+        assert sum(one.get("turns", 1) for one in entries) == round + 1
+    assert entries[0]["round"] + 1 == entries[1]["round"]
+
+
+@pytest.mark.parametrize("turns", [-1, "3", 2.5, True, None])
+def test_a_fold_of_no_count_is_no_entry(turns):
+    assert not is_entry({**entry(3, 1), "kind": "earlier", "turns": turns})
+    assert not is_entry({**entry(3, 1), "turns": 2})
+    assert not is_entry({**entry(3, 1), "kind": "earlier"})
 
 
 def test_an_entry_holds_plain_types_and_a_bounded_reason():

@@ -179,7 +179,25 @@ GENERATOR = {
     **weight("generator.body.0.weight", (2, 3)),
     "another weight": put("state_dict", "generator.body.9.weight", value=torch.zeros(2)),
 }
-FEDAVG = ("fedavg",)
+KINDS = (torch.int64, torch.bool, torch.complex64)
+OTHER_KINDS = [torch.zeros(4, 3, dtype=kind) for kind in KINDS]
+SERVER = ("fedavg", "server_optimizer", "state", "param_groups", 0)
+OPTIMIZER = ("optimizer_states", 0, "param_groups", 0)
+
+
+def kept(*keys, like, shape, step=True):
+    """Changes of what an optimizer keeps of a parameter, which its next step, or none, would stumble over."""
+    tensors = [torch.zeros(shape, dtype=kind) for kind in KINDS]
+    values = (LOST, 3, "x", [], {}, *tensors, torch.zeros(1), torch.zeros(*shape, 1), torch.full(shape, NAN))
+    found = {}
+    for name in like:
+        lost_alone = values[1:] if not step else (*values, None)  # SGD begins a momentum anew
+        found |= {f"{keys} {name} {number}": put(*keys, name, value=value) for number, value in enumerate(lost_alone)}
+    if step:
+        found |= one_of(*keys, "step", values=(LOST, -1, "3", None, [], True, NAN, torch.zeros(2), torch.tensor(True)))
+    return found | one_of(*keys, values=(None, [], 3, "x"))
+
+
 STATE = {
     **one_of("fedavg", values=(None, [], {}, 3)),
     **one_of("fedavg", "version", values=(None, 0, 2, 99, -1, "1", 1.0, True, LOST)),
@@ -189,6 +207,7 @@ STATE = {
     **one_of("fedavg", "personal", values=(None, [], {0: None}, {"0": {}}, {0: [1]}, {0: {"b.weight": 3}}, LOST)),
     **one_of("fedavg", "personal", 0, "b.weight", values=(torch.zeros(1), torch.zeros(4, 2), HUGE, [0.0])),
     **one_of("fedavg", "personal", 0, "b.weight", values=(torch.full((2, 4), NAN), torch.full((2, 4), float("-inf")))),
+    **one_of("fedavg", "personal", 0, "b.weight", values=[torch.zeros(2, 4, dtype=kind) for kind in KINDS]),
     **one_of("fedavg", "left_out", values=(None, {}, [3], [{"round": 1}], "nobody", LOST)),
     **one_of("fedavg", "remarks", values=(None, {}, [3], [{"round": 1}], "nobody")),  # older states have none
     **one_of("fedavg", "local", values=(None, [], {}, {"clients": None}, {"clients": {"0": []}}, LOST)),
@@ -200,11 +219,26 @@ RESUMED = {
     **one_of("fedavg", "local", "clients", 0, values=([], [{}], [{}, {}, {}], [{9: {}}, {}], [{"0": {}}, {}], 3, None)),
     **one_of("fedavg", "local", "clients", 0, values=([{0: 3}, {}], [{0: {"x": HUGE}}, {}], [[], []], [None, None])),
     **one_of("fedavg", "personal", 0, values=({}, {"c.weight": torch.zeros(1)})),
+    **kept("fedavg", "local", "clients", 0, 0, 0, like=("exp_avg", "exp_avg_sq"), shape=(4, 3)),
+    **kept("fedavg", "local", "clients", 0, 1, 0, like=("momentum_buffer",), shape=(2, 4), step=False),
+    **kept("fedavg", "server_optimizer", "state", "state", 0, like=("m", "v"), shape=(4, 3)),
+    **one_of("fedavg", "server_optimizer", "state", "param_groups", values=(None, [], [{}], [3], LOST)),
+    **one_of(*SERVER, "lr", values=(-1.0, NAN, "0.1", None, True, [], LOST)),
+    **one_of(*SERVER, "beta1", values=(NAN, "0.1", None, LOST)),
+    **one_of(*SERVER, "bias_correction", values=("yes", 1, None, LOST)),
+    **one_of(*SERVER, "params", values=(None, [0], [1, 0], [True, 1], [0.0, 1], LOST)),
+    **one_of("optimizer_states", values=(None, {}, [3, 4], [{}, {}], "xy")),
+    **one_of("optimizer_states", 0, "state", values=(None, [], {9: {}}, {0: 3}, {0: {"exp_avg": 3, "step": 1}}, LOST)),
+    **one_of(*OPTIMIZER, "lr", values=(-1.0, NAN, "0.1", None, torch.zeros(2), LOST)),
+    **one_of(*OPTIMIZER, "betas", values=(0.9, (0.9,), (0.9, "0.99"), (NAN, 0.99), None, LOST)),
+    **one_of("state_dict", values=(None, [], 3, {1: torch.ones(1)}, LOST)),
     **one_of(
         "fedavg", "server_optimizer", values=(None, {}, [], 3, {"name": "FedAdam"}, {"name": "Adam", "state": {}})
     ),
     **one_of("fedavg", "algorithm", values=(None, {}, [], {"server": {}}, {"server": [], "clients": {}})),
     **one_of("fedavg", "algorithm", "server", "a.weight", values=(torch.zeros(1), torch.full((4, 3), NAN), 3, None)),
+    **one_of("fedavg", "algorithm", "server", "a.weight", values=OTHER_KINDS),
+    **one_of("fedavg", "algorithm", "clients", 0, "a.weight", values=OTHER_KINDS),
     **one_of("fedavg", "algorithm", "clients", 0, values=({"a.weight": torch.zeros(3, 4)}, {"x": torch.zeros(1)}, [3])),
     **one_of("fedavg", "algorithm", "clients", values=([], {None: {}}, {"a": {}})),
     **weight("a.weight", (4, 3)),

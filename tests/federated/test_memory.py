@@ -1,0 +1,61 @@
+"""What clients keep between rounds."""
+
+import lightning as L
+import torch
+
+from fedgen.federated import FedAvgStrategy, left_out
+from fedgen.federated.federation_state import check_packed
+from fedgen.federated.memory import ClientMemory
+from tests.federated.modules import TwoOptimizers, make_data, make_trainer
+
+
+class Thaws(L.Callback):
+    """The second layer learns from the second round on."""
+
+    def on_train_epoch_start(self, trainer, module):
+        if trainer.current_epoch == 1:
+            module.b.requires_grad_(True)
+            trainer.optimizers[0].add_param_group({"params": module.b.parameters(), "lr": 0.1})
+
+
+class FirstLayer(TwoOptimizers):
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        loss = self.losses(batch)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        optimizer.step()
+
+    def configure_optimizers(self):
+        self.b.requires_grad_(False)
+        return torch.optim.SGD(self.a.parameters(), lr=0.1)
+
+
+def test_personal_tensors_that_thaw_join_those_that_clients_have():
+    """A client that does not train at once has them as the server has."""
+    module, strategy = FirstLayer(), FedAvgStrategy(2, cohort_size=2, personal=["a.bias", "b.*"], seed=1)
+    before = module.b.weight.detach().clone()
+    trainer = make_trainer(strategy, 2, callbacks=[Thaws()])
+    trainer.fit(module, make_data())
+    kept = strategy.personal_tensors
+    first, second = (set(strategy.sample_cohort(3, round)) for round in (0, 1))
+    assert not strategy.left_out
+    assert set(kept) == first | second
+    assert {tuple(own) for own in kept.values()} == {("a.bias", "b.weight", "b.bias")}
+    for client, own in kept.items():
+        assert torch.equal(own["b.weight"], before) == (client not in second)
+    assert first - second
+
+
+def test_a_long_run_with_clients_that_always_fail_keeps_a_bounded_list():
+    memory = ClientMemory()
+    for round in range(3 * left_out.KEPT_TURNS // 500):
+        memory.start_round()
+        memory.left_out += left_out.make_entries(round, dict.fromkeys(range(500), "RuntimeError: no"), None)
+        told = memory.news()
+        memory.hear([told])
+        assert told[1] == memory.left_out[-500:]
+    assert len(memory.left_out) <= left_out.KEPT_TURNS + 2 * 500
+    assert sum(entry.get("turns", 1) for entry in memory.left_out) == 3 * left_out.KEPT_TURNS
+    parts = {"local": {"clients": {}}, "server_optimizer": None, "algorithm": {}}
+    check_packed({"version": 1, **memory.state_dict(), **parts}, {})
