@@ -31,7 +31,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
 
 from fedgen.deploy.records import reason_of
-from fedgen.deploy.sending import Silence
+from fedgen.deploy.sending import Silence, replies_to
 from fedgen.deploy.stage_replies import REST, unusable
 
 SECURE, RANGE = "secure-aggregation", "update-range"
@@ -114,9 +114,9 @@ class _Heard:
         self.failures: dict[int, str] = {}
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        sent = list(messages)
-        replies = {reply.metadata.src_node_id: reply for reply in self._grid.send_and_receive(sent, timeout=timeout)}
-        asked = {message.metadata.dst_node_id: message for message in sent}
+        asked = {message.metadata.dst_node_id: message for message in messages}
+        # not by the grid's own, which ends with an error where a node has left since, and looks every three seconds
+        replies = dict(replies_to(self._grid, asked, timeout, "masked sums"))
         found: dict[int, str] = {node: Silence.within(timeout) for node in asked if node not in replies}
         found |= {node: reason_of(reply) for node, reply in replies.items() if reply.has_error()}
         found |= unusable(asked, {node: reply for node, reply in replies.items() if node not in found})
@@ -154,7 +154,8 @@ def secure_mean(
         ValueError: for more nodes than can be added up.
 
     Returns:
-        By node, entries within a step of 2 / 2^22 (over the weight's share of the largest) of the exact mean.
+        By node, entries within a step of 2 / 2^22 (over the weight's share of the largest) of the exact mean; no mean
+        where it would be of what no summands are, as one client's noise behind a mask makes it.
     """
     if len(asked) > MOST:
         raise ValueError(f"secure aggregation adds up at most {MOST} clients, got {len(asked)}: ask smaller cohorts")
@@ -176,8 +177,20 @@ def secure_mean(
     except Exception as error:  # it checks nothing of what clients send
         rank_zero_warn(f"no sum could be made of what clients sent behind masks ({error!r})")
         strategy.found = SecureMean()
-    strategy.found.failures = heard.failures
-    return strategy.found
+    found = strategy.found
+    if found.mean is not None and (why := _beyond(found.mean, [asked[node][2] for node in found.rests], largest)):
+        rank_zero_warn(f"no sum is made of what clients sent behind masks: {why}")
+        found = SecureMean()
+    found.failures = heard.failures
+    return found
+
+
+def _beyond(mean: Sequence[NDArray[np.float64]], weights: Sequence[int], largest: int) -> str:
+    """Why arrays are no mean of summands in [-1, 1]; "" if they may be. Who sent something else, masks hide."""
+    entries = np.abs(np.concatenate([np.ravel(array) for array in mean] or [np.zeros(1)]))
+    if (entries <= 1 + mean_error(weights, largest)).all():
+        return ""
+    return f"it would reach {entries.max():.3g} where no client's numbers exceed 1, so one of them sent something else"
 
 
 def mean_error(weights: Sequence[int], largest: int) -> float:
