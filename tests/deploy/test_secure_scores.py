@@ -176,8 +176,8 @@ def test_what_is_beyond_a_range_is_cut_off_and_said(images, tmp_path):
 
 REFUSED = {
     "aggregates": ({**FID, "aggregates": ["power-2"]}, {}, "power-2 needs single clients' scores"),
-    "ranges": (FID, {"range.fid": -1.0}, "range.fid=-1.0 in the run's config must be positive"),
-    "names": (FID, {"range.vid": 1.0}, "range.vid in the run's config: statistics are mean"),
+    "ranges": (FID, {"range.fid": -1.0}, "range.fid=-1.0 in the run's config: give a number from 0"),
+    "names": (FID, {"range.vid": 1.0}, "range.vid=1.0 .* no such key; did you mean range"),
     "weights": ({**FID, "weights": "uniform"}, {}, "weigh by examples"),
 }
 
