@@ -136,7 +136,7 @@ def test_a_client_with_another_class_than_the_run_names_does_not_take_part(tmp_p
 
 
 def test_a_class_whose_name_has_a_comma_cannot_be_named():
-    with pytest.raises(ValueError, match="'cat, dog', .* names cat, dog; a name with a comma cannot be named there"):
+    with pytest.raises(ValueError, match=r"'cat, dog', .* names cat, dog; a name with a comma cannot be named there"):
         RunLabels.of_run({"classes": "cat, dog"}).check(hello("a", "cat, dog"))
 
 
