@@ -15,7 +15,9 @@ from fedgen.deploy.run_statistics import RefusedError
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
-from fedgen.evaluation.splits import REPORT
+from fedgen.evaluation.splits import REPORT, SELECT
+from fedgen.federated.left_out import shorten
+from fedgen.files import read_json, write_json
 from fedgen.scores import Kernel, KernelReference
 from fedgen.scores.federated_fid import fid_message
 from fedgen.scores.federated_kid import kid_message
@@ -35,6 +37,7 @@ from fedgen.statistics.private import promise_of
 
 DEPLOYED = ("fid", "kid", "kid-rbf")  # the kinds of scores that clients answer for
 FEATURES = "features"
+NUMBER = "number.json"  # beside what a client has released
 _OF_PANELS = ("embeddings", "scores", "presets")
 
 
@@ -87,13 +90,16 @@ def answers_to(
         privacy: what the run promises of sums with noise, for one embedding.
 
     Raises:
-        RefusedError: if it is asked for sums with noise of another promise than the run's.
+        RefusedError: if it is asked for sums with noise of another promise than the run's, or for a split that there is
+            not.
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
     panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
     for place, asked in enumerate(question.items):
         item = Item(*asked)  # type: ignore[arg-type]
+        if item.split not in (SELECT, REPORT):  # another name would be another release of the same images
+            raise RefusedError(f"images of {shorten(repr(item.split), 80)} are asked for: there are {SELECT}, {REPORT}")
         if item.ask == "private-sums":
             _check_promise(item, privacy, len(panels))
         elif (state / RELEASED).exists():
@@ -105,7 +111,7 @@ def answers_to(
         cache = FeatureCache(state / FEATURES)
         features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
         if item.ask == "private-sums":
-            yield _released(item, features, release_path(state, item.split, item.embedding))
+            yield _released(item, features, state, question.client)
         elif item.ask == "statistics":
             yield gaussian_to_message(summarize(features), **meta_of(item))
         elif item.ask == "sums":
@@ -132,11 +138,26 @@ def _check_promise(item: Item, privacy: Privacy | None, embeddings: int) -> None
             )
 
 
-def _released(item: Item, features: Tensor, path: Path) -> Message:
+def _released(item: Item, features: Tensor, state: Path, number: int) -> Message:
     privacy = Privacy(**json.loads(item.promise))
     made = {**meta_of(item), "privacy": promise_of(privacy)}
-    split, embedding = item.split, item.fingerprint
-    return release_once(path, made, lambda: private_sums(features, privacy, split=split, embedding=embedding))
+
+    def make() -> Message:
+        _keep_number(state / RELEASED / NUMBER, number)
+        return private_sums(features, privacy, split=item.split, embedding=item.fingerprint)
+
+    return release_once(release_path(state, item.split, item.embedding), made, make)
+
+
+def _keep_number(path: Path, number: int) -> None:
+    """Splits follow from a client's number: by two numbers an image may be in two splits, and released in both."""
+    if not path.exists():
+        write_json(path, number)
+    elif (before := read_json(path)) != number:
+        raise RefusedError(
+            f"statistics of this run were released as of client number {before}, and now it is to be {number}, whose"
+            " splits have other images: begin another run, which is another release"
+        )
 
 
 def _of_score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mapping[str, Tensor], place: int) -> Message:

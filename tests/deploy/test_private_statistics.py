@@ -229,6 +229,42 @@ def test_a_client_adds_the_noise_of_the_runs_config_and_no_other(name, images, t
         assert len(from_records(Told, reply).messages) == 1
 
 
+@pytest.mark.parametrize("split", ["train ", "../../train", ""])
+def test_a_split_that_there_is_not_is_no_other_release_of_the_same_images(split, images, tmp_path):
+    path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
+    own = {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}
+    grid = Loopback({10: Node(client_app(path), own, NOISE)})
+    question = questioned()
+    asked = Item(*question.items[0])._replace(split=split)
+    sent = [question, replace(question, items=[tuple(asked)])]
+    told = [
+        from_records(Told, reply)
+        for one in sent
+        for reply in grid.send_and_receive([FlowerMessage(to_records(one), 10, "evaluate")])
+    ]
+    assert [len(one.messages) for one in told] == [1, 0]
+    assert f"images of {split!r} are asked for: there are train, report" in told[1].failure
+    assert [path.name for path in tmp_path.rglob("*pixels.safetensors")] == ["train-pixels.safetensors"]
+
+
+def test_a_client_of_another_number_releases_no_other_split(images, tmp_path):
+    """Which images are held out follows from the number: by two of them an image would be in both splits."""
+    path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
+    own = {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}
+    grid = Loopback({10: Node(client_app(path), own, NOISE)})
+
+    def told(split, number):
+        question = questioned()
+        one = replace(question, items=[tuple(Item(*question.items[0])._replace(split=split))], client=number)
+        (reply,) = grid.send_and_receive([FlowerMessage(to_records(one), 10, "evaluate")])
+        return from_records(Told, reply)
+
+    first, again = (Message.from_bytes(told("train", number).messages[0]) for number in (0, 1))
+    assert torch.equal(first.tensors["sum"], again.tensors["sum"])  # the same again
+    assert "released as of client number 0, and now it is to be 1" in told("report", 1).failure
+    assert len(told("report", 0).messages) == 1
+
+
 def test_under_masks_a_client_shares_the_noise_with_those_that_are_asked(images, tmp_path):
     path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
     station = Station(path, images / "a", tmp_path / "a", promised=True)
