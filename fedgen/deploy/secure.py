@@ -5,6 +5,7 @@ has in its older interface alone: its workflow asks a strategy of that interface
 its client mod masks what a client's app returns. Both are driven here from the present interface.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -188,7 +189,7 @@ def secure_mean(
 def _beyond(mean: Sequence[NDArray[np.float64]], weights: Sequence[int], largest: int) -> str:
     """Why arrays are no mean of summands in [-1, 1]; "" if they may be. Who sent something else, masks hide."""
     entries = np.abs(np.concatenate([np.ravel(array) for array in mean] or [np.zeros(1)]))
-    if (entries <= 1 + mean_error(weights, largest)).all():
+    if np.isfinite(entries).all() and (entries <= 1 + mean_error(weights, largest)).all():
         return ""
     return f"it would reach {entries.max():.3g} where no client's numbers exceed 1, so one of them sent something else"
 
@@ -197,7 +198,8 @@ def mean_error(weights: Sequence[int], largest: int) -> float:
     """A bound on what rounding does to entries of a `secure_mean`, of summands in [-1, 1].
 
     Each client's entry, over its share of the largest weight, is rounded at random to one of the two neighbouring whole
-    numbers, less than a step away; the share itself to the nearest multiple of 1 / 2^22.
+    numbers, less than a step away; the share itself to the nearest multiple of 1 / 2^22. Infinite where all of these
+    are 0, of which there is no mean.
 
     Args:
         weights: of the clients that are in the mean.
@@ -206,7 +208,7 @@ def mean_error(weights: Sequence[int], largest: int) -> float:
     shares = [weight / largest for weight in weights]
     sent = [round(share * STEPS) / STEPS for share in shares]
     moved = sum(abs(one - other) for one, other in zip(shares, sent))
-    return (len(weights) * 2 / STEPS + 2 * moved) / sum(sent)
+    return (len(weights) * 2 / STEPS + 2 * moved) / sum(sent) if any(sent) else math.inf
 
 
 def masked(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:

@@ -1,5 +1,7 @@
 """Replies to the stages of secure aggregation that cannot be used: one client's cost the others nothing."""
 
+import math
+
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
@@ -9,7 +11,7 @@ from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from fedgen.deploy.secure import STEPS, Masked, masked, read_instructions, secure_mean, write_summand
+from fedgen.deploy.secure import STEPS, Masked, masked, mean_error, read_instructions, secure_mean, write_summand
 from tests.deploy.loopback import Loopback, Node, Odd, empty
 
 RUN = {"secure-aggregation": True}
@@ -147,6 +149,12 @@ def test_there_is_no_mean_of_what_no_summands_are():
         found = mean_of({node: node_of(node) for node in NODES} | {12: node_of(12, with_parts(masked_params=noise), 2)})
     assert found.mean is None
     assert found.rests == {}
+
+
+def test_clients_of_nearly_no_weight_have_no_mean():
+    """A share of less than half a step is none; where the client that weighs most has dropped out, all may be."""
+    assert mean_error([1, 1], 2**24) == math.inf
+    assert mean_error([1, 1], 2) == pytest.approx(2 * 2 / STEPS)
 
 
 class Left(Loopback):
