@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import (
@@ -30,6 +31,7 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedgen.deploy.records import reason_of
 from fedgen.deploy.sending import Silence, replies_to
@@ -192,6 +194,11 @@ def _beyond(mean: Sequence[NDArray[np.float64]], weights: Sequence[int], largest
     if np.isfinite(entries).all() and (entries <= 1 + mean_error(weights, largest)).all():
         return ""
     return f"it would reach {entries.max():.3g} where no client's numbers exceed 1, so one of them sent something else"
+
+
+def as_arrays(tensors: Iterable[Tensor]) -> list[NDArray[Any]]:
+    """What a server sends with `secure_mean`; NumPy has no bfloat16, which travels as float32."""
+    return [(one.float() if one.dtype == torch.bfloat16 else one).numpy() for one in tensors]
 
 
 def mean_error(weights: Sequence[int], largest: int) -> float:
