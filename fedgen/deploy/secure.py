@@ -232,6 +232,10 @@ def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], byte
 
 
 def write_summand(made: Masked) -> RecordDict:
-    """What a client's app returns, for the mod to mask."""
-    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(made.arrays)), made.weight, {REST: made.rest})
+    """What a client's app returns, for the mod to mask.
+
+    Entries are cut off here: the mod does it after their share of the largest weight, which lets larger ones through.
+    """
+    parameters = ndarrays_to_parameters([np.clip(array, -1, 1) for array in made.arrays])
+    result = FitRes(Status(Code.OK, ""), parameters, made.weight, {REST: made.rest})
     return compat.fitres_to_recorddict(result, keep_input=True)

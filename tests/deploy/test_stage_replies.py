@@ -22,13 +22,13 @@ def value(node):
     return np.full(3, node / 20)
 
 
-def node_of(number, change=None, stage=-1):
+def node_of(number, change=None, stage=-1, weight=1, factor=1):
     app = ClientApp(mods=[masked])
 
     @app.train()
     def train(message, context):
         read_instructions(message)
-        return FlowerMessage(write_summand(Masked([value(number)], b"open", 1)), reply_to=message)
+        return FlowerMessage(write_summand(Masked([factor * value(number)], b"open", weight)), reply_to=message)
 
     return Odd(app, {}, RUN, change, {stage}) if change else Node(app, {}, RUN)
 
@@ -149,6 +149,14 @@ def test_there_is_no_mean_of_what_no_summands_are():
         found = mean_of({node: node_of(node) for node in NODES} | {12: node_of(12, with_parts(masked_params=noise), 2)})
     assert found.mean is None
     assert found.rests == {}
+
+
+def test_what_is_beyond_the_range_is_cut_off_whatever_the_clients_weight():
+    """A fourth of the weight, and entries of 2.4: they count as 1."""
+    nodes = {10: node_of(10, weight=4), 12: node_of(12, factor=4)}
+    asked = {10: ([np.zeros(1)], b"", 4), 12: ([np.zeros(1)], b"", 1)}
+    found = secure_mean(Loopback(nodes), asked, 0, 1.0)
+    np.testing.assert_allclose(found.mean[0], np.full(3, (4 * 0.5 + 1) / 5), atol=mean_error([4, 1], 4))
 
 
 def test_clients_of_nearly_no_weight_have_no_mean():
