@@ -18,6 +18,17 @@ from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.remote_data import LEAST, RemoteClients
 from fedgen.deploy.roster import Roster
+from fedgen.deploy.run_config import (
+    CHECKPOINT,
+    CLIENTS,
+    DEADLINE,
+    LEAST_ANSWERS,
+    OUTPUT,
+    SIMULATION,
+    WAIT,
+    check_config,
+    run_name,
+)
 from fedgen.deploy.run_labels import RunLabels
 from fedgen.deploy.run_statistics import RunStatistics, refuse_open
 from fedgen.deploy.secure import RANGE, SECURE, masked
@@ -26,8 +37,7 @@ from fedgen.deploy.station import Station, use_threads
 from fedgen.deploy.untold import is_promised, telling_types
 
 DATA, STATE, NAME = "data-path", "state-path", "name"  # of a node's config
-CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
-LEAST_ANSWERS, CHECKPOINT = "least-answers", "ckpt-path"
+PARTITION = "partition-id"  # of a simulated node's
 ABOUT_LOSS = "loss"  # the kind of question
 
 
@@ -113,13 +123,17 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
         recipe: the deployed recipe's file.
         grid: Flower's.
         config: the run's.
+
+    Raises:
+        ValueError: for a config with an unknown key, or a value that its key cannot have.
     """
+    check_config(config)
     output = Path(str(config.get(OUTPUT, "fedgen-run")))
     settings = read_settings(recipe)
     use_threads(settings)
     statistics = RunStatistics.of_run(config)
     deadline = float(config.get(DEADLINE, 0)) or None
-    labels = RunLabels.of_run(config)
+    labels, least = RunLabels.of_run(config), least_of(config)
     roster = Roster(grid, deadline, labels)
     wait = float(config.get(WAIT, 600.0))
     roster.meet(output, int(config[CLIENTS]), wait)
@@ -130,7 +144,7 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     cli.datamodule.labels = labels
     cli.datamodule.enroll(roster.clients)
     cli.datamodule.line = line = Line(grid, roster, deadline, hidden, wait, statistics)
-    cli.datamodule.least = least_of(config)
+    cli.datamodule.least = least
     if isinstance(cli.trainer.strategy, SecureStrategy):
         cli.trainer.strategy.range = float(config.get(RANGE, 0))
     if isinstance(cli.trainer.strategy, FlowerStrategy):
@@ -167,13 +181,12 @@ def _station(recipe: Path, context: Context) -> Station:
     own, run = context.node_config, context.run_config
     if DATA in own:
         folder = Path(str(own[DATA]))
-    elif run.get(SIMULATION):
-        folder = _simulated(Path(str(run[SIMULATION])), int(own["partition-id"]))
+    elif run.get(SIMULATION) and PARTITION in own:
+        folder = _simulated(Path(str(run[SIMULATION])), int(own[PARTITION]))
     else:
         raise ValueError(
             f"this node's config does not say where its data lie: start it with --node-config '{DATA}=\"/my/images\"'"
         )
     state = Path(str(own.get(STATE, folder.parent / f".{folder.name}-fedgen")))
     name = str(own.get(NAME, folder.name))
-    kept = state / Path(str(run.get(OUTPUT, "fedgen-run"))).name
-    return Station(recipe, folder, kept, name, is_promised(settings, run))
+    return Station(recipe, folder, state / run_name(run), name, is_promised(settings, run))

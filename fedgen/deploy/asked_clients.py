@@ -17,6 +17,7 @@ from fedgen.deploy.messages import LossQuestion, Told, pack
 from fedgen.deploy.payload import to_bytes
 from fedgen.deploy.secure import NUMBER, secure_mean
 from fedgen.deploy.sending import Silence
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.losses.distributed import Traffic
 from fedgen.statistics.messages import Message, MessageError, add
 
@@ -160,7 +161,7 @@ class AskedClients:
                 check_form(answer, form, self._weights[client])
                 total = answer if total is None else add(total, answer)
             except MessageError as error:
-                silent[client] = told if isinstance(told, Silence) else str(error)
+                silent[client] = told if isinstance(told, Silence) else shorten(str(error), LONGEST_REASON)
             if not isinstance(told, str):
                 self.traffic.up += sum(map(len, told.messages))
             self.traffic.down += len(questions[client].question) if told != "it is not connected" else 0

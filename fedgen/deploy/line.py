@@ -15,6 +15,7 @@ from fedgen.deploy.ranges import Largest
 from fedgen.deploy.records import WEIGHTS, from_records, to_records
 from fedgen.deploy.roster import Roster
 from fedgen.deploy.run_statistics import RunStatistics
+from fedgen.deploy.secure import as_arrays
 from fedgen.deploy.secure_sums import Sum, secure_sums
 from fedgen.deploy.sending import Silence, replies_to
 from fedgen.deploy.unanswered import UnansweredError
@@ -140,14 +141,13 @@ class Line:
         for client, node in nodes.items():
             assert node is not None
             weights, rest = pack(Question(tensors, [tuple(item) for item in items], client, classes))
-            sent = [tensor.numpy() for tensor in weights.values()]
             told = {
                 "names": list(weights),
                 "question": rest,
                 "largest": list(map(dict, largest)),
                 "clients": len(nodes),
             }
-            asked[node], numbers[node] = (sent, to_bytes(told)), client
+            asked[node], numbers[node] = (as_arrays(weights.values()), to_bytes(told)), client
         found = secure_sums(self.grid, asked, largest, round, self.deadline)
         if found.sums is None:
             for node, why in found.failures.items():

@@ -31,6 +31,9 @@ RANGES = {
 
 HEADROOM = 32.0
 BELIEVED = 1000.0
+SMALLEST = (
+    1.0  # of the size of generated features: an untrained model's may be nearly nothing, and say nothing of real ones
+)
 _CONFIG = "range"  # the run config's table
 _OF: dict[tuple[Asked, str], str] = {
     ("statistics", "mean"): "mean",
@@ -90,8 +93,8 @@ class Ranges:
             generated: their features.
             headroom: how many times as large real ones may be.
         """
-        entry = headroom * (float(generated.abs().max()) or 1.0)
-        norm = headroom * (float(generated.double().norm(dim=1).max()) or 1.0)
+        entry = headroom * max(float(generated.abs().max()), SMALLEST)
+        norm = headroom * max(float(generated.double().norm(dim=1).max()), SMALLEST)
         kernel = (1 + norm**2 / generated.shape[1]) ** 3
         chosen = {
             "mean": entry,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedgen.archives import read_header
 from fedgen.deploy.messages import Answer, Said, pack, unpack
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.statistics.messages import MessageError
 
 WEIGHTS, REST, METRICS, EXAMPLES = "weights", "fedgen", "metrics", "num-examples"
@@ -64,6 +65,6 @@ def _tensor_of(name: str, array: Array) -> Tensor:
 
 
 def reason_of(message: Message) -> str:
-    """The last line of the error that Flower reports in a message's place."""
+    """The last line, shortened, of the error that Flower reports in a message's place."""
     lines = (message.error.reason or "").strip().splitlines()
-    return lines[-1] if lines else "unknown error"
+    return shorten(lines[-1], LONGEST_REASON) if lines else "unknown error"

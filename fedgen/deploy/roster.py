@@ -15,7 +15,7 @@ from fedgen import __version__
 from fedgen.deploy.messages import Hello, check_types
 from fedgen.deploy.records import from_records
 from fedgen.deploy.run_labels import RunLabels
-from fedgen.federated.left_out import shorten
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.files import read_json, write_json
 from fedgen.progress import track
 from fedgen.statistics.messages import MessageError
@@ -26,6 +26,7 @@ HEARD_WITHIN = 120.0  # seconds a client has to introduce itself; it starts Pyth
 PAUSE = 600.0  # seconds before a node that did not, or could not take part, is asked again
 SOON = 0.1  # seconds between looks for what they say
 LONGEST_NAME, LONGEST_CLASS, MOST_CLASSES = 200, 255, 100_000  # a class is a folder's name
+LONGEST_RELEASE = 50
 MOST_EXAMPLES, MOST_NUMBERS = 2**31, 2**28  # of a client, and numbers of one of them
 
 
@@ -99,7 +100,8 @@ class Roster:
             if known is None:
                 rank_zero_warn(f"client {name!r} came after the run had begun and does not take part")
             elif known != one:
-                rank_zero_warn(f"client {name!r} came back with other data ({one}, before {known})")
+                now, before = (shorten(str(data), LONGEST_REASON) for data in (one, known))
+                rank_zero_warn(f"client {name!r} came back with other data ({now}, before {before})")
 
     def node_of(self, client: int) -> int | None:
         """The node at which a client is at present; None if it is not there."""
@@ -123,9 +125,9 @@ class Roster:
                 self._check_number(one)
                 self._check_name(one.name, node)
             except MessageError as error:
-                if self._refused.get(node) != str(error):  # said once
-                    rank_zero_warn(f"node {node} cannot take part: {error}")
-                self._refused[node] = str(error)
+                if self._refused.get(node) != (why := shorten(str(error), LONGEST_REASON)):  # said once
+                    rank_zero_warn(f"node {node} cannot take part: {why}")
+                self._refused[node] = why
                 continue
             if one.release != __version__:
                 rank_zero_warn(
@@ -190,6 +192,8 @@ def check_hello(one: Hello) -> None:
         raise MessageError(
             f"its name {shorten(ascii(one.name), 80)} is not of 1 to {LONGEST_NAME} printable characters"
         )
+    if not one.release.isprintable() or len(one.release) > LONGEST_RELEASE:
+        raise MessageError(f"client {one.name!r} says that its fedgen is {shorten(ascii(one.release), 80)}")
     if not 1 <= one.examples <= MOST_EXAMPLES:
         raise MessageError(f"client {one.name!r} says that it has {one.examples} images, not 1 to {MOST_EXAMPLES}")
     if not one.shape or min(one.shape) < 1 or math.prod(one.shape) > MOST_NUMBERS:

@@ -9,9 +9,11 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.deploy.messages import Hello
+from fedgen.federated.left_out import shorten
 from fedgen.statistics.messages import MessageError
 
 CLASSES, COUNTS = "classes", "label-counts"
+DIGITS = 12  # of a count: all of them add up to a whole number of 63 bits
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,11 @@ class RunLabels:
             twice = next(name for name in classes if classes.count(name) > 1)
             raise ValueError(f"{CLASSES} in the run's config names {twice!r} twice; name each class once")
         told = _parts(config, COUNTS)
-        if not all(part.isdecimal() for part in told) or (told and not any(map(int, told))):
+        if not all(part.isdecimal() and len(part) <= DIGITS for part in told) or (told and not any(map(int, told))):
+            said = shorten(str(config[COUNTS]), 80)
             raise ValueError(
-                f'{COUNTS}="{config[COUNTS]}" in the run\'s config: give whole numbers that are not all 0, one a class'
+                f'{COUNTS}="{said}" in the run\'s config: give whole numbers that are not all 0, one a class, of'
+                f" at most {DIGITS} digits"
             )
         found = cls(classes, tuple(map(int, told)))
         if classes:
@@ -61,7 +65,7 @@ class RunLabels:
         if others := [name for name in one.classes if name not in self.classes] if self.classes else []:
             raise MessageError(
                 f"client {one.name!r} has the class {others[0]!r}, and {CLASSES} in the run's config names"
-                f" {', '.join(self.classes)}"
+                f" {', '.join(self.classes)}{_of_commas(others[0])}"
             )
 
     def names(self, clients: Sequence[Hello]) -> tuple[str, ...]:
@@ -95,6 +99,10 @@ class RunLabels:
     def _check_counts(self, classes: int) -> None:
         if self.counts and len(self.counts) != classes:
             raise ValueError(f"{COUNTS} in the run's config gives {len(self.counts)} numbers for {classes} classes")
+
+
+def _of_commas(name: str) -> str:
+    return "; a name with a comma cannot be named there: rename it, or leave the key out" if "," in name else ""
 
 
 def _parts(config: Mapping[str, Any], key: str) -> tuple[str, ...]:

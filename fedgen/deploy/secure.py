@@ -5,11 +5,13 @@ has in its older interface alone: its workflow asks a strategy of that interface
 its client mod masks what a client's app returns. Both are driven here from the present interface.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import (
@@ -29,9 +31,10 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedgen.deploy.records import reason_of
-from fedgen.deploy.sending import Silence
+from fedgen.deploy.sending import Silence, replies_to
 from fedgen.deploy.stage_replies import REST, unusable
 
 SECURE, RANGE = "secure-aggregation", "update-range"
@@ -114,9 +117,9 @@ class _Heard:
         self.failures: dict[int, str] = {}
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        sent = list(messages)
-        replies = {reply.metadata.src_node_id: reply for reply in self._grid.send_and_receive(sent, timeout=timeout)}
-        asked = {message.metadata.dst_node_id: message for message in sent}
+        asked = {message.metadata.dst_node_id: message for message in messages}
+        # not by the grid's own, which ends with an error where a node has left since, and looks every three seconds
+        replies = dict(replies_to(self._grid, asked, timeout, "masked sums"))
         found: dict[int, str] = {node: Silence.within(timeout) for node in asked if node not in replies}
         found |= {node: reason_of(reply) for node, reply in replies.items() if reply.has_error()}
         found |= unusable(asked, {node: reply for node, reply in replies.items() if node not in found})
@@ -154,7 +157,8 @@ def secure_mean(
         ValueError: for more nodes than can be added up.
 
     Returns:
-        By node, entries within a step of 2 / 2^22 (over the weight's share of the largest) of the exact mean.
+        By node, entries within a step of 2 / 2^22 (over the weight's share of the largest) of the exact mean; no mean
+        where it would be of what no summands are, as one client's noise behind a mask makes it.
     """
     if len(asked) > MOST:
         raise ValueError(f"secure aggregation adds up at most {MOST} clients, got {len(asked)}: ask smaller cohorts")
@@ -176,15 +180,33 @@ def secure_mean(
     except Exception as error:  # it checks nothing of what clients send
         rank_zero_warn(f"no sum could be made of what clients sent behind masks ({error!r})")
         strategy.found = SecureMean()
-    strategy.found.failures = heard.failures
-    return strategy.found
+    found = strategy.found
+    if found.mean is not None and (why := _beyond(found.mean, [asked[node][2] for node in found.rests], largest)):
+        rank_zero_warn(f"no sum is made of what clients sent behind masks: {why}")
+        found = SecureMean()
+    found.failures = heard.failures
+    return found
+
+
+def _beyond(mean: Sequence[NDArray[np.float64]], weights: Sequence[int], largest: int) -> str:
+    """Why arrays are no mean of summands in [-1, 1]; "" if they may be. Who sent something else, masks hide."""
+    entries = np.abs(np.concatenate([np.ravel(array) for array in mean] or [np.zeros(1)]))
+    if np.isfinite(entries).all() and (entries <= 1 + mean_error(weights, largest)).all():
+        return ""
+    return f"it would reach {entries.max():.3g} where no client's numbers exceed 1, so one of them sent something else"
+
+
+def as_arrays(tensors: Iterable[Tensor]) -> list[NDArray[Any]]:
+    """What a server sends with `secure_mean`; NumPy has no bfloat16, which travels as float32."""
+    return [(one.float() if one.dtype == torch.bfloat16 else one).numpy() for one in tensors]
 
 
 def mean_error(weights: Sequence[int], largest: int) -> float:
     """A bound on what rounding does to entries of a `secure_mean`, of summands in [-1, 1].
 
     Each client's entry, over its share of the largest weight, is rounded at random to one of the two neighbouring whole
-    numbers, less than a step away; the share itself to the nearest multiple of 1 / 2^22.
+    numbers, less than a step away; the share itself to the nearest multiple of 1 / 2^22. Infinite where all of these
+    are 0, of which there is no mean.
 
     Args:
         weights: of the clients that are in the mean.
@@ -193,7 +215,7 @@ def mean_error(weights: Sequence[int], largest: int) -> float:
     shares = [weight / largest for weight in weights]
     sent = [round(share * STEPS) / STEPS for share in shares]
     moved = sum(abs(one - other) for one, other in zip(shares, sent))
-    return (len(weights) * 2 / STEPS + 2 * moved) / sum(sent)
+    return (len(weights) * 2 / STEPS + 2 * moved) / sum(sent) if any(sent) else math.inf
 
 
 def masked(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -210,6 +232,10 @@ def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], byte
 
 
 def write_summand(made: Masked) -> RecordDict:
-    """What a client's app returns, for the mod to mask."""
-    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(made.arrays)), made.weight, {REST: made.rest})
+    """What a client's app returns, for the mod to mask.
+
+    Entries are cut off here: the mod does it after their share of the largest weight, which lets larger ones through.
+    """
+    parameters = ndarrays_to_parameters([np.clip(array, -1, 1) for array in made.arrays])
+    result = FitRes(Status(Code.OK, ""), parameters, made.weight, {REST: made.rest})
     return compat.fitres_to_recorddict(result, keep_input=True)

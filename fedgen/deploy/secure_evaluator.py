@@ -176,7 +176,8 @@ class SecureSide(RemoteSide):
         for one, total in zip(asked, sums, strict=True):
             for name, share in total.cut.items():
                 said = self._of_cut(one, name, share)
-                rank_zero_warn(f"{'/'.join(one.key)}: {said}; raise it in the run's config")
+                remedy = "; raise it in the run's config" if name in one.statistics() else ""
+                rank_zero_warn(f"{'/'.join(one.key)}: {said}{remedy}")
                 split, panel = self.places()[one.key]
                 scores = [one.item.score] if one.item.score else [c.name for c in self.plan.choices(split, panel)]
                 for score in scores:
@@ -185,7 +186,10 @@ class SecureSide(RemoteSide):
 
     def _of_cut(self, one: _Asked, tensor: str, share: float) -> str:
         name = name_of(one.item.ask, tensor)
-        bound = f"{range_key(name)}={self._ranges[one.key][name]:g}"
+        if name in RANGES:
+            bound = f"{range_key(name)}={self._ranges[one.key][name]:g}"
+        else:
+            bound = f"{one.largest[tensor]:g}, which no client's are,"
         return f"{share:.2%} of the clients' entries of {name} were beyond {bound} and cut off"
 
     def _steps(self, one: _Asked) -> dict[str, float]:

@@ -17,7 +17,17 @@ from fedgen.deploy.masked_loss import masked_answer
 from fedgen.deploy.messages import Answer, Question, Task, pack, unpack
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.run_statistics import RunStatistics, refuse_open
-from fedgen.deploy.secure import NUMBER, RANGE, STEPS, Masked, mean_error, read_instructions, secure_mean, write_summand
+from fedgen.deploy.secure import (
+    NUMBER,
+    RANGE,
+    STEPS,
+    Masked,
+    as_arrays,
+    mean_error,
+    read_instructions,
+    secure_mean,
+    write_summand,
+)
 from fedgen.deploy.secure_sums import masked_messages
 from fedgen.deploy.sending import Silence
 from fedgen.deploy.station import Station
@@ -93,8 +103,8 @@ class SecureStrategy(FlowerStrategy):
         for client, task in self._tasks(list(there), round).items():
             weights, rest = pack(task)
             weight = int(weight_of(len(data.clients[client].train), self.client_weights))
-            sent = [weights[name].numpy() for name in weights]
-            asked[there[client]] = (sent, to_bytes({"names": list(weights), "task": rest}), weight)
+            told = to_bytes({"names": list(weights), "task": rest})
+            asked[there[client]] = (as_arrays(weights.values()), told, weight)
         made = secure_mean(self._line.grid, asked, round, self._line.deadline)
         taken = [asked[node][2] for node in made.rests]
         self._error = self.range * mean_error(taken, max(w for *_, w in asked.values())) if taken else None

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedgen.deploy.field_types import conforms
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.ranges import Largest
 from fedgen.deploy.secure import Masked, secure_mean
@@ -113,7 +114,7 @@ def secure_sums(
     forms = []
     for node, rest in made.rests.items():
         try:
-            forms.append(from_bytes(rest, "the form of the sums"))
+            forms.append(_read_forms(rest))
         except MessageError as error:
             return Sums(None, {node: str(error)})
     alike = {node: sum(form == other for other in forms) for node, form in zip(made.rests, forms)}
@@ -121,6 +122,19 @@ def secure_sums(
         why = "its messages have different forms from the others'; install the same release and weights"
         return Sums(None, {node: why for node, count in alike.items() if count == fewest})
     return Sums(_read(_joined(made.mean[0], len(asked)), forms[0], largest, len(asked)))
+
+
+def _read_forms(rest: bytes) -> list[dict[str, dict]]:
+    """Shapes and remarks of a client's messages: of plain types alone, as they are compared with others'."""
+    found = from_bytes(rest, what := "the form of the sums")
+    if not conforms(found, list[dict[str, dict]]) or not all(
+        one.keys() == {"shapes", "meta"}
+        and conforms(one["shapes"], dict[str, list[int]])
+        and conforms(one["meta"], dict[str, str])
+        for one in found
+    ):
+        raise MessageError(f"{what} is none: it lists each message's shapes and meta")
+    return list(found)
 
 
 def _bounded(message: Message, largest: Largest) -> Message:

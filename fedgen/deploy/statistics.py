@@ -16,6 +16,7 @@ from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
 from fedgen.evaluation.splits import REPORT, SELECT
+from fedgen.federated.left_out import shorten
 from fedgen.scores import Kernel, KernelReference
 from fedgen.scores.federated_fid import fid_message
 from fedgen.scores.federated_kid import kid_message
@@ -96,7 +97,8 @@ def answers_to(
     for place, asked in enumerate(question.items):
         item = Item(*asked)  # type: ignore[arg-type]
         if item.split not in (SELECT, REPORT):  # under another name the same images would be released again
-            raise RefusedError(f"a client's images are split into {SELECT} and {REPORT}, and {item.split!r} is neither")
+            said = shorten(repr(item.split), 80)
+            raise RefusedError(f"a client's images are split into {SELECT} and {REPORT}, and {said} is neither")
         if item.ask == "private-sums":
             _check_promise(item, privacy, len(panels))
         elif (state / RELEASED).exists():

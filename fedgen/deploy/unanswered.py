@@ -1,5 +1,6 @@
 """A client that does not answer what all must."""
 
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.statistics.messages import MessageError
 
 
@@ -9,9 +10,9 @@ class UnansweredError(MessageError):
     Args:
         client: its number.
         name: its name.
-        why: the reason.
+        why: the reason, which may be the client's own words; it is shortened.
     """
 
     def __init__(self, client: int, name: str, why: str) -> None:
-        super().__init__(f"client {name!r}: {why}")
-        self.client, self.why = client, why
+        self.client, self.why = client, shorten(why, LONGEST_REASON)
+        super().__init__(f"client {name!r}: {self.why}")

@@ -171,9 +171,10 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def shorten(text: str, length: int) -> str:
-    """The text in one line and so many characters at most."""
+    """The text in one line and so many characters at most, without those that are no text, as terminals' commands."""
     text = " ".join(text.split())
-    return text if len(text) <= length else text[: length - 3] + "..."
+    text = text if len(text) <= length else text[: length - 3] + "..."
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:

@@ -103,7 +103,8 @@ class GAN(CriticLosses, LatentGenerator):
         self.compiles = compile
         if generator_trained_by == "server":  # neither changes in turns
             self.unexchanged = ("generator.", "loss_modules.")
-        self._turn_batch = self._largest_batch = 0  # images of a batch: of the present turn, and of the round's turns
+        # images of a batch: of the present turn, of the round's turns, and of those before the present one
+        self._turn_batch = self._largest_batch = self._largest_before = 0
         # an explicit dictionary: Lightning's own capture would store module objects, or class paths of anybody's code
         self.save_hyperparameters(self._settings())
 
@@ -182,6 +183,7 @@ class GAN(CriticLosses, LatentGenerator):
         """Starts a round's count, and tells the losses whose turn it is."""
         if batch_idx == 0:
             self._largest_batch = 0
+        self._largest_before = self._largest_batch
         # of a turn that a client takes on its own machine no batch is seen here
         self._turn_batch = batch.batch_length if getattr(batch, "is_elsewhere", False) else 0
         super().on_train_batch_start(batch, batch_idx)
@@ -237,9 +239,8 @@ class GAN(CriticLosses, LatentGenerator):
         self.means.add({"generator_loss": loss})
 
     def on_turn_end(self, completed: bool) -> None:
-        """Counts the turn's largest batch, beside what was measured, if the turn was completed."""
-        if completed:
-            self._largest_batch = max(self._largest_batch, self._turn_batch)
+        """Counts the turn's largest batch, beside what was measured, if the turn was completed and is not refused."""
+        self._largest_batch = max(self._largest_before, self._turn_batch if completed else 0)
         super().on_turn_end(completed)
 
     def on_round_end(self, iterations: int) -> None:

@@ -135,6 +135,11 @@ def test_a_client_with_another_class_than_the_run_names_does_not_take_part(tmp_p
     assert [one.name for one in found.clients] == ["a"]
 
 
+def test_a_class_whose_name_has_a_comma_cannot_be_named():
+    with pytest.raises(ValueError, match=r"'cat, dog', .* names cat, dog; a name with a comma cannot be named there"):
+        RunLabels.of_run({"classes": "cat, dog"}).check(hello("a", "cat, dog"))
+
+
 def test_labels_are_drawn_as_often_as_the_run_says():
     labels = RunLabels.of_run({"classes": "dog, cat", "label-counts": "3, 0"})
     found = enrolled(labels, hello("a", "cat"), hello("b", "dog")).label_counts()

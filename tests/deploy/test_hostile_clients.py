@@ -104,6 +104,13 @@ FAULTS = {
     "no metrics": (saying(metrics=None), "metrics of the answer is None"),
     "half a surrogate": (saying(metrics={"\ud800": 1.0}), "metrics of the answer"),
     "a metric of many digits": (saying(metrics={"loss": 10**5000}), "the answer cannot be read"),
+    "a metric of a terminal": (saying(metrics={"\x1b[2J": 1.0}), "under names of 1 to 200 printable characters"),
+    "a metric without a name": (saying(metrics={"": 1.0}), "under names of 1 to 200 printable characters"),
+    "a thousand metrics and one": (
+        saying(metrics=dict.fromkeys(map(str, range(1001)), 1.0)),
+        "its steps logged 1001 values, of which 1000 are taken",
+    ),
+    "a failure of a terminal": (saying(failure="\x1b[2Jgone\x07" + "x" * 10**6), "MessageError: ?[2Jgone?xxx"),
     "iterations beyond a count": (saying(iterations=2**70), f"iterations of the answer is {2**70}"),
     "iterations and a half": (saying(iterations=1.5), "iterations of the answer is 1.5"),
     "no iterations": (saying(iterations=True), "iterations of the answer is True"),
@@ -149,6 +156,7 @@ def test_a_round_goes_on_without_clients_whose_answers_are_bad(tmp_path):
     assert left_out.keys() == FAULTS.keys()
     for name, (_, reason) in FAULTS.items():
         assert reason in left_out[name], name
+        assert left_out[name].isprintable(), name
     assert all(t.isfinite().all() for t in found["state_dict"].values() if t.is_floating_point())
     again = run(tmp_path, [Scripted(node.hello.name) for node in nodes], rounds=2, optimizer_state="average")
     assert again["epoch"] == 1

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Error, Message
 
 from fedgen.deploy import roster as roster_file
 from fedgen.deploy.messages import pack
 from fedgen.deploy.records import to_records
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.deploy.roster import CLIENTS, Roster
+from fedgen.deploy.unanswered import UnansweredError
 from tests.deploy.loopback import Loopback
 from tests.deploy.scripted import Scripted, hello_of
 
@@ -59,6 +60,8 @@ HELLOS = {
     "unprintable class": ({"classes": ("\n",)}, r"a class '\n', whose name is not of at most 255 printable"),
     "long class": ({"classes": ("x", "y" * 256)}, "whose name is not of at most 255 printable characters"),
     "many classes": ({"classes": ("x",) * 100_001}, "has 100001 classes, and at most 100000 are taken"),
+    "release of a terminal": ({"release": "\x1b[2J"}, r"client 'x' says that its fedgen is '\x1b[2J'"),
+    "long release": ({"release": "1" * 51}, "client 'x' says that its fedgen is '1111"),
     "release 3": ({"release": 3}, "release of the hello is 3"),
 }
 
@@ -76,6 +79,20 @@ def test_a_node_that_says_what_no_client_can_cannot_take_part(name, tmp_path):
         found.meet(tmp_path, 1, 1.0)
     assert [one.name for one in found.clients] == ["a"]
     assert found.node_of(0) == 10
+
+
+class Faulty(Scripted):
+    """A node that answers with an error of Flower's."""
+
+    def introduce(self, message):
+        return Message(Error(2, "\x1b[2Jgone\x07" + "x" * 10**6), reply_to=message)
+
+
+def test_what_a_client_says_of_its_error_is_shortened_text(tmp_path):
+    found, _ = roster_of(Scripted("a"), Faulty("b"))
+    with pytest.warns(UserWarning, match=r"node 11 cannot take part: \?\[2Jgone\?x{100,390}\.\.\.$"):
+        found.meet(tmp_path, 1, 1.0)
+    assert str(UnansweredError(1, "b", "\x1b[2J" + "x" * 10**6)).startswith("client 'b': ?[2Jxxx")
 
 
 def test_nothing_is_made_of_a_size_that_is_only_claimed():

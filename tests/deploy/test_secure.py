@@ -52,6 +52,16 @@ def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_pat
     assert deployed["fedavg"]["left_out"] == []
 
 
+def test_a_model_in_bfloat16_is_averaged(images, tmp_path):
+    settings = recipe(1, client_weights="uniform")
+    settings["trainer"]["precision"] = "bf16-true"
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
+    assert {tensor.dtype for tensor in deployed["state_dict"].values()} >= {torch.bfloat16}
+    assert deployed["fedavg"]["left_out"] == []
+    same_weights(simulated, deployed, atol=2**-8)  # of numbers below 1
+
+
 def test_the_server_sees_no_update(images, tmp_path, heard):
     deploy(recipe(1, client_weights="uniform"), images, tmp_path / "run", config=HIDDEN)
     masked = [reply for reply in heard if "masked_params" in str(reply.content.config_records)]

@@ -1,6 +1,7 @@
 """An evaluation under secure aggregation: the open one's avg and all, from sums over all clients alone."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.deploy.apps import client_app
 from fedgen.deploy.payload import from_bytes
+from fedgen.deploy.remote_data import RemoteClients
 from fedgen.evaluation import read_records
 from fedgen.evaluation.aggregates import AGGREGATES
 from fedgen.federated.left_out import read_left_out
@@ -174,10 +176,26 @@ def test_what_is_beyond_a_range_is_cut_off_and_said(images, tmp_path):
     assert found[0, "train", "fid_avg"].error_parts == {"quantisation": pytest.approx(expected)}
 
 
+def test_a_cut_where_no_clients_entries_can_be_cut_off_is_said(images, tmp_path, monkeypatch):
+    """How many entries were cut off is what clients say, behind masks: it may be of numbers that have no range."""
+    add_up = RemoteClients.add_up
+
+    def spoilt(*args):
+        return [replace(one, cut={"count": 0.25}) for one in add_up(*args)]
+
+    monkeypatch.setattr(RemoteClients, "add_up", spoilt)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        deploy(recipe(1, FID), images, tmp_path / "run", config=HIDDEN)
+    text = "train/pixels: 25.00% of the clients' entries of count were beyond 20, which no client's are, and cut off"
+    assert text in [str(one.message) for one in said]
+    assert "entries of count" in records(tmp_path / "run")[0, "train", "fid_all"].note
+
+
 REFUSED = {
     "aggregates": ({**FID, "aggregates": ["power-2"]}, {}, "power-2 needs single clients' scores"),
-    "ranges": (FID, {"range.fid": -1.0}, "range.fid=-1.0 in the run's config must be positive"),
-    "names": (FID, {"range.vid": 1.0}, "range.vid in the run's config: statistics are mean"),
+    "ranges": (FID, {"range.fid": -1.0}, "range.fid=-1.0 in the run's config: give a number from 0"),
+    "names": (FID, {"range.vid": 1.0}, "range.vid=1.0 .* no such key; did you mean range"),
     "weights": ({**FID, "weights": "uniform"}, {}, "weigh by examples"),
 }
 

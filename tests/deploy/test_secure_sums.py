@@ -8,7 +8,7 @@ import torch
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
-from fedgen.deploy.payload import to_bytes
+from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.ranges import RANGES, Ranges, largest
 from fedgen.deploy.secure import MOST, masked, read_instructions, secure_mean, write_summand
 from fedgen.deploy.secure_sums import fixed_point, masked_messages, secure_sums
@@ -152,3 +152,23 @@ def test_a_form_of_sums_that_cannot_be_read_is_its_clients_fault(rest):
 def test_a_form_of_sums_that_differs_is_its_clients_fault():
     found = ask(with_rest(to_bytes({"a": 1})))
     assert (found.sums, list(found.failures)) == (None, [12])
+
+
+SHAPE = torch.tensor([3, 4])  # which is neither the same as a number nor another
+FORMS = {
+    "a tensor for a size": lambda form: form[0]["shapes"].update(sum=[SHAPE]),
+    "a tensor for a remark": lambda form: form[0]["meta"].update(bits=SHAPE),
+    "text for shapes": lambda form: form[0].update(shapes="x"),
+    "more parts": lambda form: form[0].update(more=1),
+    "fewer parts": lambda form: form[0].pop("meta"),
+    "a number": lambda form: form.append(3),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_of_sums_that_is_none_is_its_clients_fault(name):
+    form = from_bytes(masked_messages(messages(2), BOUNDS, 3).rest, "a form")
+    FORMS[name](form)
+    found = ask(with_rest(to_bytes(form)))
+    assert (found.sums, list(found.failures)) == (None, [12])
+    assert "the form of the sums is none" in found.failures[12]

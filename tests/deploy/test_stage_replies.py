@@ -1,15 +1,17 @@
 """Replies to the stages of secure aggregation that cannot be used: one client's cost the others nothing."""
 
+import math
+
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
-from flwr.common import ndarray_to_bytes
+from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from fedgen.deploy.secure import STEPS, Masked, masked, read_instructions, secure_mean, write_summand
+from fedgen.deploy.secure import STEPS, Masked, masked, mean_error, read_instructions, secure_mean, write_summand
 from tests.deploy.loopback import Loopback, Node, Odd, empty
 
 RUN = {"secure-aggregation": True}
@@ -20,13 +22,13 @@ def value(node):
     return np.full(3, node / 20)
 
 
-def node_of(number, change=None, stage=-1):
+def node_of(number, change=None, stage=-1, weight=1, factor=1):
     app = ClientApp(mods=[masked])
 
     @app.train()
     def train(message, context):
         read_instructions(message)
-        return FlowerMessage(write_summand(Masked([value(number)], b"open", 1)), reply_to=message)
+        return FlowerMessage(write_summand(Masked([factor * value(number)], b"open", weight)), reply_to=message)
 
     return Odd(app, {}, RUN, change, {stage}) if change else Node(app, {}, RUN)
 
@@ -133,6 +135,61 @@ def test_clients_that_drop_out_at_different_stages_leave_the_others_mean():
     found = mean_of(nodes | {11: node_of(11, silent, 1), 14: node_of(14, nothing, 2)})
     assert sorted(found.failures) == [11, 14]
     np.testing.assert_allclose(found.mean[0], value((10 + 12 + 13 + 15 + 16) / 5), atol=2 * 2 / STEPS)
+
+
+def noise(record):
+    first, *arrays = record["masked_params"]
+    draws = np.random.default_rng(0)
+    return [first, *(ndarray_to_bytes(draws.integers(0, 2**32, bytes_to_ndarray(one).shape)) for one in arrays)]
+
+
+def test_there_is_no_mean_of_what_no_summands_are():
+    """The form is right and the numbers are not a client's own behind its masks: nobody would know, but for the sum."""
+    with pytest.warns(UserWarning, match=r"it would reach \d+ where no client's numbers exceed 1"):
+        found = mean_of({node: node_of(node) for node in NODES} | {12: node_of(12, with_parts(masked_params=noise), 2)})
+    assert found.mean is None
+    assert found.rests == {}
+
+
+def test_what_is_beyond_the_range_is_cut_off_whatever_the_clients_weight():
+    """A fourth of the weight, and entries of 2.4: they count as 1."""
+    nodes = {10: node_of(10, weight=4), 12: node_of(12, factor=4)}
+    asked = {10: ([np.zeros(1)], b"", 4), 12: ([np.zeros(1)], b"", 1)}
+    found = secure_mean(Loopback(nodes), asked, 0, 1.0)
+    np.testing.assert_allclose(found.mean[0], np.full(3, (4 * 0.5 + 1) / 5), atol=mean_error([4, 1], 4))
+
+
+def test_clients_of_nearly_no_weight_have_no_mean():
+    """A share of less than half a step is none; where the client that weighs most has dropped out, all may be."""
+    assert mean_error([1, 1], 2**24) == math.inf
+    assert mean_error([1, 1], 2) == pytest.approx(2 * 2 / STEPS)
+
+
+class Left(Loopback):
+    """A grid from which node 12 is taken off after so many messages: what is sent to it has no identity."""
+
+    def __init__(self, nodes, messages):
+        super().__init__(nodes)
+        self.messages = messages
+
+    def push_messages(self, messages):
+        return [
+            None if message.metadata.dst_node_id == 12 and self.sent >= self.messages else self._push(message)
+            for message in messages
+        ]
+
+    def pull_messages(self, message_ids):
+        assert None not in message_ids  # Flower's raises TypeError
+        return super().pull_messages(message_ids)
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_node_that_is_taken_off_between_two_stages_has_dropped_out(stage):
+    grid = Left({node: node_of(node) for node in NODES}, 4 * stage)
+    found = secure_mean(grid, {node: ([np.zeros(1)], b"", 1) for node in NODES}, 0, 1.0)
+    assert list(found.failures) == [12]
+    there = [node for node in NODES if node != 12 or stage == 3]
+    np.testing.assert_allclose(found.mean[0], value(sum(there) / len(there)), atol=2 * 2 / STEPS)
 
 
 def test_of_two_clients_of_different_forms_both_are_named():

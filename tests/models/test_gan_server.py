@@ -6,6 +6,7 @@ import torch
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import Natural
+from fedgen.deploy.remote_data import RemoteTurn
 from fedgen.federated import FedAvgStrategy
 from fedgen.losses import EmbeddedLoss
 from fedgen.models import GAN, Hinge, WassersteinGP
@@ -135,6 +136,17 @@ def test_the_servers_batches_are_as_large_as_those_of_the_clients_that_took_part
     trainer.fit(module, FederatedDataModule(pictures(), Natural(), 100, held_out=0.0, seed=1))
     assert [one["name"] for one in trainer.strategy.left_out] == ["b"] * fails
     assert float(module.embedded_losses[0].losses[0].seen) == 2 * largest
+
+
+def test_a_turn_that_is_refused_after_its_end_does_not_count():
+    """What a hook changed may be refused: then a turn's end is told twice, the second time as not completed."""
+    module = make()
+    for number, images in enumerate((7, 13)):
+        module.on_train_batch_start(RemoteTurn(number, "a", 0, images, 100), number)
+        module.on_turn_end(True)
+    assert module._largest_batch == 13
+    module.on_turn_end(False)
+    assert module._largest_batch == 7
 
 
 def test_without_a_federation_an_epoch_is_the_round(tmp_path):
