@@ -15,7 +15,7 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
@@ -183,7 +183,7 @@ def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> 
     except SystemExit as end:  # Lightning's answer to both, with status 0 for SIGTERM: who waits would call it finished
         if last.exists():
             console.print(f"Interrupted; the same command goes on {resumes_at(last)}.")
-        raise SystemExit(143 if cli.trainer.received_sigterm else 130) from end
+        raise SystemExit(143 if isinstance(end, SIGTERMException) else 130) from end
 
 
 def folder_of(kind: type[RoundCheckpoint | FederatedEvaluation], trainer: Trainer) -> Path:

@@ -227,7 +227,7 @@ class MaskedClients(AskedClients):
         """
         roster = self._line.roster
         roster.look()
-        nodes = {client: roster.node_of(client) for client in sorted(clients)}
+        nodes = roster.nodes_of(sorted(clients))
         silent: dict[int, str] = {
             client: Silence("it is not connected") for client, node in nodes.items() if node is None
         }

@@ -77,8 +77,9 @@ class Line:
         self.roster.look()
         found: dict[int, Any | str] = {}
         sent: dict[int, Message] = {}
+        nodes = self.roster.nodes_of(messages)
         for client, message in messages.items():
-            if (node := self.roster.node_of(client)) is None:
+            if (node := nodes[client]) is None:
                 found[client] = Silence("it is not connected")
                 continue
             found[client] = Silence.within(self.deadline)
@@ -132,7 +133,7 @@ class Line:
         """
         self.roster.look()
         clients = self.roster.clients
-        nodes = {client: self.roster.node_of(client) for client in range(len(clients))}
+        nodes = self.roster.nodes_of(range(len(clients)))
         if away := [client for client, node in nodes.items() if node is None]:
             raise UnansweredError(away[0], clients[away[0]].name, "it is not connected")
         if len(nodes) < 2:

@@ -31,9 +31,7 @@ RANGES = {
 
 HEADROOM = 32.0
 BELIEVED = 1000.0
-SMALLEST = (
-    1.0  # of the size of generated features: an untrained model's may be nearly nothing, and say nothing of real ones
-)
+SMALLEST = 1.0  # that features count as: an untrained model's may be nearly nothing, and say nothing of real ones
 _CONFIG = "range"  # the run config's table
 _OF: dict[tuple[Asked, str], str] = {
     ("statistics", "mean"): "mean",

@@ -16,7 +16,7 @@ from fedgen.data import Examples
 from fedgen.deploy.messages import Hello, Item, Told
 from fedgen.deploy.run_labels import CLASSES, RunLabels
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.left_out import EVALUATION, OBJECTIVE, Entry, is_entry, make_entries, shorten
+from fedgen.federated.left_out import EVALUATION, KEPT_TURNS, OBJECTIVE, Entry, is_entry, make_entries, shorten
 from fedgen.losses import EmbeddedLoss
 
 if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
@@ -73,7 +73,8 @@ class RemoteClients(LightningDataModule):
         line: to the clients.
         least: the part of the clients' weight that must answer what a loss asks.
         labels: what the run's config says of them.
-        left_out: clients left out of an objective or an evaluation: as for a strategy's rounds, with the kind.
+        left_out: clients left out of an objective or an evaluation: as for a strategy's rounds, with the kind; the
+            latest of a great many.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class RemoteClients(LightningDataModule):
         (entry,) = make_entries(round, {client: reason}, self, kind)
         own = ("round", "client", "kind")
         if not any(all(one[key] == entry[key] for key in own) for one in self.left_out):
-            self.left_out.append(entry)
+            self.left_out = [*self.left_out[1 - KEPT_TURNS :], entry]
 
     def state_dict(self) -> dict[str, Any]:
         """Who was left out, the round, and the classes that labels are positions among."""

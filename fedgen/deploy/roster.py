@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Roster:
         """Waits until so many clients are there; for those that a run's folder keeps, where it has some.
 
         A run that goes on goes on with as many of its clients as are asked for, as it would have gone on had the others
-        left while it ran; one whose number of images has changed is not the client that it was.
+        left while it ran; one whose images have another number or shape is not the client that it was.
 
         Args:
             folder: of the run.
@@ -103,10 +103,11 @@ class Roster:
                 now, before = (shorten(str(data), LONGEST_REASON) for data in (one, known))
                 rank_zero_warn(f"client {name!r} came back with other data ({now}, before {before})")
 
-    def node_of(self, client: int) -> int | None:
-        """The node at which a client is at present; None if it is not there."""
-        node = self._nodes.get(self.clients[client].name)
-        return node if node in set(self._grid.get_node_ids()) else None
+    def nodes_of(self, clients: Iterable[int]) -> dict[int, int | None]:
+        """By client the node at which it is at present; None if it is not there."""
+        there = set(self._grid.get_node_ids())
+        nodes = {client: self._nodes.get(self.clients[client].name) for client in clients}
+        return {client: node if node in there else None for client, node in nodes.items()}
 
     def _introduced(self, patience: float) -> dict[str, Hello]:
         """Nodes that have not introduced themselves yet and do it now, by name.
@@ -122,7 +123,7 @@ class Roster:
                 one: Hello = from_records(Hello, reply)
                 check_hello(one)
                 self._labels.check(one)
-                self._check_number(one)
+                self._check_images(one)
                 self._check_name(one.name, node)
             except MessageError as error:
                 if self._refused.get(node) != (why := shorten(str(error), LONGEST_REASON)):  # said once
@@ -163,13 +164,13 @@ class Roster:
         """The run's client of this name, as it was when the run began."""
         return next((own for own in self.clients if own.name == name), None)
 
-    def _check_number(self, one: Hello) -> None:
+    def _check_images(self, one: Hello) -> None:
         """Raises MessageError for a client that has other images than when the run began: it is another client."""
-        before = (self._known(one.name) or one).examples
-        if one.examples != before:
+        before = self._known(one.name) or one
+        if (one.examples, one.shape) != (before.examples, before.shape):
+            now, then = (f"{hello.examples} images of {list(hello.shape)}" for hello in (one, before))
             raise MessageError(
-                f"client {one.name!r} has {one.examples} images and had {before} when the run began; put them back, or"
-                " begin another run"
+                f"client {one.name!r} has {now} and had {then} when the run began; put them back, or begin another run"
             )
 
     def _check_name(self, name: str, node: int) -> None:

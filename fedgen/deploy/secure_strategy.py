@@ -93,7 +93,7 @@ class SecureStrategy(FlowerStrategy):
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         self._line.roster.look()
-        nodes = {client: self._line.roster.node_of(client) for client in cohort}
+        nodes = self._line.roster.nodes_of(cohort)
         found: dict[int, Answer | str] = dict.fromkeys(cohort, Silence("it is not connected"))
         there = {client: node for client, node in nodes.items() if node is not None}
         if len(there) < 2:

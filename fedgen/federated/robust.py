@@ -9,11 +9,13 @@ They remark on clients by name whose tensors lie further from the combined ones 
 client's, all tensors as one vector: updates that are too long, stale, or of something else.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 
 from fedgen.federated.aggregators import Aggregator, Federation, Mean, wide
@@ -162,9 +164,22 @@ class TrimmedMean(_Collected):
             raise ValueError(f"fraction={fraction}: what is left out on either side lies in [0, 0.5)")
         self.fraction = fraction
 
-    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+    def check_cohort(self, cohort: int) -> None:
+        if self.fraction and not self._trimmed(cohort):
+            least = math.ceil(1000 / cohort) / 1000
+            other = f", or a fraction of {least:g} and more" if least < 0.5 else ""
+            rank_zero_warn(
+                f"TrimmedMean(fraction={self.fraction:g}) leaves out none of {cohort} clients a round, so that one bad"
+                f" client moves the mean at will: take a larger cohort_size{other}"
+            )
+
+    def _trimmed(self, clients: int) -> int:
+        """Of so many clients those that are left out on either side."""
         # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
-        return [_middle(part, int(round(self.fraction * len(part), 9))) for part in stacked]
+        return int(round(self.fraction * clients, 9))
+
+    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+        return [_middle(part, self._trimmed(len(part))) for part in stacked]
 
 
 class Krum(_Collected):

@@ -45,6 +45,7 @@ from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.switches import Switches
+from fedgen.federated.termination import end_on_sigterm
 from fedgen.files import in_bytes
 from fedgen.ranks import Ranks, heard, share_out
 from fedgen.seeds import resolve, seed_all
@@ -333,6 +334,11 @@ class FedAvgStrategy(DDPStrategy):
     def in_turns(self) -> bool:
         """Whether a round has begun and its last turn is not over."""
         return self._turn is not None
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if not self._is_alone:
+            end_on_sigterm(self._module.trainer)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         check_turn(batch)

@@ -78,7 +78,7 @@ def test_a_node_that_says_what_no_client_can_cannot_take_part(name, tmp_path):
     with pytest.warns(UserWarning, match=f"node 11 cannot take part: .*{re.escape(reason)}"):
         found.meet(tmp_path, 1, 1.0)
     assert [one.name for one in found.clients] == ["a"]
-    assert found.node_of(0) == 10
+    assert found.nodes_of([0])[0] == 10
 
 
 class Faulty(Scripted):
@@ -111,14 +111,14 @@ def test_the_name_of_a_client_that_is_there_is_refused_for_another_node(tmp_path
     grid.nodes[12] = Scripted("a")
     with pytest.warns(UserWarning, match=r"node 12 cannot take part: it says that it is client 'a', which node 10 is"):
         found.look()
-    assert found.node_of(0) == 10
+    assert found.nodes_of([0])[0] == 10
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found.look()  # it is neither asked nor told of again
         assert grid.nodes[12].calls == ["query"]
         del grid.nodes[10]
         found.look()  # the client has come back as another node
-    assert found.node_of(0) == 12
+    assert found.nodes_of([0])[0] == 12
 
 
 def test_two_clients_of_one_name_do_not_stop_the_others(tmp_path):
@@ -148,12 +148,12 @@ def test_a_node_that_introduces_itself_late_is_heard(tmp_path):
     del grid.nodes[10]
     grid.nodes[11] = late = Mute("a")
     found.look()
-    assert found.node_of(0) is None
+    assert found.nodes_of([0])[0] is None
     late.speaks = True
     name = next(iter(found._waiting))
     grid.replies[name] = late.introduce(late.message)
     found.look()
-    assert (found.node_of(0), late.calls) == (11, ["query"])
+    assert (found.nodes_of([0])[0], late.calls) == (11, ["query"])
 
 
 def test_a_silent_node_is_asked_again_after_a_pause(tmp_path, monkeypatch):
@@ -177,28 +177,36 @@ def test_a_run_goes_on_without_a_client_that_is_gone_for_good(tmp_path):
     with pytest.warns(UserWarning, match="b did not come .* goes on with the 2 others of its 3 clients"):
         found.meet(tmp_path, 2, 0.0)
     assert [one.name for one in found.clients] == ["a", "b", "c"]
-    assert [found.node_of(client) for client in range(3)] == [10, None, 11]
+    assert found.nodes_of(range(3)) == {0: 10, 1: None, 2: 11}
+
+
+def test_a_client_with_images_of_another_shape_than_before_does_not_take_part(tmp_path):
+    roster_of(Scripted("a"), Scripted("b"))[0].meet(tmp_path, 2, 1.0)
+    found, _ = roster_of(Scripted("a"), Scripted("b", replace(hello_of("b"), shape=(3, 8, 8))))
+    changed = r"'b' has 20 images of \[3, 8, 8\] and had 20 images of \[1, 8, 8\] when the run began"
+    with pytest.warns(UserWarning, match=changed), pytest.warns(UserWarning, match="goes on with the 1 others"):
+        found.meet(tmp_path, 1, 0.0)
 
 
 def test_a_client_with_other_images_than_before_does_not_take_part(tmp_path):
     roster_of(Scripted("a"), Scripted("b"))[0].meet(tmp_path, 2, 1.0)
     two = [Scripted("b", hello_of("b", 21)) for _ in range(2)]
     found, grid = roster_of(Scripted("a"), *two)  # both claim a name that neither has
-    changed = "node 11 cannot take part: client 'b' has 21 images and had 20 when the run began"
+    changed = "node 11 cannot take part: client 'b' has 21 images of .* and had 20 images of .* when the run began"
     with (
         pytest.warns(UserWarning, match="goes on with the 1 others"),
         pytest.warns(UserWarning, match=changed),
         pytest.warns(UserWarning, match="node 12 cannot take part"),
     ):
         found.meet(tmp_path, 1, 0.0)
-    assert (found.node_of(0), found.node_of(1)) == (10, None)
+    assert found.nodes_of([0, 1]) == {0: 10, 1: None}
     grid.nodes[13] = Scripted("b", hello_of("b", 19))
-    with pytest.warns(UserWarning, match="node 13 cannot take part: client 'b' has 19 images and had 20"):
+    with pytest.warns(UserWarning, match="node 13 cannot take part: client 'b' has 19 images of .* and had 20"):
         found.look()  # as another node, it still is not the client that it was
-    assert found.node_of(1) is None
+    assert found.nodes_of([1])[1] is None
     grid.nodes[14] = Scripted("b")
     found.look()
-    assert found.node_of(1) == 14
+    assert found.nodes_of([1])[1] == 14
 
 
 def test_a_node_that_answers_twice_is_one_client(tmp_path, monkeypatch):

@@ -2,9 +2,10 @@
 
 Lightning starts the other processes; each configuration's final weights and what is known of the clients are written by
 rank 0 as FOLDER/NAME.pt. Its checkpoints allow another number of processes to go on. With "dies" for the number of
-processes there are two, and a third argument says which of them is killed in the last round. With "scored" they train
-the GAN and score it after each round; with a third argument one is killed in the last round's scoring. With "node" it
-is one process of each of two nodes, as the variables MASTER_ADDR, MASTER_PORT and NODE_RANK say.
+processes there are two, a third argument says which of them ends in the last round, and a fourth by which signal. With
+"scored" they train the GAN and score it after each round; with a third argument one is killed in the last round's
+scoring. With "node" it is one process of each of two nodes, as the variables MASTER_ADDR, MASTER_PORT and NODE_RANK
+say.
 """
 
 import os
@@ -28,14 +29,14 @@ ROUNDS = 3
 
 
 class Dies(L.Callback):
-    """Kills a rank in the last round, half-way through a client's turn."""
+    """Ends a rank by a signal in the last round, half-way through a client's turn."""
 
-    def __init__(self, rank):
-        self.rank = rank
+    def __init__(self, rank, sent=signal.SIGKILL):
+        self.rank, self.sent = rank, sent
 
     def end(self, trainer):
         if trainer.global_rank == self.rank and trainer.current_epoch == ROUNDS - 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.sent)
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
         self.end(trainer)
@@ -167,7 +168,8 @@ def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
 
 if __name__ == "__main__":
     if sys.argv[1] == "dies":
-        train("personal", 2, Path(sys.argv[2]) / "personal", callbacks=[Dies(int(sys.argv[3]))])
+        death = Dies(int(sys.argv[3]), signal.Signals[sys.argv[4]])
+        train("personal", 2, Path(sys.argv[2]) / "personal", callbacks=[death])
     elif sys.argv[1] == "scored":
         scoring = FederatedEvaluation(every_n_rounds=1, num_images=600, embeddings=["pixels"], dirpath=sys.argv[2])
         resume = Path(sys.argv[2]) / "last.ckpt"

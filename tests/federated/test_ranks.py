@@ -100,9 +100,9 @@ def dies(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs, rank, tmp_path):
-    dies("dies", tmp_path, rank)
+@pytest.mark.parametrize(("rank", "sent"), [(0, "SIGKILL"), (1, "SIGKILL"), (1, "SIGTERM")])
+def test_a_process_that_dies_ends_the_job_and_a_restart_with_fewer_goes_on(runs, rank, sent, tmp_path):
+    dies("dies", tmp_path, rank, sent)
     end(start(SCRIPT, 1, tmp_path / "alone", tmp_path, "last.ckpt"))
     straight = read(runs, 1, "personal")["weights"]
     resumed = torch.load(tmp_path / "alone" / "personal.pt", weights_only=True)["weights"]

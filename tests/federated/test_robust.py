@@ -1,5 +1,7 @@
 """Aggregators under bad clients, on numbers that can be checked by hand."""
 
+import warnings
+
 import lightning as L
 import pytest
 import torch
@@ -83,6 +85,18 @@ def test_a_long_update_is_shortened_and_keeps_its_direction():
 
 def test_clipping_goes_before_another_rule():
     assert combined(NormClipping(5.0, Median()), [[3.0, 0.0], [300.0, 0.0], [4.0, 0.0]]) == [4.0, 0.0]
+
+
+def test_a_trimmed_mean_says_that_it_leaves_out_nobody_of_few_clients():
+    with pytest.warns(UserWarning, match="leaves out none of 9 clients .* or a fraction of 0.112 and more"):
+        TrimmedMean().check_cohort(9)
+    with pytest.warns(UserWarning, match="larger cohort_size$"):
+        TrimmedMean().check_cohort(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TrimmedMean().check_cohort(10)
+        TrimmedMean(0.112).check_cohort(9)
+        TrimmedMean(0).check_cohort(2)  # a plain mean is asked for
 
 
 @pytest.mark.parametrize("rule", [Median(), TrimmedMean(0.25), Krum(bad=0, keep=4), NormClipping(1e9)])

@@ -1,0 +1,35 @@
+"""SIGTERM to one of several processes: it ends as by Ctrl-C, and the others notice."""
+
+import signal
+import threading
+from types import FrameType
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+
+def end_on_sigterm(trainer: Trainer) -> None:
+    """Lets SIGTERM end this process of several at once, in place of Lightning's handler, until fitting ends.
+
+    Lightning's tells the others in a broadcast of its own, within the signal: where only one process is told to end, as
+    by `kill` or on a machine that is taken away, the others are elsewhere, and all of them wait for one another. Here
+    the round is dropped, as rounds cut short are, and the others end with LostRankError. The first process passes the
+    signal on to those that it has started. Under SLURM's requeueing Lightning's handler stays.
+
+    Args:
+        trainer: of several processes, that has begun to train.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
+        return
+    if isinstance(trainer.strategy.cluster_environment, SLURMEnvironment):
+        return
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever is impatient meets no half-made farewell
+        launcher = trainer.strategy.launcher
+        if launcher is not None:
+            launcher.kill(signum)
+        raise SIGTERMException
+
+    signal.signal(signal.SIGTERM, end)
