@@ -13,6 +13,7 @@ from fedgen.statistics.messages import Message, MessageError
 
 RELEASED = "released"  # the folder
 IMAGES = "images.json"  # in it, at a client: which of its images are in which split
+EXACT = "told-without-noise"  # a client's mark: whatever noise it adds from then on promises nothing
 
 
 def release_path(folder: Path, split: str, embedding: str) -> Path:
@@ -77,9 +78,29 @@ def hold_to_splits(folder: Path, client: Client) -> None:
     own = json.dumps({"split": hash_tensors([("train", client.train), ("held out", client.held_out)])}).encode()
     if write_once(path, own) != own:
         raise RefusedError(
-            f"the statistics in {path.parent} were released when other images of this client were held out, and an"
-            " image may be in both: that would be another release of it, which nobody counts; go on with the number,"
-            " `seed` and `held_out` of before, or begin another run"
+            "this run's statistics were released when other images of this client were held out, and an image may be in"
+            " both: that would be another release of it, which nobody counts; go on with the number, `seed` and"
+            " `held_out` of before, or begin a run of another name (`output`)"
+        )
+
+
+def note_exact(folder: Path) -> None:
+    """Notes in a client's own folder of the run that it tells statistics without noise, masked ones among them."""
+    if not (folder / EXACT).exists():
+        write_once(folder / EXACT, b"")
+
+
+def refuse_after_exact(folder: Path) -> None:
+    """Refuses to release sums with noise once statistics were told without.
+
+    Raises:
+        RefusedError: with the remedy.
+    """
+    if (folder / EXACT).exists():
+        raise RefusedError(
+            "this client has told statistics without noise in this run, so sums with noise would promise what no longer"
+            " holds: leave the promise out of the run's config, or begin a run of another name (`output`) over other"
+            " images"
         )
 
 

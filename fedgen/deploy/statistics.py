@@ -10,7 +10,14 @@ from torch import Tensor
 
 from fedgen.clients.client import Client
 from fedgen.deploy.messages import Item, Question
-from fedgen.deploy.released import RELEASED, hold_to_splits, release_once, release_path
+from fedgen.deploy.released import (
+    RELEASED,
+    hold_to_splits,
+    note_exact,
+    refuse_after_exact,
+    release_once,
+    release_path,
+)
 from fedgen.deploy.run_statistics import RefusedError
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
@@ -89,7 +96,8 @@ def answers_to(
 
     Raises:
         RefusedError: if it is asked for sums with noise of another promise than the run's, for a split that is none, or
-            for sums with noise of images that were split otherwise when the first were released.
+            for sums with noise of images that were split otherwise when the first were released, or of which it has
+            told statistics without noise.
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
@@ -101,6 +109,7 @@ def answers_to(
             raise RefusedError(f"a client's images are split into {SELECT} and {REPORT}, and {said} is neither")
         if item.ask == "private-sums":
             _check_promise(item, privacy, len(panels))
+            refuse_after_exact(state)
         elif (state / RELEASED).exists():
             raise ValueError("this run's statistics have been released with noise; others would be another release")
         panel = panels.get(item.embedding)
@@ -112,7 +121,9 @@ def answers_to(
         if item.ask == "private-sums":
             hold_to_splits(state, client)
             yield _released(item, features, release_path(state, item.split, item.embedding))
-        elif item.ask == "statistics":
+            continue
+        note_exact(state)
+        if item.ask == "statistics":
             yield gaussian_to_message(summarize(features), **meta_of(item))
         elif item.ask == "sums":
             yield gaussian_to_sums(summarize(features), **meta_of(item))

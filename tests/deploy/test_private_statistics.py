@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -139,6 +140,16 @@ def test_a_run_whose_clients_have_told_statistics_without_noise_promises_nothing
     assert not list(tmp_path.rglob("released"))
 
 
+@pytest.mark.parametrize("config", [{}, HIDDEN], ids=["open", "secure"])
+def test_a_client_that_has_told_statistics_without_noise_adds_none_later(config, images, tmp_path):
+    """The server has forgotten what it was told, or knows sums alone, which it does not keep."""
+    deploy(recipe(1, SCORES), images, tmp_path / "run", config=config)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(MessageError, match=r"client '.': RefusedError: this client has told statistics without noise"):
+        deploy(recipe(1, SCORES), images, tmp_path / "run", config={**config, **NOISE})
+    assert not list(tmp_path.rglob("released"))
+
+
 class Halves(Pixels):
     """Pixels of half the size, a second embedding without a network."""
 
@@ -268,7 +279,9 @@ def test_a_client_releases_no_image_again_in_the_other_split(images, tmp_path):
     answer = alone(images, tmp_path)
     answer("train")
     for split in ("train", "report"):
-        assert "released when other images of this client were held out" in answer(split, 1)
+        said = answer(split, 1)
+        assert "released when other images of this client were held out" in said
+        assert str(tmp_path) not in said  # where its images lie is no affair of the server's
     assert answer("report").kind == "private-sums"
 
 
