@@ -41,9 +41,14 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
 
     Raises:
         ValueError: for a recipe that neither trains with FedAvgStrategy nor fine-tunes at the server, whose data is no
-            FederatedDataModule, that keeps clients from training, or measures what no client tells, and for data that
-            are read from no place.
+            FederatedDataModule, that keeps clients from training, or measures what no client tells, of no fixed seed,
+            and for data that are read from no place.
     """
+    if recipe.get("seed_everything") is True:
+        raise ValueError(
+            "seed_everything=True draws another seed in every process, and a client's process ends with each message:"
+            " it would train on images that it held out before; give a number"
+        )
     strategy = (recipe.get("trainer") or {}).get("strategy")
     federated = isinstance(strategy, dict) and str(strategy.get("class_path")).endswith(STRATEGY)
     if federated == asks_clients(recipe):

@@ -409,6 +409,11 @@ def test_a_task_has_no_tensor_of_the_game(images, tmp_path, monkeypatch):
     assert names == {"generator"}
 
 
+def test_a_seed_that_every_process_draws_anew_is_refused():
+    with pytest.raises(ValueError, match="would train on images that it held out before; give a number"):
+        deployable({**fine_tuning("local"), "seed_everything": True}, IMAGES)
+
+
 def test_what_cannot_be_deployed_is_refused(images, tmp_path):
     settings = fine_tuning("exact")
     settings["trainer"]["strategy"] = fine_tuning("local")["trainer"]["strategy"]
