@@ -34,6 +34,7 @@ from fedgen.deploy.station import Station
 from fedgen.deploy.untold import ToldError
 from fedgen.federated.aggregators import Mean
 from fedgen.federated.client_weights import weight_of
+from fedgen.federated.server_optimizers import as_real
 from fedgen.statistics.messages import MessageError
 from fedgen.tensor_files import tensors_in
 
@@ -68,7 +69,7 @@ class SecureStrategy(FlowerStrategy):
     @property
     def bytes_masked(self) -> int:
         """What a client sends to the server in a round."""
-        return NUMBER * sum(tensor.numel() for tensor in self.exchange.shared.values())
+        return NUMBER * sum(as_real(tensor).numel() for tensor in self.exchange.shared.values())
 
     def _start_fit(self, trainer: Trainer) -> None:
         hides = "secure aggregation hides single clients' messages from the server, so"
@@ -140,8 +141,15 @@ class SecureStrategy(FlowerStrategy):
                 f" {RANGE}={self.range:g} and cut off; raise it"
             )
         moved = [torch.from_numpy(np.asarray(part)) * self.range for part in mean]
-        weights = {n: (t.cpu().double() + m.reshape(t.shape)).to(t.dtype) for (n, t), m in zip(server.items(), moved)}
+        weights = {name: _moved(tensor.cpu(), by) for (name, tensor), by in zip(server.items(), moved)}
         return replace(answer, weights=weights)
+
+
+def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """A tensor after a change of its numbers, of a complex one's parts, in its own type."""
+    real = as_real(tensor)
+    found = (real.double() + by.reshape(real.shape)).to(real.dtype)
+    return torch.view_as_complex(found) if tensor.is_complex() else found
 
 
 def summand(station: Station, message: Message, config: Mapping[str, Any]) -> RecordDict:
@@ -175,7 +183,8 @@ def _update(station: Station, task: Task, sent: Mapping[str, torch.Tensor], rang
     answer = station.take(task)
     if answer.failure:
         raise ToldError(answer.failure)
-    moved = [(tensor.double() - sent[name].double()) / range for name, tensor in answer.weights.items()]
+    pairs = [(as_real(tensor), as_real(sent[name])) for name, tensor in answer.weights.items()]
+    moved = [(after.double() - before.double()) / range for after, before in pairs]
     count = sum(part.numel() for part in moved)
     cut = sum(int((part.abs() > 1).sum()) for part in moved) / count if count else 0.0
     _, open_part = pack(replace(answer, weights={}, metrics={}))

@@ -62,6 +62,13 @@ def test_a_model_in_bfloat16_is_averaged(images, tmp_path):
     same_weights(simulated, deployed, atol=2**-8)  # of numbers below 1
 
 
+def test_a_complex_model_is_averaged_in_both_parts(images, tmp_path):
+    """A step halves the distance to 1 + 1j, for every client."""
+    settings = recipe(1, model={"class_path": "tests.federated.test_strategy.Complex"}, client_weights="uniform")
+    deployed, _ = deploy(settings, images, tmp_path / "run", config={**HIDDEN, "update-range": 1.0})
+    assert deployed["state_dict"]["w"].tolist() == pytest.approx([0.875 + 0.875j] * 2, abs=1e-6)
+
+
 def test_the_server_sees_no_update(images, tmp_path, heard):
     deploy(recipe(1, client_weights="uniform"), images, tmp_path / "run", config=HIDDEN)
     masked = [reply for reply in heard if "masked_params" in str(reply.content.config_records)]
