@@ -246,8 +246,8 @@ class MaskedClients(AskedClients):
         needed = {"threshold": 1.0} if whole else {}
         made = secure_mean(self._line.grid, asked, self.traffic.questions, self._line.deadline, **needed)
         if made.mean is None:
-            few = Silence(f"{'not all of these' if whole else 'too few'} clients answered for their sum to be unmasked")
-            return silent | {client: made.failures.get(node, few) for client, node in there.items()}
+            few = f"{'not all of these' if whole else 'too few'} clients answered for their sum to be unmasked"
+            return silent | {client: made.why_none(node, few) for client, node in there.items()}
         self.traffic.up += len(made.rests) * sum(NUMBER * array.size for array in made.mean)
         silent |= {
             client: made.failures.get(node, "no answer") for client, node in there.items() if node not in made.rests

@@ -67,11 +67,22 @@ class SecureMean:
         mean: the weighted mean of the clients' arrays; None if too few answered for it to be unmasked.
         rests: what each client whose summand is in it told in the open.
         failures: why others' are not, or why it could not be unmasked, by node.
+        spoilt: why no mean is made of what enough clients sent, whoever of them it was; "" otherwise.
     """
 
     mean: list[NDArray[np.float64]] | None = None
     rests: dict[int, bytes] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    spoilt: str = ""
+
+    def why_none(self, node: int, few: str) -> str:
+        """Why a node is in no mean, as there is none: a silence, to be asked again, where that is not its doing.
+
+        Args:
+            node: that was asked.
+            few: what is said where too few answered.
+        """
+        return Silence(self.failures.get(node, self.spoilt)) if self.spoilt else self.failures.get(node, Silence(few))
 
 
 class _Instructions(FedAvg):
@@ -178,12 +189,12 @@ def secure_mean(
     try:
         workflow(heard, context)  # type: ignore[arg-type]
     except Exception as error:  # it checks nothing of what clients send
-        rank_zero_warn(f"no sum could be made of what clients sent behind masks ({error!r})")
-        strategy.found = SecureMean()
+        strategy.found = SecureMean(spoilt=f"no sum could be made of what clients sent behind masks ({error!r})")
     found = strategy.found
     if found.mean is not None and (why := _beyond(found.mean, [asked[node][2] for node in found.rests], largest)):
-        rank_zero_warn(f"no sum is made of what clients sent behind masks: {why}")
-        found = SecureMean()
+        found = SecureMean(spoilt=f"no sum is made of what clients sent behind masks: {why}")
+    if found.spoilt:
+        rank_zero_warn(found.spoilt)
     found.failures = heard.failures
     return found
 

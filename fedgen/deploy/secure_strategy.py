@@ -112,8 +112,7 @@ class SecureStrategy(FlowerStrategy):
         server = {name: self.exchange.server[name] for name in self.exchange.shared}
         for client, node in there.items():
             if made.mean is None:
-                few = Silence("too few clients answered for their sum to be unmasked")
-                found[client] = made.failures.get(node, few)
+                found[client] = made.why_none(node, "too few clients answered for their sum to be unmasked")
             elif node not in made.rests:
                 found[client] = made.failures.get(node, "no answer, or its turn failed")
             else:

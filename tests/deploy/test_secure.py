@@ -11,6 +11,7 @@ from fedgen.deploy.apps import client_app
 from fedgen.federated import Mean
 from tests.deploy.loopback import Node, Odd, empty, keep_replies
 from tests.deploy.runs import app_of, deploy, recipe, same_weights, simulate, write_images
+from tests.deploy.test_stage_replies import noise, with_parts
 
 
 class WithoutB(Mean):
@@ -146,6 +147,24 @@ def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
     found, _ = deploy(settings, images, tmp_path / "run", nodes, config=config)
     assert found["fedavg"]["left_out"] == []
     same_weights(simulate(settings, images, tmp_path / "simulated"), found, atol=4 * 2 * 0.5 / 2**22)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:client 'b' is left out of round:UserWarning",
+    "ignore:no sum is made of what clients sent:UserWarning",
+    "ignore:nothing came from any client of round 0:UserWarning",
+)
+def test_a_round_whose_sum_is_spoilt_is_asked_for_again_even_where_a_client_fails(images, tmp_path):
+    settings, config = recipe(1, client_weights="uniform"), {**HIDDEN, "wait": 60.0}
+    app = client_app(app_of(settings, tmp_path / "run-app", 4))
+    run = {"clients": 4, "output": str(tmp_path / "run"), **config}
+    own = {name: {"data-path": str(images / name), "state-path": str(tmp_path / name)} for name in "bc"}
+    nodes = {11: Failing(app, own["b"], run), 12: Odd(app, own["c"], run, with_parts(masked_params=noise), {2})}
+    found, _ = deploy(settings, images, tmp_path / "run", nodes, config=config)
+    assert [one["name"] for one in found["fedavg"]["left_out"]] == ["b"]
+    left_out = {"aggregator": {"class_path": "tests.deploy.test_secure.WithoutB"}}
+    expected = simulate(recipe(1, client_weights="uniform", **left_out), images, tmp_path / "simulated")
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22)
 
 
 @pytest.mark.filterwarnings("ignore:.* update was beyond update-range:UserWarning")
