@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fedgen.clients.client import Client
@@ -13,6 +13,7 @@ from fedgen.statistics.messages import Message, MessageError
 
 RELEASED = "released"  # the folder
 IMAGES = "images.json"  # in it, at a client: which of its images are in which split
+EMBEDDINGS = "embeddings.json"  # likewise: among which the promise is shared
 EXACT = "told-without-noise"  # a client's mark: whatever noise it adds from then on promises nothing
 
 
@@ -81,6 +82,26 @@ def hold_to_splits(folder: Path, client: Client) -> None:
             "this run's statistics were released when other images of this client were held out, and an image may be in"
             " both: that would be another release of it, which nobody counts; go on with the number, `seed` and"
             " `held_out` of before, or begin a run of another name (`output`)"
+        )
+
+
+def hold_to_embeddings(folder: Path, names: Iterable[str]) -> None:
+    """Refuses to release sums in other embeddings than those among which the run's promise was shared first.
+
+    Args:
+        folder: the client's own of the run.
+        names: of all embeddings of the recipe.
+
+    Raises:
+        RefusedError: with the remedy.
+    """
+    own = json.dumps(sorted(names)).encode()
+    if (kept := write_once(folder / RELEASED / EMBEDDINGS, own)) != own:
+        before, now = (data.decode(errors="replace") for data in (kept, own))
+        raise RefusedError(
+            f"this run's statistics were released in the embeddings {before}, and its recipe now has {now}: that would"
+            " be another release of the same images, which nobody counts; go on with those of before, or begin a run of"
+            " another name (`output`)"
         )
 
 

@@ -12,6 +12,7 @@ from fedgen.clients.client import Client
 from fedgen.deploy.messages import Item, Question
 from fedgen.deploy.released import (
     RELEASED,
+    hold_to_embeddings,
     hold_to_splits,
     note_exact,
     refuse_after_exact,
@@ -96,8 +97,8 @@ def answers_to(
 
     Raises:
         RefusedError: if it is asked for sums with noise of another promise than the run's, for a split that is none, or
-            for sums with noise of images that were split otherwise when the first were released, or of which it has
-            told statistics without noise.
+            for sums with noise of images that were split otherwise, or in a recipe of other embeddings, when the first
+            were released, or of which it has told statistics without noise.
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
@@ -120,6 +121,7 @@ def answers_to(
         features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
         if item.ask == "private-sums":
             hold_to_splits(state, client)
+            hold_to_embeddings(state, panels)
             yield _released(item, features, release_path(state, item.split, item.embedding))
             continue
         note_exact(state)

@@ -216,10 +216,10 @@ def test_a_client_does_not_tell_what_the_run_hides(config, ask, said, images, tm
         from_records(Told, reply)
 
 
-def questioned(**changes):
+def questioned(embedding="pixels", **changes):
     """An item that asks for sums with noise by the promise of NOISE, but for these parts; and a question of it."""
     promise = promise_of(replace(Privacy(8.0, 1e-3, 6.0, "replace", "public"), **changes))
-    item = Item("private-sums", "train", "pixels", load_embedding("pixels").fingerprint(), promise=promise)
+    item = Item("private-sums", "train", embedding, load_embedding(embedding).fingerprint(), promise=promise)
     return Question({}, [tuple(item)], 0, tuple("0123456789"))
 
 
@@ -248,14 +248,14 @@ def test_a_client_adds_the_noise_of_the_runs_config_and_no_other(name, images, t
         assert len(from_records(Told, reply).messages) == 1
 
 
-def alone(images, tmp_path):
+def alone(images, tmp_path, embedding="pixels"):
     """Client a by itself; says what it answers to NOISE's question of a split, as the client of a number."""
-    path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
+    path = app_of(recipe(1, {**SCORES, "embeddings": [embedding]}), tmp_path / f"app-{embedding}", 4)
     own = {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}
     grid = Loopback({10: Node(client_app(path), own, NOISE)})
 
     def answer(split, number=0):
-        question = questioned()
+        question = questioned(embedding)
         items = [tuple(Item(*question.items[0])._replace(split=split))]
         asked = to_records(replace(question, items=items, client=number))
         (reply,) = grid.send_and_receive([FlowerMessage(asked, 10, "evaluate")])
@@ -283,6 +283,16 @@ def test_a_client_releases_no_image_again_in_the_other_split(images, tmp_path):
         assert "released when other images of this client were held out" in said
         assert str(tmp_path) not in said  # where its images lie is no affair of the server's
     assert answer("report").kind == "private-sums"
+
+
+def test_a_client_releases_no_image_again_by_a_recipe_of_another_embedding(images, tmp_path, monkeypatch):
+    """Each recipe has one embedding, which has the whole promise."""
+    monkeypatch.setitem(WITHOUT_WEIGHTS, "halves", Halves)
+    first = alone(images, tmp_path)("train")
+    said = alone(images, tmp_path, "halves")("train")
+    assert 'released in the embeddings ["pixels"], and its recipe now has ["halves"]' in said
+    again = alone(images, tmp_path)("train")
+    assert all(torch.equal(tensor, first.tensors[name]) for name, tensor in again.tensors.items())
 
 
 def test_two_who_ask_at_once_are_given_one_release(tmp_path):
