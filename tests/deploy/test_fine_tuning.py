@@ -347,6 +347,15 @@ def test_who_was_left_out_before_is_kept_by_checkpoints():
     assert found == [(0, "a", "no answer"), (5, "a", "not connected")]
 
 
+def test_of_a_great_many_that_did_not_answer_the_latest_are_listed(monkeypatch):
+    monkeypatch.setattr("fedgen.deploy.remote_data.KEPT_TURNS", 3)
+    data = RemoteClients()
+    data.clients = [RemoteClient(name, range(1), range(0)) for name in "abcde"]
+    for client in range(5):
+        data.note_left_out("objective", client, "no answer")
+    assert [one["name"] for one in data.left_out] == ["c", "d", "e"]
+
+
 @pytest.mark.parametrize("since", [0, 1])
 def test_a_hidden_message_is_of_all_clients_or_none(since, images, tmp_path, kept_stations):
     """Sums with and without a client would show its statistics."""
