@@ -1,9 +1,11 @@
 """SIGTERM to one of several processes: it ends as by Ctrl-C, and the others notice."""
 
+import logging
 import signal
 import threading
 from types import FrameType
 
+from lightning.fabric.utilities.rank_zero import rank_prefixed_message
 from lightning.pytorch import Trainer
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -30,6 +32,8 @@ def end_on_sigterm(trainer: Trainer) -> None:
 
     def end(signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever is impatient meets no half-made farewell
+        said = rank_prefixed_message("told to end (SIGTERM): a round in the middle is dropped", trainer.global_rank)
+        logging.getLogger("lightning.pytorch").info(said)
         launcher = trainer.strategy.launcher
         if launcher is not None:
             launcher.kill(signum)

@@ -1,5 +1,6 @@
 """Who is told of SIGTERM to one of several processes."""
 
+import logging
 import signal
 from types import SimpleNamespace
 
@@ -25,17 +26,21 @@ def trainer_in(environment):
     strategy = SimpleNamespace(cluster_environment=environment, launcher=SimpleNamespace(kill=sent.append))
     handlers = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
     connector = SimpleNamespace(_original_handlers=handlers)  # as Lightning keeps those of before the training
-    return SimpleNamespace(strategy=strategy, _signal_connector=connector, sent=sent)
+    return SimpleNamespace(strategy=strategy, _signal_connector=connector, sent=sent, global_rank=1)
 
 
 @pytest.mark.parametrize("environment", [LightningEnvironment(), SLURMEnvironment(auto_requeue=False)])
-def test_the_process_ends_and_who_listened_before_hears_it_once(environment, told):
+def test_the_process_ends_and_who_listened_before_hears_it_once(environment, told, caplog, monkeypatch):
+    logger = logging.getLogger("lightning.pytorch")
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(logger, "propagate", False)
     trainer = trainer_in(environment)
     end_on_sigterm(trainer)
     with pytest.raises(SIGTERMException):
         signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)  # of somebody impatient
     assert trainer.sent == told == [signal.SIGTERM]
+    assert caplog.messages == ["[rank: 1] told to end (SIGTERM): a round in the middle is dropped"]
 
 
 def test_under_requeueing_the_present_handler_stays(told):
