@@ -649,6 +649,8 @@ class FedAvgStrategy(DDPStrategy):
             state = checkpoint[CHECKPOINT_KEY]
             if isinstance(state, Mapping):
                 state = {"aggregator": None, **state}  # older checkpoints have none
+            if self._switches.thawed_or_frozen():  # since the setup: callbacks go on where layers had thawed
+                self._make_exchange()
             unpack_state(state, self._memory, self._stateful, self.exchange)
 
     @contextmanager
