@@ -61,11 +61,11 @@ class Aggregator(ABC):
         return {}
 
     def state_dict(self) -> Any:
-        """What a checkpoint says of it (plain types): the rounds before were combined so. None by default."""
-        return None
+        """What a checkpoint says of it (plain types): the rounds before were combined so. Nothing by default."""
+        return {}
 
     def load_state_dict(self, state: Any) -> None:  # noqa: B027 - most rules take any past
-        """Hears what the checkpoint says from which a run goes on, of whatever rule it is; None if it says nothing."""
+        """Hears what the checkpoint says from which a run goes on, of whatever rule it is; None of an older one."""
 
     @abstractmethod
     def start(self, server: Sequence[Tensor]) -> None:

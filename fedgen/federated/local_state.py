@@ -58,7 +58,7 @@ class _MeanState:
                 total = self._weights[key] = self._weights.get(key, 0.0) + weight
                 if name not in mean:
                     mean[name] = value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
-                elif _is_averaged(value):
+                elif _is_averaged(value) and _is_averaged(mean[name]):  # L-BFGS keeps a number as either kind
                     mean[name].lerp_(value, weight / total)
 
     def merge(self, ranks: Ranks, device: torch.device, parameters: Sequence[Tensor], first: int) -> None:

@@ -14,13 +14,16 @@ _LIKE_PARAMETER = frozenset(
     {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "momentum_buffer", "square_avg", "grad_avg"}
     | {"acc_delta", "sum", "prev", "step_size", "m", "v"}
 )
+# what schedulers and named parameters add to a group: a checkpoint of training without them has none
+_ADDED = ("initial_lr", "param_names")
+_ROUNDING = 1e-12  # of learning rates: LinearLR's way to 0 may end a little below
 
 
 def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
     """Refuses what no `state_dict` of such an optimizer holds.
 
-    How large numbers are is the checkpoint's to say, if they are some and no learning rate is negative. Of torch's own
-    optimizers settings that are on, off or None may be missing: its releases add such.
+    How large numbers are is the checkpoint's to say, if they are some and no learning rate is negative. What schedulers
+    add may be missing; of torch's own optimizers so may settings that are on, off or None: its releases add such.
 
     Raises:
         ValueError: naming the first value of another kind or shape.
@@ -39,16 +42,17 @@ def check_slots(optimizer: Optimizer, slots: Any) -> None:
 
     Args:
         optimizer: with the parameters; of one that is neither torch's nor of this project shapes are not known.
-        slots: what it keeps, by a parameter's place and by name.
+        slots: what it keeps, by a parameter's place and by name; other people's also by names of their own.
 
     Raises:
         ValueError: naming the first value of another kind or shape.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if not isinstance(slots, Mapping) or not all(type(i) is int and 0 <= i < len(parameters) for i in slots):
-        raise ValueError(f"what an optimizer keeps is not by the place of one of its {len(parameters)} parameters")
     known = _made_by(optimizer) in ("torch", "fedgen")
-    for place, slot in slots.items():
+    if not isinstance(slots, Mapping) or not all(_is_place(i, len(parameters), known) for i in slots):
+        raise ValueError(f"what an optimizer keeps is not by the place of one of its {len(parameters)} parameters")
+    for place, found in slots.items():
+        slot: Any = {place: found} if isinstance(place, str) else found
         if not isinstance(slot, Mapping):
             raise ValueError(f"what an optimizer keeps of parameter {place} is {type(slot).__name__}, not by name")
         for name, value in slot.items():
@@ -63,13 +67,17 @@ def check_slots(optimizer: Optimizer, slots: Any) -> None:
             raise ValueError(f"an optimizer keeps {odd[0]} of some parameters and not of others")
 
 
+def _is_place(key: Any, parameters: int, known: bool) -> bool:
+    return (type(key) is int and 0 <= key < parameters) or (not known and isinstance(key, str))
+
+
 def _made_by(optimizer: Optimizer) -> str:
     return type(optimizer).__module__.split(".")[0]
 
 
 def _fits(name: Any, value: Any, parameter: Tensor) -> bool:
     if name == "step":
-        return _is_number(value) and float(value) >= 0
+        return _is_number(value) and bool(value >= 0)
     if name not in _LIKE_PARAMETER or (name == "momentum_buffer" and value is None):
         return True
     return isinstance(value, Tensor) and value.shape == parameter.shape and kind_of(value) == kind_of(parameter)
@@ -82,22 +90,22 @@ def _check_group(own: Mapping[str, Any], found: Any, torch_made: bool) -> None:
         if name == "params":
             same = _is_list(said, len(value)) and all(type(one) is int for one in said) and list(said) == value
         elif _is_number(value):
-            same = _is_number(said) and not _is_nan(said) and (name not in ("lr", "initial_lr") or float(said) >= 0)
+            same = _is_number(said) and not _is_nan(said) and (name not in ("lr", "initial_lr") or said >= -_ROUNDING)
         elif isinstance(value, list | tuple):
             same = _is_list(said, len(value)) and all(
                 _is_number(b) and not _is_nan(b) for a, b in zip(value, said) if _is_number(a)
             )
         else:
             same = not isinstance(value, bool) or isinstance(said, bool) or (torch_made and said is None)
-        if not same:
+        if not same and not (name in _ADDED and said is None):
             raise ValueError(f"an optimizer's {name} is {str(said)[:40]!r}, where the model's is {str(value)[:40]!r}")
 
 
 def _is_number(value: Any) -> bool:
-    """A number, or a tensor of one; no truth value."""
+    """A number that torch can take, or a tensor of one; no truth value."""
     if isinstance(value, Tensor):
         return value.numel() == 1 and kind_of(value)[1:] == (False, False)
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, float) or (type(value) is int and value.bit_length() < 64)
 
 
 def _is_nan(value: Any) -> bool:

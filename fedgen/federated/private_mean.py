@@ -1,7 +1,7 @@
 """Differentially private federated averaging (McMahan et al. 2018, "Learning Differentially Private Recurrent Language
 Models", arXiv 1710.06963): a client's update is clipped and the sum of updates gets normal noise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -34,7 +34,8 @@ class PrivateMean(Aggregator):
     release too many and never too few. No key to the noise is kept, which would take it off, and which two different
     sums of one round must not share: their difference would show the client that only one of them has. Rounds that
     this file does not know, as of a checkpoint from elsewhere, count once each, where the checkpoint says that they had
-    this noise and such cohorts, and else end the run. Seeded rounds repeat themselves.
+    this noise and such cohorts, and else end the run; so does a checkpoint that says of rounds which the file knows
+    that they had other noise, or none: it is not of them. Seeded rounds repeat themselves.
 
     Args:
         max_norm: the longest update allowed.
@@ -73,21 +74,20 @@ class PrivateMean(Aggregator):
         if noise not in ("seeded", "secret"):
             raise ValueError(f"noise={noise!r}: choose 'seeded' or 'secret'")
         require_accountants()
-        self.max_norm, self.noise_multiplier, self.delta, self.noise = max_norm, noise_multiplier, delta, noise
+        self.max_norm, self.delta, self.noise = max_norm, delta, noise
+        self.noise_multiplier = float(noise_multiplier)  # checkpoints hold plain types, and this may be one of NumPy
         self.clipped: list[int] = []
         self._counts: Participations | None = None
         self._server: list[Tensor] = []
         self._sums: list[Tensor] = []
         self._is_noisy = False
-        self._past: Any = None  # what a checkpoint says of the rounds before
+        self._past: Any = None  # what is said of the rounds before, as a checkpoint of them holds it
 
-    def state_dict(self) -> dict[str, Any]:
-        own = {"noise_multiplier": self.noise_multiplier, "noise": self.noise}
-        drawn = {name: getattr(self.federation, name) for name in ("seed", "clients", "cohort")}
-        return own | drawn
+    def state_dict(self) -> Any:
+        return self._past
 
     def load_state_dict(self, state: Any) -> None:
-        self._past = state
+        self._past, self._counts = state, None
 
     def announce(self, federation: Federation) -> None:
         before, now = self.federation._replace(round=0), federation._replace(round=0)
@@ -95,13 +95,29 @@ class PrivateMean(Aggregator):
         if before != now or (self.noise == "seeded" and went_back):
             self._counts = None
         super().announce(federation)
-        known = self._participations().rounds  # refuses a file that is damaged or not of this run before any turn
-        if known < federation.round and self._past != (own := self.state_dict()):
-            raise MisconfigurationException(
-                f"epsilon would count rounds {known} to {federation.round - 1} as if they had been trained with {own},"
-                f" and the checkpoint says {self._past}: go on as before, or begin another run from its weights"
-            )
-        self._past = self.state_dict()
+        drawn = {name: int(getattr(federation, name)) for name in ("seed", "clients", "cohort")}
+        own = {"noise_multiplier": self.noise_multiplier, "noise": self.noise, **drawn}
+        self._check_past(own, self._participations().rounds)  # refuses a file that is damaged or not of this run, too
+        self._past = own
+
+    def _check_past(self, own: Mapping[str, Any], known: int) -> None:
+        """Refuses, before any turn, rounds of which nobody knows that they had this noise, or of which others are told.
+
+        Args:
+            own: what a checkpoint says of rounds such as this one.
+            known: rounds that the folder's file counts, with their cohorts; what they made it does not say.
+        """
+        is_known = known >= self.federation.round
+        asked = ("noise_multiplier", "noise") if is_known else own
+        told = self._past if isinstance(self._past, Mapping) else {}
+        fits = all(name in told and told[name] == own[name] for name in asked)
+        if self.federation.round == 0 or fits or (is_known and self._past is None):
+            return
+        raise MisconfigurationException(
+            f"epsilon would count rounds {0 if is_known else known} to {self.federation.round - 1} as if they had been"
+            f" trained with {own}, and the checkpoint says {self._past}: go on as before, or begin another run from its"
+            " weights"
+        )
 
     def start(self, server: Sequence[Tensor]) -> None:
         self._server, self.clipped, self._is_noisy = list(server), [], False

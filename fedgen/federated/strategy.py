@@ -643,11 +643,15 @@ class FedAvgStrategy(DDPStrategy):
             for optimizer, state in zip(self.optimizers, states):
                 check_optimizer_state(optimizer, state)
             super().load_optimizer_state_dict(checkpoint)
-            if CHECKPOINT_KEY in checkpoint:  # else of ordinary training: the federation starts from its weights
-                state = checkpoint[CHECKPOINT_KEY]
-                if isinstance(state, Mapping):
-                    state = {"aggregator": None, **state}  # older checkpoints have none
-                unpack_state(state, self._memory, self._stateful, self.exchange)
+            if CHECKPOINT_KEY not in checkpoint:  # of ordinary training: the federation starts from its weights
+                self.aggregator.load_state_dict({})
+                return
+            state = checkpoint[CHECKPOINT_KEY]
+            if isinstance(state, Mapping):
+                state = {"aggregator": None, **state}  # older checkpoints have none
+            if self._switches.thawed_or_frozen():  # since the setup: callbacks go on where layers had thawed
+                self._make_exchange()
+            unpack_state(state, self._memory, self._stateful, self.exchange)
 
     @contextmanager
     def _naming_checkpoint(self) -> Iterator[None]:

@@ -119,6 +119,19 @@ def test_average_weighs_a_parameter_by_the_clients_that_stepped_it():
     assert momentum(w, local) == 5.0
 
 
+def test_a_number_that_is_a_tensor_of_some_clients_alone_stays_the_first_ones():
+    """The step length of L-BFGS: of a search that failed a plain number, else a tensor."""
+    w, local = make("average")
+    for first, second in ((0.5, torch.tensor(2.0)), (torch.tensor(0.5), 2.0)):
+        local.start_round()
+        for client, length in enumerate((first, second)):
+            local.start_turn(client)
+            local.optimizers[0].state[w]["t"] = length
+            local.end_turn(client, 1.0)
+        local.end_round()
+        assert local.optimizers[0].state[w]["t"] == 0.5
+
+
 def test_adams_step_count_is_averaged_with_its_moments():
     w = torch.zeros(1, requires_grad=True)
     local = LocalState([torch.optim.Adam([w])], [], None, "average")

@@ -6,16 +6,33 @@ import torch
 from fedgen.federated import FedAvgStrategy, left_out
 from fedgen.federated.federation_state import check_packed
 from fedgen.federated.memory import ClientMemory
-from tests.federated.modules import TwoOptimizers, make_data, make_trainer
+from tests.federated.modules import TwoOptimizers, make_data, make_trainer, same, weights
 
 
 class Thaws(L.Callback):
-    """The second layer learns from the second round on."""
+    """The second layer learns from the second round on, also in a run that goes on after it."""
+
+    def __init__(self):
+        self.has_thawed = False
+
+    def state_dict(self):
+        return {"has_thawed": self.has_thawed}
+
+    def load_state_dict(self, state_dict):
+        self.has_thawed = state_dict["has_thawed"]
+
+    def on_fit_start(self, trainer, module):
+        if self.has_thawed:
+            self.thaw(trainer, module)
 
     def on_train_epoch_start(self, trainer, module):
-        if trainer.current_epoch == 1:
-            module.b.requires_grad_(True)
-            trainer.optimizers[0].add_param_group({"params": module.b.parameters(), "lr": 0.1})
+        if trainer.current_epoch == 1 and not self.has_thawed:
+            self.thaw(trainer, module)
+
+    def thaw(self, trainer, module):
+        module.b.requires_grad_(True)
+        trainer.optimizers[0].add_param_group({"params": module.b.parameters(), "lr": 0.1})
+        self.has_thawed = True
 
 
 class FirstLayer(TwoOptimizers):
@@ -45,6 +62,22 @@ def test_personal_tensors_that_thaw_join_those_that_clients_have():
     for client, own in kept.items():
         assert torch.equal(own["b.weight"], before) == (client not in second)
     assert first - second
+
+
+def test_a_run_goes_on_where_personal_tensors_had_thawed(tmp_path):
+    def trained(rounds, start=None):
+        torch.manual_seed(0)
+        module, strategy = FirstLayer(), FedAvgStrategy(2, cohort_size=2, personal=["a.bias", "b.*"], seed=1)
+        trainer = make_trainer(strategy, rounds, callbacks=[Thaws()])
+        trainer.fit(module, make_data(), ckpt_path=start)
+        return trainer
+
+    trained(3).save_checkpoint(tmp_path / "a.ckpt")
+    straight, resumed = trained(4), trained(4, tmp_path / "a.ckpt")
+    assert same(weights(straight.model), weights(resumed.model))
+    kept, again = straight.strategy.personal_tensors, resumed.strategy.personal_tensors
+    assert kept.keys() == again.keys()
+    assert all(same(kept[client], again[client]) for client in kept)
 
 
 def test_a_long_run_with_clients_that_always_fail_keeps_a_bounded_list():

@@ -57,6 +57,8 @@ def test_what_an_optimizer_saved_is_taken(name, steps, tmp_path):
         (lambda s: s["state"][1].update(new=[torch.tensor([float("nan")])]), "new of parameter 1 .* NaN"),
         (lambda s: s["state"].update({4: {}}), "not by the place of one of its 4 parameters"),
         (lambda s: s["param_groups"][0].update(lr=-0.1), "lr is '-0.1', where the model's is '0.001'"),
+        (lambda s: s["param_groups"][0].update(lr=10**400), "lr is '1000"),
+        (lambda s: s["state"][1].update(step=10**400), "step of parameter 1 is not"),
         (lambda s: s["param_groups"][0].update(betas=(0.9, None)), "betas is"),
         (lambda s: s["param_groups"].append({}), "not that of one with 1 groups"),
     ],
@@ -86,6 +88,29 @@ def test_a_flag_that_an_older_torch_did_not_have_may_be_missing_and_a_rate_may_n
         check_optimizer_state(stepped(torch.optim.Adam), state)
 
 
+def test_a_checkpoint_of_training_without_a_schedule_and_names_is_taken():
+    state, net = stepped(torch.optim.Adam).state_dict(), nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    del state["param_groups"][0]["initial_lr"]
+    optimizer = torch.optim.Adam(net.named_parameters())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    check_optimizer_state(optimizer, state)
+    optimizer.load_state_dict(state)
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0005)
+
+
+def test_a_rate_that_a_schedule_brought_to_nothing_is_taken():
+    """LinearLR multiplies rates as it goes: its 0 is one to rounding."""
+    optimizer = stepped(torch.optim.SGD)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / 3, 0.0, 5)
+    for _ in range(5):
+        optimizer.step()
+        schedule.step()
+    assert -1e-15 < optimizer.param_groups[0]["lr"] < 0
+    check_optimizer_state(stepped(torch.optim.SGD), optimizer.state_dict())
+
+
 class Blocks(torch.optim.SGD):
     """Somebody else's: one number a block."""
 
@@ -95,3 +120,12 @@ def test_of_other_peoples_optimizers_no_shape_is_known():
     check_slots(optimizer, {0: {"v": torch.zeros(1), "m": torch.zeros(2, 3)}})
     with pytest.raises(ValueError, match="NaN"):
         check_slots(optimizer, {0: {"v": torch.full((1,), float("nan"))}})
+
+
+def test_other_peoples_optimizers_may_count_steps_beside_their_parameters():
+    optimizer = Blocks([nn.Parameter(torch.zeros(2, 3))], 0.1)
+    check_slots(optimizer, {"k": torch.tensor([2]), 0: {"v": torch.zeros(1)}})
+    with pytest.raises(ValueError, match="NaN"):
+        check_slots(optimizer, {"k": [float("nan")]})
+    with pytest.raises(ValueError, match="not by the place"):
+        check_slots(torch.optim.SGD(optimizer.param_groups, 0.1), {"k": torch.tensor([2])})

@@ -3,6 +3,7 @@ import math
 from pathlib import Path
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
@@ -123,16 +124,48 @@ def test_rounds_of_a_checkpoint_from_elsewhere_count_once(tmp_path):
 
 
 PAST = {"noise_multiplier": 2.0, "noise": "secret", "seed": 0, "clients": 10, "cohort": 2}
-OTHERS = [{"noise_multiplier": 1.0}, {"noise": "seeded"}, {"seed": 1}, {"clients": 9}, {"cohort": 10}]
+COHORTS = [{**PAST, **other} for other in ({"seed": 1}, {"clients": 9}, {"cohort": 10})]
+OTHERS = [{}, [2.0], {**PAST, "noise_multiplier": 1.0}, {**PAST, "noise": "seeded"}]  # no noise, or another
 
 
-@pytest.mark.parametrize("past", [None, [2.0], *({**PAST, **other} for other in OTHERS)])
+@pytest.mark.parametrize("past", [None, *COHORTS, *OTHERS])
 def test_rounds_of_which_nobody_knows_that_they_were_such_are_not_counted_as_if(past, tmp_path):
     released([0], tmp_path)
     with pytest.raises(MisconfigurationException, match="epsilon would count rounds 1 to 4 as if"):
         released([5], tmp_path, past)
-    assert released([1], tmp_path, past).metrics(2)["epsilon"] == spent(0, 1)  # its folder knows of round 0
     assert released([5], tmp_path, PAST).metrics(6)["epsilon"] == spent(*range(6))
+
+
+@pytest.mark.parametrize("past", [None, *COHORTS])
+def test_of_releases_the_folder_knows_the_cohorts(past, tmp_path):
+    released([0], tmp_path)
+    assert released([1], tmp_path, past).metrics(2)["epsilon"] == spent(0, 1)
+
+
+@pytest.mark.parametrize("past", OTHERS)
+def test_a_checkpoint_of_other_noise_is_not_of_the_rounds_that_the_folder_counts(past, tmp_path):
+    released([0, 1], tmp_path)
+    with pytest.raises(MisconfigurationException, match="epsilon would count rounds 0 to 1 as if"):
+        released([2], tmp_path, past)
+
+
+def test_what_a_mean_has_counted_before_says_nothing_of_another_checkpoint():
+    mean = PrivateMean(1.0, 2.0)
+    for round in range(3):
+        averaged(mean, [], [torch.zeros(3)], round=round)
+        mean.metrics(round + 1)
+    mean.load_state_dict(None)
+    with pytest.raises(MisconfigurationException, match="epsilon would count rounds 0 to 2 as if"):
+        averaged(mean, [], [torch.zeros(3)], round=3)
+
+
+def test_checkpoints_hold_plain_numbers_and_before_a_round_what_was_said(tmp_path):
+    mean = PrivateMean(1.0, np.float64(2.0), noise="secret")
+    mean.load_state_dict(PAST)
+    assert mean.state_dict() == PAST
+    mean.announce(Federation(0, 1, 10, np.int64(2), tmp_path))
+    torch.save(mean.state_dict(), tmp_path / "a.pt")
+    assert torch.load(tmp_path / "a.pt", weights_only=True) == PAST
 
 
 def test_seeded_rounds_repeat_themselves_and_count_once(tmp_path):
@@ -230,14 +263,23 @@ def test_a_training_goes_on_from_elsewhere_with_the_noise_of_before_alone(tmp_pa
         _, trainer = fit(before, folder=tmp_path / name, rounds=2, client_weights="uniform")
         trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
 
-    def gone_on(name, noise=2.0):
+    def gone_on(name, noise=2.0, folder=None):
         options = {"start": tmp_path / f"{name}.ckpt", "client_weights": "uniform"}
-        return fit(PrivateMean(1.0, noise, 1e-3, "secret"), folder=tmp_path / f"{name}-{noise}", **options)[1]
+        folder = tmp_path / (folder or f"{name}-{noise}")
+        return fit(PrivateMean(1.0, noise, 1e-3, "secret"), folder=folder, **options)[1]
+
+    ordinary = torch.load(tmp_path / "plain.ckpt", weights_only=True)
+    del ordinary["fedavg"]
+    torch.save(ordinary, tmp_path / "ordinary.ckpt")
 
     assert float(gone_on("private").callback_metrics["epsilon"]) == pytest.approx(fitted(4))
     for name, noise in (("plain", 2.0), ("private", 20.0)):
         with pytest.raises(MisconfigurationException, match="epsilon would count rounds 0 to 1 as if"):
             gone_on(name, noise)
+    for name in ("plain", "ordinary"):  # whose rounds are not those that the folder counts
+        with pytest.raises(MisconfigurationException, match="epsilon would count rounds 0 to 1 as if"):
+            gone_on(name, folder="private")
+    assert float(gone_on("private", folder="private").callback_metrics["epsilon"]) == pytest.approx(fitted(4))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""Who is told of SIGTERM to one of several processes."""
+
+import logging
+import signal
+from types import SimpleNamespace
+
+import pytest
+from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from fedgen.federated.termination import end_on_sigterm
+
+
+@pytest.fixture
+def told():
+    """What a handler hears that was there before the training."""
+    heard = []
+    present = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    yield heard
+    signal.signal(signal.SIGTERM, present)
+
+
+def trainer_in(environment):
+    """One of several processes in training, as far as is asked of it; `sent` is what others were sent."""
+    sent = []
+    strategy = SimpleNamespace(cluster_environment=environment, launcher=SimpleNamespace(kill=sent.append))
+    handlers = {signal.SIGTERM: signal.getsignal(signal.SIGTERM)}
+    connector = SimpleNamespace(_original_handlers=handlers)  # as Lightning keeps those of before the training
+    return SimpleNamespace(strategy=strategy, _signal_connector=connector, sent=sent, global_rank=1)
+
+
+@pytest.mark.parametrize("environment", [LightningEnvironment(), SLURMEnvironment(auto_requeue=False)])
+def test_the_process_ends_and_who_listened_before_hears_it_once(environment, told, caplog, monkeypatch):
+    logger = logging.getLogger("lightning.pytorch")
+    monkeypatch.setattr(logger, "handlers", [caplog.handler])
+    monkeypatch.setattr(logger, "propagate", False)
+    trainer = trainer_in(environment)
+    end_on_sigterm(trainer)
+    with pytest.raises(SIGTERMException):
+        signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)  # of somebody impatient
+    assert trainer.sent == told == [signal.SIGTERM]
+    assert caplog.messages == ["[rank: 1] told to end (SIGTERM): a round in the middle is dropped"]
+
+
+def test_under_requeueing_the_present_handler_stays(told):
+    present = signal.getsignal(signal.SIGTERM)
+    end_on_sigterm(trainer_in(SLURMEnvironment(auto_requeue=True)))
+    assert signal.getsignal(signal.SIGTERM) is present
