@@ -5,6 +5,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from pydoc import locate
 from typing import Any
@@ -20,14 +21,16 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar
+from fedgen.cli_lock import only_run
 from fedgen.cli_resume import naming_write_errors, progress_from, resumes_at, starting_point
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import save_partition
 from fedgen.clients.three_way import save_roles
-from fedgen.evaluation import Run, print_report
+from fedgen.evaluation import Run, print_report, read_records
 from fedgen.evaluation.checkpoints import LAST
 from fedgen.evaluation.gap_table import has_gaps
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, ROLES
+from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.federated.left_out import describe, read_left_out
 from fedgen.figures import draw_curves, draw_generalisation
 from fedgen.files import atomic_write, read_yaml, require_writable
@@ -148,16 +151,16 @@ def train(cli: FedgenCLI) -> None:
     Raises:
         FileNotFoundError: if the last checkpoint or the one before it is asked for and there is none.
         ValueError: for a checkpoint that is damaged, with what to do.
-        OSError: for a disk that is full or can only be read, naming the folder.
+        OSError: for a disk that is full or can only be read, naming the folder; if another run is at work there.
     """
     first = not getattr(rank_zero_only, "rank", 0)  # of several processes one speaks and writes
     trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
     folder = require_writable(trainer.default_root_dir)
-    check_recipe(folder, recipe)
     last = folder_of(RoundCheckpoint, trainer) / LAST
-    path = starting_point(cli.ckpt_path, last)
-    done, stopped = progress_from(path, last, cli.previous)
-    with naming_write_errors(folder, last):
+    with naming_write_errors(folder, last), only_run(folder) if first else nullcontext():
+        check_recipe(folder, recipe, folder_of(FederatedEvaluation, trainer), last)
+        path = starting_point(cli.ckpt_path, last)
+        done, stopped = progress_from(path, last, cli.previous)
         if path == last and (stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)):
             console.print(f"{folder} is finished: {done} rounds. Remove the folder to train again.")
             for line in describe(read_left_out(last.parent)):
@@ -260,8 +263,14 @@ def defaults_of(named: type) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
-def check_recipe(folder: Path, settings: dict[str, Any]) -> None:
-    """Refuses to mix two recipes in one folder.
+def check_recipe(folder: Path, settings: dict[str, Any], scored: Path, last: Path) -> None:
+    """Refuses to mix two recipes in one folder, unless nothing came of the first, which may have had a mistake.
+
+    Args:
+        folder: the run folder.
+        settings: the recipe.
+        scored: the folder of the scores.
+        last: where the run's last checkpoint is or will be.
 
     Raises:
         ValueError: if the folder's recipe is damaged.
@@ -275,12 +284,24 @@ def check_recipe(folder: Path, settings: dict[str, Any]) -> None:
         raise ValueError(f"{path} is no recipe of a run; remove it, or choose another --trainer.default_root_dir")
     before, now = (flatten(canonical(recipe)) for recipe in (stored, settings))
     changed = sorted(key for key in before.keys() | now.keys() if key not in _FREE and before.get(key) != now.get(key))
-    if changed:
+    if changed and has_results(stored, folder, scored, last):
         lines = [f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in changed[:5]]
         raise MisconfigurationException(
             f"{folder} holds a run of another recipe; remove it, or choose another --trainer.default_root_dir\n"
             + "\n".join(lines)
         )
+
+
+def has_results(recipe: dict[str, Any], folder: Path, scored: Path, last: Path) -> bool:
+    """Whether a run has left a checkpoint or a score of its model, or may have had rounds without checkpoints."""
+    if (
+        last.exists()
+        or any(folder.rglob("*.ckpt"))
+        or any(record.is_model for record in read_records(scored / SCORES_FILE))
+    ):
+        return True
+    trainer = recipe.get("trainer")
+    return not isinstance(trainer, dict) or trainer.get("enable_checkpointing") is False
 
 
 def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None:

@@ -16,7 +16,9 @@ import yaml
 
 from fedgen.__main__ import main
 from fedgen.cli import apply_control
+from fedgen.cli_lock import LOCK, only_run
 from fedgen.evaluation import Run, read_records
+from fedgen.files import require_writable
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,6 +63,15 @@ def recipe(tmp_path, monkeypatch):
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(RECIPE))
     return path
+
+
+@pytest.fixture(scope="module")
+def trained_scores(tmp_path_factory):
+    """The scores of the recipe's run, as they stand in its file."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    assert fit(folder / "tiny.yaml", "--trainer.default_root_dir", str(folder / "run")) == 0
+    return (folder / "run" / "scores.jsonl").read_bytes()
 
 
 def fit(recipe, *arguments):
@@ -111,6 +122,66 @@ def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
     message = capsys.readouterr().err
     assert "another recipe" in message
     assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
+
+
+MISTAKES = {  # and what each leaves behind: a recipe, then floors of real images
+    "before the data": ["--data.init_args.partition", "SavedPartition", "--data.init_args.partition.path", "nowhere"],
+    "before the first round": ["--trainer.strategy.init_args.cohort_size", "50"],
+    "in the first round": ["--model.init_args.lr", "1e30"],
+}
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 0")
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_recipe_can_be_mended_in_its_folder_if_nothing_came_of_it(recipe, mistake, capsys, trained_scores):
+    if mistake == "in the first round":
+        with pytest.raises(RuntimeError, match="every client of round 0 was left out"):
+            fit(recipe, *MISTAKES[mistake])
+        assert Path("checkpoints/tiny/scores.jsonl").exists()
+    else:
+        assert fit(recipe, *MISTAKES[mistake]) == 2
+    assert Path("checkpoints/tiny/recipe.yaml").exists()
+    assert fit(recipe) == 0
+    assert Path("checkpoints/tiny/scores.jsonl").read_bytes() == trained_scores
+    assert fit(recipe, *MISTAKES[mistake]) == 2
+    assert "another recipe" in capsys.readouterr().err
+
+
+def test_scores_without_checkpoints_and_runs_without_them_are_results_too(recipe, capsys):
+    fit(recipe)
+    for path in Path("checkpoints/tiny").glob("*.ckpt"):
+        path.unlink()
+    assert fit(recipe, "--model.init_args.lr", "0.01") == 2
+    options = ["--trainer.enable_checkpointing", "false", "--trainer.callbacks", "[]"]
+    options += ["--trainer.default_root_dir", "bare"]
+    assert fit(recipe, *options) == 0
+    assert fit(recipe, *options, "--model.init_args.lr", "0.01") == 2
+    assert capsys.readouterr().err.count("another recipe") == 2
+
+
+def test_two_runs_at_once_in_one_folder_are_refused(recipe, capsys):
+    with only_run(require_writable("checkpoints/tiny")):
+        assert fit(recipe) == 2
+    error = capsys.readouterr().err
+    assert "another run is at work in checkpoints/tiny" in error
+    assert "choose another --trainer.default_root_dir" in error
+    assert not Path("checkpoints/tiny/recipe.yaml").exists()
+    assert fit(recipe) == 0
+    assert not list(Path("checkpoints/tiny").glob(".*"))
+
+
+def test_a_killed_run_leaves_no_lock(tmp_path):
+    code = """
+import os, pathlib, sys
+from fedgen.cli_lock import only_run
+with only_run(pathlib.Path(sys.argv[1])):
+    os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert (tmp_path / LOCK).exists()
+    with only_run(tmp_path), pytest.raises(BlockingIOError), only_run(tmp_path):
+        pass
+    assert not (tmp_path / LOCK).exists()
 
 
 def test_a_run_on_two_processes_goes_on_with_one(recipe, tmp_path, capsys):

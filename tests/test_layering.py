@@ -38,7 +38,7 @@ LAYERS = [
     ("callbacks",),
     ("figures",),
     ("experiments",),
-    ("cli", "cli_resume"),
+    ("cli", "cli_lock", "cli_resume"),
     ("deploy",),
     ("cli_clients", "cli_convert", "cli_deploy", "cli_run", "cli_stored", "__main__"),
 ]
