@@ -15,6 +15,7 @@ from fedgen.models.checkpoint_file import read_checkpoint
 UNWRITABLE = {
     errno.ENOSPC: "no space left for {}; free some",
     errno.EDQUOT: "the quota is used up for {}; free some space",
+    errno.EFBIG: "a file is larger than allowed for {}; raise the limit (ulimit -f), or take another file system",
     errno.EROFS: "{} can only be read now; make it writable",
 }
 

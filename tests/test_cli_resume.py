@@ -222,6 +222,11 @@ def test_a_disk_that_fills_up_while_loggers_write_ends_the_run_in_one_message_to
     ("answer", "said"),
     [
         (errno.EROFS, f"{RUN} can only be read now; make it writable, and the same command goes on after round 2"),
+        (
+            errno.EFBIG,
+            f"a file is larger than allowed for {RUN}; raise the limit (ulimit -f), or take another file system, and"
+            " the same command goes on after round 2",
+        ),
         (errno.EDQUOT, f"the quota is used up for {RUN}; free some space, and the same command goes on after round 2"),
     ],
 )

@@ -118,6 +118,8 @@ def load_partition(path: str | Path) -> PartitionFile:
         FileNotFoundError: if there is no such file.
         ValueError: if it is not a partition file, or of a newer version.
     """
+    if not Path(path).exists():
+        raise FileNotFoundError(f"there is no partition file {path}; give the partition.npz of a run's folder")
     arrays = read_npz(path)
     try:
         settings = json.loads(str(arrays["settings"]))
@@ -158,7 +160,11 @@ def _check_settings(path: str | Path, settings: dict[str, Any], version: int) ->
 class SavedPartition(Partition):
     """The clients of a file that `save_partition` wrote, whatever the seed.
 
+    Args:
+        path: of the file, such as the `partition.npz` of a run's folder.
+
     Raises (in `assign` and `names`):
+        FileNotFoundError: if there is no such file.
         ValueError: if the examples are not those that were dealt.
     """
 

@@ -123,5 +123,5 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "text.npz").write_text("hello")
     with pytest.raises(ValueError, match=r"text\.npz is not an \.npz file"):
         load_partition(tmp_path / "text.npz")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"there is no partition file .*none\.npz; give the partition\.npz"):
         load_partition(tmp_path / "none.npz")
