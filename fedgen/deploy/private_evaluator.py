@@ -72,8 +72,8 @@ class PrivateEvaluator(RemoteEvaluator):
                 f" {p.epsilon:g} of {EPSILON} in the run's config: choose another epsilon or delta"
             )
         rank_zero_info(
-            f"clients' statistics are released once, with noise: epsilon={spent:g}, delta={p.delta:g} for each image, as"
-            f" dp-accounting counts them, features clipped at {p.radius:g}"
+            f"clients' statistics are released once, with noise: epsilon={spent:g}, delta={p.delta:g} for each image,"
+            f" as dp-accounting counts them, features clipped at {p.radius:g}"
         )
 
     _side: "PrivateSide"
