@@ -67,7 +67,8 @@ def test_weights_and_statistics_are_summed_under_masks(federation, images, tmp_p
     """A step of the weights is 2^-22 of the range 0.5, for each of three clients, and scores follow the weights."""
     scores = {**SCORES, "scores": ["fid"]}
     told = {"secure-aggregation": True, "update-range": 0.5}
-    said = federation.run(app(1, tmp_path / "app", scores), output=str(tmp_path / "run"), **told)
+    # thirteen messages to each node, of which each starts a process
+    said = federation.run(app(1, tmp_path / "app", scores), 900, output=str(tmp_path / "run"), **told)
     found = read(tmp_path / "run")
     assert found["fedavg"]["left_out"] == [], said[-3000:]
     same_weights(simulate(recipe(1, scores), images, tmp_path / "simulated"), found, atol=6 * 2 * 0.5 / 2**22)
