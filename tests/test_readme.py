@@ -1,6 +1,10 @@
 """The README's code runs as written, only shorter."""
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+PLACES = re.findall(r"^\| (.+?) \| `(fedgen fit .+?)` \|$", README, re.MULTILINE)  # where to run it
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -47,3 +52,22 @@ def test_the_page_on_losses_makes_a_model_that_knows_what_it_trains_on():
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"recipes/\w+\.yaml|docs/\w+\.\w+|CITATION\.cff", README))))
 def test_files_that_the_readme_names_exist(path):
     assert (ROOT / path).exists()
+
+
+@pytest.mark.slow
+def test_the_table_of_where_to_run_it_has_commands_that_work_and_train_the_same(tmp_path):
+    """As written, but for fewer rounds and images; the third is in tests/deploy/test_engine.py."""
+    assert [place for place, _ in PLACES] == ["one process", "several processes, GPUs or nodes"]
+    shorter = ["--trainer.max_epochs", "1", "--trainer.callbacks.num_images", "50"]
+    found = []
+    for number, (_, command) in enumerate(PLACES):
+        program, *arguments = shlex.split(command)
+        assert program == "fedgen"
+        run = [sys.executable, "-W", "ignore", "-m", "fedgen", *arguments, *shorter]
+        run += ["--trainer.default_root_dir", str(tmp_path / str(number))]
+        own = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(run, cwd=ROOT, env=own, capture_output=True, text=True, timeout=300)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        found.append(torch.load(tmp_path / str(number) / "last.ckpt", weights_only=True)["state_dict"])
+    for name, tensor in found[0].items():  # Adam makes steps of the rounding in gradients that are 0
+        torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=2e-3)

@@ -32,10 +32,12 @@ from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.evaluation.splits import Split
 from fedgen.scores import FederatedScore, FrechetReference
 from fedgen.statistics import Gaussian, Privacy, add, private_gaussian
+from fedgen.statistics.accounting import counted_epsilon
 from fedgen.statistics.messages import Message, MessageError
 from fedgen.statistics.private import promise_of
 
 NOISE = 9  # standard deviations that an entry's noise may reach before it is cut off
+ROUNDING = 1e-6  # by which two ways to count one epsilon may differ
 
 
 class PrivateEvaluator(RemoteEvaluator):
@@ -47,8 +49,9 @@ class PrivateEvaluator(RemoteEvaluator):
         settings: as for `Evaluator`.
 
     Raises:
-        ValueError: for scores that need more than the sums, released sums of another promise, or a run to which clients
-            have told statistics without noise.
+        ValueError: for scores that need more than the sums, released sums of another promise, noise that dp-accounting
+            finds too little, or a run to which clients have told statistics without noise.
+        ModuleNotFoundError: without dp-accounting, naming the extra that brings it.
     """
 
     def __init__(self, data: RemoteClients, folder: Path, **settings: Any) -> None:
@@ -61,10 +64,16 @@ class PrivateEvaluator(RemoteEvaluator):
         super().__init__(data, **settings)
         hide_clients(self.plan, ("all",), f"{EPSILON} in the run's config hides")
         check_images(self.plan)
-        spent = f"epsilon={self.privacy.epsilon:g}, delta={self.privacy.delta:g}"
+        p = self.privacy
+        spent = counted_epsilon(p.sigma / p.sensitivity, p.releases, p.delta)
+        if spent > p.epsilon * (1 + ROUNDING):
+            raise ValueError(
+                f"the noise on clients' statistics spends epsilon={spent:g} as dp-accounting counts it, more than the"
+                f" {p.epsilon:g} of {EPSILON} in the run's config: choose another epsilon or delta"
+            )
         rank_zero_info(
-            f"clients' statistics are released once, with noise: {spent} for each image, features clipped at"
-            f" {self.privacy.radius:g}"
+            f"clients' statistics are released once, with noise: epsilon={spent:g}, delta={p.delta:g} for each image,"
+            f" as dp-accounting counts them, features clipped at {p.radius:g}"
         )
 
     _side: "PrivateSide"

@@ -56,7 +56,7 @@ def release_once(path: Path, made: Mapping[str, str], make: Callable[[], Message
         ValueError: as `read_release`.
     """
     if not path.exists():
-        write_once(path, make().to_bytes())
+        write_once(path, make().to_bytes(sealed=True))
     found = read_release(path, made)
     assert found is not None  # nobody removes it
     return found
@@ -129,4 +129,4 @@ def keep_release(path: Path, message: Message) -> None:
     """Writes what is released."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
-        file.write(message.to_bytes())
+        file.write(message.to_bytes(sealed=True))

@@ -1,13 +1,17 @@
 """How many of a run's releases each client has been part of, which is what composes their privacy."""
 
+import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedgen.clients.cohort import sample_cohort
 from fedgen.files import is_count, read_json, write_json
+from fedgen.hashing import hash_tensors
 
 RELEASES = "releases.json"  # in the run folder
+HASH = "hash"  # of the rest: a digit that became another would make epsilon too small
 
 
 class Participations:
@@ -59,7 +63,7 @@ class Participations:
             noise_multiplier: of every release.
         """
         state = {"noise_multiplier": noise_multiplier, "rounds": self.rounds, "times": self.times}
-        write_json(folder / RELEASES, state)
+        write_json(folder / RELEASES, {**state, HASH: _hash(state)})
 
     def load(self, folder: Path, noise_multiplier: float) -> None:
         """Goes on from the counts of a run folder, if it has any.
@@ -88,12 +92,21 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = read_json(path)
         counts = is_count(found["rounds"]) and all(map(is_count, found["times"]))
-        if counts and math.isfinite(found["noise_multiplier"]):
+        if found.keys() - {HASH} != {"noise_multiplier", "rounds", "times"}:
+            why = "it holds something else"
+        elif not counts or not math.isfinite(found["noise_multiplier"]):
+            why = "it holds no counts"
+        elif found.pop(HASH, expected := _hash(found)) != expected:
+            why = "it holds other counts than were written"
+        else:
             return found
-        why = "it holds no counts"
-    except (ValueError, TypeError, KeyError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         why = str(error)
     raise ValueError(
         f"{path} is damaged ({why}), and without it nobody knows what this run has released: begin another run, whose"
         " epsilon comes on top"
     )
+
+
+def _hash(state: Mapping[str, Any]) -> str:
+    return hash_tensors((), json.dumps({name: state[name] for name in sorted(state.keys() - {HASH})}))

@@ -80,6 +80,20 @@ def spent_epsilon(multipliers: Sequence[float], delta: float, accountant: Accoun
     return float(spent.get_epsilon(delta))
 
 
+def counted_epsilon(multiplier: float, releases: int, delta: float) -> float:
+    """The epsilon that releases of the same images by equal Gaussian noise spend together, by dp-accounting alone.
+
+    Args:
+        multiplier: of each, its noise over its sensitivity.
+        releases: how many.
+        delta: in (0, 1).
+
+    Raises:
+        ModuleNotFoundError: as `noise_multiplier`.
+    """
+    return float(require_accountants().get_epsilon_gaussian(multiplier / releases**0.5, delta))
+
+
 def federated_epsilon(multiplier: float, releases: int, delta: float) -> float:
     """The epsilon of federated averaging with noise, by which one client may be replaced by any other.
 
@@ -149,8 +163,8 @@ def require_accountants() -> ModuleType:
         import dp_accounting
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "the accountants 'pld' and 'rdp' are those of dp-accounting: pip install 'fedgen[privacy]';"
-            " accountant='analytic' needs none"
+            "the accountants 'pld' and 'rdp', and those of a deployment's promises, are dp-accounting's: pip install"
+            " 'fedgen[privacy]'; accountant='analytic' of `Privacy` needs none"
         ) from error
     return dp_accounting
 

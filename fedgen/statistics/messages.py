@@ -3,7 +3,8 @@
 The summable form of a Gaussian (count, sum, outer-product sum) adds entry by entry, which is all that secure
 aggregation needs. A message of fewer images than features is not anonymous: its outer products span those images.
 What adds is a sum over images: the server needs the total alone, never a single client's message. Whether bits flipped
-on the way is the transport's to find: a message carries no checksum, and is taken if it has the form of its kind.
+on the way is the transport's to find: one that travels carries no checksum, and is taken if it has the form of its
+kind. One that is kept in a file carries a hash.
 """
 
 import json
@@ -16,6 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedgen.statistics.gaussian import Gaussian
+from fedgen.tensor_files import HASH, content_hash
 
 VERSION = "1"
 KINDS = {  # the tensors of each kind, and how many axes they have
@@ -36,6 +38,7 @@ KINDS = {  # the tensors of each kind, and how many axes they have
     "fixed-point": {},  # another kind's tensors as whole numbers; read by statistics.fixed_point
 }
 SUMMABLE = ("sums", "private-sums", "cubic", "fourier", "kid", "fid", "terms", "kernel-means", "fixed-point")
+HEADER = {"fedgen", "kind", "meta", HASH}
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -82,15 +85,17 @@ class Message:
         if self.kind != "fixed-point":  # a narrow float that others are added to would lose their digits
             object.__setattr__(self, "tensors", {name: tensor.double() for name, tensor in self.tensors.items()})
 
-    def to_bytes(self, dtype: torch.dtype | None = None) -> bytes:
+    def to_bytes(self, dtype: torch.dtype | None = None, sealed: bool = False) -> bytes:
         """The message as safetensors, its version, kind and remarks in the header.
 
         Args:
             dtype: of floats that are sent in another precision than float64.
+            sealed: whether a hash of it all is added, which `from_bytes` compares: for files.
         """
         header = {"fedgen": VERSION, "kind": self.kind, "meta": json.dumps(dict(self.meta), sort_keys=True)}
         sent = {n: t.to(dtype) if dtype and t.is_floating_point() else t for n, t in self.tensors.items()}
-        return save({name: tensor.cpu().contiguous() for name, tensor in sent.items()}, metadata=header)
+        sent = {name: tensor.cpu().contiguous() for name, tensor in sent.items()}
+        return save(sent, metadata={**header, HASH: content_hash(sent, header)} if sealed else header)
 
     def scaled(self, factor: float) -> "Message":
         """A summable message as if each image counted `factor` times: every number times it."""
@@ -101,15 +106,21 @@ class Message:
         """The message in the bytes.
 
         Raises:
-            MessageError: if they are no safetensors, of another version or kind, incomplete or not finite.
+            MessageError: if they are no safetensors, of another version or kind, incomplete, not finite, or no longer
+                what was sealed.
         """
         try:
             tensors = load(data)
             length = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + length]).get("__metadata__", {})
             meta = remarks_from_json(header.get("meta", "{}"))
+            whole = HASH not in header or header[HASH] == content_hash(tensors, header)
         except Exception as error:  # SafetensorError, KeyError for a dtype that torch lacks, and others
             raise MessageError(f"no readable message in {len(data)} bytes: {error!r}") from error
+        if not whole:
+            raise MessageError("it holds something other than what was written")
+        if unknown := sorted(header.keys() - HEADER):  # the hash's name, perhaps, with another letter
+            raise MessageError(f"its header says {unknown[0]!r}, which no message's does")
         if header.get("fedgen") != VERSION:
             raise MessageError(f"message of version {header.get('fedgen')!r}, this program reads {VERSION!r}")
         if kind is not None and header.get("kind") != kind:

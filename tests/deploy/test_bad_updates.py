@@ -77,6 +77,20 @@ FAULTS = {
 }
 
 
+def test_an_update_of_ten_times_the_norm_is_shortened_and_its_client_named(images, tmp_path):
+    """Honest steps, half of the way to a client's mean, are all shorter than 5."""
+    deployed = recipe(3, model={"class_path": f"{__name__}.Centre"}, **rule("NormClipping", max_norm=5.0))
+    honest, _ = deploy(deployed, images, tmp_path / "honest")
+    found = with_odd(deployed, images, tmp_path / "run", *FAULTS["ten times"])
+    (entry,) = read_left_out(tmp_path / "run")
+    assert (entry["round"], entry["client"], entry["name"], entry["kind"]) == (0, 1, "b", "remark")
+    assert "shortened to 5" in entry["reason"]
+    plain = recipe(3, model={"class_path": f"{__name__}.Centre"})
+    moved = with_odd(plain, images, tmp_path / "mean", *FAULTS["ten times"])
+    ends = [one["state_dict"]["point"] for one in (honest, found, moved)]
+    assert (ends[1] - ends[0]).norm() < (ends[2] - ends[0]).norm() / 4
+
+
 @pytest.mark.parametrize("name", ["Median", "TrimmedMean", "Krum"])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_bad_updates_are_reported_by_name_and_round(fault, name, images, tmp_path):

@@ -218,6 +218,33 @@ def test_a_turn_that_the_server_does_not_hear_of_in_time_is_void_for_its_client_
     same_weights(failing, found)
 
 
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
+def test_a_straggler_whose_answer_comes_in_the_next_round_is_left_out_of_its_own_alone(images, tmp_path, monkeypatch):
+    """Its answer is there when it is asked for round 2, and nobody takes it for that of round 2."""
+    push, pull, asked, late = Loopback._push, Loopback.pull_messages, [], set()
+
+    def held_back(self, message):
+        name, node = push(self, message), message.metadata.dst_node_id
+        if (node, message.metadata.message_type) == (11, "train"):
+            asked.append(name)
+            late.clear()
+            late.update([name] if len(asked) == 2 else [])
+        return name
+
+    monkeypatch.setattr(Loopback, "_push", held_back)
+    monkeypatch.setattr(Loopback, "pull_messages", lambda self, names: pull(self, [n for n in names if n not in late]))
+    settings = recipe(4, optimizer_state="keep", personal=["critic.*"])
+    found, grid = deploy(settings, images, tmp_path / "run", config={"round-deadline": 0.5})
+    (entry,) = found["fedavg"]["left_out"]
+    assert (entry["round"], entry["name"]) == (1, "b")
+    assert entry["reason"].endswith("it did not answer within 0.5 seconds")
+    assert grid.replies.keys() == {asked[1]}
+    settings["trainer"]["callbacks"] = [{"class_path": f"{__name__}.FailsInRoundOne"}]
+    failing = simulate(settings, images, tmp_path / "simulated")
+    assert found["fedavg"]["iterations"] == failing["fedavg"]["iterations"]
+    same_weights(failing, found)
+
+
 def test_a_server_may_go_back_by_rounds_where_clients_keep_nothing(images, tmp_path):
     first, _ = deploy(recipe(4), images, tmp_path / "run")
     deploy(recipe(1), images, tmp_path / "other")

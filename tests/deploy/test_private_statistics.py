@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import shutil
 from dataclasses import replace
 
@@ -99,6 +100,18 @@ def test_epsilon_and_delta_are_logged_every_round_however_seldom_scores_are(imag
         rows = [row for row in csv.DictReader(file) if row["statistics_epsilon"]]
     found = [(row["step"], row["statistics_epsilon"], row["statistics_delta"]) for row in rows]
     assert found == [(str(round), "8.0", "0.001") for round in range(3)]
+
+
+def test_a_promise_is_held_against_dp_accountings_count_before_anybody_is_asked(images, tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    deploy(recipe(1, SCORES), images, tmp_path / "run", config=NOISE)
+    assert "epsilon=8, delta=0.001 for each image, as dp-accounting counts them" in caplog.text
+    plain = Privacy.sigma.func
+    too_little = property(lambda self: plain(self) * 0.99)
+    monkeypatch.setattr(Privacy, "sigma", too_little)
+    with pytest.raises(ValueError, match=r"spends epsilon=8\.\d+ as dp-accounting counts it, more than the 8 of"):
+        deploy(recipe(1, SCORES), images, tmp_path / "other", config=NOISE)
+    assert not list(tmp_path.glob("other*/**/released"))
 
 
 def totals(folder):

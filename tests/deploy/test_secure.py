@@ -174,7 +174,19 @@ def test_what_is_beyond_the_range_is_cut_off_and_said(images, tmp_path):
 
 
 REFUSED = {
-    "median": ({"aggregator": {"class_path": "fedgen.federated.Median"}}, {}, "Median, which looks at each"),
+    **{
+        name: (
+            {"aggregator": {"class_path": f"fedgen.federated.{name}", "init_args": own}},
+            {},
+            f"{name}, which looks at each",
+        )
+        for name, own in {
+            "Median": {},
+            "TrimmedMean": {"fraction": 0.25},
+            "Krum": {"bad": 0},
+            "NormClipping": {"max_norm": 1.0},
+        }.items()
+    },
     "private": (
         {
             "aggregator": {

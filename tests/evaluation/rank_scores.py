@@ -1,10 +1,13 @@
 """An evaluation on several processes, as a script: `python -m tests.evaluation.rank_scores DEVICES FOLDER`.
 
-Lightning starts the other processes. Rank r writes FOLDER/calls-r.txt, how often its model was asked for images, and
-rank 0 the records.
+Lightning starts the other processes. Rank r writes FOLDER/calls-r.txt, how often its model was asked for images,
+FOLDER/done-r.json, how many images it embedded, and how many trace terms and critics it worked out, and rank 0 the
+records.
 """
 
+import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import lightning as L
@@ -14,9 +17,24 @@ from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.callbacks import FederatedEvaluation
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
+from fedgen.embeddings.pixels import Pixels
 from fedgen.ranks import spread, together
+from fedgen.scores import wasserstein
+from fedgen.scores.frechet import InfluenceErrors
 
 SIZES = (700, 900, 1300)  # a client of more images than features, so that FID's pool has a transport map
+DONE = Counter()  # by kind of work, on this rank
+
+
+def count(owner, name, kind, size=lambda arguments: 1):
+    """Counts a function's calls, or what `size` makes of their arguments."""
+    plain = getattr(owner, name)
+
+    def counted(*arguments, **options):
+        DONE[kind] += size(arguments)
+        return plain(*arguments, **options)
+
+    setattr(owner, name, counted)
 
 
 class Square(L.LightningModule):
@@ -42,6 +60,7 @@ class Square(L.LightningModule):
 
     def on_fit_end(self):
         (self.folder / f"calls-{self.trainer.global_rank}.txt").write_text(str(self.calls))
+        (self.folder / f"done-{self.trainer.global_rank}.json").write_text(json.dumps(DONE))
         if self.trainer.world_size > 1:
             (self.folder / f"failure-{self.trainer.global_rank}.txt").write_text(failure_of(self.trainer.global_rank))
 
@@ -72,6 +91,9 @@ def examples():
 
 
 def main(devices, folder):
+    count(Pixels, "features", "images", lambda arguments: len(arguments[1]))
+    count(InfluenceErrors, "visit", "traces", lambda arguments: len(arguments[1].members))
+    count(wasserstein, "train_critic", "critics")
     scores = ["fid", "kid", "precision", "coverage", "sw1", {"name": "w1", "max_steps": 20}]
     evaluation = FederatedEvaluation(
         embeddings=["pixels"], scores=scores, num_images=1300, at_start=True, grid=0, dirpath=folder

@@ -52,6 +52,21 @@ def test_each_process_draws_its_share_of_the_chunks(folders, devices):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize(("kind", "slack"), [("images", 0.05), ("traces", 0.0), ("critics", 0.0)])
+def test_each_process_embeds_and_scores_its_share_of_images_and_clients(folders, devices, kind, slack):
+    """Nothing is done twice, but for an image or two that tell how many features there are."""
+    one, *several = (
+        json.loads((folders[number] / f"done-{rank}.json").read_text())[kind]
+        for number, rank in [(1, 0), *((devices, rank) for rank in range(devices))]
+    )
+    assert one >= 2 * 2 * 4  # two splits, twice: three clients and their pool, or many more images
+    assert one <= sum(several) <= one * (1 + slack)
+    assert max(several) < 0.8 * one
+    assert min(several) > 0.1 * one
+
+
+@pytest.mark.slow
 def test_work_that_fails_on_one_process_fails_on_all_and_says_where(folders):
     said = [(folders[3] / f"failure-{rank}.txt").read_text() for rank in range(3)]
     assert said[1] == "KeyError: 'the share of rank 1'"

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule
+from fedgen import DDPM, WGANGP, FedAvgStrategy, FederatedDataModule, ranks
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
@@ -40,6 +41,19 @@ class Dies(L.Callback):
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
         self.end(trainer)
+
+
+class Counted:
+    """torch.distributed, whose sums over ranks are counted."""
+
+    sums = 0
+
+    def __getattr__(self, name):
+        return getattr(dist, name)
+
+    def all_reduce(self, *arguments):
+        self.sums += 1
+        dist.all_reduce(*arguments)
 
 
 class DiesScoring(Dies):
@@ -157,10 +171,14 @@ def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
     resumed = [] if resume_from is None else [name for name in RESUMED if (Path(resume_from) / name).exists()]
     for name in resumed or CONFIGURATIONS:
         start = Path(resume_from) / name / checkpoint if resumed else None
+        ranks.dist = counted = Counted()
         module, strategy, trainer = train(name, devices, Path(folder) / name, resume=start)
+        memory, local = strategy._memory, strategy._local
+        held = ranks.Ranks().gather((memory.completed, sorted(memory.personal), sorted(local.clients)))
         if trainer.is_global_zero:
             saved = torch.load(Path(folder) / name / "last.ckpt", weights_only=True)
             found = {"weights": dict(module.state_dict()), "clients": saved["fedavg"], "left_out": strategy.left_out}
+            found["sums"], found["held"] = counted.sums, held
             found["metrics"] = {key: float(value) for key, value in trainer.callback_metrics.items()}
             torch.save(found, Path(folder) / f"{name}.pt")
         trainer.strategy.barrier()

@@ -67,3 +67,22 @@ def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / RELEASES).write_text(content)
     with pytest.raises(ValueError, match=r"releases\.json is damaged .* begin another run"):
         Participations(6, 2, seed=4).load(tmp_path, 1.0)
+
+
+@pytest.mark.parametrize("change", [{"rounds": 1}, {"times": [0] * 6}, {"noise_multiplier": 2.0}, {"more": 1}])
+def test_counts_that_somebody_changed_are_refused(change, tmp_path):
+    """A digit that became another would make epsilon too small."""
+    made = Participations(6, 2, seed=4)
+    made.reach(3)
+    made.save(tmp_path, 1.0)
+    path = tmp_path / RELEASES
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ValueError, match=r"releases\.json is damaged .* begin another run"):
+        Participations(6, 2, seed=4).load(tmp_path, 1.0)
+
+
+def test_counts_of_before_there_was_a_hash_are_read(tmp_path):
+    (tmp_path / RELEASES).write_text(json.dumps({"rounds": 1, "times": [1, 1, 0], "noise_multiplier": 1.0}))
+    found = Participations(3, 2, seed=4)
+    found.load(tmp_path, 1.0)
+    assert (found.rounds, found.times) == (1, [1, 1, 0])

@@ -6,7 +6,8 @@ from socket import socket
 import pytest
 import torch
 
-from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS
+from fedgen.ranks import share_out
+from tests.federated.rank_runs import CONFIGURATIONS, RESUMED, ROUNDS, SIZES
 from tests.launched import end, start
 
 SCRIPT = "tests.federated.rank_runs"
@@ -71,6 +72,22 @@ def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
     for client, variates in one["clients"].items():
         for name, variate in variates.items():
             torch.testing.assert_close(several["clients"][client][name], variate, rtol=0, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2, 3])
+@pytest.mark.parametrize("name", ["sgd", "uniform", "adam", "personal", "fails", "ddpm"])
+def test_a_round_is_one_sum_over_processes(runs, devices, name):
+    assert read(runs, devices, name)["sums"] == (ROUNDS if devices > 1 else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_clients_are_dealt_by_their_examples_and_what_is_kept_of_them_is_on_one_process(runs, devices):
+    dealt = share_out(SIZES, devices)
+    trained, *_ = zip(*read(runs, devices, "sgd")["held"])
+    assert [sorted(clients) for clients in trained] == dealt
+    assert read(runs, devices, "personal")["held"] == [(clients, clients, clients) for clients in dealt]
 
 
 @pytest.mark.slow

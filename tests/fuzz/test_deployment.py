@@ -1,25 +1,30 @@
 """Damaged bytes and files of a deployment: what clients and server send each other, and what each keeps.
 
-What is packed by `deploy.payload` has checksums; Flower's arrays and JSON have none, and are taken if they have their
-form.
+What is packed by `deploy.payload` has checksums, and statistics that are kept have a hash; Flower's arrays and JSON
+have none, and are taken if they have their form.
 """
 
 import json
+import warnings
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Message as FlowerMessage
 
 from fedgen.deploy.field_types import conforms
-from fedgen.deploy.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack, unpack
+from fedgen.deploy.kept_answers import KeptAnswers
+from fedgen.deploy.messages import Answer, Hello, Item, LossQuestion, Question, Task, Told, pack, unpack
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.recipe import read_settings
 from fedgen.deploy.records import from_records, to_records
+from fedgen.deploy.released import keep_release, read_release, release_once
 from fedgen.deploy.roster import CLIENTS, check_hello, read_clients
 from fedgen.deploy.station import Station
 from fedgen.deploy.write_app import write_app
 from fedgen.federated.left_out import LEFT_OUT_FILE, is_entry, read_left_out, write_left_out
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics import Privacy, private_sums
+from fedgen.statistics.messages import Message, MessageError
 from tests.deploy.loopback import Loopback
 from tests.deploy.runs import IMAGES, recipe
 from tests.fuzz.damage import fuzz, refuses
@@ -82,7 +87,7 @@ def test_a_thousand_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path):
     def read(path):
         array = Array(dtype=whole.dtype, shape=tuple(whole.shape), stype=whole.stype, data=path.read_bytes())
         content = RecordDict({**records, "weights": ArrayRecord({"a": array})})
-        return from_records(Answer, Message(content, 1, "train")).weights["a"]
+        return from_records(Answer, FlowerMessage(content, 1, "train")).weights["a"]
 
     def is_sound(found, _):
         return isinstance(found, torch.Tensor) and bool(found.isfinite().all())
@@ -175,3 +180,51 @@ def test_a_recipe_that_is_nested_without_end_is_refused(tmp_path):
     for content in (b"[" * 10**5, b"trainer: 1\nmodel: {}\ndata: {}\n", b"a: &a [*a]", b"\xff"):
         path.write_bytes(content)
         refuses(read_settings, path)
+
+
+# ---- statistics that are kept ----
+
+PRIVACY, SUMS = Privacy(1.0, 1e-5, 3.0, "replace", "public"), "train-pixels.safetensors"
+MADE = {"embedding": "pixels"}
+
+
+def noisy():
+    features = torch.randn(20, 5, generator=torch.Generator().manual_seed(0))
+    return private_sums(features, PRIVACY, seed=0, **MADE)
+
+
+def read_told(path):
+    """What a server has of its clients when it starts again; it asks them again where a file is of no use."""
+    item = Item("private-sums", "train", "pixels", "")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = KeptAnswers(path.parent.parent).read([item], 1, lambda place, client, data: Message.from_bytes(data))
+    if found is None:
+        raise ValueError(str(said[0].message))
+    return vars(found[0][0])
+
+
+KEPT_STATISTICS = {
+    "released at the server": (SUMS, lambda path: keep_release(path, noisy()), lambda path: read_release(path, MADE)),
+    "released by a client": (
+        SUMS,
+        lambda path: release_once(path, MADE, noisy),
+        lambda path: release_once(path, MADE, lambda: pytest.fail("released again")),
+    ),
+    "told": ("told/00000-private-sums-train-pixels.safetensors", lambda path: keep_release(path, noisy()), read_told),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT_STATISTICS)
+def test_a_thousand_damaged_statistics_that_are_kept_are_refused(kind, tmp_path):
+    """By their hash: what one bit makes of a sum still has the form of one."""
+    name, write, read = KEPT_STATISTICS[kind]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    write(tmp_path / name)
+    assert fuzz(read, tmp_path / name) > 900
+
+
+def test_statistics_that_were_kept_without_a_hash_are_read(tmp_path):
+    (tmp_path / SUMS).write_bytes(noisy().to_bytes())
+    found, expected = read_release(tmp_path / SUMS, MADE), noisy()
+    assert all(torch.equal(found.tensors[name], tensor) for name, tensor in expected.tensors.items())

@@ -1,7 +1,8 @@
-"""Damaged files of text: roles, scores, results, recipes, tables.
+"""Damaged files of text: roles, scores, results, recipes, tables, counts of releases.
 
-People edit these by hand and they carry no checksum: that a digit or a letter became another is not to be seen. What is
-asked is that a file is refused, or that what is read has its form; and that files of wrong content are refused.
+People edit these by hand and all but the last carry no checksum: that a digit or a letter became another is not to be
+seen. What is asked is that a file is refused, or that what is read has its form; and that files of wrong content are
+refused.
 """
 
 import json
@@ -20,6 +21,7 @@ from fedgen.evaluation.recipe_data import load_federation
 from fedgen.experiments.paper_table import COLUMNS, read_table
 from fedgen.experiments.recipe_file import read_recipe
 from fedgen.experiments.results import read_results, save_results
+from fedgen.federated.participations import RELEASES, Participations
 from fedgen.files import read_csv, read_json, read_yaml
 from tests.evaluation.samples import record
 from tests.fuzz.damage import Lost, fuzz, overwrite, refuses
@@ -40,6 +42,20 @@ def write_scores(path):
 def write_celeba(path):
     lines = ["2", "Smiling Male", *(f"{name} {1 - 2 * (i % 2)} -1" for i, name in enumerate(NAMES))]
     path.write_text("\n".join([str(len(NAMES)), *lines[1:]]) + "\n")
+
+
+def write_releases(path):
+    """Of six clients, two a round; the last of five rounds was done again."""
+    counts = Participations(6, 2, seed=4)
+    for round in (*range(5), 4):
+        counts.add(round)
+    counts.save(path.parent, 1.0)
+
+
+def read_releases(path):
+    found = Participations(6, 2, seed=4)
+    found.load(path.parent, 1.0)
+    return found.rounds, found.times
 
 
 def is_records(found, _):
@@ -118,6 +134,7 @@ READERS = {
         lambda path: read_identities(path, NAMES),
         is_column,
     ),
+    "releases": (RELEASES, write_releases, read_releases, None),
     "femnist": (
         "all_data_0.json",
         lambda path: path.write_text(

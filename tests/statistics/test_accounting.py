@@ -11,7 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from fedgen.statistics import noise_multiplier, spent_epsilon
-from fedgen.statistics.accounting import federated_epsilon
+from fedgen.statistics.accounting import counted_epsilon, federated_epsilon
 
 CASES = [(0.1, 1e-5), (1.0, 1e-5), (8.0, 1e-5), (2.0, 1e-9), (0.5, 0.3)]
 
@@ -53,6 +53,13 @@ def test_releases_compose(accountant) -> None:
     z = noise_multiplier(1.0, 1e-5, releases=4, accountant=accountant)
     assert spent_epsilon([z] * 4, 1e-5, accountant) == pytest.approx(1.0, rel=1e-4)
     assert z == pytest.approx(2 * noise_multiplier(1.0, 1e-5, accountant=accountant), rel=1e-4)
+
+
+@pytest.mark.parametrize("releases", [1, 3])
+def test_dp_accounting_alone_counts_what_the_noise_is_made_for(releases) -> None:
+    z = noise_multiplier(2.0, 1e-5, releases)
+    assert counted_epsilon(z, releases, 1e-5) == pytest.approx(2.0, rel=1e-9)
+    assert counted_epsilon(z / 2, releases, 1e-5) > 4
 
 
 def test_unequal_releases_compose_as_by_the_accountant() -> None:
