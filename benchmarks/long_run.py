@@ -33,7 +33,10 @@ MEGABYTE = 1e6
 
 
 class Usage(L.Callback):
-    """Resident memory in bytes and open file descriptors after each evaluation."""
+    """Resident memory of its own in bytes, and open file descriptors, after each evaluation.
+
+    Pages of mapped files are not counted: the system drops those of libraries as it likes, which could hide a growth.
+    """
 
     def __init__(self) -> None:
         self.memory: dict[int, int] = {}
@@ -48,8 +51,8 @@ class Usage(L.Callback):
 
     def note(self, done: int) -> None:
         gc.collect()  # cycles wait for a collection, whose moment is chance
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        self.memory[done] = pages * os.sysconf("SC_PAGE_SIZE")
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:"))
+        self.memory[done] = int(line.split()[1]) * 1024
         self.files[done] = len(os.listdir("/proc/self/fd"))
         print(f"round {done}: {self.memory[done] / MEGABYTE:.1f} MB, {self.files[done]} open files", file=sys.stderr)
 
