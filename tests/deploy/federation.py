@@ -97,10 +97,6 @@ class Federation:
             return  # it had ended
         process.wait()
 
-    def signal(self, name, sent):
-        """Sends a process and those that it started a signal."""
-        os.killpg(self.processes[name].pid, sent)
-
     def flwr(self, *arguments, timeout=300):
         """A command of Flower's, to its end; what it printed."""
         command = [str(BIN / "flwr"), *arguments]

@@ -1,6 +1,5 @@
 """A recipe on a real SuperLink and SuperNodes: TLS, authenticated nodes, each client's folder its own."""
 
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -63,46 +62,13 @@ def test_a_server_learns_of_generated_images_what_its_clients_say_together(feder
 
 
 @pytest.mark.slow
-def test_weights_and_statistics_are_summed_under_masks(federation, images, tmp_path):
-    """A step of the weights is 2^-22 of the range 0.5, for each of three clients, and scores follow the weights."""
-    scores = {**SCORES, "scores": ["fid"]}
+def test_weights_are_summed_under_masks(federation, images, tmp_path):
+    """A step of the weights is 2^-22 of the range 0.5, for each of three clients."""
     told = {"secure-aggregation": True, "update-range": 0.5}
-    # thirteen messages to each node, of which each starts a process
-    said = federation.run(app(1, tmp_path / "app", scores), 900, output=str(tmp_path / "run"), **told)
+    said = federation.run(app(1, tmp_path / "app"), output=str(tmp_path / "run"), **told)
     found = read(tmp_path / "run")
     assert found["fedavg"]["left_out"] == [], said[-3000:]
-    same_weights(simulate(recipe(1, scores), images, tmp_path / "simulated"), found, atol=6 * 2 * 0.5 / 2**22)
-    simulated, deployed = (
-        {(r.split, r.name): r for r in read_records(tmp_path / run / "scores.jsonl") if r.generator == "model"}
-        for run in ("simulated", "run")
-    )
-    assert {name for _, name in deployed} == {"fid_avg", "fid_all"}
-    for (split, name), record in deployed.items():
-        assert record.value == pytest.approx(simulated[split, name].value, rel=1e-4), (split, name)
-        assert record.per_client == []
-        assert 0 <= record.error_parts["quantisation"] < 1e-9
-
-
-@pytest.mark.slow
-def test_a_straggler_is_left_out_and_its_late_answer_is_nobodys(federation, tmp_path):
-    """Node b is stopped when it is asked, and goes on when the round has ended without it."""
-    output = tmp_path / "run"
-    before = federation.log("b").count("Receiving: train message")
-    with ThreadPoolExecutor() as pool:
-        options = {"output": str(output), "round-deadline": 60.0}
-        run = pool.submit(federation.run, app(2, tmp_path / "app"), timeout=600, **options)
-        try:
-            wait_for(lambda: run.done() or federation.log("b").count("Receiving: train message") > before)
-            federation.signal("b", signal.SIGSTOP)
-            wait_for(lambda: run.done() or (output / "last.ckpt").exists())
-        finally:
-            federation.signal("b", signal.SIGCONT)
-        run.result(timeout=600)
-    left_out = read(output)["fedavg"]["left_out"]
-    assert left_out[0]["round"] == 0
-    assert {one["name"] for one in left_out} == {"b"}
-    assert read(output)["epoch"] == 1
-    assert read(output)["fedavg"]["iterations"][0] == 2 * 3
+    same_weights(simulate(recipe(1), images, tmp_path / "simulated"), found, atol=6 * 2 * 0.5 / 2**22)
 
 
 @pytest.mark.slow
