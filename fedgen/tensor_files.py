@@ -87,7 +87,7 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
             tensors = {name: file.get_tensor(name) for name in names}
     except Exception as error:  # SafetensorError, OSError, and others for types that torch lacks
         raise ValueError(f"{path} is not {SAFETENSORS}, or it is damaged ({error})") from error
-    if HASH in metadata and metadata[HASH] != content_hash(tensors, metadata):
+    if not is_whole(tensors, metadata):
         raise ValueError(f"{path} is damaged: it holds something other than what was written")
     return tensors, metadata
 
@@ -96,10 +96,20 @@ def write_safetensors(path: str | Path, tensors: Mapping[str, Tensor], metadata:
     """Writes a safetensors file, atomically, with a hash of tensors and metadata among the latter."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_write(path) as file:
-        file.write(save(kept, {**metadata, HASH: content_hash(kept, metadata)}))
+        file.write(save(kept, with_hash(kept, metadata)))
 
 
-def content_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+def with_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata (what JSON holds) with a hash of them and of the named tensors."""
+    return {**metadata, HASH: _content_hash(tensors, metadata)}
+
+
+def is_whole(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bool:
+    """Whether they are what `with_hash` was given; of before there were hashes nothing is known, and that is taken."""
+    return HASH not in metadata or metadata[HASH] == _content_hash(tensors, metadata)
+
+
+def _content_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
     """A hash (32 hex digits) over named tensors and metadata, in whatever order."""
     others = {key: value for key, value in metadata.items() if key != HASH}
     return hash_tensors(sorted(tensors.items()), json.dumps(others, sort_keys=True))

@@ -1,17 +1,14 @@
 """How many of a run's releases each client has been part of, which is what composes their privacy."""
 
-import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedgen.clients.cohort import sample_cohort
 from fedgen.files import is_count, read_json, write_json
-from fedgen.hashing import hash_tensors
+from fedgen.tensor_files import HASH, is_whole, with_hash
 
 RELEASES = "releases.json"  # in the run folder
-HASH = "hash"  # of the rest: a digit that became another would make epsilon too small
 
 
 class Participations:
@@ -63,7 +60,8 @@ class Participations:
             noise_multiplier: of every release.
         """
         state = {"noise_multiplier": noise_multiplier, "rounds": self.rounds, "times": self.times}
-        write_json(folder / RELEASES, {**state, HASH: _hash(state)})
+        # a digit that became another would make epsilon too small
+        write_json(folder / RELEASES, with_hash({}, state))
 
     def load(self, folder: Path, noise_multiplier: float) -> None:
         """Goes on from the counts of a run folder, if it has any.
@@ -96,7 +94,7 @@ def _read(path: Path) -> dict[str, Any]:
             why = "it holds something else"
         elif not counts or not math.isfinite(found["noise_multiplier"]):
             why = "it holds no counts"
-        elif found.pop(HASH, expected := _hash(found)) != expected:
+        elif not is_whole({}, found):
             why = "it holds other counts than were written"
         else:
             return found
@@ -106,7 +104,3 @@ def _read(path: Path) -> dict[str, Any]:
         f"{path} is damaged ({why}), and without it nobody knows what this run has released: begin another run, whose"
         " epsilon comes on top"
     )
-
-
-def _hash(state: Mapping[str, Any]) -> str:
-    return hash_tensors((), json.dumps({name: state[name] for name in sorted(state.keys() - {HASH})}))

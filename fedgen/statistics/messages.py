@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedgen.statistics.gaussian import Gaussian
-from fedgen.tensor_files import HASH, content_hash
+from fedgen.tensor_files import HASH, is_whole, with_hash
 
 VERSION = "1"
 KINDS = {  # the tensors of each kind, and how many axes they have
@@ -95,7 +95,7 @@ class Message:
         header = {"fedgen": VERSION, "kind": self.kind, "meta": json.dumps(dict(self.meta), sort_keys=True)}
         sent = {n: t.to(dtype) if dtype and t.is_floating_point() else t for n, t in self.tensors.items()}
         sent = {name: tensor.cpu().contiguous() for name, tensor in sent.items()}
-        return save(sent, metadata={**header, HASH: content_hash(sent, header)} if sealed else header)
+        return save(sent, metadata=with_hash(sent, header) if sealed else header)
 
     def scaled(self, factor: float) -> "Message":
         """A summable message as if each image counted `factor` times: every number times it."""
@@ -114,7 +114,7 @@ class Message:
             length = int.from_bytes(data[:8], "little")
             header = json.loads(data[8 : 8 + length]).get("__metadata__", {})
             meta = remarks_from_json(header.get("meta", "{}"))
-            whole = HASH not in header or header[HASH] == content_hash(tensors, header)
+            whole = is_whole(tensors, header)
         except Exception as error:  # SafetensorError, KeyError for a dtype that torch lacks, and others
             raise MessageError(f"no readable message in {len(data)} bytes: {error!r}") from error
         if not whole:
