@@ -34,7 +34,7 @@ from fedgen.deploy.station import Station
 from fedgen.deploy.untold import ToldError
 from fedgen.federated.aggregators import Mean
 from fedgen.federated.client_weights import weight_of
-from fedgen.federated.server_optimizers import as_real
+from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.statistics.messages import MessageError
 from fedgen.tensor_files import tensors_in
 
@@ -147,8 +147,7 @@ class SecureStrategy(FlowerStrategy):
 def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     """A tensor after a change of its numbers, of a complex one's parts, in its own type."""
     real = as_real(tensor)
-    found = (real.double() + by.reshape(real.shape)).to(real.dtype)
-    return torch.view_as_complex(found) if tensor.is_complex() else found
+    return from_real((real.double() + by.reshape(real.shape)).to(real.dtype), like=tensor)
 
 
 def summand(station: Station, message: Message, config: Mapping[str, Any]) -> RecordDict:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedgen.federated.aggregators import Aggregator, Federation, wide
 from fedgen.federated.participations import Participations
-from fedgen.federated.server_optimizers import as_real
+from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.ranks import Ranks
 from fedgen.seeds import generator
 from fedgen.statistics.accounting import federated_epsilon, require_accountants
@@ -168,7 +168,7 @@ class PrivateMean(Aggregator):
     def result(self) -> list[Tensor]:
         if not self._is_noisy:
             self._add_noise()
-        sums = [torch.view_as_complex(s) if t.is_complex() else s for t, s in zip(self._server, self._sums)]
+        sums = [from_real(numbers, like=tensor) for tensor, numbers in zip(self._server, self._sums)]
         return [wide(old) + total / self.federation.cohort for old, total in zip(self._server, sums)]
 
     def metrics(self, rounds: int) -> dict[str, float]:

@@ -229,3 +229,8 @@ class ServerUpdate:
 def as_real(tensor: Tensor) -> Tensor:
     """Complex numbers as pairs of real ones, in the same memory: a server optimizer squares its gradients."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def from_real(numbers: Tensor, like: Tensor) -> Tensor:
+    """What `as_real` made numbers of, for a tensor of this kind."""
+    return torch.view_as_complex(numbers) if like.is_complex() else numbers
