@@ -72,6 +72,8 @@ def write_once(path: str | Path, content: bytes) -> bytes:
     may still have its way after the first.
     """
     path = Path(path)
+    if path.exists():
+        return path.read_bytes()
     own = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with atomic_write(own) as file:
         file.write(content)

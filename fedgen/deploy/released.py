@@ -107,8 +107,7 @@ def hold_to_embeddings(folder: Path, names: Iterable[str]) -> None:
 
 def note_exact(folder: Path) -> None:
     """Notes in a client's own folder of the run that it tells statistics without noise, masked ones among them."""
-    if not (folder / EXACT).exists():
-        write_once(folder / EXACT, b"")
+    write_once(folder / EXACT, b"")
 
 
 def refuse_after_exact(folder: Path) -> None:
