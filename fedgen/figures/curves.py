@@ -80,8 +80,8 @@ def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None
         for record, other in pairs[:1] + pairs[1:][-1:]:
             at = (record.value, other.value)
             name = "untrained" if record.round == -1 else f"round {record.round}"
-            side = "right" if 2 * at[0] > min(x) + max(x) else "left"  # inwards, where there is room
-            away = -5 if side == "right" else 5
+            # inwards, where there is room
+            side, away = ("right", -5) if 2 * at[0] > min(x) + max(x) else ("left", 5)
             axes.annotate(name, at, textcoords="offset points", xytext=(away, 4), ha=side, fontsize=8)
         axes.margins(x=0.25, y=0.1)  # room for the names
     for label, aggregate in ((axes.set_xlabel, "avg"), (axes.set_ylabel, "all")):
