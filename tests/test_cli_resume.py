@@ -5,7 +5,6 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import yaml
 
 from fedgen.__main__ import main
 from fedgen.cli_resume import naming_write_errors, resumes_at
+from tests.full_disk import spoil
 from tests.killed_runs import RECIPE
 from tests.test_cli_run import recipe_of
 
@@ -147,24 +147,11 @@ def test_there_is_nothing_before_the_first(work, capsys):
     assert "checkpoints/tiny has no round's checkpoint before last.ckpt" in capsys.readouterr().err
 
 
-class Disk:
-    """A disk on which some files cannot be written, from some round on.
-
-    What is written to /dev/full gets the system's own answer.
-    """
-
-    def __init__(self, names, rounds, answer=errno.ENOSPC):
-        self.names, self.rounds, self.answer, self.make = names, rounds, answer, tempfile.mkstemp
-
-    def mkstemp(self, dir, prefix, suffix):
-        done = len(list(RUN.glob("round=*.ckpt")))
-        if not any(name in prefix for name in self.names) or done < self.rounds:
-            return self.make(dir=dir, prefix=prefix, suffix=suffix)
-        if self.answer != errno.ENOSPC:
-            raise OSError(self.answer, os.strerror(self.answer), f"{dir}/{prefix}")
-        descriptor, name = self.make(dir=dir, prefix=prefix, suffix=suffix)
-        os.close(descriptor)
-        return os.open("/dev/full", os.O_WRONLY), name
+def full_after(rounds, names):
+    """What `spoil` asks: whether a file of one of these names is written after so many rounds."""
+    return lambda folder, prefix: (
+        any(name in prefix for name in names) and len(list(RUN.glob("round=*.ckpt"))) >= rounds
+    )
 
 
 def one_message(capsys):
@@ -191,7 +178,7 @@ def test_a_full_disk_ends_the_run_in_one_message_and_it_goes_on_to_the_same_end(
 ):
     rounds, start = PLACES[name]
     with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "mkstemp", Disk([name], rounds).mkstemp)
+        spoil(patch, full_after(rounds, [name]))
         assert fit() == 2
     assert one_message(capsys) == f"no space left for {RUN}; free some, and the same command goes on {start}"
     assert not [path for path in RUN.rglob("*") if path.name.startswith(".") and path.name.endswith(".tmp")]
@@ -232,7 +219,7 @@ def test_a_disk_that_fills_up_while_loggers_write_ends_the_run_in_one_message_to
 )
 def test_a_folder_that_can_no_longer_be_written_ends_the_run_likewise(work, trained, answer, said, capsys, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(tempfile, "mkstemp", Disk([".ckpt", ".jsonl", ".png"], 2, answer).mkstemp)
+        spoil(patch, full_after(2, [".ckpt", ".jsonl", ".png"]), answer)
         assert fit() == 2
     assert one_message(capsys) == said
     assert fit() == 0

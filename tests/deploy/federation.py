@@ -25,6 +25,22 @@ def free_port():
         return free.getsockname()[1]
 
 
+def answers(port):
+    """Whether something listens there."""
+    with socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def environment_in(folder):
+    """That of Flower's commands, which keep their own files in a folder."""
+    # Flower's names resolve its own tools by PATH, and its processes are to import this checkout
+    paths = os.pathsep.join([str(BIN), os.environ["PATH"]])
+    here = str(Path(__file__).parent.parent.parent)
+    own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    return {**kept, "PATH": paths, "PYTHONPATH": here, "NO_COLOR": "1", **own}
+
+
 class Federation:
     """Started by `with`, and ended with all its processes.
 
@@ -37,12 +53,7 @@ class Federation:
         self.folder, self.clients = folder, clients
         self.port = free_port()
         self.processes = {}
-        # Flower's names resolve its own tools by PATH, and its processes are to import this checkout
-        paths = os.pathsep.join([str(BIN), os.environ["PATH"]])
-        here = str(Path(__file__).parent.parent.parent)
-        own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-        self.environment = {**kept, "PATH": paths, "PYTHONPATH": here, "NO_COLOR": "1", **own}
+        self.environment = environment_in(folder)
 
     def __enter__(self):
         make_certificates(self.folder)
@@ -79,7 +90,7 @@ class Federation:
             "--disable-runtime-dependency-installation",
         ]
         self._start("superlink", "flower-superlink", *certificates, *options)
-        self._wait_for(lambda: self._answers(), "the SuperLink's port")
+        self._wait_for(lambda: answers(self.port), "the SuperLink's port")
 
     def start_node(self, name, **config):
         settings = {"data-path": str(self.clients[name]), "name": name, **config}
@@ -121,10 +132,6 @@ class Federation:
         with (self.folder / f"{name}.log").open("a") as log:
             options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True, "cwd": self.folder}
             self.processes[name] = subprocess.Popen(arguments, env=self.environment, **options)
-
-    def _answers(self):
-        with socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _wait_for(self, holds, what, seconds=120):
         end = time.monotonic() + seconds

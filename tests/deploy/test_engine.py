@@ -7,13 +7,12 @@ import signal
 import subprocess
 from contextlib import contextmanager
 from pathlib import Path
-from socket import socket
 
 import pytest
 import yaml
 
 from fedgen.evaluation import read_records
-from tests.deploy.federation import BIN, free_port
+from tests.deploy.federation import BIN, answers, environment_in, free_port
 from tests.deploy.runs import app_of, read, recipe, same_weights, simulate, write_images
 from tests.deploy.test_federation import wait_for
 
@@ -22,26 +21,12 @@ SCORES = {"every_n_rounds": 10, "num_images": 60, "embeddings": ["pixels"], "sco
 SIZES = {"a": 12, "b": 25, "c": 16}
 
 
-def answers(port):
-    """Whether something listens there."""
-    with socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 @contextmanager
 def superlink(folder):
     """The local SuperLink that `flwr run` would start and leave running, with a port of its own; the environment."""
     port = free_port()
-    own = {
-        "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
-        "PYTHONPATH": str(ROOT),
-        "FLWR_HOME": str(folder / "flwr"),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    environment = {**{key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}, **own}
+    own = {"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(port), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = environment_in(folder) | own
     command = [str(BIN / "flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     with (folder / "superlink.log").open("w") as log:

@@ -11,6 +11,7 @@ from fedgen.deploy.apps import client_app
 from fedgen.federated import Mean
 from tests.deploy.loopback import Node, Odd, empty, keep_replies
 from tests.deploy.runs import app_of, deploy, recipe, same_weights, simulate, write_images
+from tests.deploy.test_bad_updates import rule
 from tests.deploy.test_stage_replies import noise, with_parts
 
 
@@ -174,19 +175,10 @@ def test_what_is_beyond_the_range_is_cut_off_and_said(images, tmp_path):
 
 
 REFUSED = {
-    **{
-        name: (
-            {"aggregator": {"class_path": f"fedgen.federated.{name}", "init_args": own}},
-            {},
-            f"{name}, which looks at each",
-        )
-        for name, own in {
-            "Median": {},
-            "TrimmedMean": {"fraction": 0.25},
-            "Krum": {"bad": 0},
-            "NormClipping": {"max_norm": 1.0},
-        }.items()
-    },
+    "Median": (rule("Median"), {}, "Median, which looks at each"),
+    "TrimmedMean": (rule("TrimmedMean", fraction=0.25), {}, "TrimmedMean, which looks at each"),
+    "Krum": (rule("Krum", bad=0), {}, "Krum, which looks at each"),
+    "NormClipping": (rule("NormClipping", max_norm=1.0), {}, "NormClipping, which looks at each"),
     "private": (
         {
             "aggregator": {
