@@ -6,7 +6,7 @@ have none; those of this project carry a hash of all that they hold in their met
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,11 @@ def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
 def is_dense(tensor: Tensor) -> bool:
     """Whether a tensor has a number in memory for each of its elements: views of one number can be of any size."""
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Memory of tensors' values, bytes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:

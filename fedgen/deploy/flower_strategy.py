@@ -45,6 +45,7 @@ class FlowerStrategy(FedAvgStrategy):
         self._told: list[list[Any]] = []
         self._forms: dict[tuple[int, Any], Form] = {}  # of what they tell
         self._has_warned = False
+        self._steps: list[int] = []  # of the round's turns
         self._metrics: dict[str, list[tuple[float, float]]] = {}
 
     def _start_fit(self, trainer: Trainer) -> None:
@@ -58,7 +59,7 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _start_round(self) -> None:
         super()._start_round()
-        self._told, self._forms, self._metrics = [], {}, {}
+        self._told, self._forms, self._metrics, self._steps = [], {}, {}, []
         round = self._module.current_epoch
         cohort = self.sample_cohort(len(self._line.roster.clients), round)
         self._answers = self._ask_until_heard(cohort, round)
@@ -104,13 +105,16 @@ class FlowerStrategy(FedAvgStrategy):
                 algorithm=algorithm,
                 fingerprints=fingerprints,
                 iterations=self._memory.iterations.get(client, 0),
+                steps=self.clock.server_steps,
+                rounds=self.clock.rounds,
+                fixed=self._fixed_exchange,
             )
             for client in cohort
         }
 
     # ---- turns, which have been taken elsewhere ----
 
-    def _run_turn(self, step: Callable[[], Any]) -> Any:
+    def _run_turn(self, step: Callable[[], Any], outputs: Callable[[Any], Any]) -> Any:
         turn = self._turn
         assert turn is not None
         try:
@@ -133,16 +137,19 @@ class FlowerStrategy(FedAvgStrategy):
         """
         if isinstance(answer, str) or answer.failure:
             raise MessageError(answer if isinstance(answer, str) else answer.failure)
-        expected = self.exchange.shared
-        if answer.weights.keys() != expected.keys():
-            name = sorted(answer.weights.keys() ^ expected.keys())[0]
-            raise MessageError(f"its weights have other names than the server's, such as {name}")
+        exchange = self.exchange
+        expected = exchange.shared if self._fixed_exchange else exchange.shared | exchange.quiet | exchange.counters
+        needed = exchange.shared.keys() if self._fixed_exchange else exchange.trained
+        if wrong := {*answer.weights.keys() - expected.keys(), *needed - answer.weights.keys()}:
+            raise MessageError(f"its weights have other names than the server's, such as {sorted(wrong)[0]}")
         for name, tensor in answer.weights.items():
             if (tensor.shape, tensor.dtype) != (expected[name].shape, expected[name].dtype):
                 wanted = f"{expected[name].dtype} {list(expected[name].shape)}"
                 raise MessageError(f"its {name} is {tensor.dtype} {list(tensor.shape)} and the server's {wanted}")
-        if answer.examples < 1 or answer.iterations < 1:
-            raise MessageError(f"it trained on {answer.examples} examples for {answer.iterations} iterations")
+        if answer.examples < 1 or answer.iterations < 1 or answer.steps < 0:
+            raise MessageError(
+                f"it trained on {answer.examples} examples for {answer.iterations} iterations with {answer.steps} steps"
+            )
         if len(answer.metrics) > MOST_METRICS or not all(map(_is_name, answer.metrics)):
             raise MessageError(
                 f"its steps logged {len(answer.metrics)} values, of which {MOST_METRICS} are taken, under names of 1 to"
@@ -168,10 +175,13 @@ class FlowerStrategy(FedAvgStrategy):
     def _take_in(self, turn: Turn, answer: Answer) -> None:
         self._told.append(answer.told)
         self._forms |= forms_of(answer.told)
-        weight = weight_of(turn.num_examples, self.client_weights)
+        weight, exchange = weight_of(turn.num_examples, self.client_weights), self.exchange
+        self._steps.append(answer.steps)
+        self._grow([name for name in answer.weights if name in exchange.quiet])
+        sent = exchange.server | {name: t.to(self.root_device) for name, t in answer.weights.items()}
         with torch.no_grad():
-            update = [answer.weights[name].to(tensor.device) for name, tensor in self.exchange.shared.items()]
-            self.aggregator.add(turn.client, update, weight)
+            self.aggregator.add(turn.client, [sent[name] for name in exchange.shared], weight)
+        self._counters.add({name: sent[name] for name in exchange.counters}, exchange.server)
         promised = self.aggregator.private or self._line.statistics.privacy is not None
         for name, value in answer.metrics.items() if not promised else ():
             if math.isfinite(value):
@@ -183,8 +193,17 @@ class FlowerStrategy(FedAvgStrategy):
                 " deployment every turn begins with the server's: let schedules count rounds (client_schedule)"
             )
 
+    def _move_schedules(self) -> None:
+        """Moves the server's own schedules by one turn's iterations, as the clients' have moved."""
+        clock = self.clock
+        for iteration in range(self.communication_interval if self._schedules else 0):
+            clock.iteration = iteration
+            if not clock.accumulates and self._schedules is not None:
+                self._schedules.move(iteration)
+
     def _end_round(self) -> None:
         round = self._module.current_epoch
+        self.clock.take_steps(self._steps)
         super()._end_round()
         own = self._own_names()
         means = {

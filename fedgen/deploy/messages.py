@@ -14,7 +14,7 @@ from fedgen.federated.exchange import all_finite
 from fedgen.federated.left_out import shorten
 from fedgen.statistics.messages import MessageError
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class Task:
         algorithm: what the client algorithm's server tells everyone.
         fingerprints: of the embeddings that the model's own loss of clients' images has at the server, by name.
         iterations: of this client that the server counts, of all turns before whose answers it took in.
+        steps: the server's `global_step`, with which the turn begins.
+        rounds: that the server plans; -1 without end.
+        fixed: whether the set of tensors that travel is fixed beforehand, as under masks.
     """
 
     weights: Mapping[str, Tensor]
@@ -63,6 +66,9 @@ class Task:
     algorithm: dict[str, Any]
     fingerprints: dict[str, str] = field(default_factory=dict)
     iterations: int = 0
+    steps: int = 0
+    rounds: int = -1
+    fixed: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +76,15 @@ class Answer:
     """What comes of a turn.
 
     Args:
-        weights: the client's tensors that are exchanged, by name; none after a turn that failed.
+        weights: the client's tensors that are exchanged, by name: those that train, and of all others those that the
+            turn has changed; none after a turn that failed.
         examples: that it trained on.
         iterations: that it has taken since training began.
         told: what it tells the others as a rank; see `deploy.replies`.
         metrics: what its steps logged; nothing where privacy is promised.
         failure: why the turn failed; "" if it did not.
         moved: whether the client's optimizers ended the turn with other settings than they began with.
+        steps: optimizer steps of the turn.
     """
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -86,6 +94,7 @@ class Answer:
     metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
     moved: bool = False
+    steps: int = 0
 
 
 Asked = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums"]

@@ -51,6 +51,7 @@ class SecureStrategy(FlowerStrategy):
     """
 
     range = 0.0
+    _fixed_exchange = True
     _error: float | None = None
 
     @property

@@ -167,6 +167,7 @@ class Station:
         try:
             found: dict[str, Any] = from_bytes(path.read_bytes(), str(path))
             check_packed(found, {}, ("local", "algorithm"))
+            found.setdefault("outside", {"values": {}, "personal": {}})  # files of before have none
         except ValueError as error:
             raise MessageError(
                 f"{path}: {error}; remove it, and this client goes on with what it kept before"

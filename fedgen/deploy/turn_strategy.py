@@ -29,6 +29,7 @@ class TurnStrategy(FedAvgStrategy):
             kept: what this client kept of its last turn; None before its first.
         """
         self._task, self._before = task, kept
+        self._fixed_exchange, self._planned_rounds = task.fixed, task.rounds
         self.answer = Answer(failure="the turn has not been taken")
         self.kept: dict[str, Any] = {}
 
@@ -48,6 +49,7 @@ class TurnStrategy(FedAvgStrategy):
         if self._before is not None:
             unpack_state(self._before, self._memory, self._stateful, self.exchange)
         self._local.load_server_state(self._task.local)
+        self.clock.set_steps(self._task.steps)
         own = self.client_algorithm.state_dict()
         self.client_algorithm.load_state_dict({**own, **_without_clients(self._task.algorithm)})
         self._ranks = Recorder()
@@ -80,7 +82,7 @@ class TurnStrategy(FedAvgStrategy):
 
     @property
     def _stateful(self) -> dict[str, Any]:
-        return {"local": self._local, "algorithm": self.client_algorithm}
+        return {"local": self._local, "algorithm": self.client_algorithm, "outside": self.outside}
 
     def _end_round(self) -> None:
         """Keeps what is to be sent; the round itself ends at the server."""
@@ -94,14 +96,23 @@ class TurnStrategy(FedAvgStrategy):
             self.client_algorithm.end_round()
             assert self._turn is not None
             self.answer = Answer(
-                {name: tensor.detach().cpu().clone() for name, tensor in self.exchange.shared.items()},
+                {name: tensor.detach().cpu().clone() for name, tensor in self._sent().items()},
                 self._turn.num_examples,
                 self._memory.iterations[client],
                 self._ranks.told,
-                moved=self._local.moved,
+                moved=self._local.moved and not self._schedules,
+                steps=self.clock.turn_steps,
             )
             self.kept = pack_state(self._memory, self._stateful)
         self._turn, self.in_round = None, False
+
+    def _sent(self) -> dict[str, torch.Tensor]:
+        """What travels: trained tensors, others that the turn changed, and counters that it raised."""
+        exchange = self.exchange
+        if self._fixed_exchange:
+            return exchange.shared
+        counters = [name for name in self._counters.changed if name not in exchange.advancing]
+        return exchange.shared | {name: exchange.counters[name] for name in counters}
 
 
 def sorted_as(wanted: dict[str, Any], found: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -75,6 +75,23 @@ class Aggregator(ABC):
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         """Takes one client's tensors with its weight (> 0, not normalised)."""
 
+    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
+        """Takes more tensors into the round, which the clients so far have left as the server has them.
+
+        Called when a turn is the first to change tensors that do not train, such as a moving average.
+
+        Args:
+            server: the server's values of the new tensors.
+            places: of each in the longer list that `add` is given from now on, rising.
+
+        Raises:
+            MisconfigurationException: by default.
+        """
+        raise MisconfigurationException(
+            f"{type(self).__name__} has no grow(server, places), and a client's turn has changed tensors that do not"
+            " train; write one, or declare what becomes of them: FedAvgStrategy(rules={pattern: 'mean' or 'server'})"
+        )
+
     def shortfall(self) -> str:
         """Why the clients added since `start` cannot be combined; "" if they can. Asked after `merge`.
 
@@ -154,6 +171,11 @@ class Mean(Aggregator):
             return
         values = [x.to(m.dtype) for x, m in zip(update, self._mean)]
         torch._foreach_lerp_(self._mean, values, weight / self._weight)
+
+    @torch.no_grad()
+    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
+        for place, tensor in zip(places, server):
+            self._mean.insert(place, wide(tensor).clone())  # the mean of clients that all left it alone
 
     @torch.no_grad()
     def merge(self, ranks: Ranks, device: torch.device) -> None:

@@ -8,6 +8,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch.nn import Module
+from torch.nn.modules.batchnorm import _NormBase
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators import Aggregator
@@ -16,7 +17,9 @@ from fedgen.federated.exchange import Exchange
 from fedgen.federated.schedules import Schedule
 
 
-def check_settings(interval: int, cohort_size: int | None, client_weights: str, optimizer_state: str) -> None:
+def check_settings(
+    interval: int, cohort_size: int | None, client_weights: str, optimizer_state: str, batch_idx: str = "round"
+) -> None:
     """Refuses settings of the strategy that are out of range.
 
     Raises:
@@ -30,6 +33,8 @@ def check_settings(interval: int, cohort_size: int | None, client_weights: str, 
         raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
     if optimizer_state not in ("reset", "keep", "average"):
         raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
+    if batch_idx not in ("round", "client"):
+        raise ValueError(f"batch_idx={batch_idx!r}: choose 'round' or 'client'")
 
 
 def check_privacy(
@@ -61,6 +66,33 @@ def check_privacy(
             f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients' images"
             " too, so that a client has a part in every update: give the loss aggregate='own' and let clients train the"
             " generator, or set references that are nobody's secret"
+        )
+
+
+def check_counters(exchange: Exchange, module: Module) -> None:
+    """Refuses integer and boolean tensors of which nobody has declared what becomes of them, where what clients send
+    is masked or gets noise: their largest value would show one client's. BatchNorm's counts advance by the interval.
+
+    Raises:
+        MisconfigurationException: naming them and the remedy.
+    """
+    norms = {
+        f"{name}.num_batches_tracked" if name else "num_batches_tracked"
+        for name, part in module.named_modules()
+        if isinstance(part, _NormBase)
+    }
+    exchange.advancing |= norms & exchange.counters.keys() - exchange.declared
+    if undeclared := [name for name in exchange.counters if name not in exchange.declared | exchange.advancing]:
+        raise MisconfigurationException(
+            f"{', '.join(undeclared[:3])}: integer or boolean tensors, of which the largest over clients would show one"
+            " client's, so that it may not travel beside masks or noise. Declare what becomes of them:"
+            f" FedAvgStrategy(rules={{{undeclared[0]!r}: 'advance'}}) lets a counter grow by the communication interval"
+            " each round, 'server' keeps the server's value"
+        )
+    if told := [name for name in exchange.counters if name not in exchange.advancing]:
+        raise MisconfigurationException(
+            f"{told[0]} has the rule 'max', which would show one client's value beside masks or noise; declare"
+            " 'advance' or 'server'"
         )
 
 
@@ -107,17 +139,34 @@ def warn_unseen_steps(algorithm: ClientAlgorithm, schedule: Schedule | None) -> 
         )
 
 
+def warn_of_exchange_in_turn() -> None:
+    """Warns of values that processes would exchange in the middle of turns, which differ between them."""
+    rank_zero_warn(
+        "self.log(..., sync_dist=True) in a training_step, or another reduction in it: clients' turns differ between"
+        " processes, so within a turn nothing is exchanged; logged values are brought together at the round's end",
+        category=ExchangeInTurnWarning,
+    )
+
+
+class ExchangeInTurnWarning(UserWarning):
+    """A module asked processes to exchange values within clients' turns."""
+
+
+def warn_of_remainder(interval: int, iterations: int) -> None:
+    """Warns that gradients which a module accumulates by hand were left at a turn's end."""
+    rank_zero_warn(
+        f"the module accumulates gradients by hand, and those of the last {iterations} of {interval} iterations were"
+        " dropped at a turn's end without a step; step where self.trainer.is_last_batch is true, too, or let"
+        " communication_interval be a multiple"
+    )
+
+
 def check_trainer(trainer: Trainer) -> None:
     """Refuses Trainer settings that would cut a round.
 
     Raises:
         MisconfigurationException: naming the setting and the remedy.
     """
-    if trainer.accumulate_grad_batches != 1:
-        raise MisconfigurationException(
-            f"accumulate_grad_batches={trainer.accumulate_grad_batches}: one Lightning batch is a client's whole turn,"
-            " so gradients would add up over clients; use a larger batch_size in the data module instead"
-        )
     # a float is a fraction of the round; an integer (1 too) or a time means after so many turns or seconds
     interval = getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval
     if not (isinstance(interval, float) and interval == 1.0):

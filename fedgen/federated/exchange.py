@@ -8,8 +8,11 @@ from fnmatch import fnmatchcase
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
+from torchmetrics import Metric
 
 from fedgen.federated.forms import Forms
+from fedgen.federated.rules import Rule, Rules
+from fedgen.tensor_files import bytes_of
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -23,16 +26,21 @@ def all_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 class Exchange:
-    """A module's tensors by what federated averaging does with them.
+    """A module's saved tensors by what federated averaging does with them.
 
-    Only what `state_dict` saves is considered, so embeddings (which save nothing) are never touched.
+    Only what `state_dict` saves is considered; the rest is `OutsideState`'s. What a turn changes is exchanged, whoever
+    changed it, and every turn starts from the server's values. Unless a rule is declared (`fedgen.federated.rules`):
 
-    - `shared`: parameters that train and floating (or complex) buffers; sent, averaged.
-    - `kept`: integer buffers; every client starts from the server's value and its own is dropped.
+    - `shared`: floating (or complex) tensors that travel and are averaged: parameters that train, and of all others
+      (buffers, frozen parameters such as a teacher's) those that a turn has been found to change. Constants do not
+      travel.
+    - `quiet`: floating tensors that no turn has changed so far; looked at after each turn.
+    - `counters`: integer and boolean tensors; the server takes the largest over clients.
+    - `held`: declared "server"; put back to the server's value for every turn.
     - `personal`: names that match a pattern, and what lies in modules with `exchanged = "personal"` (what a loss
       remembers of past batches); a client's own, never sent.
-    - everything else (frozen parameters, modules with `exchanged = False` such as an EMA, and what begins with one of
-      the prefixes in the model's own attribute `unexchanged`) is left alone.
+    - everything else (modules with `exchanged = False` such as the kit's EMA, and what begins with one of the prefixes
+      in the model's own attribute `unexchanged`) is left alone: the model looks after it itself.
 
     A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
     only left alone for `exchanged = False` if all of them lie in such modules or begin so.
@@ -43,76 +51,113 @@ class Exchange:
         module: the model.
         optimized: parameters held by optimizers, which count as training even while requires_grad is off.
         personal: shell patterns of tensor names.
+        rules: declared ones; none by default.
+        fixed: whether the set that travels is fixed beforehand, as under secure aggregation: floating buffers then
+            travel whether or not turns change them, and a turn that changes a frozen parameter is refused.
+        moving: names that earlier turns were found to change.
 
     Raises:
-        ValueError: if a personal pattern matches nothing.
+        ValueError: if a pattern matches nothing, or a rule does not suit a tensor's type.
     """
 
-    def __init__(self, module: nn.Module, optimized: Iterable[Tensor], personal: Sequence[str]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        optimized: Iterable[Tensor],
+        personal: Sequence[str],
+        rules: Rules | None = None,
+        fixed: bool = False,
+        moving: Iterable[str] = (),
+    ) -> None:
         self.shared: dict[str, Tensor] = {}
-        self.kept: dict[str, Tensor] = {}
+        self.quiet: dict[str, Tensor] = {}
+        self.counters: dict[str, Tensor] = {}
+        self.held: dict[str, Tensor] = {}
         self.personal: dict[str, Tensor] = {}
         self.trained: set[str] = set()
-        trained = {id(p) for p in optimized}
-        rules = {f"{n}.": getattr(m, "exchanged", True) for n, m in module.named_modules()}
-        alone = (*(prefix for prefix, rule in rules.items() if rule is False), *getattr(module, "unexchanged", ()))
-        own = tuple(prefix for prefix, rule in rules.items() if rule == "personal")
-        matched: set[str] = set()
+        self.advancing: set[str] = set()  # counters that grow by the interval in each round
+        self.declared: set[str] = set()  # names with a declared rule
+        self._becomes_personal: set[str] = set()  # of the quiet ones
+        self._fixed, self._changed = fixed, list[str]()
+        self.found: list[str] = []  # names that turns were found to change, in this fit
+        roles = _Roles(module, optimized, personal, rules or Rules({}, module), fixed, frozenset(moving))
         named = _named_tensors(module)
         self.first_names = {other: names[0] for names, _ in named for other in names}
         for names, tensor in named:
-            name, apart = names[0], all(n.startswith(alone) for n in names)
-            frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad and id(tensor) not in trained
-            hits = {pattern for pattern in personal if any(fnmatchcase(n, pattern) for n in names)}
-            matched |= hits
-            if hits and (not frozen or apart):
-                self.personal[name] = tensor
-            elif frozen or apart:
-                continue
-            elif all(n.startswith(own) for n in names):
-                self.personal[name] = tensor
-            elif tensor.is_floating_point() or tensor.is_complex():
-                self.shared[name] = tensor
-                if isinstance(tensor, nn.Parameter):
-                    self.trained.add(name)
-            else:
-                self.kept[name] = tensor
-        if unmatched := set(personal) - matched:
+            self._place(names[0], tensor, roles.role_of(names, tensor), roles)
+        if unmatched := set(personal) - roles.matched:
             known = ", ".join(list(self.first_names)[:5])
             raise ValueError(
                 f"personal pattern(s) {sorted(unmatched)} match no tensor of the model; names: {known}, ..."
             )
+        self._order = {name: place for place, name in enumerate(self.first_names)}
         self.server: dict[str, Tensor] = {}
         self.beside = 0
         self._forms = Forms(module, self.live)
 
+    def _place(self, name: str, tensor: Tensor, role: str, roles: "_Roles") -> None:
+        if role == "alone":
+            return
+        getattr(self, "quiet" if role == "frozen personal" else role.removesuffix(" trained"))[name] = tensor
+        if role == "shared trained":
+            self.trained.add(name)
+        elif role == "frozen personal":
+            self._becomes_personal.add(name)
+        if (rule := roles.declared.get(name)) is not None:
+            self.declared.add(name)
+            if rule == "advance":
+                self.advancing.add(name)
+
     @property
     def live(self) -> dict[str, Tensor]:
         """The model's own tensors that a turn may change."""
-        return self.shared | self.kept | self.personal
+        return self.shared | self.counters | self.held | self.personal | self.quiet
+
+    @property
+    def trainable(self) -> dict[str, Tensor]:
+        """The parameters that train and travel: what client algorithms and server optimizers act on."""
+        return {name: tensor for name, tensor in self.shared.items() if name in self.trained}
+
+    @property
+    def moving(self) -> list[str]:
+        """The names that travel because turns change them, although they do not train."""
+        return [name for name in self.shared if name not in self.trained]
 
     @property
     def num_bytes(self) -> int:
         """What a client sends to the server in a round: the size of the shared tensors, and what goes beside them."""
-        return self.beside + sum(tensor.numel() * tensor.element_size() for tensor in self.shared.values())
+        found = [
+            self.quiet[name] for name in self._changed if name in self.quiet and name not in self._becomes_personal
+        ]
+        return self.beside + bytes_of([*self.shared.values(), *found])
+
+    def state_dict(self) -> dict[str, list[str]]:
+        """The names that turns were found to change, which a resumed run need not find again."""
+        return {"moving": self.moving}
+
+    def load_state_dict(self, state: Mapping[str, Sequence[str]]) -> None:
+        """Restores `state_dict`; names that the model has no more are passed over."""
+        self.grow(state["moving"])
 
     def snapshot(self) -> None:
         """Takes the model's present values as the server's."""
         live = self.live
         if not self.server:
             self.server = {name: torch.empty_like(tensor, requires_grad=False) for name, tensor in live.items()}
-        copy_tensors(self.server.values(), live.values())
+        copy_tensors([self.server[name] for name in live], live.values())
 
     def load_server(self) -> None:
         """Puts the server's values into the model."""
-        copy_tensors(self.live.values(), self.server.values())
+        quiet, self._changed = {name: self.quiet[name] for name in self._changed if name in self.quiet}, []
+        live = self.shared | self.counters | self.held | self.personal | quiet
+        copy_tensors(live.values(), [self.server[name] for name in live])
 
     def still_fits(self) -> bool:
         """Whether the model has the tensors that it had, in their forms; some may have been put in others' places."""
         return self._forms.adopt() is None
 
-    def require_sound(self, iterations: int) -> None:
-        """Refuses tensors that a client's turn lost, added, brought into another form or broke.
+    def settle(self, iterations: int) -> None:
+        """Refuses tensors that a client's turn lost, added, brought into another form or broke; notes what it changed.
 
         Args:
             iterations: that the client took.
@@ -120,17 +165,117 @@ class Exchange:
         Raises:
             ValueError: naming the first that is gone, new, or has another shape, type or device.
             FloatingPointError: naming the first that is not finite.
+            MisconfigurationException: naming a tensor that was changed and may not travel.
         """
         if change := self._forms.adopt():
             raise ValueError(f"{change}, after {iterations} local iterations")
-        live = self.live
-        if not all_finite(list(live.values())):
-            bad = next(name for name, tensor in live.items() if not bool(torch.isfinite(tensor).all()))
+        self._changed = [name for name, tensor in self.quiet.items() if not same_values(tensor, self.server[name])]
+        if self._fixed and self._changed:
+            raise MisconfigurationException(
+                f"{self._changed[0]} does not train, and the turn changed it: what travels is fixed beforehand here;"
+                f" declare what becomes of it, e.g. rules={{{self._changed[0]!r}: 'mean'}}"
+            )
+        sent = self.shared | self.personal | {name: self.quiet[name] for name in self._changed}
+        if not all_finite(list(sent.values())):
+            bad = next(name for name, tensor in sent.items() if not bool(torch.isfinite(tensor).all()))
             raise FloatingPointError(f"{bad} is not finite after {iterations} local iterations")
+
+    def grow(self, names: Iterable[str] | None = None) -> list[str]:
+        """Lets tensors travel (or stay with clients, if they match a personal pattern) that turns have changed.
+
+        Args:
+            names: of quiet tensors; None takes those that the turn that was settled last has changed.
+
+        Returns:
+            The names that travel from now on and did not before, in the order of `shared`.
+        """
+        found = [name for name in (self._changed if names is None else names) if name in self.quiet]
+        self.found += found
+        for name in found:
+            tensor = self.quiet.pop(name)
+            (self.personal if name in self._becomes_personal else self.shared)[name] = tensor
+        if found:
+            self.shared = dict(sorted(self.shared.items(), key=lambda item: self._order[item[0]]))
+        return sorted((name for name in found if name in self.shared), key=self._order.__getitem__)
 
     def restore_forms(self) -> None:
         """Gives the model its tensors back after a turn that failed; before `load_server`."""
         self._forms.restore(self.server)
+        self._changed = list(self.quiet)  # whichever the turn changed
+
+
+class _Roles:
+    """Decides what becomes of each tensor; see `Exchange`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimized: Iterable[Tensor],
+        personal: Sequence[str],
+        rules: Rules,
+        fixed: bool,
+        moving: frozenset[str],
+    ) -> None:
+        self._optimized = {id(p) for p in optimized}
+        kinds = {f"{n}.": getattr(m, "exchanged", True) for n, m in module.named_modules()}
+        self._alone = (*(p for p, kind in kinds.items() if kind is False), *getattr(module, "unexchanged", ()))
+        self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and accumulates(m))
+        self._own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
+        self._personal, self._rules, self._fixed, self._moving = personal, rules, fixed, moving
+        self.matched: set[str] = set()
+        self.declared: dict[str, Rule] = {}
+
+    def role_of(self, names: Sequence[str], tensor: Tensor) -> str:
+        """The name of the dictionary of `Exchange` that a tensor belongs to, "alone" for none."""
+        apart = all(n.startswith(self._alone) for n in names)
+        parameter = isinstance(tensor, nn.Parameter)
+        frozen = parameter and not tensor.requires_grad and id(tensor) not in self._optimized
+        hits = {pattern for pattern in self._personal if any(fnmatchcase(n, pattern) for n in names)}
+        self.matched |= hits
+        if hits:
+            return "frozen personal" if frozen and not apart else "personal"
+        if (rule := self._rules.rule_of(names)) is not None:
+            self.declared[names[0]] = rule
+            return _declared_role(names[0], tensor, rule, parameter and not frozen)
+        if apart:
+            return "alone"
+        if all(n.startswith(self._own) for n in names):
+            return "frozen personal" if frozen else "personal"
+        if not is_floating(tensor):
+            return "counters"
+        if parameter and not frozen:
+            return "shared trained"
+        is_fixed_buffer = self._fixed and not parameter
+        return "shared" if is_fixed_buffer or names[0] in self._moving else "quiet"
+
+
+def _declared_role(name: str, tensor: Tensor, rule: Rule, trains: bool) -> str:
+    if rule == "mean":
+        if not is_floating(tensor):
+            raise ValueError(f"{name} is {tensor.dtype} and has the rule 'mean'; integers take 'max' or 'server'")
+        return "shared trained" if trains else "shared"
+    if rule == "advance" and (is_floating(tensor) or tensor.dtype == torch.bool):
+        raise ValueError(f"{name} is {tensor.dtype} and has the rule 'advance', which is for integer counters")
+    if rule == "max" and tensor.is_complex():
+        raise ValueError(f"{name} is complex and has the rule 'max'; choose another")
+    return {"max": "counters", "advance": "counters", "server": "held", "personal": "personal"}[rule]
+
+
+def accumulates(module: nn.Module) -> bool:
+    """Whether a module is a torchmetrics metric: it accumulates over turns, and is no state of a client's turn."""
+    return isinstance(module, Metric)
+
+
+def is_floating(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers are real or complex, not whole or truth values."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape hold the same numbers; NaN in the same places counts as the same."""
+    return torch.equal(one, other) or (
+        is_floating(one) and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
+    )
 
 
 def _named_tensors(module: nn.Module) -> list[tuple[list[str], Tensor]]:

@@ -11,7 +11,9 @@ from fedgen.federated.memory import ClientMemory
 from fedgen.files import is_count
 from fedgen.tensor_files import is_dense, kind_of, tensors_in
 
-CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 1
+CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 2
+# 1: before version 0.2, when global_step counted all clients' steps
+OLD_CLOCKS = 1
 _PARTS = ("local", "server_optimizer", "algorithm")
 
 
@@ -33,8 +35,9 @@ def merge_states(states: Sequence[Mapping[str, Any]], owners: Mapping[int, int])
         states: of `pack_state`, one a rank.
         owners: the rank of each client; clients that are not named have what any rank has of them.
     """
-    merged = {**states[0], "local": dict(states[0]["local"]), "algorithm": dict(states[0]["algorithm"])}
-    for part, key in (((), "personal"), (("local",), "clients"), (("algorithm",), "clients")):
+    merged = {**states[0], **{part: dict(states[0][part]) for part in ("local", "algorithm", "outside")}}
+    places = (((), "personal"), (("local",), "clients"), (("algorithm",), "clients"), (("outside",), "personal"))
+    for part, key in places:
         found: dict[int, Any] = {}
         for rank, state in enumerate(states):
             kept = (state[part[0]] if part else state).get(key, {})
@@ -73,10 +76,10 @@ def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = 
         ValueError: for a state of another version, or a damaged one.
     """
     version = state.get("version") if isinstance(state, Mapping) else None
-    if type(version) is not int or version != CHECKPOINT_VERSION:
+    if type(version) is not int or version not in (OLD_CLOCKS, CHECKPOINT_VERSION):
         raise ValueError(
-            f"its federation state has version {version!r}, this release reads {CHECKPOINT_VERSION}; resume it with the"
-            " release that wrote it"
+            f"its federation state has version {version!r}, this release reads {OLD_CLOCKS} and {CHECKPOINT_VERSION};"
+            " resume it with the release that wrote it"
         )
     if fault := next(_faults(state, tensors, parts), None):
         raise ValueError(f"its federation state is damaged: {fault}")

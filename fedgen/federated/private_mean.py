@@ -139,6 +139,12 @@ class PrivateMean(Aggregator):
             total.add_(part.mul_(scale))
 
     @torch.no_grad()
+    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
+        for place, tensor in zip(places, server):
+            self._server.insert(place, tensor)
+            self._sums.insert(place, torch.zeros_like(as_real(wide(tensor)), requires_grad=False))
+
+    @torch.no_grad()
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         if ranks.size > 1:
             if ranks.rank == 0:  # one rank's noise, so that it counts once

@@ -70,6 +70,11 @@ class NormClipping(Aggregator):
             update = [wide(old) + part * (self.max_norm / norm) for old, part in zip(self._server, moved)]
         self.then.add(client, update, weight)
 
+    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
+        for place, tensor in zip(places, server):
+            self._server.insert(place, tensor)
+        self.then.grow(server, places)
+
     def check_ranks(self, ranks: Ranks) -> None:
         self.then.check_ranks(ranks)
 
@@ -116,6 +121,12 @@ class _Collected(Aggregator):
     def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
         self._clients.append(client)
         self._updates.append([wide(tensor).clone() for tensor in update])
+
+    @torch.no_grad()
+    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
+        for update in self._updates:
+            for place, tensor in zip(places, server):
+                update.insert(place, wide(tensor).clone())
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:
         if ranks.size == 1:

@@ -1,10 +1,11 @@
 """Federated averaging (McMahan et al. 2017) as a Lightning strategy: an epoch is a round, a batch a client's turn."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.fabric.utilities.apply_func import move_data_to_device
@@ -13,7 +14,6 @@ from lightning.pytorch.loops.optimization.automatic import Closure
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn import Module
@@ -27,26 +27,43 @@ from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.checks import (
+    check_counters,
     check_privacy,
     check_robustness,
     check_settings,
     check_trainer,
     check_turn,
+    warn_of_exchange_in_turn,
+    warn_of_remainder,
     warn_unseen_steps,
 )
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
+from fedgen.federated.counters import Counters
 from fedgen.federated.exchange import Exchange, naming_difference
-from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
+from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
 from fedgen.federated.left_out import REMARK, Entry, free_memory, make_entries, make_entry, tell_remarks, warn_of
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.optimizer_states import check_optimizer_state
+from fedgen.federated.outside_state import OutsideState
 from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
+from fedgen.federated.rules import Rule, Rules, check_rules
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.federated.state_table import StateRow, state_rows, tell_state
 from fedgen.federated.switches import Switches
 from fedgen.federated.termination import end_on_sigterm
+from fedgen.federated.turn_clock import (
+    BatchHooks,
+    LoggedValues,
+    StepSchedules,
+    TurnClock,
+    outputs_of,
+    speak_globally,
+    speak_locally,
+)
 from fedgen.files import in_bytes
+from fedgen.models.round_clock import RoundClock
 from fedgen.ranks import Ranks, heard, share_out
 from fedgen.seeds import resolve, seed_all
 from fedgen.tensor_files import check_state
@@ -60,13 +77,24 @@ class FedAvgStrategy(DDPStrategy):
     `training_step` of the unchanged module, automatic or manual optimisation) and sends its weights back; after the
     last turn the module holds the server's new model, and all that Lightning does at the end of an epoch sees it.
 
-    The `batch_idx` that a `training_step` receives is the client's own count of iterations since training began.
-    Learning-rate schedules mean rounds. Torch, NumPy and Python are seeded at (seed, round, client) before each turn,
-    and at (seed, "server", round) before the module's `on_round_end`, in which a server may train what does not travel:
-    an optimizer none of whose parameters are exchanged or personal is the server's, and keeps its state; so does one
-    whose position is in the module's `server_optimizers`, if it has that attribute.
-    After each turn the module's `on_turn_end(completed)` is called, if it has one; again with False, if what it changed
-    is refused. A client whose step raises (out of memory, say), or whose tensors are not finite or have other names,
+    A turn is isolated: it starts from the server's whole module, and what it changes is exchanged, personal or reset.
+    Trained tensors are averaged, and so are others that a turn changes, such as a moving average; constants do not
+    travel. Of integer and boolean tensors, and Python counters, the server takes the largest; other state outside
+    `state_dict` is reset (`Exchange`, `OutsideState`). `rules` have the last word, and after the first round one
+    message says what was found.
+
+    Within a turn Lightning's words mean what they mean in an ordinary fit of one client: `batch_idx` restarts each
+    round, `global_step` is one client's count (after a round the largest), schedules with interval="step" move at each
+    local iteration and others at each round, `is_last_batch` holds in a turn's last iteration, and
+    `estimated_stepping_batches` is the interval times the rounds. The module's hooks around batches are called at each
+    iteration, callbacks' once a turn with its last batch.
+
+    Torch, NumPy and Python are seeded at (seed, round, client) before each turn, and at (seed, "server", round) before
+    the module's `on_round_end`, in which a server may train what does not travel: an optimizer none of whose parameters
+    are exchanged or personal is the server's, and keeps its state; so does one whose position is in the module's
+    `server_optimizers`, if it has that attribute. The module's `on_turn_start(turn)` is called before each turn and
+    `on_turn_end(completed)` after it, if it has them; the latter again with False, if what it changed is refused.
+    A client whose step raises (out of memory, say), or whose tensors are not finite or have other names,
     shapes or types than the server's, is left out of the round with a warning, recorded in `left_out` and named when
     fitting ends; where too few are left for the aggregator, all are, and the server's model stays. Checkpoints hold
     whole rounds: a round cut short is dropped. Fitting the same module on goes on with its clients' personal tensors;
@@ -89,6 +117,8 @@ class FedAvgStrategy(DDPStrategy):
             grows with the clients) or "average" (the mean over the last round's clients).
         personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
             without any exchange. Evaluations score clients with what they keep.
+        rules: what becomes of state by shell patterns of dotted names, e.g. {"queue*": "personal", "ema.*": "mean"}:
+            "mean", "max", "server" (reset), "personal" or "advance" (by the interval); see `fedgen.federated.rules`.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
             `NormClipping` against clients that send bad updates.
         client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.
@@ -98,6 +128,8 @@ class FedAvgStrategy(DDPStrategy):
         server_schedule: likewise on the server optimizer's; without one the server goes the factor's part of the way
             to the average. "server_lr_factor" is logged.
         seed: None takes what `seed_everything` was given, else 0.
+        batch_idx: what a `training_step` receives: its iteration of the "round" (from 0, as in an epoch of Lightning),
+            or of the "client" since training began, as before version 0.2.
         checkpoint_io: `AtomicCheckpointIO` by default.
         kwargs: as for `DDPStrategy`.
 
@@ -109,6 +141,8 @@ class FedAvgStrategy(DDPStrategy):
     """
 
     strategy_name = "fedavg"
+    _planned_rounds: int | None = None  # where the trainer's `max_epochs` does not say
+    _fixed_exchange = False  # whether what travels is fixed before training, as under secure aggregation
     # tells modules that the strategy calls their `on_round_end(iterations)` itself
     calls_round_end = True
 
@@ -125,17 +159,22 @@ class FedAvgStrategy(DDPStrategy):
         client_schedule: Schedule | None = None,
         server_schedule: Schedule | None = None,
         seed: int | None = None,
+        rules: Mapping[str, Rule] | None = None,
+        batch_idx: Literal["round", "client"] = "round",
         checkpoint_io: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
-        check_settings(communication_interval, cohort_size, client_weights, optimizer_state)
+        check_settings(communication_interval, cohort_size, client_weights, optimizer_state, batch_idx)
+        check_rules("rules", rules or {})
         self.communication_interval = communication_interval
         self.cohort_size = cohort_size
         self.client_weights: ClientWeights = client_weights
         self.server_optimizer = server_optimizer
         self.optimizer_state_mode = optimizer_state
         self.personal = list(personal)
+        self.rules: dict[str, Rule] = dict(rules or {})
+        self.batch_idx = batch_idx
         self.aggregator = aggregator or Mean()
         self.client_algorithm = client_algorithm or ClientAlgorithm()
         self.client_schedule, self.server_schedule = client_schedule, server_schedule
@@ -153,7 +192,18 @@ class FedAvgStrategy(DDPStrategy):
     def _reset_fit(self) -> None:
         self._turn: Turn | None = None
         self._local_batch: Any = None
+        self._opened: Iterator[Any] | None = None  # batches of a turn of which callbacks have seen the first
+        self._turn_shown: Turn | None = None
+        self._shown: Any = None
         self._batch_idx = 0
+        self.client_iteration = 0  # of the client that trains, since training began
+        self._clock: TurnClock | None = None
+        self._hooks: BatchHooks | None = None
+        self._schedules: StepSchedules | None = None
+        self._outside: OutsideState | None = None
+        self._counters = Counters()
+        self._logged = LoggedValues()
+        self._has_explained = False
         self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
         self._awaits_step = False  # automatic optimisation: the next optimizer step opens the turn
         self._skip_step = False
@@ -180,7 +230,15 @@ class FedAvgStrategy(DDPStrategy):
 
     barrier = heard()(DDPStrategy.barrier)
     broadcast = heard()(DDPStrategy.broadcast)
-    reduce = heard()(DDPStrategy.reduce)
+
+    @heard()
+    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._clock is not None and self._clock.inside:
+            # turns differ between processes: an exchange within them would wait for ever
+            if self._ranks.size > 1:
+                warn_of_exchange_in_turn()
+            return tensor
+        return super().reduce(tensor, *args, **kwargs)
 
     def _setup_model(self, model: Module) -> Module:
         return model  # no DistributedDataParallel: gradients stay with the client
@@ -189,27 +247,53 @@ class FedAvgStrategy(DDPStrategy):
         if trainer.state.fn == TrainerFn.FITTING:
             check_trainer(trainer)
             self._ranks = Ranks()
+            self._release()
+            total = 0 if self._clock is None else self._clock.total_steps
             self._reset_fit()
+            self._clock = TurnClock(trainer, self.communication_interval, self._planned_rounds)
+            speak_locally(trainer, self._clock)
             memory, self._memory = self._memory, self._memory.of(self._module)
-            if memory is not self._memory:
+            if memory is self._memory:
+                self._clock.total_steps = total  # training goes on
+            else:
                 self.client_algorithm.reset()
         Strategy.setup(self, trainer)
         if trainer.state.fn == TrainerFn.FITTING:
             self._start_fit(trainer)
 
+    def setup_optimizers(self, trainer: Trainer) -> None:
+        with self._clock.within() if self._clock is not None else nullcontext():  # one client's batches and steps
+            super().setup_optimizers(trainer)
+
+    def teardown(self) -> None:
+        self._release()
+        super().teardown()
+
+    def _release(self) -> None:
+        """Gives trainer, module, callbacks and schedules back as they were before the fit."""
+        for part in (self._hooks, self._schedules, self._clock):
+            if part is not None:
+                part.release()
+        self._hooks = self._schedules = None
+        if self._clock is not None:
+            speak_globally(self._clock.trainer)
+
+    @property
+    def clock(self) -> TurnClock:
+        """Counts of the fit that runs, or ran last."""
+        if self._clock is None:
+            raise RuntimeError("the strategy has not started fitting yet")
+        return self._clock
+
     def _start_fit(self, trainer: Trainer) -> None:
         if self.root_device.type == "cpu":
             keep_freed_memory()
-        automatic = self._module.automatic_optimization
-        for config in self.lr_scheduler_configs:
-            if automatic and config.interval == "step":
-                rank_zero_warn("a learning-rate schedule with interval='step' moves once a round under FedAvgStrategy")
-                config.interval, config.frequency = "epoch", 1
-        self._hook_overridden = is_overridden("optimizer_step", self._module)
         self._no_hooks, self._moves_plainly = calls_no_hook(trainer), moves_plainly(trainer)
         self.aggregator.check_ranks(self._ranks)
         self._ranks.copy_first(self._module.state_dict().values())
         self._make_exchange()
+        self._outside = OutsideState(self._module, self._rules, self._managed(trainer), self.seed)
+        self._outside.exchanges = not self.aggregator.private
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
         self._local = LocalState(
             [o for o in self.optimizers if o not in served and any(id(p) in live for p in _parameters_of(o))],
@@ -219,12 +303,22 @@ class FedAvgStrategy(DDPStrategy):
         )
         check_rates(self.client_schedule, self._local.optimizers)
         shares = self._shares(trainer)
-        self.client_algorithm.start_fit(self.exchange.shared, self._local.optimizers, shares)
+        self.client_algorithm.start_fit(self._trainable, self._local.optimizers, shares)
         check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange, self._module)
+        if self.aggregator.private or self._fixed_exchange:
+            check_counters(self.exchange, self._module)
         check_robustness(self.aggregator, self.optimizer_state_mode, self.exchange)
         self._check_cohort()
+        self._schedules = StepSchedules(trainer)
         RoundBoundary.attach(trainer, self)
+        self._hooks = BatchHooks(trainer, self._real_batch)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
+
+    def _managed(self, trainer: Trainer) -> list[Any]:
+        """What a module may hold and is not its state: what Lightning and the strategy look after."""
+        wrapped = list(self._lightning_optimizers)
+        schedulers = [config.scheduler for config in self.lr_scheduler_configs]
+        return [self, trainer, getattr(trainer, "datamodule", None), *self.optimizers, *wrapped, *schedulers]
 
     def _check_cohort(self) -> None:
         if getattr(getattr(self._module.trainer, "datamodule", None), "clients", ()):
@@ -253,13 +347,15 @@ class FedAvgStrategy(DDPStrategy):
     def _make_exchange(self) -> None:
         self._switches = Switches(self._module)
         optimized = [p for optimizer in self.optimizers for p in _parameters_of(optimizer)]
-        present = self._server_update
-        self._exchange = Exchange(self._module, optimized, self.personal)
-        self._exchange.beside = self.client_algorithm.num_bytes(self._exchange.shared)
+        present, moving = self._server_update, [] if self._exchange is None else self._exchange.moving
+        self._rules = Rules(self.rules, self._module)
+        self._exchange = Exchange(self._module, optimized, self.personal, self._rules, self._fixed_exchange, moving)
+        self._trainable = self._exchange.trainable
+        self._exchange.beside = self.client_algorithm.num_bytes(self._trainable)
         self._exchange.snapshot()
         self._memory.match_personal(self._exchange)
-        shared = {name: self._exchange.server[name] for name in self._exchange.shared}
-        self._server_update = ServerUpdate(shared, self._exchange.trained, self.server_optimizer)
+        self._counters = Counters(self._exchange.declared, self._exchange.advancing, self.aggregator.robust)
+        self._server_update = ServerUpdate(self._exchange.server, self._exchange.trained, self.server_optimizer)
         check_rates(self.server_schedule, [self._server_update.optimizer])
         if present is not None:
             present.check_replaceable()
@@ -328,6 +424,7 @@ class FedAvgStrategy(DDPStrategy):
         schedules = {"client_lr_factor": self.client_schedule, "server_lr_factor": self.server_schedule}
         round = self._module.current_epoch
         found = {name: factor_in(schedule, round) for name, schedule in schedules.items() if schedule is not None}
+        found["total_steps"] = float(self.clock.total_steps)
         return found | self.aggregator.metrics(round + 1)
 
     @property
@@ -356,24 +453,39 @@ class FedAvgStrategy(DDPStrategy):
         self._local.start_round()
         self.client_algorithm.start_round()
         self._memory.start_round()
+        self._counters.start_round()
+        self.outside.start_round()
+        self.clock.start_round()
         self._errors = []
         self._client_factor = factor_in(self.client_schedule, self._module.current_epoch)
         self.in_round = True
+
+    @property
+    def outside(self) -> OutsideState:
+        """The state of the module that `state_dict` does not hold."""
+        assert self._outside is not None
+        return self._outside
 
     def _start_turn(self, turn: Turn) -> None:
         exchange = self.exchange
         if turn.is_elsewhere:
             self._turn, self._awaits_step = turn, self._module.automatic_optimization
+            self._call_turn_start(turn)
             return
         if not turn.is_first:
             exchange.load_server()
         self._memory.load_personal(turn.client, exchange)
         self._local.start_turn(turn.client)
+        self._switches.start_turn()
         self._switches.clear_gradients()
+        self.outside.start_turn(turn.round, turn.client)
+        self.clock.start_turn()
+        self._logged.start_turn(self._module.trainer._results)
         seed_all(self.seed, "turn", turn.round, turn.client)
-        self.client_algorithm.start_turn(turn.client, exchange.shared, exchange.server)
-        self._turn, self._stepped = turn, False
+        self.client_algorithm.start_turn(turn.client, self._trainable, exchange.server)
+        self._turn, self._last_step = turn, -1
         self._awaits_step = self._module.automatic_optimization
+        self._call_turn_start(turn)
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         if isinstance(batch, Turn):
@@ -385,15 +497,14 @@ class FedAvgStrategy(DDPStrategy):
             return torch.full((), float("nan"), device=self.root_device, requires_grad=True)
         if self._turn is None:
             return super().training_step(*args, **kwargs)
-        if self._awaits_step:
-            raise MisconfigurationException(
-                "the module's optimizer_step hook did not call optimizer.step on a client's first iteration, so its"
-                " turn never began; step on the first call, or use manual optimisation"
-            )
         if self._module.automatic_optimization:
             self._num_arguments = len(args)
             return super().training_step(*self._step_arguments(len(args)))
-        return self._run_turn(lambda: super(FedAvgStrategy, self).training_step(*self._step_arguments(len(args))))
+
+        def step() -> Any:
+            return super(FedAvgStrategy, self).training_step(*self._step_arguments(len(args)))
+
+        return self._run_turn(step, outputs_of)
 
     def _step_arguments(self, count: int) -> tuple[Any, ...]:
         return (self._local_batch, self._batch_idx)[:count]
@@ -408,45 +519,50 @@ class FedAvgStrategy(DDPStrategy):
         if not self._awaits_step:
             return self._scaled_step(optimizer, closure, model, **kwargs)
         self._awaits_step = False
-        opened = False
-        quick = bool(self._no_hooks and not kwargs and self._num_arguments and isinstance(closure, Closure))
+        assert isinstance(closure, Closure)
+        failed, turn, step = len(self._errors), self._turn, self._automatic_step(optimizer, closure, model, kwargs)
+        output = self._run_turn(step, lambda _: _outputs_of(closure))
+        # Lightning wants a result from the closure whatever happened in it
+        if len(self._errors) > failed or (turn is not None and turn.is_elsewhere) or closure._result is None:
+            self._skip_step = True
+            closure()
+            self._skip_step = False
+            self._switches.clear_gradients()
+        self.clock.leave_a_step()
+        return output
+
+    def _automatic_step(
+        self, optimizer: Optimizer, closure: Closure, model: Any, kwargs: Mapping[str, Any]
+    ) -> Callable[[], Any]:
+        """What Lightning's automatic optimisation does with one batch, counted as it counts."""
+        clock, hooks, zero_grad = self.clock, self._hooks, closure._zero_grad_fn
+        assert hooks is not None
         progress = self._module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
+        quick = bool(self._no_hooks and not kwargs and clock.accumulation == 1)
 
         def step() -> Any:
-            nonlocal opened
-            if not opened:  # Lightning has called the module's optimizer_step hook and counts this step itself
-                opened = True
-                if quick:
-                    return self._quick_step(optimizer, closure)
-                return self._scaled_step(optimizer, closure, model, **kwargs)
+            closure._zero_grad_fn = zero_grad if clock.opens_accumulation else None
+            if clock.accumulates:
+                return closure()
             progress.increment_ready()
-            if quick:
+            if quick and self._num_arguments:
                 output = self._quick_step(optimizer, closure)
-            elif self._hook_overridden:
-                epoch, wrapped = self._module.current_epoch, self._lightning_optimizers[0]
-                output = self._module.optimizer_step(epoch, self._batch_idx, wrapped, closure)
+            elif hooks.steps:
+                output = hooks.step(self._batch_idx, self._lightning_optimizers[0], closure)
             else:
                 output = self._scaled_step(optimizer, closure, model, **kwargs)
             progress.increment_completed()
             return output
 
-        failed = len(self._errors)
-        elsewhere = self._turn is not None and self._turn.is_elsewhere
-        output = self._run_turn(step)
-        if len(self._errors) > failed or elsewhere:  # Lightning wants a result from the closure whatever happened in it
-            self._skip_step = True
-            closure()
-            self._skip_step = False
-            self._switches.clear_gradients()
-        return output
+        return step
 
     def _scaled_step(self, optimizer: Optimizer, closure: Callable[[], Any], model: Any, **kwargs: Any) -> Any:
-        self._stepped = True
+        self._last_step = self.clock.iteration
         with scaled_rates(optimizer, self._client_factor if self.in_turns else 1.0):
             return super().optimizer_step(optimizer, closure, model, **kwargs)
 
     def _quick_step(self, optimizer: Optimizer, closure: Any) -> Any:
-        self._stepped = True
+        self._last_step = self.clock.iteration
         with scaled_rates(optimizer, self._client_factor):
             return quick_step(
                 self._module, optimizer, closure, self._local_training_step, self.client_algorithm.before_step
@@ -455,7 +571,7 @@ class FedAvgStrategy(DDPStrategy):
     def _local_training_step(self) -> Any:
         return self._module.training_step(*self._step_arguments(self._num_arguments))
 
-    def _run_turn(self, step: Callable[[], Any]) -> Any:
+    def _run_turn(self, step: Callable[[], Any], outputs: Callable[[Any], Any]) -> Any:
         turn, output = self._turn, None
         assert turn is not None
         if turn.is_idle:
@@ -464,13 +580,14 @@ class FedAvgStrategy(DDPStrategy):
             return None
         try:
             with self._switches.restored_on_error():
-                output = self._iterate(turn, step)
-                self.exchange.require_sound(self.communication_interval)
+                output = self._iterate(turn, step, outputs)
+                self.exchange.settle(self.communication_interval)
                 if self._call_turn_end(completed=True):  # the hook may have changed what is sent
-                    self.exchange.require_sound(self.communication_interval)
+                    self.exchange.settle(self.communication_interval)
         except Exception as error:
             self._leave_out(turn, error)
             self._call_turn_end(completed=False)
+            self._close_turn(turn, completed=False)
         else:
             self._end_turn(turn)
         finally:
@@ -479,18 +596,57 @@ class FedAvgStrategy(DDPStrategy):
             self._end_round()
         return output
 
-    def _iterate(self, turn: Turn, step: Callable[[], Any]) -> Any:
+    def _iterate(self, turn: Turn, step: Callable[[], Any], outputs: Callable[[Any], Any]) -> Any:
         """The client's local iterations; gives back the last one's output."""
         output, done = None, self._memory.iterations.get(turn.client, 0)
-        for i, batch in enumerate(turn.batches(self.communication_interval)):
-            if self._moves_plainly:
-                batch = move_data_to_device(batch, self.root_device)
-            else:
-                batch = super().batch_to_device(self.precision_plugin.convert_input(batch))
-            self._local_batch = turn.current = batch
-            self._batch_idx = done + i
-            output = step()
+        clock, hooks, schedules, results = self.clock, self._hooks, self._schedules, self._module.trainer._results
+        assert hooks is not None
+        assert schedules is not None
+        with clock.within():
+            for i, batch in enumerate(self._batches_of(turn)):
+                self._local_batch = turn.current = batch = self._moved(batch)
+                self._shown = batch
+                clock.iteration, self.client_iteration = i, done + i
+                self._batch_idx = i if self.batch_idx == "round" else done + i
+                results.batch, results.batch_size = batch, None  # of which `log` takes its weight
+                if hooks.start(batch, self._batch_idx) == -1:
+                    break
+                output = step()
+                if schedules and not clock.accumulates:
+                    schedules.move(i)
+                if hooks.wants_outputs:
+                    hooks.end(outputs(output), batch, self._batch_idx)
+        self._warn_of_remainder()
         return output
+
+    def _moved(self, batch: Any) -> Any:
+        if self._moves_plainly:
+            return move_data_to_device(batch, self.root_device)
+        return super().batch_to_device(self.precision_plugin.convert_input(batch))
+
+    def _batches_of(self, turn: Turn) -> Iterator[Any]:
+        """The turn's batches; the first may have been shown to callbacks."""
+        opened, self._opened = self._opened if turn is self._turn_shown else None, None
+        self._turn_shown = turn
+        return turn.batches(self.communication_interval) if opened is None else opened
+
+    def _real_batch(self, turn: Turn) -> Any:
+        """What callbacks see of a turn: its first batch before it has run, its last one afterwards."""
+        if turn.is_elsewhere:
+            return turn
+        if turn is self._turn_shown:
+            return self._shown
+        batches = turn.batches(self.communication_interval)
+        self._turn_shown, self._shown = turn, next(batches)
+        self._opened = chain([self._shown], batches)
+        return self._shown
+
+    def _warn_of_remainder(self) -> None:
+        """Warns where a module accumulates gradients by hand and a turn ends before a step is due."""
+        optimized = (p for optimizer in self._local.optimizers for p in _parameters_of(optimizer))
+        steps_by_hand = not self._module.automatic_optimization and self._last_step not in (-1, self.clock.iteration)
+        if steps_by_hand and any(p.grad is not None and bool(p.grad.any()) for p in optimized):
+            warn_of_remainder(self.communication_interval, self.clock.iteration - self._last_step)
 
     def _leave_out(self, turn: Turn, error: Exception) -> None:
         self._errors.append(error)
@@ -502,26 +658,66 @@ class FedAvgStrategy(DDPStrategy):
     def _end_turn(self, turn: Turn) -> None:
         exchange, done = self.exchange, self._memory.iterations.get(turn.client, 0)
         self._memory.complete(turn.client, done + self.communication_interval)
-        if not self._stepped:
+        if self._last_step < 0:
             warn_unseen_steps(self.client_algorithm, self.client_schedule)
         weight = weight_of(turn.num_examples, self.client_weights)
-        self.client_algorithm.end_turn(turn.client, exchange.shared, self.communication_interval)
+        self.client_algorithm.end_turn(turn.client, self._trainable, self.communication_interval)
         if self.local_only:
             self._call_round_end(turn.client)
+        self._grow()
         with torch.no_grad():
             self.aggregator.add(turn.client, list(exchange.shared.values()), weight)
+        self._counters.add(exchange.counters, exchange.server)
+        self._close_turn(turn, completed=True)
         self._memory.keep_personal(turn.client, exchange)
         self._local.end_turn(turn.client, weight)
 
+    def _close_turn(self, turn: Turn, completed: bool) -> None:
+        """Puts back what the turn changed beside saved tensors, and counts it."""
+        weight = weight_of(turn.num_examples, self.client_weights)
+        self._logged.end_turn(self._module.trainer._results, weight, completed)
+        self.outside.end_turn(turn.client, weight, completed)
+        self.clock.end_turn(completed)
+        self._switches.restore()
+
+    def _grow(self, names: Sequence[str] | None = None) -> None:
+        """Lets tensors travel that a turn has changed and that did not before."""
+        exchange, personal = self.exchange, len(self.exchange.personal)
+        if grown := exchange.grow(names):
+            places = [place for place, name in enumerate(exchange.shared) if name in set(grown)]
+            self.aggregator.grow([exchange.server[name] for name in grown], places)
+        if len(exchange.personal) > personal:
+            self._memory.match_personal(exchange)
+
+    def _news(self) -> dict[str, Any]:
+        """What other ranks do not know of the round."""
+        return {
+            "memory": self._memory.news(),
+            "local": self._local.news(),
+            "found": self.exchange.found,
+            "counters": self._counters.news(),
+            "outside": self.outside.news(),
+            "clock": self.clock.news(),
+            "logged": self._logged.news(self._module.trainer._results) if self._ranks.size > 1 else {},
+        }
+
+    def _hear(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Takes every rank's `_news`."""
+        for part, name in ((self._counters, "counters"), (self.outside, "outside"), (self.clock, "clock")):
+            part.hear([one[name] for one in told])  # type: ignore[attr-defined]
+        self._local.hear([one["local"] for one in told])
+        self._grow(sorted({name for one in told for name in one["found"]}))
+        self._logged.hear([one["logged"] for one in told], self._module.trainer._results, self.root_device)
+
     def _end_round(self) -> None:
         assert self._server_update is not None
-        told = self._ranks.gather((self._memory.news(), self._local.news()))
-        if not self._memory.hear([memory for memory, _ in told]):
+        told = self._ranks.gather(self._news())
+        if not self._memory.hear([one["memory"] for one in told]):
             self.drop_round()
             raise RuntimeError(
                 f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
             ) from next(iter(self._errors), None)
-        self._local.hear([local for _, local in told])
+        self._hear(told)
         self._merge()
         if why := self.aggregator.shortfall():
             self._pass_over(why)
@@ -533,13 +729,21 @@ class FedAvgStrategy(DDPStrategy):
         self._memory.remark(remarks)
         factor = factor_in(self.server_schedule, round)
         self._server_update.apply(list(self.exchange.shared), combined, factor)
+        self._counters.end_round(self.exchange.server, self.communication_interval)
         self.exchange.load_server()
+        self.outside.end_round()
         self._local.end_round()
+        self._move_schedules()
+        self.clock.end_round()
         self._switches.clear_gradients()
         self.client_algorithm.end_round()
+        self._explain()
         self._turn, self.in_round = None, False
         if not self.local_only:
             self._call_round_end()
+
+    def _move_schedules(self) -> None:
+        """Nothing: schedules that count iterations have moved in the turns."""
 
     def _pass_over(self, why: str) -> None:
         """Ends a round that is whole and of which nothing can be made: the server's model and state stay."""
@@ -556,6 +760,20 @@ class FedAvgStrategy(DDPStrategy):
         """Brings together what clients have sent and done, wherever they were."""
         for part in (self.aggregator, self._local, self.client_algorithm):
             part.merge(self._ranks, self.root_device)
+
+    def _explain(self) -> None:
+        """Says once what was found of the module's state."""
+        if not self._has_explained:
+            self._has_explained = True
+            tell_state(self.state_table())
+
+    def state_table(self) -> list[StateRow]:
+        """What becomes of the module's state: what travels, is averaged, reset, kept by clients, or not isolated."""
+        return state_rows(self.exchange, self._counters, self.outside)
+
+    def _call_turn_start(self, turn: Turn) -> None:
+        if callable(hook := getattr(self._module, "on_turn_start", None)):
+            hook(turn)
 
     def _call_turn_end(self, completed: bool) -> bool:
         """Tells the module, if it wants to know; whether it does."""
@@ -574,6 +792,7 @@ class FedAvgStrategy(DDPStrategy):
         self.exchange.restore_forms()
         self.exchange.load_server()
         self._local.end_round(dropped=True)
+        self.clock.end_round(dropped=True)
         self._turn, self._awaits_step = None, False
 
     @contextmanager
@@ -623,6 +842,9 @@ class FedAvgStrategy(DDPStrategy):
             "server_optimizer": self._server_update,
             "algorithm": self.client_algorithm,
             "aggregator": self.aggregator,
+            "clock": self.clock,
+            "outside": self.outside,
+            "exchange": self.exchange,
         }
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
@@ -648,10 +870,30 @@ class FedAvgStrategy(DDPStrategy):
                 return
             state = checkpoint[CHECKPOINT_KEY]
             if isinstance(state, Mapping):
-                state = {"aggregator": None, **state}  # older checkpoints have none
+                state = {"aggregator": None, "exchange": {"moving": []}, **state}  # older checkpoints have none
+                if state.get("version") == OLD_CLOCKS:
+                    state = self._with_clock(state)
             if self._switches.thawed_or_frozen():  # since the setup: callbacks go on where layers had thawed
                 self._make_exchange()
             unpack_state(state, self._memory, self._stateful, self.exchange)
+
+    def _with_clock(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The state of a checkpoint from before `global_step` was one client's count, which it is made here.
+
+        Raises:
+            MisconfigurationException: for a module that may have used the old counts.
+        """
+        if self.batch_idx != "client" and not isinstance(self._module, RoundClock):
+            raise MisconfigurationException(
+                "it was written before version 0.2, when batch_idx counted a client's iterations over all rounds and"
+                " global_step the steps of all clients; pass FedAvgStrategy(batch_idx='client') to go on with the old"
+                " batch_idx (global_step becomes one client's count), or begin another run from its weights"
+            )
+        total, iterations = self.clock.steps, sum(state["iterations"].values())
+        rounds = self._module.trainer.fit_loop.epoch_progress.current.processed
+        if iterations:
+            self.clock.set_steps(round(total * rounds * self.communication_interval / iterations))
+        return {**state, "clock": {"total_steps": total}, "outside": {"values": {}, "personal": {}}}
 
     @contextmanager
     def _naming_checkpoint(self) -> Iterator[None]:
@@ -660,6 +902,11 @@ class FedAvgStrategy(DDPStrategy):
             yield
         except (ValueError, MisconfigurationException) as error:
             raise MisconfigurationException(f"{self._module.trainer.ckpt_path}: {error}") from error
+
+
+def _outputs_of(closure: Closure) -> dict[str, Any]:
+    """What Lightning tells hooks of a step's result."""
+    return {} if closure._result is None or closure._result.loss is None else closure._result.asdict()
 
 
 def _parameters_of(optimizer: Optimizer) -> list[Tensor]:

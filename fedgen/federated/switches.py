@@ -13,22 +13,33 @@ class Switches:
         self._module = module
         self._parameters, self._modules = list(module.parameters()), list(module.modules())
         self._flags = [p.requires_grad for p in self._parameters]
+        self.start_turn()
 
     def thawed_or_frozen(self) -> bool:
         """Whether requires_grad is another than when this was made."""
         return self._flags != [p.requires_grad for p in self._module.parameters()]
 
+    def start_turn(self) -> None:
+        """Takes the present switches as those that `restore` puts back."""
+        self._before = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
+
+    def restore(self) -> None:
+        """Puts the switches back to what they were when the turn started."""
+        flags, modes = self._before
+        for parameter, flag in zip(self._parameters, flags):
+            if parameter.requires_grad != flag:
+                parameter.requires_grad_(flag)
+        for part, mode in zip(self._modules, modes):
+            if part.training != mode:
+                part.training = mode
+
     @contextmanager
     def restored_on_error(self) -> Iterator[None]:
         """Puts the switches back, and drops gradients, if the block raises."""
-        flags, modes = [p.requires_grad for p in self._parameters], [m.training for m in self._modules]
         try:
             yield
         except Exception:
-            for parameter, flag in zip(self._parameters, flags):
-                parameter.requires_grad_(flag)
-            for part, mode in zip(self._modules, modes):
-                part.training = mode
+            self.restore()
             self.clear_gradients()
             raise
 

@@ -22,6 +22,7 @@ from fedgen.models.round_clock import RoundClock
 from fedgen.models.round_means import RoundMeans
 from fedgen.models.server_data import ServerData
 from fedgen.seeds import resolve, seed_all
+from fedgen.tensor_files import bytes_of
 
 Form = Literal["exact", "local", "message"]
 FORMS = ("exact", "local", "message")
@@ -109,6 +110,8 @@ class DistributedFineTuning(RoundClock):
     """
 
     server_iterations: Tensor
+
+    own_turn_state = ("_step", "_sent", "_logged", "_batches")
 
     def __init__(
         self,
@@ -254,12 +257,18 @@ class DistributedFineTuning(RoundClock):
 
     # ---- training ----
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Starts a client's turn, or the server's round and iteration."""
+    def on_turn_start(self, turn: Any) -> None:
+        """Starts a client's turn, in the form "local"."""
+        super().on_turn_start(turn)
         if self.form == "local":
             self._step = 0
             # a client that is alone knows its own images and nobody's number
-            self._objectives[0].start_turn(None if self._is_client else batch.client)
+            self._objectives[0].start_turn(None if self._is_client else turn.client)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Starts the server's round and iteration, in the forms that train on the server alone."""
+        super().on_train_batch_start(batch, batch_idx)
+        if self.form == "local":
             return
         if batch_idx == 0:
             count = self.trainer.num_training_batches
@@ -299,7 +308,7 @@ class DistributedFineTuning(RoundClock):
         """Counts what was measured in the turn and what was sent for it."""
         if self.form == "local":
             exchange: Any = self.trainer.strategy.exchange
-            kept = sum(tensor.numel() * tensor.element_size() for tensor in exchange.kept.values())
+            kept = bytes_of([*exchange.counters.values(), *exchange.held.values()])
             self._sent.down += exchange.num_bytes + kept
             # what is masked has more bytes a number than what is not
             masked = getattr(self.trainer.strategy, "bytes_masked", None)
@@ -308,10 +317,6 @@ class DistributedFineTuning(RoundClock):
         else:
             self.model.on_turn_end(completed)
         super().on_turn_end(completed)
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Ends a turn, or the server's iteration and round."""
-        super().on_train_batch_end(outputs, batch, batch_idx)
         for loss in self._objectives:
             loss.start_turn(None)
 
@@ -321,7 +326,7 @@ class DistributedFineTuning(RoundClock):
         if self.form == "local":
             steps = self.local.server_iterations
             self._start_round(steps)
-            self.model.on_train_batch_start(None, 0)
+            self.model.on_turn_start(None)
             with self.trainer.precision_plugin.train_step_context():
                 for _ in range(steps):
                     self._iterate(int(self.server_iterations))

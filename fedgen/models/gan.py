@@ -68,6 +68,8 @@ class GAN(CriticLosses, LatentGenerator):
 
     logged = ("critic_loss", "critic_gap", "generator_loss")
 
+    own_turn_state = ("_turn_batch", "_largest_")
+
     def __init__(
         self,
         generator: nn.Module,
@@ -179,14 +181,14 @@ class GAN(CriticLosses, LatentGenerator):
 
     # ---- training ----
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_turn_start(self, turn: Any) -> None:
         """Starts a round's count, and tells the losses whose turn it is."""
-        if batch_idx == 0:
+        if self.opens_round(turn):
             self._largest_batch = 0
         self._largest_before = self._largest_batch
         # of a turn that a client takes on its own machine no batch is seen here
-        self._turn_batch = batch.batch_length if getattr(batch, "is_elsewhere", False) else 0
-        super().on_train_batch_start(batch, batch_idx)
+        self._turn_batch = turn.batch_length if getattr(turn, "is_elsewhere", False) else 0
+        super().on_turn_start(turn)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """One iteration on (images [N, C, H, W] in [-1, 1], labels int64 [N], which unconditional models do not use).

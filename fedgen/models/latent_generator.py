@@ -145,16 +145,11 @@ class LatentGenerator(RoundClock):
         with torch.autocast(loss.device.type, enabled=False):
             super().manual_backward(loss, *args, **kwargs)
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_turn_start(self, turn: Any) -> None:
         """Tells the losses whose turn it is: the client under `FedAvgStrategy`, nobody's elsewhere."""
+        super().on_turn_start(turn)
         for loss in self.embedded_losses:
-            loss.start_turn(getattr(batch, "client", None))
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Tells the losses that the turn is over."""
-        super().on_train_batch_end(outputs, batch, batch_idx)
-        for loss in self.embedded_losses:
-            loss.start_turn(None)
+            loss.start_turn(getattr(turn, "client", None))
 
     @property
     def _loss_names(self) -> list[dict[str, str]]:
@@ -174,9 +169,11 @@ class LatentGenerator(RoundClock):
             self.means.add({names[name]: value for name, value in values.items()}, steps)
 
     def on_turn_end(self, completed: bool) -> None:
-        """Counts what was measured in the turn, embedded losses' values too, if the turn was completed."""
+        """Counts what was measured in a completed turn, embedded losses' values too; it is nobody's turn then."""
         self._collect_losses()
         super().on_turn_end(completed)
+        for loss in self.embedded_losses:
+            loss.start_turn(None)
 
     def take_means(self) -> dict[str, float]:
         """The round's means, embedded losses' values and weights among them."""

@@ -11,8 +11,9 @@ from fedgen.models.round_means import RoundMeans
 class RoundClock(lightning.LightningModule):
     """A LightningModule that hears of the ends of clients' turns and of rounds, once each, under any strategy.
 
-    `fedgen.federated.FedAvgStrategy` calls `on_turn_end(completed)` after each client's turn and, once it has merged
-    and the module holds the server's weights, `on_round_end(iterations)`; its attribute `calls_round_end` says so.
+    `fedgen.federated.FedAvgStrategy` calls `on_turn_start(turn)` before each client's turn, `on_turn_end(completed)`
+    after it and, once it has merged and the module holds the server's weights, `on_round_end(iterations)`; its
+    attribute `calls_round_end` says so.
     Under every other strategy a batch is the turn and an epoch the round: the module calls them itself, the latter
     after the epoch's last batch, before anybody's `on_train_epoch_end`, so that checkpoints hold what it changed.
 
@@ -21,9 +22,13 @@ class RoundClock(lightning.LightningModule):
             `log_means`. Turns that are not merged do not count.
     """
 
+    own_turn_state = ("means", "_opens_epoch")
+    """Beginnings of attributes that the class looks after itself in clients' turns: FedAvg leaves them alone."""
+
     def __init__(self) -> None:
         super().__init__()
         self.means = RoundMeans()
+        self._opens_epoch = True
         self._before_filter: warnings.catch_warnings[None] | None = None
 
     def on_fit_start(self) -> None:
@@ -40,6 +45,13 @@ class RoundClock(lightning.LightningModule):
         if self._before_filter is not None:
             self._before_filter.__exit__(None, None, None)
             self._before_filter = None
+
+    def on_turn_start(self, turn: Any) -> None:
+        """Called before a client's turn, with the `Turn`; before each batch under other strategies, with None."""
+
+    def opens_round(self, turn: Any) -> bool:
+        """Whether a turn is its round's first: under other strategies, where there is none, the epoch's first batch."""
+        return self._opens_epoch if turn is None else bool(turn.is_first)
 
     def on_turn_end(self, completed: bool) -> None:
         """Called after a client's turn; it is not completed if the client is left out of the round."""
@@ -59,7 +71,14 @@ class RoundClock(lightning.LightningModule):
 
     def iteration(self, batch_idx: int) -> int:
         """How many iterations came before this one since training started: the client's own count under FedAvg."""
-        return batch_idx if self._strategy_calls() else self.trainer.fit_loop.epoch_loop.total_batch_idx
+        if self._strategy_calls():
+            return int(getattr(self.trainer.strategy, "client_iteration", batch_idx))
+        return self.trainer.fit_loop.epoch_loop.total_batch_idx
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        if not self._strategy_calls():
+            self._opens_epoch = batch_idx == 0
+            self.on_turn_start(None)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self._strategy_calls():

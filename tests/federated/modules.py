@@ -73,13 +73,17 @@ class Manual(Automatic):
 
 
 class TwoOptimizers(L.LightningModule):
-    """A pair of nets trained in turn, the second every third iteration, as a GAN's are."""
+    """A pair of nets trained in turn, the second every third iteration, as a GAN's are.
 
-    def __init__(self) -> None:
+    Args:
+        seen: takes each `batch_idx`; a list of the module's own would be state, which turns start anew.
+    """
+
+    def __init__(self, seen: list[int] | None = None) -> None:
         super().__init__()
+        self.note = ([] if seen is None else seen).append
         self.automatic_optimization = False
         self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
-        self.seen: list[int] = []
 
     def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         x, y = batch
@@ -87,7 +91,7 @@ class TwoOptimizers(L.LightningModule):
         return nn.functional.cross_entropy(self.b(torch.tanh(self.a(x + 0.1 * noise))), y)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
-        self.seen.append(batch_idx)
+        self.note(batch_idx)
         first, second = self.optimizers()
         for optimizer in [first] if batch_idx % 3 else [first, second]:
             loss = self.losses(batch)

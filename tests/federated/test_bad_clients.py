@@ -3,6 +3,7 @@
 import gc
 import logging
 import weakref
+from typing import ClassVar
 
 import pytest
 import torch
@@ -73,8 +74,8 @@ def faulty(kind, fault, when):
     """A module of a kind that does something in the bad client's turn: in its second step, or when the turn ends."""
 
     class Faulty(kind):
-        def on_train_batch_start(self, batch, batch_idx):
-            self.is_bad, self.steps = (batch.client, batch.round) == (BAD, ROUND), 0
+        def on_turn_start(self, turn):
+            self.is_bad, self.steps = (turn.client, turn.round) == (BAD, ROUND), 0
 
         def training_step(self, batch, batch_idx):
             self.steps += 1
@@ -171,17 +172,20 @@ def watched(kind, where):
     """A module that remembers, weakly, what the bad client's step made, and what is left of it at the next turn."""
 
     class Watched(kind):
-        def on_train_batch_start(self, batch, batch_idx):
-            self.is_bad = (batch.client, batch.round) == (BAD, ROUND)
-            self.alive += [made() for made in self.made]
-            self.made = []
+        made: ClassVar[list] = []
+        alive: ClassVar[list] = []
+
+        def on_turn_start(self, turn):
+            self.is_bad = (turn.client, turn.round) == (BAD, ROUND)
+            self.alive.extend(made() for made in self.made)
+            self.made.clear()
 
         def training_step(self, batch, batch_idx):
             if not self.is_bad:
                 return super().training_step(batch, batch_idx)
             hidden = self.net[0](batch[0])
             loss = hidden.square().mean()
-            self.made += [weakref.ref(tensor) for tensor in (batch[0], hidden, loss)]
+            self.made.extend(weakref.ref(tensor) for tensor in (batch[0], hidden, loss))
             if where == "forward":
                 raise_cuda(self)
             hidden.register_hook(raise_cuda)
@@ -190,9 +194,7 @@ def watched(kind, where):
             return loss
 
     torch.manual_seed(3)
-    module = Watched("SGD")
-    module.made, module.alive = [], []
-    return module
+    return Watched("SGD")
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
@@ -257,8 +259,8 @@ def test_the_server_may_change_the_forms():
 class Failing(Points):
     """Client 1 fails from round 1 on, client 2 in round 3 too, each time in other words."""
 
-    def on_train_batch_start(self, batch, batch_idx):
-        self.fails = batch.round > 0 and (batch.client == 1 or (batch.client, batch.round) == (2, 3))
+    def on_turn_start(self, turn):
+        self.fails = turn.round > 0 and (turn.client == 1 or (turn.client, turn.round) == (2, 3))
 
     def training_step(self, batch, batch_idx):
         return super().training_step(batch, batch_idx) * (float("nan") if self.fails else 1.0)

@@ -30,8 +30,8 @@ class Point(L.LightningModule):
         super().__init__()
         self.point, self.fault = nn.Parameter(torch.zeros(2)), fault
 
-    def on_train_batch_start(self, batch, batch_idx):
-        self.is_bad, self.sent = batch.client == BAD, self.trainer.strategy.exchange.server["point"]
+    def on_turn_start(self, turn):
+        self.is_bad, self.sent = turn.client == BAD, self.trainer.strategy.exchange.server["point"]
 
     def training_step(self, batch, batch_idx):
         return (batch[0] - self.point).square().sum(1).mean()

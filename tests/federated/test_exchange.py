@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
+from torchmetrics import MeanMetric
 
 from fedgen.federated.exchange import Exchange, all_finite, copy_tensors, describe_difference
+from fedgen.federated.rules import Rules
 
 
 class Net(nn.Module):
@@ -21,8 +24,13 @@ class Net(nn.Module):
         self.register_buffer("scratch", torch.zeros(1), persistent=False)
 
 
-def exchange_of(module, personal=(), optimized=None):
-    return Exchange(module, module.parameters() if optimized is None else optimized, personal)
+def exchange_of(module, personal=(), optimized=None, rules=None, **options):
+    rules = None if rules is None else Rules(rules, module)
+    return Exchange(module, module.parameters() if optimized is None else optimized, personal, rules, **options)
+
+
+TRAINED = ["body.weight", "norm.weight", "norm.bias", "head.weight"]
+STATISTICS = ["norm.running_mean", "norm.running_var"]
 
 
 def trained(net):
@@ -32,24 +40,20 @@ def trained(net):
 def test_tensors_are_told_apart_by_rule():
     net = Net()
     exchange = exchange_of(net, optimized=trained(net))
-    assert list(exchange.shared) == [
-        "body.weight",
-        "norm.weight",
-        "norm.bias",
-        "norm.running_mean",
-        "norm.running_var",
-        "head.weight",
-    ]
-    assert list(exchange.kept) == ["norm.num_batches_tracked"]
-    assert exchange.personal == {}
-    assert exchange.trained == {"body.weight", "norm.weight", "norm.bias", "head.weight"}
+    assert list(exchange.shared) == TRAINED
+    assert list(exchange.quiet) == [*STATISTICS, "frozen.weight"]
+    assert list(exchange.counters) == ["norm.num_batches_tracked"]
+    assert exchange.personal == exchange.held == {}
+    assert exchange.trained == exchange.trainable.keys() == set(TRAINED)
+    assert exchange.moving == []
 
 
 def test_the_tensors_are_the_modules_own():
     net = Net()
     exchange = exchange_of(net)
     assert exchange.shared["body.weight"] is net.body.weight
-    assert exchange.shared["norm.running_mean"] is net.norm.running_mean
+    assert exchange.quiet["norm.running_mean"] is net.norm.running_mean
+    assert exchange.counters["norm.num_batches_tracked"] is net.norm.num_batches_tracked
 
 
 def test_a_frozen_parameter_that_an_optimizer_holds_counts_as_training():
@@ -58,7 +62,8 @@ def test_a_frozen_parameter_that_an_optimizer_holds_counts_as_training():
     net.head.requires_grad_(False)
     exchange = exchange_of(net, optimized=[net.head.weight])
     assert "head.weight" in exchange.trained
-    assert "frozen.weight" not in exchange.live
+    assert "head.weight" in exchange.shared
+    assert "frozen.weight" in exchange.quiet
 
 
 def test_modules_that_say_so_are_left_alone_at_any_depth():
@@ -103,14 +108,20 @@ def test_personal_patterns_take_parameters_buffers_and_unexchanged_modules(patte
     net = Net()
     exchange = exchange_of(net, patterns, trained(net))
     assert set(exchange.personal) == expected
-    assert not expected & (set(exchange.shared) | set(exchange.kept) | exchange.trained)
+    assert not expected & (set(exchange.shared) | set(exchange.counters) | set(exchange.quiet) | exchange.trained)
 
 
 def test_everything_may_be_personal_and_the_frozen_stay_where_they_are():
     net = Net()
     exchange = exchange_of(net, ["*"], trained(net))
-    assert exchange.shared == exchange.kept == {}
-    assert "frozen.weight" not in exchange.personal
+    assert exchange.shared == exchange.counters == {}
+    assert list(exchange.quiet) == ["frozen.weight"]
+    exchange.snapshot()
+    net.frozen.weight.data.add_(1)
+    exchange.settle(1)
+    assert exchange.grow() == []  # it does not travel from now on
+    assert "frozen.weight" in exchange.personal
+    assert exchange.quiet == exchange.shared == {}
 
 
 def test_patterns_that_match_nothing_are_named_with_names_that_exist():
@@ -227,8 +238,160 @@ def test_what_a_module_declares_personal_never_travels():
 
 
 def test_what_a_round_sends_is_counted_in_bytes():
-    """body 4, norm 2 + 2 + 2 + 2, head 2 floats; integers, frozen and unexchanged tensors stay."""
+    """body 4, norm 2 + 2, head 2 floats, and statistics 2 + 2 where they move; frozen and unexchanged ones stay."""
     net = Net()
-    assert exchange_of(net, optimized=trained(net)).num_bytes == 4 * 14
-    assert exchange_of(net, ["head.*"], trained(net)).num_bytes == 4 * 12
-    assert exchange_of(net.half(), optimized=trained(net)).num_bytes == 2 * 14
+    assert exchange_of(net, optimized=trained(net)).num_bytes == 4 * 10
+    assert exchange_of(net, optimized=trained(net), moving=STATISTICS).num_bytes == 4 * 14
+    assert exchange_of(net, optimized=trained(net), fixed=True).num_bytes == 4 * 14
+    assert exchange_of(net, ["head.*"], trained(net)).num_bytes == 4 * 8
+    assert exchange_of(net.half(), optimized=trained(net)).num_bytes == 2 * 10
+
+
+# ---- what turns are found to change ----
+
+
+def settled(net, exchange, iterations=1):
+    """One forward pass, and the names that travel from then on."""
+    net.norm(net.body(torch.randn(4, 2)))
+    exchange.settle(iterations)
+    return exchange.grow()
+
+
+def test_buffers_travel_from_the_turn_on_that_changes_them_in_the_models_order():
+    net = Net()
+    exchange = exchange_of(net, optimized=trained(net))
+    exchange.snapshot()
+    exchange.settle(1)
+    assert exchange.grow() == exchange.found == []
+    before = net.norm.running_mean.clone()
+    assert settled(net, exchange) == STATISTICS
+    assert list(exchange.shared) == [*TRAINED[:3], *STATISTICS, "head.weight"]
+    assert exchange.moving == exchange.found == STATISTICS
+    assert list(exchange.quiet) == ["frozen.weight"]
+    assert exchange.trainable.keys() == set(TRAINED)
+    assert torch.equal(exchange.server["norm.running_mean"], before)  # the turn's own value is not the server's
+    assert settled(net, exchange) == []
+    exchange.load_server()
+    assert torch.equal(net.norm.running_mean, before)
+
+
+def test_a_frozen_parameter_that_a_turn_moves_travels_and_does_not_train():
+    net = Net()
+    exchange = exchange_of(net, optimized=trained(net))
+    exchange.snapshot()
+    net.frozen.weight.data[0, 1] += 1
+    exchange.settle(1)
+    assert exchange.grow() == exchange.moving == ["frozen.weight"]
+    assert "frozen.weight" not in exchange.trained
+
+
+def test_names_that_another_rank_has_found_travel_too():
+    net = Net()
+    exchange = exchange_of(net, optimized=trained(net))
+    exchange.snapshot()
+    exchange.settle(1)
+    assert exchange.grow(["norm.running_var", "body.weight", "norm.running_mean"]) == STATISTICS
+    assert exchange.grow(["norm.running_var"]) == []
+
+
+def test_what_a_refused_turn_has_changed_is_put_back_and_does_not_travel():
+    net = Net()
+    exchange = exchange_of(net, optimized=trained(net))
+    exchange.snapshot()
+    before = {name: t.clone() for name, t in net.state_dict().items()}
+    net.norm(net.body(torch.full((4, 2), torch.nan)))
+    with pytest.raises(FloatingPointError, match="norm.running_mean is not finite after 5 local iterations"):
+        exchange.settle(5)
+    exchange.restore_forms()
+    exchange.load_server()
+    assert all(torch.equal(before[name], t) for name, t in net.state_dict().items())
+    exchange.settle(1)
+    assert exchange.grow() == []
+
+
+def test_a_constant_that_holds_nan_is_no_change():
+    net = Net()
+    net.register_buffer("mask", torch.tensor([float("nan"), 1.0]))
+    exchange = exchange_of(net, optimized=trained(net))
+    exchange.snapshot()
+    exchange.settle(1)
+    assert "mask" in exchange.quiet
+    assert exchange.grow() == []
+
+
+def test_a_fixed_set_holds_buffers_from_the_start_and_refuses_what_else_moves():
+    net = Net()
+    exchange = exchange_of(net, optimized=trained(net), fixed=True)
+    assert exchange.moving == STATISTICS
+    assert list(exchange.quiet) == ["frozen.weight"]
+    exchange.snapshot()
+    assert settled(net, exchange) == []
+    net.frozen.weight.data.add_(1)
+    said = r"frozen.weight does not train, and the turn changed it: .*rules=\{'frozen.weight': 'mean'\}"
+    with pytest.raises(MisconfigurationException, match=said):
+        exchange.settle(1)
+    declared = exchange_of(net, optimized=trained(net), rules={"frozen.weight": "mean"}, fixed=True)
+    assert "frozen.weight" in declared.shared
+
+
+def test_what_earlier_turns_were_found_to_change_travels_from_the_start():
+    net = Net()
+    exchange = exchange_of(net, optimized=trained(net), moving=["norm.running_var", "gone"])
+    assert exchange.moving == ["norm.running_var"]
+    assert list(exchange.quiet) == ["norm.running_mean", "frozen.weight"]
+
+
+# ---- declared rules ----
+
+
+def test_rules_have_the_last_word_but_for_personal_patterns():
+    net = Net()
+    rules = {
+        "body.*": "server",
+        "norm.num_*": "advance",
+        "norm.running_mean": "max",
+        "norm.running_var": "mean",
+        "head.*": "personal",
+        "average.*": "mean",
+    }
+    exchange = exchange_of(net, ["norm.bias"], trained(net), rules)
+    assert list(exchange.held) == ["body.weight"]
+    assert list(exchange.counters) == ["norm.running_mean", "norm.num_batches_tracked"]
+    assert list(exchange.shared) == ["norm.weight", "norm.running_var", "average.weight"]
+    assert exchange.trained == {"norm.weight", "average.weight"}
+    assert list(exchange.personal) == ["norm.bias", "head.weight"]
+    assert exchange.advancing == {"norm.num_batches_tracked"}
+    assert exchange.declared == {
+        "body.weight",
+        "norm.running_mean",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+        "head.weight",
+        "average.weight",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "rule", "said"),
+    [
+        ("norm.num_batches_tracked", "mean", "torch.int64 and has the rule 'mean'"),
+        ("norm.running_mean", "advance", "torch.float32 and has the rule 'advance', which is for integer counters"),
+        ("flag", "advance", "torch.bool and has the rule 'advance'"),
+        ("wave", "max", "wave is complex and has the rule 'max'"),
+    ],
+)
+def test_rules_that_do_not_suit_a_tensors_type_are_refused(name, rule, said):
+    net = Net()
+    net.register_buffer("flag", torch.tensor(False))
+    net.register_buffer("wave", torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=f"{name} is .*{said.split(' is ')[-1]}"):
+        exchange_of(net, optimized=trained(net), rules={name: rule})
+
+
+def test_metrics_of_torchmetrics_are_left_alone():
+    """They accumulate over turns."""
+    net = Net()
+    net.accuracy = MeanMetric()
+    net.accuracy.persistent(True)
+    assert any(name.startswith("accuracy.") for name in net.state_dict())
+    assert not any(name.startswith("accuracy.") for name in exchange_of(net, optimized=trained(net)).live)

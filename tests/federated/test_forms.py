@@ -96,7 +96,7 @@ def test_another_form_is_named_and_undone(net, exchange, name):
     change(net)
     assert not exchange.still_fits()
     with pytest.raises(ValueError, match=said + ".*, after 7 local iterations"):
-        exchange.require_sound(7)
+        exchange.settle(7)
     exchange.restore_forms()
     exchange.load_server()
     after = state_of(net)
@@ -104,7 +104,7 @@ def test_another_form_is_named_and_undone(net, exchange, name):
     assert all(torch.equal(before[key], after[key]) for key in before)
     assert all(new is old for new, old in zip(net.parameters(), own, strict=True))
     assert net.tied.weight is net.body[0].weight
-    exchange.require_sound(7)
+    exchange.settle(7)
     net.body(torch.ones(1, 2)).sum().backward()  # a gradient of the old form would be refused
 
 
@@ -113,7 +113,7 @@ def test_a_tensor_assigned_anew_in_the_same_form_counts_by_its_values(net, excha
     net.average = torch.tensor([1.0, 2.0])
     net.body[0] = nn.Linear(2, 3)
     sent = net.body[0].weight.detach().clone()
-    exchange.require_sound(1)
+    exchange.settle(1)
     assert net.average is known
     assert known.tolist() == [1.0, 2.0]
     assert net.body[0].weight is weight
@@ -127,7 +127,7 @@ def test_what_no_checkpoint_holds_may_change(net, exchange):
     net.register_buffer("cache", torch.zeros(2), persistent=False)
     net.body[1] = nn.Tanh()
     net.loss = nn.MSELoss()
-    exchange.require_sound(1)
+    exchange.settle(1)
     exchange.restore_forms()
     assert len(net.scratch) == 5
     assert len(net.cache) == 2
@@ -139,4 +139,4 @@ def test_the_first_tensor_that_is_not_finite_is_named(net, exchange):
     with torch.no_grad():
         net.average[1] = float("inf")
     with pytest.raises(FloatingPointError, match="average is not finite after 3 local iterations"):
-        exchange.require_sound(3)
+        exchange.settle(3)

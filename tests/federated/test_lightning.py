@@ -43,7 +43,7 @@ class Spy(L.Callback):
         self.turns, self.rounds, self.models = [], [], []
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.turns.append((trainer.current_epoch, batch_idx, batch.client))
+        self.turns.append((trainer.current_epoch, batch_idx, len(batch[0])))
 
     def on_train_epoch_end(self, trainer, pl_module):
         self.rounds.append(trainer.current_epoch)
@@ -53,26 +53,30 @@ class Spy(L.Callback):
 def test_hooks_count_turns_and_epochs_count_rounds():
     spy = Spy()
     trainer = make_trainer(FedAvgStrategy(2, seed=0), 2, callbacks=[spy])
-    trainer.fit(Automatic(), make_data())
-    assert spy.turns == [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 0), (1, 1, 1), (1, 2, 2)]
+    trainer.fit(Automatic(), make_data((12, 20, 3)))
+    assert spy.turns == [(0, 0, 4), (0, 1, 4), (0, 2, 3), (1, 0, 4), (1, 1, 4), (1, 2, 3)]
     assert spy.rounds == [0, 1]
     assert trainer.num_training_batches == 3
 
 
-def test_step_losses_average_over_all_local_iterations_of_the_round():
+def test_step_losses_are_weighted_as_the_clients_are():
+    """The mean over clients, by their numbers of examples, of the mean over each one's iterations."""
+
     class Recorded(Validated):
         losses: ClassVar[list] = []
 
         def training_step(self, batch, batch_idx):
             loss = super().training_step(batch, batch_idx)
-            self.losses.append((float(loss.detach()), len(batch[0])))
+            self.losses.append(float(loss.detach()))
             return loss
 
     module = Recorded("SGD")
     trainer = make_trainer(FedAvgStrategy(3, seed=0), 1)
-    trainer.fit(module, make_data(held_out=0.25))
-    total = sum(size for _, size in module.losses)
-    mean = sum(loss * size for loss, size in module.losses) / total
+    data = make_data(held_out=0.25)
+    trainer.fit(module, data)
+    turns = [sum(module.losses[start : start + 3]) / 3 for start in (0, 3, 6)]
+    sizes = [len(client.train) for client in data.clients]
+    mean = sum(loss * size for loss, size in zip(turns, sizes)) / sum(sizes)
     assert float(trainer.callback_metrics["loss_epoch"]) == pytest.approx(mean, rel=1e-6)
 
 
@@ -115,9 +119,11 @@ def test_early_stopping_stops_at_a_round():
 class Scheduled(Automatic):
     interval, frequency = "epoch", 1
 
+    rates: ClassVar[list] = []
+
     def __init__(self):
         super().__init__("SGD")
-        self.rates = []
+        self.rates.clear()
 
     def training_step(self, batch, batch_idx):
         self.rates.append(round(self.optimizers().param_groups[0]["lr"], 6))
@@ -135,20 +141,24 @@ def test_learning_rate_schedules_count_rounds():
     assert module.rates == [0.05] * 6 + [0.025] * 6 + [0.0125] * 6
 
 
-def test_a_step_schedule_moves_once_a_round_and_says_so():
+def test_a_step_schedule_moves_with_each_clients_iterations():
+    """Every second of four iterations of a turn, alike for both clients, and on in the next round."""
     module = Scheduled()
-    module.interval, module.frequency = "step", 5
-    with pytest.warns(UserWarning, match="moves once a round"):
-        make_trainer(FedAvgStrategy(2, seed=0), 2).fit(module, make_data())
-    assert module.rates == [0.05] * 6 + [0.025] * 6
+    module.interval, module.frequency = "step", 2
+    trainer = make_trainer(FedAvgStrategy(4, seed=0), 2)
+    trainer.fit(module, make_data((8, 8)))
+    assert module.rates == [0.05, 0.05, 0.025, 0.025] * 2 + [0.0125, 0.0125, 0.00625, 0.00625] * 2
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.05 / 16)
 
 
 class ManuallyScheduled(Manual):
     """Steps its schedule after every iteration, as a warm-up does."""
 
+    rates: ClassVar[list] = []
+
     def __init__(self):
         super().__init__("SGD")
-        self.rates = []
+        self.rates.clear()
 
     def training_step(self, batch, batch_idx):
         self.rates.append(self.optimizers().param_groups[0]["lr"])
@@ -166,24 +176,42 @@ def test_a_schedule_stepped_by_the_module_counts_one_clients_iterations():
     assert module.rates == pytest.approx([0.05, 0.025] * 3 + [0.0125, 0.00625] * 3)
 
 
+class StopIn(L.Callback):
+    """Stops training after the second turn of a round, as a timer might."""
+
+    def __init__(self, round):
+        self.round = round
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if (trainer.current_epoch, batch_idx) == (self.round, 1):
+            trainer.should_stop = True
+
+
 @pytest.mark.filterwarnings("ignore:a round was cut short")
-@pytest.mark.parametrize("limit", [{"max_steps": 3 * 4 * 2 + 4}, {"limit_train_batches": 2}])
-def test_a_round_cut_short_is_dropped(limit, tmp_path):
-    """Four iterations a turn, three clients: max_steps ends in the third round, the limit cuts every round."""
+def test_a_round_cut_short_is_dropped():
     torch.manual_seed(3)
     module = Automatic()
     reference = copy.deepcopy(module)
-    trainer = make_trainer(FedAvgStrategy(4, seed=0), 3 if "max_steps" in limit else 1, **limit)
+    trainer = make_trainer(FedAvgStrategy(4, seed=0), 5, callbacks=[StopIn(2)])
     trainer.fit(module, make_data())
-    if "max_steps" in limit:
-        make_trainer(FedAvgStrategy(4, seed=0), 2).fit(reference, make_data())
+    make_trainer(FedAvgStrategy(4, seed=0), 2).fit(reference, make_data())
     assert same(weights(module), weights(reference))
+    assert trainer.global_step == 8
+
+
+@pytest.mark.parametrize(("max_steps", "rounds"), [(8, 2), (9, 3), (12, 3)])
+def test_max_steps_counts_one_clients_steps_and_whole_rounds(max_steps, rounds):
+    """Four iterations a turn: the round in which the count is reached is the last."""
+    trainer = make_trainer(FedAvgStrategy(4, seed=0), 9, max_steps=max_steps)
+    trainer.fit(Automatic(), make_data())
+    assert trainer.current_epoch == rounds
+    assert trainer.global_step == 4 * rounds
 
 
 def test_an_interrupt_in_a_turn_restores_the_servers_model_and_keeps_the_last_checkpoint(tmp_path):
     class Interrupted(Automatic):
         def training_step(self, batch, batch_idx):
-            if batch_idx == 6 and self.current_epoch == 1:
+            if batch_idx == 2 and self.current_epoch == 1:
                 raise KeyboardInterrupt
             return super().training_step(batch, batch_idx)
 
@@ -202,9 +230,7 @@ def test_an_interrupt_in_a_turn_restores_the_servers_model_and_keeps_the_last_ch
 def test_a_round_cut_short_costs_no_checkpoint_of_a_whole_one(tmp_path, save_last):
     """ModelCheckpoint removes the checkpoint before the one it believes to have written."""
     checkpoint = ModelCheckpoint(tmp_path, filename="{epoch}", save_last=save_last)
-    trainer = make_trainer(
-        FedAvgStrategy(4, seed=0), 3, max_steps=3 * 4 * 2 + 4, callbacks=[checkpoint], enable_checkpointing=True
-    )
+    trainer = make_trainer(FedAvgStrategy(4, seed=0), 3, callbacks=[StopIn(2), checkpoint], enable_checkpointing=True)
     with pytest.warns(UserWarning, match="a round was cut short"):
         trainer.fit(Automatic(), make_data())
     assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch=1.ckpt", *(["last.ckpt"] if save_last else [])]
@@ -214,8 +240,7 @@ def test_a_round_cut_short_costs_no_checkpoint_of_a_whole_one(tmp_path, save_las
 def test_a_checkpoint_asked_for_within_a_round_is_not_written_and_says_so(tmp_path):
     class Saving(Automatic):
         def on_train_batch_end(self, outputs, batch, batch_idx):
-            if not batch.is_last:
-                self.trainer.save_checkpoint(tmp_path / "within.ckpt")
+            self.trainer.save_checkpoint(tmp_path / "within.ckpt")
 
     with pytest.warns(UserWarning, match="checkpoints hold whole rounds"):
         make_trainer(FedAvgStrategy(2, seed=0), 1).fit(Saving(), make_data())
@@ -225,7 +250,6 @@ def test_a_checkpoint_asked_for_within_a_round_is_not_written_and_says_so(tmp_pa
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"accumulate_grad_batches": 2}, "accumulate_grad_batches=2"),
         ({"val_check_interval": 0.5}, "val_check_interval=0.5"),
         ({"callbacks": [StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging would average clients' models"),
         ({"callbacks": [EMAWeightAveraging()]}, "EMAWeightAveraging would average clients' models"),
@@ -276,13 +300,24 @@ def test_an_overridden_optimizer_step_is_called_at_every_local_iteration_and_cha
     assert len(hooked.calls) == 2 * 3 * 3
 
 
-def test_an_optimizer_step_hook_that_skips_the_first_step_is_an_error():
-    class Skipping(Automatic):
-        def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
-            optimizer_closure()
+def test_an_optimizer_step_hook_may_leave_steps_out():
+    """It steps in the second and fourth of four iterations alone."""
 
-    with pytest.raises(MisconfigurationException, match="did not call optimizer"):
-        make_trainer(FedAvgStrategy(3, seed=0), 1).fit(Skipping(), make_data())
+    class Skipping(Automatic):
+        taken: ClassVar[list] = []
+
+        def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure=None):
+            if batch_idx % 2:
+                optimizer.step(closure=optimizer_closure)
+                self.taken.append(batch_idx)
+            else:
+                optimizer_closure()
+
+    module = Skipping()
+    before = weights(module)
+    make_trainer(FedAvgStrategy(4, seed=0), 1).fit(module, make_data())
+    assert module.taken == [1, 3] * 3
+    assert not same(before, weights(module))
 
 
 def test_a_weight_average_updated_at_epoch_ends_averages_the_servers_models():
@@ -295,8 +330,8 @@ def test_a_weight_average_updated_at_epoch_ends_averages_the_servers_models():
 
 
 @pytest.mark.parametrize("hook", ["on_train_batch_start", "on_train_batch_end"])
-def test_values_logged_around_a_turn_average_over_the_round(hook):
-    """Batches of 4, 4 and 2 examples weigh the turns' values 0, 1 and 2: 8 / 10."""
+def test_values_logged_around_batches_are_weighted_as_the_clients_are(hook):
+    """Each client's mean over its two iterations, 0 and 1, is a half."""
 
     class Logging(Automatic):
         pass
@@ -304,7 +339,7 @@ def test_values_logged_around_a_turn_average_over_the_round(hook):
     setattr(Logging, hook, lambda self, *args: self.log("turn", float(args[-1]), on_epoch=True))
     trainer = make_trainer(FedAvgStrategy(2, seed=0), 1)
     trainer.fit(Logging(), make_data((12, 20, 2)))
-    assert float(trainer.callback_metrics["turn_epoch"]) == pytest.approx(0.8)
+    assert float(trainer.callback_metrics["turn_epoch"]) == pytest.approx(0.5)
 
 
 class Proximal(ClientAlgorithm):

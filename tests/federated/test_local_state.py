@@ -269,8 +269,8 @@ class Diverging(Automatic):
         loss = super().training_step(batch, batch_idx)
         return loss * float("nan") if self.current_epoch == 1 and self.client == 1 else loss
 
-    def on_train_batch_start(self, batch, batch_idx):
-        self.client = batch.client
+    def on_turn_start(self, turn):
+        self.client = turn.client
 
 
 @pytest.mark.filterwarnings("ignore:client .* is left out")

@@ -57,7 +57,7 @@ def test_personal_tensors_survive_a_resume(tmp_path):
 def test_checkpoints_load_without_unpickling_objects(tmp_path):
     train(Automatic(), tmp_path, 1, optimizer_state="keep", server_optimizer=lambda p: FedAdam(p))
     saved = torch.load(tmp_path / "epoch=0.ckpt", weights_only=True)
-    assert saved["fedavg"]["version"] == 1
+    assert saved["fedavg"]["version"] == 2
     assert saved["fedavg"]["iterations"] == {0: 4, 1: 4, 2: 4}
     Automatic().load_state_dict(saved["state_dict"])
 

@@ -25,6 +25,7 @@ from tests.federated.modules import (
     same,
     weights,
 )
+from tests.federated.test_lightning import StopIn
 from tests.federated.test_resume import train
 from tests.federated.test_strategy import Failing, make_turn
 
@@ -198,7 +199,7 @@ def test_equals_a_plain_loop_to_the_bit_with_an_optimizer_for_each_of_two_nets(c
     module, data = TwoOptimizers(), make_data()
     strategy = FedAvgStrategy(2, cohort_size=cohort_size, seed=0)
     server, c, variates = plain_scaffold(module, data, 5, 2, lambda round: strategy.sample_cohort(3, round))
-    state = fit(module, data, 5, interval=2, cohort_size=cohort_size)[-1]
+    state = fit(module, data, 5, interval=2, cohort_size=cohort_size, batch_idx="client")[-1]
     assert same(weights(module), weights(server))
     assert same(state["server"], c)
     assert all(same(state["clients"][client], variates[client]) for client in variates)
@@ -215,7 +216,7 @@ def test_the_first_round_is_fedavgs():
 
 def test_a_net_that_takes_no_step_in_a_turn_keeps_its_variate():
     """With one iteration a turn the second net steps in round 0 and then in round 3."""
-    first, second = fit(TwoOptimizers(), make_data((8, 8)), 2, interval=1)
+    first, second = fit(TwoOptimizers(), make_data((8, 8)), 2, interval=1, batch_idx="client")
     for client in range(2):
         before, after = first["clients"][client], second["clients"][client]
         assert torch.equal(before["b.weight"], after["b.weight"])
@@ -244,12 +245,12 @@ def test_a_client_left_out_keeps_its_variate(how):
 
 @pytest.mark.filterwarnings("ignore:a round was cut short")
 def test_a_round_cut_short_changes_no_variate():
-    """Four iterations a turn and three clients: the third round ends within its second turn."""
+    """The third round of three clients ends after its second turn."""
     cut, whole = Scaffold(), Scaffold()
-    for scaffold, limits in ((cut, {"max_steps": 2 * 3 * 4 + 6}), (whole, {})):
+    for scaffold, rounds, callbacks in ((cut, 3, [StopIn(2)]), (whole, 2, [])):
         torch.manual_seed(3)
         strategy = FedAvgStrategy(4, seed=0, client_algorithm=scaffold)
-        make_trainer(strategy, 3 if limits else 2, **limits).fit(Automatic(), make_data())
+        make_trainer(strategy, rounds, callbacks=callbacks).fit(Automatic(), make_data())
     assert same(cut.server, whole.server)
     assert all(same(cut.clients[client], whole.clients[client]) for client in range(3))
 
@@ -325,8 +326,8 @@ def test_what_does_not_travel_has_no_variate():
 class Clipped(Automatic):
     """A gradient overflows in round 1 at client 1, and is clipped away."""
 
-    def on_train_batch_start(self, batch, batch_idx):
-        self.client = batch.client
+    def on_turn_start(self, turn):
+        self.client = turn.client
 
     def on_after_backward(self):
         if (self.current_epoch, self.client) == (1, 1):

@@ -1,7 +1,7 @@
 """Learning-rate schedules over rounds: the published forms by hand, and how they act on clients and server."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -130,12 +130,14 @@ def test_an_optimizer_without_a_learning_rate_is_refused_before_training():
 class Recording:
     """Records the learning rates with which optimizers step."""
 
+    used: ClassVar[list] = []
+
     def on_before_optimizer_step(self, optimizer):
-        self.used = [*getattr(self, "used", []), optimizer.param_groups[0]["lr"]]
+        self.used.append(optimizer.param_groups[0]["lr"])
 
 
 def recording(kind):
-    return type(f"Recording{kind.__name__}", (Recording, kind), {})
+    return type(f"Recording{kind.__name__}", (Recording, kind), {"used": []})
 
 
 @pytest.mark.parametrize("kind", [Automatic, Manual])

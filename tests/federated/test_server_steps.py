@@ -116,5 +116,5 @@ def test_client_algorithms_do_not_hear_of_the_servers_steps():
 def test_what_a_client_sends_is_said_once(caplog):
     with caplog.at_level(logging.INFO):
         run(2)
-    sent = [record.message for record in caplog.records if "a round" in record.message]
+    sent = [record.message for record in caplog.records if record.message.startswith("each client sends")]
     assert sent == ["each client sends 16 B a round"]  # four numbers of four bytes: `b` stays

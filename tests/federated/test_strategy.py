@@ -34,9 +34,8 @@ def plain_fedavg(module, data, rounds, interval, cohorts, mode="reset", uniform=
     """FedAvg as anybody would write it: copy the server's model, train, take the weighted running mean."""
     server = copy.deepcopy(module)
     states, mean_states = {}, None
-    counts = dict.fromkeys(range(len(data.clients)), 0)
     for round in range(rounds):
-        mean, total, sums, sum_weights = None, 0.0, None, {}
+        mean, total, sums, sum_weights, counters = None, 0.0, None, {}, {}
         for client in cohorts(round):
             local = copy.deepcopy(server).train()
             optimizers = local.configure_optimizers()
@@ -47,17 +46,19 @@ def plain_fedavg(module, data, rounds, interval, cohorts, mode="reset", uniform=
                     optimizer.load_state_dict(copy.deepcopy(state))
             seed_all(data.seed, "turn", round, client)
             turn = make_turn(data, client, round)
-            for batch in turn.batches(interval):
-                plain_step(local, optimizers, batch, counts[client])
-                counts[client] += 1
+            for index, batch in enumerate(turn.batches(interval)):
+                plain_step(local, optimizers, batch, index)
             states[client] = [copy.deepcopy(optimizer.state_dict()) for optimizer in optimizers]
             weight = 1.0 if uniform else float(len(data.clients[client].train))
             total += weight
             new = {k: v for k, v in local.state_dict().items() if v.is_floating_point()}
+            for k, v in local.state_dict().items():
+                if not v.is_floating_point():
+                    counters[k] = torch.maximum(v, counters.get(k, v))
             mean = {k: v.clone() for k, v in new.items()} if mean is None else mean
             mean = {k: torch.lerp(mean[k], new[k], weight / total) for k in mean}
             sums = mean_optimizer_state(sums, states[client], weight, sum_weights)
-        server.load_state_dict({**server.state_dict(), **mean})
+        server.load_state_dict({**server.state_dict(), **mean, **counters})
         mean_states = sums
     return server
 
@@ -132,10 +133,11 @@ def test_the_running_mean_is_the_textbook_average():
         torch.testing.assert_close(value, (12 * a + 4 * b) / 16)
 
 
-def test_integer_buffers_keep_the_servers_value():
+def test_counters_take_the_largest_over_clients():
+    """Two rounds of three iterations each, whatever the number of clients."""
     module = Automatic()
     run(module, make_data(), 2, communication_interval=3)
-    assert int(module.net[1].num_batches_tracked) == 0
+    assert int(module.net[1].num_batches_tracked) == 6
 
 
 def test_sgd_with_rate_one_as_server_optimizer_is_fedavg():
@@ -148,23 +150,34 @@ def test_sgd_with_rate_one_as_server_optimizer_is_fedavg():
         torch.testing.assert_close(left, right, atol=1e-6, rtol=1e-5)
 
 
-def test_batch_idx_counts_a_clients_own_iterations_over_rounds():
-    module = TwoOptimizers()
-    run(module, make_data((4, 4)), 2, communication_interval=3)
-    assert module.seen == [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5]
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("round", [0, 1, 2] * 4), ("client", [0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5])]
+)
+def test_batch_idx_counts_a_rounds_iterations_or_a_clients_own(kind, expected):
+    seen = []
+    run(TwoOptimizers(seen), make_data((4, 4)), 2, communication_interval=3, batch_idx=kind)
+    assert seen == expected
 
 
-def test_global_step_counts_every_step_of_every_client_and_optimizer():
-    assert run(Automatic(), make_data(), 2, communication_interval=5).global_step == 2 * 3 * 5
-    assert run(TwoOptimizers(), make_data(), 1, communication_interval=3).global_step == 3 * (3 + 1)
+def test_global_step_is_one_clients_count_and_the_total_is_logged():
+    """Five steps a round of each of three clients; two optimizers take three steps and one."""
+    trainer = run(Automatic(), make_data(), 2, communication_interval=5)
+    assert trainer.global_step == 2 * 5
+    assert trainer.callback_metrics["total_steps"] == 2 * 3 * 5
+    trainer = run(TwoOptimizers(), make_data(), 1, communication_interval=3)
+    assert trainer.global_step == 3 + 1
+    assert trainer.callback_metrics["total_steps"] == 3 * (3 + 1)
 
 
 class Failing(Automatic):
-    """Raises or diverges at client 1 in round 1 (its sixth iteration, counted from its eight examples' batches)."""
+    """Raises or diverges at client 1 in round 1."""
+
+    own_turn_state = ("turn",)
+    turn = None
 
     def __init__(self, how):
         super().__init__("SGD")
-        self.how, self.turn = how, None
+        self.how = how
 
     def training_step(self, batch, batch_idx):
         if self.current_epoch == 1 and self.turn == 1:
@@ -175,8 +188,8 @@ class Failing(Automatic):
             return super().training_step(batch, batch_idx) * float("nan")
         return super().training_step(batch, batch_idx)
 
-    def on_train_batch_start(self, batch, batch_idx):
-        self.turn = batch.client
+    def on_turn_start(self, turn):
+        self.turn = turn.client
 
 
 @pytest.mark.parametrize(("how", "word"), [("raise", "no such luck"), ("nan", "not finite")])
@@ -267,7 +280,8 @@ def test_frozen_parameters_and_unexchanged_modules_are_left_alone():
     module = Frozen()
     strategy = FedAvgStrategy(2, seed=0)
     make_trainer(strategy, 2).fit(module, make_data())
-    assert not any(name.startswith(("backbone", "ema")) for name in strategy.exchange.live)
+    assert not any(name.startswith("ema") for name in strategy.exchange.live)
+    assert list(strategy.exchange.quiet) == ["backbone.weight", "backbone.bias"]
     assert module.rounds == 4
 
 
@@ -340,6 +354,10 @@ class Bare(Aggregator):
 
     def start(self, server):
         self.kept = list(server)
+
+    def grow(self, server, places):
+        for place, tensor in zip(places, server):
+            self.kept.insert(place, tensor)
 
     def add(self, client, update, weight):
         self.kept = [t.detach().clone() for t in update]

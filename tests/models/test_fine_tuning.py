@@ -171,7 +171,9 @@ def test_a_network_may_be_trained_again_after_another_model_has_left_it_alone(tm
     make(generator=generator, layers=[FIRST])
     trainer = train(make(generator=generator), tmp_path)
     expected = {f"generator.{name}" for name, value in generator.state_dict().items() if value.is_floating_point()}
-    assert expected == trainer.strategy.exchange.shared.keys()
+    exchange = trainer.strategy.exchange
+    assert expected == exchange.shared.keys() | exchange.quiet.keys()
+    assert exchange.trained == {f"generator.{name}" for name, _ in generator.named_parameters()}
     assert all(parameter.requires_grad for parameter in generator.parameters())
 
 

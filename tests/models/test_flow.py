@@ -166,7 +166,7 @@ def test_only_what_trains_is_averaged(digits):
     owned = [p for group in optimizer.param_groups for p in group["params"]]
     exchange = Exchange(module, owned, ())
     assert set(exchange.shared) == exchange.trained
-    assert {name.rsplit(".", 1)[1] for name in exchange.kept} == {"initialised", "data_dep_init_done"}
+    assert {name.rsplit(".", 1)[1] for name in exchange.counters} == {"initialised", "data_dep_init_done"}
     assert not exchange.personal
     constants = {"P", "sign_S", "eye", "loc", "log_scale"}
     assert constants <= {name.rsplit(".", 1)[1] for name in module.state_dict()}

@@ -142,7 +142,9 @@ def test_a_turn_that_is_refused_after_its_end_does_not_count():
     """What a hook changed may be refused: then a turn's end is told twice, the second time as not completed."""
     module = make()
     for number, images in enumerate((7, 13)):
-        module.on_train_batch_start(RemoteTurn(number, "a", 0, images, 100), number)
+        turn = RemoteTurn(number, "a", 0, images, 100)
+        turn.is_first = number == 0
+        module.on_turn_start(turn)
         module.on_turn_end(True)
     assert module._largest_batch == 13
     module.on_turn_end(False)

@@ -87,6 +87,8 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         "kimg",
     )
 
+    own_turn_state = ("_shown_before_round",)
+
     def __init__(
         self,
         generator: StyleGAN2Generator | None = None,
@@ -261,11 +263,11 @@ class StyleGAN2(CriticLosses, LatentGenerator):
 
     # ---- training ----
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_turn_start(self, turn: Any) -> None:
         """Remembers how many images were shown before the round, and tells the losses whose turn it is."""
-        if not self._strategy_calls() or getattr(batch, "is_first", True):
+        if turn is None or turn.is_first:
             self._shown_before_round = float(self.clock.images)
-        super().on_train_batch_start(batch, batch_idx)
+        super().on_turn_start(turn)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
         """One iteration on (images [N, C, H, W] in [-1, 1], labels int64 [N], unused by unconditional models)."""

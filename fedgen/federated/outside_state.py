@@ -1,0 +1,384 @@
+"""State of a module that `state_dict` does not hold: non-persistent buffers, Python numbers and lists, own optimizers,
+pools of images. Every turn starts from the server's, and nothing of it passes from one client to the next."""
+
+import copy
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from fedgen.federated.exchange import accumulates
+from fedgen.federated.python_state import MISSING, Attributes, Change, Node, PythonState, RandomState, reseed
+from fedgen.federated.rules import Rules
+from fedgen.seeds import derive
+from fedgen.tensor_files import bytes_of, tensors_in
+
+# hooks after whose calls a module's lists are whole: lists that these read are outputs of an epoch, not state
+_EPOCH_HOOKS = ("on_train_epoch_end", "on_train_epoch_start", "on_train_end", "on_round_end")
+
+
+class OutsideState:
+    """Isolates turns in what a module holds beside its saved tensors.
+
+    What a turn changes is put back to the server's value after it, unless something else holds:
+
+    - Python integers and booleans that only grow in the round's turns, such as a step count that anneals a loss, are
+      counters: the server takes the largest.
+    - Lists of the LightningModule that its own epoch hooks read (`training_step_outputs`) gather what completed turns
+      add to them.
+    - Random generators are seeded at (seed, round, client) before each turn.
+    - Metrics of torchmetrics accumulate over completed turns.
+    - A declared rule has the last word (`fedgen.federated.rules`): "mean" and "max" of numbers and tensors, "personal"
+      keeps a copy for each client, "server" resets.
+
+    Parts with `exchanged = False` or "personal", and attributes that begin with one of a class's `own_turn_state`,
+    are left alone: they look after themselves, by `on_turn_end`.
+
+    Args:
+        module: the model.
+        rules: declared ones.
+        foreign: objects that are not the module's state: the trainer, its optimizers and schedulers.
+        seed: of the random generators.
+
+    Attributes:
+        personal: what clients keep, by client and path.
+        found: by path, what became of the state that turns have changed so far, in a word; for the report.
+        exchanges: whether counters may be told over clients; False under differential privacy.
+        opaque: what cannot be looked into, and so not isolated: type names by path.
+    """
+
+    def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
+        self._module, self._rules, self._seed = module, rules, seed
+        self._foreign = [*foreign]
+        self._gathered_names = set(_epoch_lists(module))
+        self.personal: dict[int, dict[str, Any]] = {}
+        self.found: dict[str, str] = {}
+        self.opaque: dict[str, str] = {}
+        self.exchanges = True
+        self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
+        self._clear_round()
+
+    def _clear_round(self) -> None:
+        self._sums: dict[str, tuple[Any, float]] = {}  # mean-ruled values: weighted sum, total weight
+        self._largest: dict[str, Any] = {}
+        self._shrunk: set[str] = set()
+        self._gathered: dict[str, tuple[Node, Any, list[Any]]] = {}
+        self._others = 0.0  # weight of completed clients, whether or not they changed a value
+
+    # ---- rounds ----
+
+    def start_round(self) -> None:
+        """Takes the present state as the server's."""
+        self._clear_round()
+        self._owned = _owned_by(self._module, self._foreign)
+        self._storages = {t.untyped_storage().data_ptr() for t in _saved_tensors(self._module)} - {0}
+        roots = [_attributes(prefix, part) for prefix, part in self._parts()]
+        roots += [_NonPersistent(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set]
+        self._state = PythonState(roots, self._enter)
+        self.opaque |= self._state.opaque
+        self._kept_apart = [  # of the rule "personal"
+            (node, key, path)
+            for node in self._state.nodes
+            for key, path, _ in node.children()
+            if self._rules.rule_of([path]) == "personal"
+        ]
+        self._random = [node for node in self._state.nodes if isinstance(node, RandomState)]
+        self._metrics = [m for m in self._module.modules() if accumulates(m)]
+        if self._values:
+            self._write(self._values)
+            self._values = {}
+            self.start_round()
+
+    def _parts(self) -> Iterator[tuple[str, nn.Module]]:
+        """The registered modules whose Python state turns are isolated in."""
+        alone: list[str] = []
+        for prefix, part in self._module.named_modules():
+            if any(prefix.startswith(f"{other}.") for other in alone):
+                continue
+            if accumulates(part) or getattr(part, "exchanged", True) is not True:
+                alone.append(prefix)
+                continue
+            yield prefix, part
+
+    def _enter(self, path: str, value: Any) -> bool:
+        if id(value) in self._owned or self._rules.rule_of([path]) == "personal":
+            return False
+        if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in self._storages:
+            return False  # a view of a parameter or saved buffer, which is isolated with it
+        kind = type(value).__module__ or ""
+        return not kind.startswith("fedgen.")
+
+    def start_turn(self, round: int, client: int) -> None:
+        """Gives a client what it keeps, and seeds random generators; the rest is the server's already."""
+        for node in self._random:
+            if self._rules.rule_of([node.path]) != "server":
+                reseed(node, derive(self._seed, "state", node.path, round, client))
+        kept = self.personal.get(client, {})
+        for node, key, path in self._kept_apart:
+            node.write(key, self._copy(kept.get(path, node.contents[key])))
+        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], _no_parameters)
+
+    def end_turn(self, client: int, weight: float, completed: bool) -> None:
+        """Takes what a turn made of the state and puts the server's back.
+
+        Args:
+            client: that trained.
+            weight: its weight in means.
+            completed: whether it is part of the round; what a client left out has changed is dropped.
+        """
+        if completed:
+            if self._kept_apart:
+                self.personal[client] = {path: node._read()[key] for node, key, path in self._kept_apart}  # type: ignore[attr-defined]
+            changes = [change for node in self._state.changed() for change in node.changes()]
+            self._others += weight
+            self._take(changes, weight)
+        else:
+            for node in self._metrics_before.changed():
+                node.restore()
+        for node, key, _ in self._kept_apart:
+            node.write(key, node.contents[key])
+        for node in self._state.changed():
+            node.restore()
+
+    def _take(self, changes: Sequence[Change], weight: float) -> None:
+        personal = {path for *_, path in self._kept_apart}
+        for change in changes:
+            if change.path in personal:
+                self.found[change.path] = "personal"
+                continue
+            if isinstance(change.container, RandomState):
+                self.found[change.path] = "seeded"
+                continue
+            rule = self._rules.rule_of(_with_ancestors(change.path))
+            if rule is None and (added := self._added(change)) is not None:
+                self._gathered.setdefault(change.path, (change.container, change.key, []))[2].extend(added)
+                self.found[change.path] = "gathered"
+            elif rule == "mean" and self.exchanges and _is_averaged(change):
+                total, seen = self._sums.get(change.path, (0.0, 0.0))
+                self._sums[change.path] = (total + weight * _number(change.after), seen + weight)
+                self.found[change.path] = "mean"
+            elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
+                self._raise_to(change)
+            elif rule is None and change.before in (MISSING, None):
+                self.found.setdefault(change.path, "rebuilt")
+            else:
+                self.found[change.path] = "server" if rule == "server" else "reset"
+
+    def _raise_to(self, change: Change) -> None:
+        if change.after < change.before and self._rules.rule_of(_with_ancestors(change.path)) != "max":
+            self._shrunk.add(change.path)
+            self.found[change.path] = "reset"
+            return
+        known = self._largest.get(change.path, change.before)
+        self._largest[change.path] = max(known, change.after)
+        self.found.setdefault(change.path, "max")
+
+    def _added(self, change: Change) -> list[Any] | None:
+        """What a turn has put behind a list that epoch hooks read; None for any other change."""
+        if change.path.split(".")[0] not in self._gathered_names or not isinstance(change.after, (list, tuple)):
+            return None
+        before = () if change.before in (MISSING, None) else change.before
+        if not isinstance(before, (list, tuple)) or not all(map(_is_same_object, before, change.after)):
+            return None
+        return list(change.after[len(before) :]) if len(change.after) >= len(before) else None
+
+    # ---- ends of rounds ----
+
+    def news(self) -> dict[str, Any]:
+        """What other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
+        return {
+            "sums": {path: (_on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
+            "largest": self._largest,
+            "shrunk": sorted(self._shrunk),
+            "weight": self._others,
+            "found": {path: word for path, word in self.found.items() if word != "gathered"},
+        }
+
+    def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Takes every rank's `news`."""
+        self._sums, self._largest, self._shrunk = {}, {}, set()
+        for one in told:
+            for path, (total, seen) in one["sums"].items():
+                before, weight = self._sums.get(path, (0.0, 0.0))
+                self._sums[path] = (before + total, weight + seen)
+            for path, value in one["largest"].items():
+                self._largest[path] = max(value, self._largest.get(path, value))
+            self._shrunk |= set(one["shrunk"])
+            self.found = {**one["found"], **self.found}
+        self._others = sum(one["weight"] for one in told)
+
+    def end_round(self) -> None:
+        """Writes the round's values into the module, which holds the server's state."""
+        server = self._present() if self._sums else {}
+        values: dict[str, Any] = {path: v for path, v in self._largest.items() if path not in self._shrunk}
+        for path, (total, seen) in self._sums.items():
+            rest = self._others - seen  # clients that left the value alone have the server's
+            mean = (total + (rest * _number(server[path]) if rest else 0.0)) / self._others
+            values[path] = mean
+        self._write(values)
+        for node, key, items in self._gathered.values():
+            before = node.contents if key is None else node.contents.get(key)
+            node.write(key, [*(before or ()), *items])
+        self._kept_values = {**getattr(self, "_kept_values", {}), **values}
+        self._clear_round()
+
+    def _places(self) -> dict[str, tuple[Node, Any]]:
+        """Where everything stands, by path; of containers themselves, too."""
+        found: dict[str, tuple[Node, Any]] = {node.path: (node, None) for node in self._state.nodes}
+        for node in self._state.nodes:
+            for key, path, value in node.children():
+                if not isinstance(value, Tensor):
+                    found.setdefault(path, (node, key))
+        return found
+
+    def _present(self) -> dict[str, Any]:
+        places = self._places().items()
+        return {path: node.contents if key is None else node.contents[key] for path, (node, key) in places}
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        places = self._places() if values else {}
+        for path, value in values.items():
+            if path in places:
+                node, key = places[path]
+                before = node.contents if key is None else node.contents[key]
+                node.write(key, value.to(before) if isinstance(before, Tensor) else type(before)(value))
+
+    def _copy(self, value: Any) -> Any:
+        """A deep copy that shares what is the module's own: its parameters, buffers and parts."""
+        memo: dict[int, Any] = dict(self._owned)
+        # deepcopy refuses results of a computation
+        memo |= {id(t): t.detach().clone() for t in tensors_in(value) if t.grad_fn is not None}
+        return copy.deepcopy(value, memo)
+
+    # ---- checkpoints ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """The server's exchanged values and what clients keep, as far as they are plain values and tensors."""
+        values = {path: value for path, value in getattr(self, "_kept_values", {}).items() if is_plain(value)}
+        personal = {
+            client: {path: value for path, value in own.items() if is_plain(value)}
+            for client, own in self.personal.items()
+        }
+        return {"values": values, "personal": personal}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores `state_dict`; values are written when the next round starts."""
+        self._values, self._kept_values = dict(state["values"]), dict(state["values"])
+        self.personal = {int(client): dict(own) for client, own in state["personal"].items()}
+
+    @property
+    def not_in_checkpoints(self) -> list[str]:
+        """The paths of what clients keep that no checkpoint can hold without pickling objects."""
+        return sorted({path for own in self.personal.values() for path, value in own.items() if not is_plain(value)})
+
+    def num_bytes(self) -> int:
+        """Memory of one client's kept tensors."""
+        own = next(iter(self.personal.values()), {})
+        return bytes_of(tensors_in(own))
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value consists of numbers, texts, tensors, and lists, tuples and dictionaries of these."""
+    if isinstance(value, (list, tuple)):
+        return type(value) in (list, tuple) and all(map(is_plain, value))
+    if isinstance(value, dict):
+        return type(value) is dict and all(isinstance(k, (str, int)) and is_plain(v) for k, v in value.items())
+    return type(value) in (bool, int, float, str, bytes, type(None), Tensor)
+
+
+class _NonPersistent(Node):
+    """The non-persistent buffers of a module."""
+
+    def note(self) -> None:
+        self.contents = self._read()
+
+    def _read(self) -> dict[str, Any]:
+        buffers = self.holder._buffers
+        return {name: buffers.get(name) for name in sorted(self.holder._non_persistent_buffers_set)}
+
+    def is_same(self) -> bool:
+        return all(self.holder._buffers.get(name) is value for name, value in self.contents.items())
+
+    def restore(self) -> None:
+        self.holder._buffers.update(self.contents)
+
+    def changes(self) -> Iterator[Change]:
+        for name, before in self.contents.items():
+            if (after := self.holder._buffers.get(name)) is not before:
+                yield Change(f"{self.path}.{name}" if self.path else name, self, name, before, after)
+
+    def children(self) -> Iterator[tuple[Any, str, Any]]:
+        return ((n, f"{self.path}.{n}" if self.path else n, value) for n, value in self.contents.items())
+
+    def write(self, key: Any, value: Any) -> None:
+        self.holder._buffers[key] = value
+
+
+# what torch and Lightning keep in every module: hooks, registrations, and links to trainer and logs
+_INTERNAL = frozenset(vars(LightningModule())) | {"_forward_module", "_compiled_call_impl", "_compiler_ctx"}
+
+
+def _attributes(prefix: str, part: nn.Module) -> Attributes:
+    beginnings = tuple(own for kind in type(part).__mro__ for own in vars(kind).get("own_turn_state", ()))
+    return Attributes(prefix, part, _INTERNAL, beginnings)
+
+
+def _epoch_lists(module: nn.Module) -> Iterator[str]:
+    """Attribute names that the module's own epoch hooks mention."""
+    for hook in _EPOCH_HOOKS:
+        method = getattr(type(module), hook, None)
+        if method is not None and method is not getattr(LightningModule, hook, None):
+            yield from _names_in(getattr(inspect.unwrap(method), "__code__", None))
+
+
+def _names_in(code: Any) -> Iterator[str]:
+    yield from getattr(code, "co_names", ())
+    for constant in getattr(code, "co_consts", ()):
+        if hasattr(constant, "co_names"):  # comprehensions and inner functions
+            yield from _names_in(constant)
+
+
+def _owned_by(module: nn.Module, foreign: Sequence[Any]) -> dict[int, Any]:
+    """What is not a module's outside state, by identity: its parts and saved tensors, and foreign objects."""
+    owned = [*module.modules(), *_saved_tensors(module), *foreign]
+    return {id(one): one for one in owned}
+
+
+def _saved_tensors(module: nn.Module) -> list[Tensor]:
+    return [value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
+
+
+def _no_parameters(path: str, value: Any) -> bool:
+    return not isinstance(value, (nn.Parameter, nn.Module))
+
+
+def _with_ancestors(path: str) -> list[str]:
+    """A path and those of everything that holds it: a rule for a list is one for what is in it."""
+    parts = path.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))][::-1]
+
+
+def _is_count(change: Change) -> bool:
+    kinds = (type(change.before), type(change.after))
+    return kinds in ((int, int), (bool, bool))
+
+
+def _is_averaged(change: Change) -> bool:
+    before, after = change.before, change.after
+    if isinstance(before, Tensor) and isinstance(after, Tensor):
+        return before.shape == after.shape and before.is_floating_point()
+    return isinstance(before, (int, float)) and isinstance(after, (int, float))
+
+
+def _number(value: Any) -> Any:
+    return value.detach().double() if isinstance(value, Tensor) else float(value)
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
+
+
+def _is_same_object(one: Any, other: Any) -> bool:
+    return one is other

@@ -1,0 +1,102 @@
+"""A short table of what becomes of a module's state under federated averaging, as found in training."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from torch import Tensor
+
+from fedgen.federated.counters import Counters
+from fedgen.federated.exchange import Exchange
+from fedgen.federated.outside_state import OutsideState
+from fedgen.files import in_bytes
+from fedgen.tensor_files import bytes_of
+
+MOST_NAMES = 4
+
+
+class StateRow(NamedTuple):
+    """What becomes of some of a module's state.
+
+    Args:
+        fate: a few words, e.g. "trained, averaged".
+        names: of the state.
+        num_bytes: of its tensors that a client sends in a round; 0 for what is not sent.
+    """
+
+    fate: str
+    names: tuple[str, ...]
+    num_bytes: int
+
+
+def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) -> list[StateRow]:
+    """The rows that are not empty, what travels first."""
+    by_fate: dict[str, list[str]] = {}
+    for path, word in outside.found.items():
+        by_fate.setdefault(word, []).append(path)
+    moving = {name: exchange.shared[name] for name in exchange.moving}
+    counted = {name: t for name, t in exchange.counters.items() if name in counters.seen or name in exchange.advancing}
+    rows = [
+        _row("trained, averaged", exchange.trainable, bytes_of(exchange.trainable.values())),
+        _row("changed by turns, averaged", moving, bytes_of(moving.values())),
+        _row("counters and flags, the largest", counted, bytes_of(counted.values())),
+        _row("stays with each client", exchange.personal),
+        _row("declared 'server', reset at every turn", exchange.held),
+        _row("constant, does not travel", {**exchange.quiet, **_rest(exchange.counters, counted)}),
+    ]
+    words = {
+        "mean": "not in state_dict, averaged as declared",
+        "max": "not in state_dict, a counter: the largest",
+        "personal": "not in state_dict, stays with each client as declared",
+        "gathered": "lists of the round's outputs, gathered over clients",
+        "seeded": "random generators, seeded for each turn",
+        "rebuilt": "not in state_dict, made anew in every turn",
+        "server": "not in state_dict, reset at every turn as declared",
+        "reset": "not in state_dict, reset at every turn",
+    }
+    rows += [_row(words[word], by_fate[word]) for word in words if word in by_fate]
+    rows.append(_row("cannot be isolated", [f"{path} ({kind})" for path, kind in outside.opaque.items()]))
+    rows.append(_row("kept by clients, but not in checkpoints", outside.not_in_checkpoints))
+    return [row for row in rows if row.names]
+
+
+def _rest(tensors: dict[str, Tensor], without: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if name not in without}
+
+
+def _row(fate: str, names: Iterable[str], num_bytes: int = 0) -> StateRow:
+    return StateRow(fate, tuple(names), num_bytes)
+
+
+def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
+    """The rows as lines of text.
+
+    Args:
+        rows: of `state_rows`.
+        most: how many names a row shows; None shows all.
+    """
+    lines = []
+    for row in rows:
+        shown = row.names if most is None else row.names[:most]
+        names = ", ".join(shown) + (f", ... ({len(row.names)} in all)" if len(row.names) > len(shown) else "")
+        size = f"{in_bytes(row.num_bytes)} a round: " if row.num_bytes else ""
+        lines.append(f"  {row.fate}: {size}{names}")
+    return "\n".join(lines)
+
+
+def tell_state(rows: Sequence[StateRow]) -> None:
+    """Tells, once the first round is over, what was found of the module's state; warns of what may surprise."""
+    rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
+    surprising = [row for row in rows if row.fate.startswith(("not in state_dict, reset", "cannot be isolated"))]
+    if surprising:
+        first = surprising[0].names[0].split(" ")[0]
+        rank_zero_warn(
+            f"clients' turns change state that is not in state_dict and is not exchanged:\n{table_of(surprising)}\n"
+            "Declare what becomes of it, or that it is well so: FedAvgStrategy(rules={"
+            f"{first!r}: 'mean', 'max', 'personal' or 'server'}})",
+            category=UnexchangedStateWarning,
+        )
+
+
+class UnexchangedStateWarning(UserWarning):
+    """A module keeps state that neither its clients nor its server see again."""

@@ -1,0 +1,427 @@
+"""Lightning's words within a client's turn: batches, steps and learning-rate schedules as in an ordinary fit.
+
+An epoch is a round and a batch of Lightning's loops a whole turn. To what runs within a turn (a module's steps and
+hooks, its schedules) a batch is one local iteration and an epoch the turn, as if the client trained alone from the
+server's state. This file is where the strategy reaches into Lightning's counters and results.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loops.optimization.manual import ManualResult
+from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric, _Sync
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
+
+from fedgen.clients.turn import Turn
+
+NEVER = 2**62  # a schedule's frequency, in Lightning's batches, that is never reached
+BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
+
+
+class TurnClock:
+    """Counts one client's steps and says what Lightning's words mean within its turn.
+
+    `global_step` is one client's count: every turn begins with the round's, and after the round it is the largest over
+    completed turns. `is_last_batch` holds in a turn's last iteration, `num_training_batches` is the interval.
+
+    Args:
+        trainer: whose words they are.
+        interval: the communication interval.
+        rounds: that are planned, -1 without end; None takes the trainer's `max_epochs`.
+
+    Attributes:
+        inside: whether a turn's iterations run now (or optimizers are made for them).
+        iteration: of the turn that runs, from 0.
+        total_steps: optimizer steps of all clients' completed turns since training began.
+    """
+
+    def __init__(self, trainer: Trainer, interval: int, rounds: int | None = None) -> None:
+        self.trainer, self.interval, self._rounds = trainer, interval, rounds
+        self.inside, self.iteration, self.total_steps = False, 0, 0
+        self.accumulation = trainer.accumulate_grad_batches
+        self._holds_accumulation = False
+        self.start_round()
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that are planned; -1 without end."""
+        return (self.trainer.max_epochs or 1) if self._rounds is None else self._rounds
+
+    @property
+    def _progress(self) -> Any:
+        loop = self.trainer.fit_loop.epoch_loop
+        if self.trainer.lightning_module is None or self.trainer.lightning_module.automatic_optimization:
+            return loop.automatic_optimization.optim_progress.optimizer.step.total
+        return loop.manual_optimization.optim_step_progress.total
+
+    @property
+    def steps(self) -> int:
+        """The present client's optimizer steps: Lightning's `global_step`."""
+        return int(self._progress.completed)
+
+    def set_steps(self, value: int) -> None:
+        """Makes Lightning's `global_step` so many."""
+        progress = self._progress
+        progress.ready = progress.completed = value
+
+    # ---- rounds and turns ----
+
+    def start_round(self) -> None:
+        """Takes the present count as the server's, and accumulation from Lightning's loops into turns."""
+        self.server_steps = self._largest = self.steps
+        self._total = 0
+        if not self._holds_accumulation:
+            self.accumulation = self.trainer.accumulate_grad_batches
+            self.trainer.accumulate_grad_batches, self._holds_accumulation = 1, True  # one turn is one batch there
+
+    def start_turn(self) -> None:
+        """Starts a client's count at the server's."""
+        self.set_steps(self.server_steps)
+
+    def end_turn(self, completed: bool) -> None:
+        """Counts the steps of a completed turn; between turns Lightning sees the server's count."""
+        if completed:
+            self._largest = max(self._largest, self.steps)
+            self._total += self.steps - self.server_steps
+        self.set_steps(self.server_steps)
+
+    @property
+    def turn_steps(self) -> int:
+        """Steps of the round's longest completed turn."""
+        return self._largest - self.server_steps
+
+    def take_steps(self, steps: Sequence[int]) -> None:
+        """Takes steps of completed turns that were counted elsewhere: of their number the median, as one may lie."""
+        if steps:
+            self._largest = self.server_steps + sorted(steps)[(len(steps) - 1) // 2]
+            self._total += sum(min(count, self.turn_steps) for count in steps)
+
+    def news(self) -> tuple[int, int]:
+        """What other ranks do not know of the round."""
+        return self._largest, self._total
+
+    def hear(self, told: Sequence[tuple[int, int]]) -> None:
+        """Takes every rank's `news`."""
+        self._largest, self._total = max(largest for largest, _ in told), sum(total for _, total in told)
+
+    def end_round(self, dropped: bool = False) -> None:
+        """Makes the count that of the round's longest turn; of a dropped round nothing is left."""
+        if not dropped:
+            self.set_steps(self._largest)
+            self.total_steps += self._total
+        self.release()
+
+    def leave_a_step(self) -> None:
+        """Takes one step off the count, which Lightning adds when its batch, the turn, is over."""
+        self._progress.completed -= 1
+
+    def release(self) -> None:
+        """Gives the trainer its own setting of gradient accumulation back."""
+        if self._holds_accumulation:
+            self.trainer.accumulate_grad_batches, self._holds_accumulation = self.accumulation, False
+
+    @property
+    def is_last_iteration(self) -> bool:
+        """Whether the present iteration is its turn's last."""
+        return self.iteration + 1 == self.interval
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether the present iteration adds to gradients without an optimizer step."""
+        return (self.iteration + 1) % self.accumulation != 0 and not self.is_last_iteration
+
+    @property
+    def opens_accumulation(self) -> bool:
+        """Whether gradients begin anew with the present iteration."""
+        return self.iteration % self.accumulation == 0
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Lets Lightning's words mean a turn's."""
+        self.inside = True
+        held = self.trainer.accumulate_grad_batches
+        if self._holds_accumulation:
+            self.trainer.accumulate_grad_batches = self.accumulation
+        try:
+            yield
+        finally:
+            self.inside = False
+            self.trainer.accumulate_grad_batches = held
+
+    def state_dict(self) -> dict[str, Any]:
+        """The total over clients; Lightning saves `global_step` itself."""
+        return {"total_steps": self.total_steps}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restores `state_dict`."""
+        self.total_steps = int(state["total_steps"])
+
+
+# ---- the trainer's words ----
+
+
+def speak_locally(trainer: Trainer, clock: TurnClock) -> None:
+    """Lets a trainer's properties follow the clock; `speak_globally` ends it."""
+    if not isinstance(trainer, _LocalWords):
+        trainer.__class__ = _with_local_words(type(trainer))
+    trainer.turn_clock = clock  # type: ignore[attr-defined]
+
+
+def speak_globally(trainer: Trainer) -> None:
+    """Gives a trainer its own class back."""
+    if isinstance(trainer, _LocalWords):
+        trainer.__class__ = type(trainer).__mro__[2]
+        del trainer.turn_clock  # type: ignore[attr-defined]
+
+
+class _LocalWords:
+    """Properties of `Trainer` that mean something else within a turn."""
+
+    turn_clock: TurnClock
+
+    @property
+    def num_training_batches(self) -> int | float:
+        return self.turn_clock.interval if self.turn_clock.inside else super().num_training_batches  # type: ignore[misc]
+
+    @property
+    def is_last_batch(self) -> bool:
+        if self.turn_clock.inside:
+            return self.turn_clock.is_last_iteration
+        return bool(super().is_last_batch)  # type: ignore[misc]
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """One client's steps over all rounds, in batches, whatever the number of optimizers."""
+        trainer: Any = self
+        clock = self.turn_clock
+        if clock.rounds == -1:
+            return float("inf") if trainer.max_steps == -1 else trainer.max_steps
+        accumulation = clock.accumulation if clock._holds_accumulation else trainer.accumulate_grad_batches
+        steps = math.ceil(clock.interval / accumulation) * clock.rounds
+        return min(steps, trainer.max_steps) if trainer.max_steps != -1 else steps
+
+
+@cache
+def _with_local_words(kind: type[Trainer]) -> type[Trainer]:
+    return type(kind.__name__, (_LocalWords, kind), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
+
+
+# ---- learning-rate schedules by the step ----
+
+
+class StepSchedules:
+    """Learning-rate schedules with interval="step", moved with a client's iterations, not with Lightning's batches.
+
+    Args:
+        trainer: whose schedules they are; the module is optimised automatically.
+
+    Raises:
+        MisconfigurationException: for one that follows a monitored value, of which there is none within a turn.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._frequencies: list[tuple[Any, int]] = []
+        for config in trainer.strategy.lr_scheduler_configs:
+            if config.interval != "step" or not trainer.lightning_module.automatic_optimization:
+                continue
+            if config.reduce_on_plateau:
+                raise MisconfigurationException(
+                    f"{type(config.scheduler).__name__} with interval='step' follows a monitored value, and within a"
+                    " client's turn there is none; use interval='epoch', which counts rounds"
+                )
+            self._frequencies.append((config, config.frequency))
+            config.frequency = NEVER  # Lightning's loops do not move it; its interval stays, for monitors to read
+
+    def __bool__(self) -> bool:
+        return bool(self._frequencies)
+
+    def move(self, iteration: int) -> None:
+        """Moves the schedules after a local iteration that took an optimizer step."""
+        for config, frequency in self._frequencies:
+            if (iteration + 1) % frequency == 0:
+                call._call_lightning_module_hook(self._trainer, "lr_scheduler_step", config.scheduler, None)
+
+    def release(self) -> None:
+        """Gives the schedules their frequencies back."""
+        for config, frequency in self._frequencies:
+            config.frequency = frequency
+
+
+# ---- hooks around batches ----
+
+
+class BatchHooks:
+    """A module's own hooks around batches, run at each local iteration, and callbacks' hooks with real batches.
+
+    Lightning calls both once a batch of its own, which is a turn. The module's are called by the strategy, so
+    Lightning's call finds nothing; the callbacks' get the turn's first batch, and at its end the last one.
+
+    Args:
+        trainer: whose module and callbacks they are.
+        real_batch: what callbacks are given of a turn: the first batch before it has run, the last one afterwards.
+    """
+
+    def __init__(self, trainer: Trainer, real_batch: Callable[[Turn], Any]) -> None:
+        self._trainer, self._module = trainer, trainer.lightning_module
+        self._own = {name: getattr(self._module, name) for name in BATCH_HOOKS if is_overridden(name, self._module)}
+        self._replaced: list[tuple[Any, str, Any]] = []  # owner, hook, what its instance had of that name
+        for name in self._own:
+            self._replace(self._module, name, _nothing)
+        self._own_step = self._module.optimizer_step if is_overridden("optimizer_step", self._module) else None
+        if self._own_step is not None:
+            self._replace(self._module, "optimizer_step", _plain_step)
+        for callback in trainer.callbacks:
+            for name in BATCH_HOOKS:
+                if is_overridden(name, callback, Callback):
+                    self._replace(callback, name, _with_real_batch(getattr(callback, name), real_batch))
+
+    def _replace(self, owner: Any, name: str, hook: Any) -> None:
+        self._replaced.append((owner, name, vars(owner).get(name)))
+        vars(owner)[name] = hook
+
+    def start(self, batch: Any, batch_idx: int) -> Any:
+        """Calls the module's `on_train_batch_start`; -1 ends the turn."""
+        return self._call("on_train_batch_start", batch, batch_idx)
+
+    def end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Calls the module's `on_train_batch_end`."""
+        self._call("on_train_batch_end", outputs, batch, batch_idx)
+
+    def _call(self, name: str, *args: Any) -> Any:
+        if (hook := self._own.get(name)) is None:
+            return None
+        before, self._module._current_fx_name = self._module._current_fx_name, name  # of which `log` must know
+        with self._trainer.profiler.profile(f"[LightningModule]{type(self._module).__name__}.{name}"):
+            result = hook(*args)
+        self._module._current_fx_name = before
+        return result
+
+    @property
+    def steps(self) -> bool:
+        """Whether the module has an `optimizer_step` of its own."""
+        return self._own_step is not None
+
+    def step(self, batch_idx: int, optimizer: Any, closure: Callable[[], Any]) -> Any:
+        """Calls the module's `optimizer_step`."""
+        assert self._own_step is not None
+        return self._own_step(self._module.current_epoch, batch_idx, optimizer, closure)
+
+    @property
+    def wants_outputs(self) -> bool:
+        """Whether the module's hook is given what each step gave."""
+        return "on_train_batch_end" in self._own
+
+    def release(self) -> None:
+        """Lets Lightning's calls find the hooks again."""
+        for owner, name, before in self._replaced:
+            if before is None:
+                vars(owner).pop(name, None)
+            else:
+                vars(owner)[name] = before
+        self._replaced = []
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """A module's hook as Lightning finds it during a turn: the strategy has called the real one."""
+
+
+def _plain_step(epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+    """A module's `optimizer_step` as Lightning finds it: it opens the turn, whose steps call the real one."""
+    optimizer.step(closure=optimizer_closure)
+
+
+def _with_real_batch(hook: Callable[..., Any], real_batch: Callable[[Turn], Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any) -> Any:
+        return hook(*(real_batch(arg) if isinstance(arg, Turn) else arg for arg in args))
+
+    return wrapper
+
+
+def outputs_of(step_output: Any) -> dict[str, Any]:
+    """What Lightning tells hooks of a manual step's output."""
+    return ManualResult.from_training_step_output(step_output).asdict()
+
+
+# ---- logged values ----
+
+
+class LoggedValues:
+    """Weighs what training steps log as clients are weighed: the mean over a turn counts by the client's weight.
+
+    Values of a turn that is left out are dropped. Those logged with `sync_dist` are brought together at the round's
+    end, as processes' turns differ.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[Tensor, Tensor | None]] = {}
+        self._synced: set[str] = set()
+
+    def start_turn(self, results: Any) -> None:
+        """Notes the sums before a turn."""
+        known = ((key, metric) for key, metric in results.items() if metric.is_tensor and not metric.has_reset)
+        self._before = {key: _sums(metric) for key, metric in known}
+
+    def end_turn(self, results: Any, weight: float, completed: bool) -> None:
+        """Weighs what was logged since `start_turn`, or drops it."""
+        for key, metric in list(results.items()):
+            if not metric.is_tensor or metric.has_reset or not metric.meta.on_epoch:
+                continue
+            known = self._before.get(key)
+            if not completed:
+                self._drop(metric, known)
+            elif metric.meta.is_mean_reduction:
+                value, count = known or (torch.zeros_like(metric.value), torch.zeros_like(metric.cumulated_batch_size))
+                logged, of = metric.value - value, metric.cumulated_batch_size - count
+                if float(of) > 0:
+                    metric.value, metric.cumulated_batch_size = value + logged / of * weight, count + weight
+
+    def _drop(self, metric: Any, known: tuple[Tensor, Tensor | None] | None) -> None:
+        if known is None:
+            metric.reset()
+            return
+        metric.value = known[0]
+        if known[1] is not None:
+            metric.cumulated_batch_size = known[1]
+
+    def news(self, results: Any) -> dict[str, Any]:
+        """This rank's sums of values to be brought together, with how they were logged."""
+        return {
+            key: (replace(metric.meta, _sync=None), *(t if t is None else t.cpu() for t in _sums(metric)))
+            for key, metric in results.items()
+            if metric.is_tensor and not metric.has_reset and metric.meta.on_epoch and metric.meta.sync.should
+        }
+
+    def hear(self, told: Sequence[dict[str, Any]], results: Any, device: torch.device) -> None:
+        """Takes every rank's `news`: each then has the values over all clients."""
+        for key in dict.fromkeys(key for one in told for key in one):
+            found = [one[key] for one in told if key in one]
+            meta = found[0][0]
+            if key not in results:
+                meta.sync = _Sync(_should=True)
+                results[key] = _ResultMetric(meta, is_tensor=True).to(device)
+            metric = results[key]
+            metric.has_reset, metric._computed = False, _reduced(meta, found).to(device)
+            metric._update_count = max(1, metric._update_count)
+
+
+def _sums(metric: Any) -> tuple[Tensor, Tensor | None]:
+    return metric.value, metric.cumulated_batch_size if metric.meta.is_mean_reduction else None
+
+
+def _reduced(meta: Any, found: Sequence[tuple[Any, Tensor, Tensor | None]]) -> Tensor:
+    values = torch.stack([value for _, value, _ in found])
+    if meta.is_mean_reduction:
+        return values.sum() / torch.stack([count for *_, count in found]).sum()  # type: ignore[arg-type]
+    if meta.is_sum_reduction:
+        return values.sum()
+    return values.max() if meta.is_max_reduction else values.min()
