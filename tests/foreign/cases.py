@@ -89,7 +89,7 @@ class Case:
     interval: int = 4
     rounds: int = 2
     options: Mapping[str, Any] = field(default_factory=dict)
-    tolerance: float = 2e-6
+    tolerance: float = 2e-5
 
     def made(self) -> L.LightningModule:
         """The module with the weights that both sides start from."""

@@ -5,7 +5,8 @@
 - Integer and boolean tensors of the `state_dict`: the largest over clients; the server's, if one of them fell.
 - State beside the `state_dict` (non-persistent buffers, attributes of modules and of objects that they hold): the
   server's, but for Python integers and flags, which take the largest over clients if all of them only grew. Those of an
-  object whose tensors or containers are reset are reset with them: the length of a list that is emptied is no count.
+  object whose tensors or containers are reset are reset with them, if nothing is declared of the object: the length of
+  a list that is emptied is no count.
 - A declared rule has the last word: "mean", "max", "server", or "personal", for what every client keeps to itself.
 
 Attributes have dotted names as tensors have: `ema.num_updates` is the number in the object that the module has as
@@ -193,7 +194,9 @@ def _largest(values: Sequence[Any]) -> Any:
 
 def _is_reset(server: Holder, client: Holder, rules: Rules) -> bool:
     """Whether a turn changed tensors or containers of an object for which nothing is declared."""
-    pairs = ((server.get(key), client.get(key)) for key in client.keys if not rule_for(f"{server.path}{key}", rules))
+    if any(rule_for(f"{server.path}{key}", rules) for key in client.keys):
+        return False
+    pairs = ((server.get(key), client.get(key)) for key in client.keys)
     return any(isinstance(after, Tensor | list | dict) and not same(before, after) for before, after in pairs)
 
 
@@ -223,6 +226,6 @@ def _deviation(one: Tensor, other: Tensor) -> float:
         return float("inf")
     if not one.numel():
         return 0.0
-    exact: Callable[[Tensor], Tensor] = lambda t: t.to(torch.complex128 if t.is_complex() else torch.float64)  # noqa: E731
+    exact: Callable[[Tensor], Tensor] = lambda t: t.detach().to(torch.complex128 if t.is_complex() else torch.float64)  # noqa: E731
     difference = float((exact(one) - exact(other)).abs().max())
     return float("inf") if difference != difference else difference
