@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from tests.foreign.cases import Case, images
 from tests.foreign.optimisation import Batch
@@ -204,7 +204,11 @@ class LightningGAN(L.LightningModule):
         self.save_hyperparameters()
         self.automatic_optimization = False
         self.generator = nn.Sequential(
-            nn.Linear(latent_dim, 16, bias=False), nn.BatchNorm1d(16, 0.8), nn.LeakyReLU(0.2), nn.Linear(16, 64), nn.Tanh()
+            nn.Linear(latent_dim, 16, bias=False),
+            nn.BatchNorm1d(16, 0.8),
+            nn.LeakyReLU(0.2),
+            nn.Linear(16, 64),
+            nn.Tanh(),
         )
         self.discriminator = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
         self.validation_z = torch.randn(4, latent_dim)
@@ -260,9 +264,10 @@ class SNGAN(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         opt_g, opt_d = self.optimizers()
         real = batch[0]
-        loss_d = F.relu(1 - self.discriminator(real)).mean() + F.relu(
-            1 + self.discriminator(self.fake(len(real)).detach())
-        ).mean()
+        loss_d = (
+            F.relu(1 - self.discriminator(real)).mean()
+            + F.relu(1 + self.discriminator(self.fake(len(real)).detach())).mean()
+        )
         opt_d.zero_grad()
         self.manual_backward(loss_d)
         opt_d.step()

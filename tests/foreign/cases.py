@@ -143,7 +143,9 @@ def compare(case: Case) -> dict[str, float]:
     """
     expected, before = case.snapshot(case.reference()), case.snapshot(case.made())
     for pattern in case.moves:
-        moved = [n for n in expected if fnmatchcase(n, pattern) and any(d for _, d in deviations(expected[n], before.get(n)))]
+        moved = [
+            n for n in expected if fnmatchcase(n, pattern) and any(d for _, d in deviations(expected[n], before.get(n)))
+        ]
         assert moved, f"{case.name}: no state {pattern} moved, of {sorted(expected)}"
     found = case.snapshot(case.federated())
     assert found.keys() == expected.keys()

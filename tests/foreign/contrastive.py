@@ -5,7 +5,6 @@ original code, with its hooks and names of state.
 """
 
 import copy
-from typing import Any
 
 import lightning as L
 import torch
@@ -23,7 +22,7 @@ from lightly.models.modules import (
 from lightly.models.utils import deactivate_requires_grad, update_momentum
 from lightly.utils.scheduler import cosine_schedule
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from tests.foreign.cases import Case
 from tests.foreign.optimisation import Batch
@@ -166,7 +165,7 @@ class DINO(L.LightningModule):
         self.student_head.cancel_last_layer_gradients(current_epoch=self.current_epoch)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.05)
+        return torch.optim.SGD(self.parameters(), lr=0.0005)
 
 
 class SimSiam(L.LightningModule):

@@ -11,7 +11,7 @@ import torch
 from diffusers.training_utils import EMAModel
 from ema_pytorch import EMA
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch_ema import ExponentialMovingAverage
 
@@ -79,7 +79,8 @@ class WithEmaPytorch(Classified):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.ema = EMA(
-            self.model, **{"beta": 0.9, "update_after_step": 2, "update_every": 1, "include_online_model": False} | options
+            self.model,
+            **{"beta": 0.9, "update_after_step": 2, "update_every": 1, "include_online_model": False} | options,
         )
 
     def on_before_zero_grad(self, optimizer: Any) -> None:
@@ -95,7 +96,9 @@ class WithTorchEma(Classified):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
-        drift = sum((p - s).square().sum() for p, s in zip(self.model.parameters(), self.ema.shadow_params, strict=True))
+        drift = sum(
+            (p - s).square().sum() for p, s in zip(self.model.parameters(), self.ema.shadow_params, strict=True)
+        )
         return loss + 0.05 * drift
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:

@@ -10,7 +10,7 @@ import lightning as L
 import normflows as nf
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from tests.foreign.cases import Case, points
 from tests.foreign.optimisation import Batch

@@ -11,7 +11,7 @@ import lightning as L
 import segmentation_models_pytorch as smp
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, get_linear_schedule_with_warmup
 
 from tests.foreign.cases import Case, tokens
@@ -24,7 +24,9 @@ class GPT2(L.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        config = GPT2Config(vocab_size=17, n_positions=10, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+        config = GPT2Config(
+            vocab_size=17, n_positions=10, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+        )
         self.model = GPT2LMHeadModel(config)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -157,5 +159,6 @@ CASES = [
         "BatchNorm, outputs gathered in a list, schedule by steps",
         Segmentation,
         moves=("model.encoder.model.bn1.running_mean",),
+        interval=3,
     ),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 from tests.foreign.cases import Case, points
 
@@ -18,7 +18,11 @@ Batch = tuple[Tensor, Tensor]
 def classifier(width: int = 8) -> nn.Module:
     """A convolutional net with BatchNorm for 8 x 8 images of three classes."""
     return nn.Sequential(
-        nn.Conv2d(1, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.Flatten(), nn.Linear(16 * width, 3)
+        nn.Conv2d(1, width, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * width, 3),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from vector_quantize_pytorch import ResidualVQ, VectorQuantize
 
 from tests.foreign.cases import Case
@@ -187,7 +187,7 @@ class VQGAN(L.LightningModule):
     def configure_optimizers(self) -> Any:
         parts = self.encoder, self.decoder, self.embedding, self.quant_conv, self.post_quant_conv
         opt_ae = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.02, momentum=0.5)
-        return [opt_ae, torch.optim.SGD(self.discriminator.parameters(), lr=0.02, momentum=0.5)], []
+        return [opt_ae, torch.optim.SGD(self.discriminator.parameters(), lr=0.001, momentum=0.5)], []
 
 
 CASES = [

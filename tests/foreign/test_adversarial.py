@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.foreign.cases import Case, check
 from tests.foreign.adversarial import CASES
+from tests.foreign.cases import Case, check
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
