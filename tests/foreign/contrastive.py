@@ -5,6 +5,7 @@ original code, with its hooks and names of state.
 """
 
 import copy
+from typing import ClassVar
 
 import lightning as L
 import torch
@@ -109,6 +110,12 @@ class MoCo(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
+
+
+class DeclaringMoCo(MoCo):
+    """The same, whose class says what becomes of its queue."""
+
+    federated_rules: ClassVar = {"queue*": "personal"}
 
 
 class LightlyMoCo(L.LightningModule):
@@ -223,6 +230,13 @@ CASES = [
         "momentum encoder, queue and pointer kept by clients",
         MoCo,
         rules={"queue*": "personal"},
+        moves=("encoder_k.1.weight",),
+    ),
+    Case(
+        "MoCo, declared by its class",
+        "facebookresearch/moco, moco/builder.py",
+        "as above, by `federated_rules`",
+        DeclaringMoCo,
         moves=("encoder_k.1.weight",),
     ),
     Case(

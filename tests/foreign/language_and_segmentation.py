@@ -19,8 +19,8 @@ from tests.foreign.optimisation import Batch
 
 
 class GPT2(L.LightningModule):
-    """A small GPT-2 of transformers: tied embeddings, dropout, weight decay of matrices alone, and a linear schedule with
-    warm-up over `estimated_stepping_batches`, as Lightning's text example has it."""
+    """A small GPT-2 of transformers: tied embeddings, dropout, weight decay of matrices alone, and a linear schedule
+    with warm-up over `estimated_stepping_batches`, as Lightning's text example has it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def decoder(dim: int = 4) -> nn.Module:
 
 
 class PackagedVQVAE(L.LightningModule):
-    """An autoencoder around vector-quantize-pytorch: k-means on the first batch, averaged codes, dead codes replaced."""
+    """An autoencoder around vector-quantize-pytorch: k-means on the first batch, averages, dead codes replaced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,8 +55,8 @@ class PackagedRVQ(PackagedVQVAE):
 
 
 class VectorQuantizerEMA(nn.Module):
-    """van den Oord et al. 2017, appendix, as zalandoresearch/pytorch-vq-vae has it: `_ema_cluster_size` is a buffer, and
-    new parameters take the places of `_ema_w` and of the codes at each step."""
+    """van den Oord et al. 2017, appendix, as zalandoresearch/pytorch-vq-vae has it: `_ema_cluster_size` is a buffer,
+    and new parameters take the places of `_ema_w` and of the codes at each step."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, commitment_cost: float, decay: float) -> None:
         super().__init__()

@@ -2,8 +2,9 @@
 
 Each client's turn is a fit of its own: a plain `lightning.Trainer` on a copy of the server's whole module, over the
 batches that the client has in that round, in their order, with the random state of its turn. Then the server's module
-takes what the rules say from the clients' copies (`tests.foreign.merging`). Nothing of the strategy is used but the two
-definitions that both sides must share: the batches (`Turn.batches`) and the seeds (`seed_all` of "turn", round, client).
+takes what the rules say from the clients' copies (`tests.foreign.merging`). Nothing of the strategy is used but two
+definitions that both sides must share: a turn's batches (`Turn.batches`), and its seeds (`seed_all` at "turn", round
+and client).
 
 What goes on from round to round in one long ordinary fit is given to each short fit by `Continuation`: the epoch, the
 global step, the optimizers' settings (their states are empty, as the strategy's default has it) and the schedules.
