@@ -354,7 +354,7 @@ CASES = [
         CycleGAN,
         two_channels,
         rules={"fake_?_pool.*": "personal"},
-        rounds=3,
+        interval=3,
     ),
     Case(
         "CycleGAN, nothing declared",
@@ -362,9 +362,16 @@ CASES = [
         "pools of images and their lengths, reset together",
         CycleGAN,
         two_channels,
-        rounds=3,
+        interval=3,
     ),
-    Case("pix2pix", f"{ZHU}, models/pix2pix_model.py", "own optimizers, reset", Pix2Pix, two_channels),
+    Case(
+        "pix2pix",
+        f"{ZHU}, models/pix2pix_model.py",
+        "own optimizers, reset",
+        Pix2Pix,
+        two_channels,
+        warns=("`LightningModule.configure_optimizers` returned `None`",),
+    ),
     Case(
         "StarGAN",
         "yunjey/stargan, solver.py",

@@ -240,6 +240,14 @@ CASES = [
         moves=("encoder_k.1.weight",),
     ),
     Case(
+        "MoCo, nothing declared",
+        "facebookresearch/moco, moco/builder.py",
+        "momentum encoder, queue averaged, a pointer that falls",
+        MoCo,
+        moves=("encoder_k.1.weight", "queue"),
+        warns=("(?s).*queue_ptr",),
+    ),
+    Case(
         "MoCo v2, bank kept by clients",
         "lightly, NTXentLoss with a memory bank",
         "momentum encoder, buffers that are not saved",
@@ -262,6 +270,7 @@ CASES = [
         DINO,
         moves=("teacher_head.last_layer.weight_v", "criterion.center"),
         rounds=3,
+        warns=(".torch.nn.utils.weight_norm. is deprecated",),
     ),
     Case("SimSiam", "lightly", "BatchNorm", SimSiam, moves=("backbone.1.running_mean",)),
     Case("SwAV", "lightly", "prototypes changed outside the optimizer", SwaV, moves=("prototypes.heads.0.weight",)),

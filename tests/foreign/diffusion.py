@@ -131,10 +131,10 @@ class DiffusersDDPM(L.LightningModule):
             in_channels=1,
             out_channels=1,
             layers_per_block=1,
-            block_out_channels=(4, 8),
-            norm_num_groups=2,
-            down_block_types=("DownBlock2D", "DownBlock2D"),
-            up_block_types=("UpBlock2D", "UpBlock2D"),
+            block_out_channels=(8,),
+            norm_num_groups=4,
+            down_block_types=("DownBlock2D",),
+            up_block_types=("UpBlock2D",),
         )
         self.noise_scheduler = DDPMScheduler(num_train_timesteps=20)
 
@@ -184,15 +184,16 @@ class ExponentialMovingAverage:
 
 
 class ScoreSDE(L.LightningModule):
-    """Song et al. 2021, variance exploding: `optimize_fn` warms up by `step`, clips and steps; then `ema` moves. As its
-    evaluations do, each turn's first iteration looks at the average: `store`, `copy_to`, `restore`."""
+    """Song et al. 2021, variance exploding: `optimize_fn` warms up by `step`, clips and steps; then `ema` moves, both of
+    them entries of a dictionary. As in its evaluations, each turn's first iteration looks at the average: `store`,
+    `copy_to`, `restore`."""
 
     def __init__(self, sigma_min: float = 0.01, sigma_max: float = 5.0, warmup: int = 6) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.score_model = TimedNet()
-        self.ema = ExponentialMovingAverage(self.score_model.parameters(), decay=0.9)
-        self.step = 0
+        ema = ExponentialMovingAverage(self.score_model.parameters(), decay=0.9)
+        self.state = {"model": self.score_model, "ema": ema, "step": 0}
         self.sigma_min, self.sigma_max, self.warmup = sigma_min, sigma_max, warmup
 
     def optimize_fn(self, optimizer: Any, step: int, lr: float = 0.02, grad_clip: float = 1.0) -> None:
@@ -210,10 +211,11 @@ class ScoreSDE(L.LightningModule):
 
     @torch.no_grad()
     def average_loss(self, batch: Tensor) -> float:
-        self.ema.store(self.score_model.parameters())
-        self.ema.copy_to(self.score_model.parameters())
+        ema = self.state["ema"]
+        ema.store(self.score_model.parameters())
+        ema.copy_to(self.score_model.parameters())
         loss = float(self.loss_fn(batch))
-        self.ema.restore(self.score_model.parameters())
+        ema.restore(self.score_model.parameters())
         return loss
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
@@ -222,9 +224,9 @@ class ScoreSDE(L.LightningModule):
         # an average that is worse than it should be makes the step smaller, so that weights depend on it here
         scale = 1.0 if batch_idx else min(1.0, 1 / self.average_loss(batch[0]))
         self.manual_backward(scale * self.loss_fn(batch[0]))
-        self.optimize_fn(optimizer, step=self.step)
-        self.step += 1
-        self.ema.update(self.score_model.parameters())
+        self.optimize_fn(optimizer, step=self.state["step"])
+        self.state["step"] += 1
+        self.state["ema"].update(self.score_model.parameters())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.score_model.parameters(), lr=0.02, momentum=0.9)
@@ -341,11 +343,11 @@ CASES = [
     Case(
         "Score SDE",
         "yang-song/score_sde_pytorch, losses.py and models/ema.py",
-        "list of tensors and counters in Python",
+        "list of tensors and counters in a dictionary",
         ScoreSDE,
-        rules={"ema.shadow_params*": "mean"},
-        moves=("ema.shadow_params", "ema.num_updates", "step"),
-        python=("ema.shadow_params", "ema.num_updates", "step"),
+        rules={"state.ema.shadow_params*": "mean"},
+        moves=("state.ema.shadow_params", "state.ema.num_updates", "state.step"),
+        python=("state.ema.shadow_params", "state.ema.num_updates", "state.step"),
     ),
     Case(
         "Consistency model",

@@ -3,10 +3,10 @@
 - Floating tensors of the `state_dict`: the clients' weighted mean, whoever changed them (trained weights, batch
   statistics, moving averages, teachers).
 - Integer and boolean tensors of the `state_dict`: the largest over clients; the server's, if one of them fell.
-- State beside the `state_dict` (non-persistent buffers, attributes of modules and of objects that they hold): the
-  server's, but for Python integers and flags, which take the largest over clients if all of them only grew. Those of an
-  object whose tensors or containers are reset are reset with them, if nothing is declared of the object: the length of
-  a list that is emptied is no count.
+- State beside the `state_dict` (non-persistent buffers, attributes of modules, of objects that they hold, and entries of
+  dictionaries): the server's, but for Python integers and flags, which take the largest over clients if all of them only
+  grew. Those of an object whose tensors or lists are reset are reset with them, if nothing is declared of the object: the
+  length of a list that is emptied is no count.
 - A declared rule has the last word: "mean", "max", "server", or "personal", for what every client keeps to itself.
 
 Attributes have dotted names as tensors have: `ema.num_updates` is the number in the object that the module has as
@@ -14,7 +14,7 @@ Attributes have dotted names as tensors have: `ema.num_updates` is the number in
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -44,27 +44,38 @@ def rule_for(name: str, rules: Rules) -> str | None:
 
 @dataclass
 class Holder:
-    """Something that holds attributes: a module, or an object that a module holds."""
+    """Something that holds attributes: a module, an object that a module holds, or a dictionary with its entries."""
 
     path: str  # with a dot at its end, or empty
     target: Any
-    is_module: bool
 
     @property
-    def keys(self) -> list[str]:
+    def is_module(self) -> bool:
+        return isinstance(self.target, nn.Module)
+
+    @property
+    def keys(self) -> list[Any]:
+        if isinstance(self.target, dict):
+            return list(self.target)
         own = OWN if self.is_module else frozenset()
         buffers = sorted(self.target._non_persistent_buffers_set) if self.is_module else []
         return [key for key in vars(self.target) if key not in own] + buffers
 
-    def get(self, key: str) -> Any:
-        return getattr(self.target, key, _MISSING)
+    def get(self, key: Any) -> Any:
+        return self.target.get(key, _MISSING) if isinstance(self.target, dict) else getattr(self.target, key, _MISSING)
+
+    def put(self, key: Any, value: Any) -> None:
+        if isinstance(self.target, dict):
+            self.target[key] = value
+        else:
+            setattr(self.target, key, value)
 
 
 def holders(module: nn.Module) -> dict[str, Holder]:
     """All that holds attributes in a module, by dotted path."""
     found: dict[str, Holder] = {}
     for name, part in module.named_modules():
-        for holder in _held(Holder(f"{name}." if name else "", part, True), set()):
+        for holder in _held(Holder(f"{name}." if name else "", part), set()):
             found.setdefault(holder.path, holder)
     return found
 
@@ -76,8 +87,9 @@ def _held(holder: Holder, seen: set[int]) -> Iterator[Holder]:
     yield holder
     for key in holder.keys:
         value = holder.get(key)
-        if hasattr(value, "__dict__") and not isinstance(value, _NO_STATE) and not callable(value):
-            yield from _held(Holder(f"{holder.path}{key}.", value, False), seen)
+        is_object = hasattr(value, "__dict__") and not isinstance(value, _NO_STATE) and not callable(value)
+        if is_object or isinstance(value, dict):
+            yield from _held(Holder(f"{holder.path}{key}.", value), seen)
 
 
 def attributes(module: nn.Module) -> dict[str, Any]:
@@ -105,7 +117,7 @@ class ClientState:
         for holder in holders(module).values():
             for key in holder.keys:
                 if (name := f"{holder.path}{key}") in self.attributes:
-                    setattr(holder.target, key, copy.deepcopy(self.attributes[name]))
+                    holder.put(key, copy.deepcopy(self.attributes[name]))
 
 
 def transplant(source: nn.Module, target: nn.Module) -> None:
@@ -119,8 +131,9 @@ def transplant(source: nn.Module, target: nn.Module) -> None:
     places = holders(target)
     for path, holder in holders(source).items():
         for key in holder.keys:
-            if not same(value := holder.get(key), places[path].get(key)):
-                setattr(places[path].target, key, copy.deepcopy(value))
+            value = holder.get(key)
+            if not isinstance(value, dict) and not same(value, places[path].get(key)):
+                places[path].put(key, copy.deepcopy(value))
 
 
 @torch.no_grad()
@@ -181,11 +194,11 @@ def _merge_holder(server: Holder, clients: Sequence[Holder], shares: Sequence[fl
         if before is _MISSING or any(value is _MISSING for value in found) or rule in ("server", "personal"):
             continue
         if rule == "mean":
-            setattr(server.target, key, weighted_mean(found, shares))
+            server.put(key, weighted_mean(found, shares))
         elif rule == "max":
-            setattr(server.target, key, _largest(found))
+            server.put(key, _largest(found))
         elif not emptied and all(isinstance(value, int) for value in (before, *found)) and min(found) >= before:
-            setattr(server.target, key, max(found))
+            server.put(key, max(found))
 
 
 def _largest(values: Sequence[Any]) -> Any:
@@ -197,7 +210,7 @@ def _is_reset(server: Holder, client: Holder, rules: Rules) -> bool:
     if any(rule_for(f"{server.path}{key}", rules) for key in client.keys):
         return False
     pairs = ((server.get(key), client.get(key)) for key in client.keys)
-    return any(isinstance(after, Tensor | list | dict) and not same(before, after) for before, after in pairs)
+    return any(isinstance(after, Tensor | list) and not same(before, after) for before, after in pairs)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -226,6 +239,6 @@ def _deviation(one: Tensor, other: Tensor) -> float:
         return float("inf")
     if not one.numel():
         return 0.0
-    exact: Callable[[Tensor], Tensor] = lambda t: t.detach().to(torch.complex128 if t.is_complex() else torch.float64)  # noqa: E731
-    difference = float((exact(one) - exact(other)).abs().max())
+    exact = torch.complex128 if one.is_complex() else torch.float64
+    difference = float((one.detach().to(exact) - other.detach().to(exact)).abs().max())
     return float("inf") if difference != difference else difference

@@ -6,8 +6,6 @@ from tests.foreign.cases import Case, check
 from tests.foreign.optimisation import CASES
 
 
-# while it compiles, torch looks at gradients of tensors that have none
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_federated_training_is_the_mean_of_ordinary_fits(case: Case) -> None:
     check(case)
