@@ -1,0 +1,11 @@
+"""Modules without state of their own, and the ways in which people optimise, give what ordinary fits give."""
+
+import pytest
+
+from tests.foreign.cases import Case, check
+from tests.foreign.optimisation import CASES
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_federated_training_is_the_mean_of_ordinary_fits(case: Case) -> None:
+    check(case)
