@@ -1,4 +1,4 @@
-"""Recipes are parsed once: in one process, nodes would parse theirs again for every message, four fifths of the time."""
+"""Equal recipes are parsed once: nodes in one process would parse theirs for every message, most of the time."""
 
 import copy
 from importlib.util import find_spec

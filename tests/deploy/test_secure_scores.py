@@ -46,6 +46,7 @@ def runs(images, tmp_path_factory):
     return records(folder / "open"), records(folder / "secure"), grid, heard
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_open_run(runs):
     """Statistics have about 60 bits, so of one model scores differ by float64's rounding alone.
 
@@ -139,6 +140,7 @@ def failing(images, folder, exchange):
     return {11: Failing(client_app(path), own, run, exchange)}
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_answer_leaves_its_sum_out(images, tmp_path):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -176,6 +178,7 @@ def test_what_is_beyond_a_range_is_cut_off_and_said(images, tmp_path):
     assert found[0, "train", "fid_avg"].error_parts == {"quantisation": pytest.approx(expected)}
 
 
+@pytest.mark.slow
 def test_a_cut_where_no_clients_entries_can_be_cut_off_is_said(images, tmp_path, monkeypatch):
     """How many entries were cut off is what clients say, behind masks: it may be of numbers that have no range."""
     add_up = RemoteClients.add_up

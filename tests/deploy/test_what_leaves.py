@@ -29,6 +29,7 @@ def run(tmp_path_factory):
     return images, [folder / f"run-{name}" for name in SIZES], heard
 
 
+@pytest.mark.slow
 def test_replies_have_the_parts_that_the_docs_name_and_no_others(run):
     _, _, heard = run
     kinds = [reply.metadata.message_type for reply in heard]
