@@ -21,7 +21,8 @@ $(READY): pyproject.toml
 demo: $(READY) ## train, score and select on ten clients of digits (two minutes; checkpoints/quickstart)
 	$(BIN)/fedgen fit --config recipes/quickstart.yaml
 
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses 2
+# whatever the environment says of bytecode: each process that a test starts would compile the package anew
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2
 
 test: $(READY) ## the quick tests, some of everything (five minutes on two cores)
 	$(PYTEST) --dist worksteal --durations 10 -m 'not slow'
