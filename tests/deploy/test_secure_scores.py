@@ -59,6 +59,7 @@ def test_scores_are_those_of_the_open_run(runs):
         assert record.value == pytest.approx(opened[key].value, rel=1e-8 if key[0] == -1 else 2e-5), key
 
 
+@pytest.mark.slow
 def test_records_have_no_single_clients_scores_nor_errors_that_need_them(runs):
     opened, secure, _, _ = runs
     for record in secure.values():
@@ -71,6 +72,7 @@ def test_records_have_no_single_clients_scores_nor_errors_that_need_them(runs):
     assert 0 <= found.error_parts["quantisation"] < 1e-9
 
 
+@pytest.mark.slow
 def test_every_score_has_its_error_by_quantisation(runs):
     """Of one model, open and secure scores differ by float64's rounding; the stated error lies far below."""
     _, secure, _, _ = runs
@@ -84,6 +86,7 @@ def test_every_score_has_its_error_by_quantisation(runs):
             assert all > avg
 
 
+@pytest.mark.slow
 def test_a_run_asks_twice_before_training_and_once_an_evaluation(runs):
     """Moments; sketches around their mean; the round; twice all clients' own scores."""
     _, _, grid, _ = runs
@@ -91,6 +94,7 @@ def test_a_run_asks_twice_before_training_and_once_an_evaluation(runs):
         assert node.calls == ["query", *["train"] * 5 * EXCHANGE]
 
 
+@pytest.mark.slow
 def test_no_reply_holds_a_statistic_in_the_open(runs):
     _, _, _, heard = runs
     vectors, forms = [], []
