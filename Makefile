@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench bench-peers clean
+.PHONY: help setup demo test test-slow check bench bench-peers clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,8 +21,15 @@ $(READY): pyproject.toml
 demo: $(READY) ## train, score and select on ten clients of digits (two minutes; checkpoints/quickstart)
 	$(BIN)/fedgen fit --config recipes/quickstart.yaml
 
-test: $(READY) ## every test, the slow ones too
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal --durations 10 --quiet
+# whatever the environment says of bytecode: each process that a test starts would compile the package anew
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2
+
+test: $(READY) ## the quick tests, some of everything (five minutes on two cores)
+	$(PYTEST) --dist worksteal --durations 10 -m 'not slow'
+
+# a file's tests stay in one process, where they share what they train; in the order of tests/conftest.py
+test-slow: $(READY) ## all others: whole trainings, real federations, kills, a thousand damaged files (half an hour)
+	$(PYTEST) --dist loadfile --no-loadscope-reorder --durations 20 -m slow
 
 check: $(READY) ## lint, formatting, types, layering
 	$(BIN)/ruff check .

@@ -23,6 +23,21 @@ def clip(clip_weights: Path) -> Embedding:
     return load_embedding("clip-vit-b-32", weights=clip_weights)
 
 
+# of slow tests, those that take minutes, most of it in processes that they start
+LONGEST = (
+    "deploy/test_federation.py",
+    "federated/test_ranks.py",
+    "test_kills.py",
+    "deploy/test_engine.py",
+    "evaluation/test_rank_scores.py",
+    "test_readme.py",
+    "test_imports.py",
+    "experiments/test_communication_interval.py",
+    "experiments/test_digits_fid_loss.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first, so that several processes end together."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    """Slow tests first, and of them the longest files, so that several processes end together."""
+    order = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is None, order.get(item.path, len(order))))

@@ -19,6 +19,7 @@ from fedgen.cli import apply_control
 from fedgen.cli_lock import LOCK, only_run
 from fedgen.evaluation import Run, read_records
 from fedgen.files import require_writable
+from tests.quick import first_quick
 
 ROOT = Path(__file__).parent.parent
 
@@ -132,7 +133,7 @@ MISTAKES = {  # and what each leaves behind: a recipe, then floors of real image
 
 
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 0")
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", first_quick(MISTAKES))
 def test_a_recipe_can_be_mended_in_its_folder_if_nothing_came_of_it(recipe, mistake, capsys, trained_scores):
     if mistake == "in the first round":
         with pytest.raises(RuntimeError, match="every client of round 0 was left out"):
@@ -147,6 +148,7 @@ def test_a_recipe_can_be_mended_in_its_folder_if_nothing_came_of_it(recipe, mist
     assert "another recipe" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_scores_without_checkpoints_and_runs_without_them_are_results_too(recipe, capsys):
     fit(recipe)
     for path in Path("checkpoints/tiny").glob("*.ckpt"):
@@ -184,6 +186,7 @@ with only_run(pathlib.Path(sys.argv[1])):
     assert not (tmp_path / LOCK).exists()
 
 
+@pytest.mark.slow
 def test_a_run_on_two_processes_goes_on_with_one(recipe, tmp_path, capsys):
     fit(recipe)
     kept = Path("checkpoints/tiny/recipe.yaml")  # as two processes have it
@@ -195,6 +198,7 @@ def test_a_run_on_two_processes_goes_on_with_one(recipe, tmp_path, capsys):
     assert "Resuming checkpoints/tiny after 2 rounds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
     fit(recipe)
     kept = Path("checkpoints/tiny/recipe.yaml")
@@ -205,6 +209,7 @@ def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
     assert "is finished: 2 rounds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_argument_that_a_class_has_got_since_makes_no_other_recipe_unless_it_is_used(recipe, capsys):
     fit(recipe)
     kept = Path("checkpoints/tiny/recipe.yaml")
@@ -223,6 +228,7 @@ def test_going_on_from_a_last_checkpoint_that_is_not_there_is_an_error(recipe, c
     assert "nothing to go on from" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_threads_are_set_and_are_no_part_of_the_recipe(recipe, monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
@@ -301,6 +307,7 @@ def test_a_checkpoint_of_another_model_is_an_error(recipe, capsys):
     assert "another model" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monkeypatch):
     fit(recipe)
     monkeypatch.setattr(sys, "argv", ["fedgen"])
@@ -317,6 +324,7 @@ def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monke
     assert main(["select", "nowhere"]) == 2
 
 
+@pytest.mark.slow
 def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, capsys, clip_weights):
     fit(recipe)
     options = ["--scores", "[{name: precision, k: 3}, coverage]", "--aggregates", "power--1", "--num_images", "30"]
@@ -386,12 +394,14 @@ def judge(**options):
     return callback("fedgen.callbacks.FederatedEvaluation", **settings)
 
 
+@pytest.mark.slow
 def test_the_same_folder_by_another_name_holds_the_same_run(recipe, capsys, tmp_path):
     fit(recipe)
     assert fit(recipe, "--trainer.default_root_dir", str(tmp_path / "checkpoints" / "tiny")) == 0
     assert "is finished: 2 rounds" in capsys.readouterr().out.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_callbacks_with_folders_of_their_own_are_found_there(recipe, capsys):
     change(recipe, [judge(dirpath="scores"), callback("fedgen.callbacks.RoundCheckpoint", dirpath="kept")])
     assert fit(recipe) == 0
@@ -401,6 +411,7 @@ def test_callbacks_with_folders_of_their_own_are_found_there(recipe, capsys):
     assert "is finished: 2 rounds" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_early_is_finished(recipe, capsys):
     stopping = callback(
         "lightning.pytorch.callbacks.EarlyStopping", monitor="kid_all", patience=1, min_delta=1e9, verbose=False
@@ -456,6 +467,7 @@ def test_a_mistake_is_not_buried_under_all_options(recipe, capsys):
     assert len(message.splitlines()) < 20
 
 
+@pytest.mark.slow
 def test_a_full_disk_says_where_the_run_goes_on(recipe, capsys, monkeypatch):
     fit(recipe)
 

@@ -15,6 +15,7 @@ from fedgen.__main__ import main
 from fedgen.cli_resume import naming_write_errors, resumes_at
 from tests.full_disk import spoil
 from tests.killed_runs import RECIPE
+from tests.quick import first_quick
 from tests.test_cli_run import recipe_of
 
 RUN = Path("checkpoints/tiny")
@@ -89,7 +90,7 @@ def flip_weight(path):
         file.write(bytes([content[place] ^ 1]))
 
 
-@pytest.mark.parametrize("damage", [truncate, flip, flip_weight])
+@pytest.mark.parametrize("damage", first_quick([truncate, flip, flip_weight]))
 def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_asked(run, trained, capsys, damage):
     damage(run / "last.ckpt")
     scores = (run / "scores.jsonl").read_bytes()
@@ -124,6 +125,7 @@ def test_where_links_are_not_possible_the_copy_of_the_last_is_sound(run, trained
     assert fit("--ckpt_path", "previous") == 0
 
 
+@pytest.mark.slow
 def test_with_a_sound_last_checkpoint_it_is_the_round_before(run, trained, capsys):
     assert fit("--ckpt_path", "previous") == 0
     assert "after 3 rounds" in capsys.readouterr().out
@@ -172,7 +174,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", first_quick(PLACES))
 def test_a_full_disk_ends_the_run_in_one_message_and_it_goes_on_to_the_same_end(
     work, trained, name, capsys, monkeypatch
 ):
@@ -246,6 +248,7 @@ def test_a_file_elsewhere_is_named_itself_and_other_errors_are_left_alone(tmp_pa
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(cache))
 
 
+@pytest.mark.slow
 def test_a_finished_run_still_says_who_was_left_out_when(work, capsys, caplog):
     recipe = {**RECIPE, "trainer": {**RECIPE["trainer"], "max_epochs": 2, "logger": False}}
     Path("tiny.yaml").write_text(yaml.safe_dump(recipe))

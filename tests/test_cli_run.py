@@ -8,6 +8,7 @@ import yaml
 
 from fedgen.__main__ import main
 from fedgen.evaluation import Run
+from tests.quick import first_quick
 
 UTILITY = "{name: utility, epochs: 4}"
 
@@ -67,7 +68,7 @@ def test_utility_needs_no_embedding_and_real_digits_teach_a_classifier(work, cap
     assert "report/utility_all: sampled with steps 10" in shown
 
 
-@pytest.mark.parametrize("form", [["--sampling", '{"steps": 2}'], ["--sampling.steps", "2"]])
+@pytest.mark.parametrize("form", first_quick([["--sampling", '{"steps": 2}'], ["--sampling.steps", "2"]]))
 def test_a_model_is_scored_with_other_sampling_settings(work, capsys, form):
     assert main(["fit", "--config", recipe_of(work)]) == 0
     before = {(r.name, r.split, r.round): r.value for r in Run("checkpoints/tiny").records if not r.is_floor}
@@ -95,6 +96,7 @@ def test_an_unconditional_model_is_refused_before_training(work, capsys):
     assert not list((work / "checkpoints").rglob("*.ckpt"))
 
 
+@pytest.mark.slow
 def test_scores_that_a_loss_used_are_marked_from_training_to_selection(work, capsys):
     assert main(["fit", "--config", recipe_of(work, optimised_on=["pixels"])]) == 0
     shown = words(capsys)
@@ -129,6 +131,7 @@ def three_way_recipe(folder):
     return str(path)
 
 
+@pytest.mark.slow
 def test_clients_that_never_train_are_scored_from_training_to_selection(work, capsys):
     assert main(["fit", "--config", three_way_recipe(work)]) == 0
     said, run = words(capsys), work / "checkpoints/tiny"

@@ -68,12 +68,23 @@ def test_asking_for_help_loads_no_heavy_library():
     assert result.stdout.splitlines()[-1:] == ["[]"], result.stderr
 
 
+def fail_alone(modules: list[str]) -> list[str]:
+    """The modules that do not import as the first of the package."""
+    libraries = ("torch", "torchvision", "lightning.pytorch", "torchmetrics", "scipy.linalg")
+    result = python("-W", "ignore", "-c", ALONE, json.dumps(modules), *libraries)
+    assert result.returncode == 0, result.stderr
+    sys.stderr.write(result.stderr)  # shown where a test fails
+    return json.loads(result.stdout)
+
+
+def test_every_package_imports_on_its_own():
+    assert fail_alone(PACKAGES) == []
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(PARTS))
 def test_every_module_imports_on_its_own(first):
-    libraries = ("torch", "torchvision", "lightning.pytorch", "torchmetrics", "scipy.linalg")
-    result = python("-W", "ignore", "-c", ALONE, json.dumps(MODULES[first::PARTS]), *libraries)
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout) == [], result.stderr[-4000:]
+    assert fail_alone(MODULES[first::PARTS]) == []
 
 
 def test_every_file_is_a_module_of_a_package():

@@ -18,6 +18,7 @@ PLACES = re.findall(r"^\| (.+?) \| `(fedgen fit .+?)` \|$", README, re.MULTILINE
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_snippet_is_at_most_15_lines_and_selects_a_checkpoint(tmp_path, monkeypatch, capsys):
     snippet = SNIPPETS[0]
     assert len([line for line in snippet.splitlines() if line.strip()]) <= 15

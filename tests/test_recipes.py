@@ -113,6 +113,7 @@ def writers(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_femnist_is_dealt_to_its_writers_as_published_and_to_semantic_clients(writers):
     data, arms = deal("ddpm_femnist", writers, "natural")
     assert arms == ["natural", "semantic", "Dirichlet", "random"]

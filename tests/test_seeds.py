@@ -22,6 +22,7 @@ def test_derived_seeds_have_these_values_for_good():
     assert seeds.numpy_generator(7, "partition").integers(1000, size=3).tolist() == [926, 607, 673]
 
 
+@pytest.mark.slow
 def test_derived_seeds_do_not_depend_on_the_process():
     command = [sys.executable, "-c", "from fedgen.seeds import derive; print(derive(0, 'turn', 3, 1))"]
     result = subprocess.run(

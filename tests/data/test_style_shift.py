@@ -103,6 +103,7 @@ def test_with_nothing_held_out_there_is_no_test_split():
         StyleShift().load("test")
 
 
+@pytest.mark.slow
 def test_smaller_images_are_averages_of_the_rendered_ones():
     whole, half = (StyleShift(10, pad_to=32, shrink=shrink).load("train") for shrink in (1, 2))
     assert half.inputs.shape == (5000, 1, 16, 16)

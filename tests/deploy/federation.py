@@ -37,6 +37,7 @@ def environment_in(folder):
     paths = os.pathsep.join([str(BIN), os.environ["PATH"]])
     here = str(Path(__file__).parent.parent.parent)
     own = {"FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    own["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"  # seconds, not 1: every message waits for it
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     return {**kept, "PATH": paths, "PYTHONPATH": here, "NO_COLOR": "1", **own}
 

@@ -29,6 +29,7 @@ def rule(name, **settings):
     return {"aggregator": {"class_path": f"fedgen.federated.{name}", "init_args": settings}}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
 def test_a_node_that_vanishes_costs_krum_a_round_and_not_the_run(images, tmp_path):
     first, _ = deploy(recipe(1, **rule("Krum", bad=0)), images, tmp_path / "first")

@@ -16,6 +16,7 @@ from fedgen.deploy.run_labels import RunLabels
 from tests.deploy.loopback import Loopback, Node
 from tests.deploy.runs import deploy, read, recipe, same_weights, simulate, write_images
 from tests.deploy.scripted import Scripted
+from tests.quick import first_quick
 from tests.test_cli_deploy import ROOT
 
 COUNTS = "label_frequencies.counts"
@@ -47,7 +48,7 @@ def hello(name, *classes):
     return Hello(name, 20, (1, 8, 8), classes)
 
 
-@pytest.mark.parametrize("model", [DDPM, GAN], ids=["ddpm", "gan"])
+@pytest.mark.parametrize("model", first_quick([GAN, DDPM]), ids=["gan", "ddpm"])
 def test_it_is_the_simulations_model_with_the_frequencies_that_the_server_is_told(model, images, tmp_path):
     settings = recipe(2, model=model)
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -57,6 +58,7 @@ def test_it_is_the_simulations_model_with_the_frequencies_that_the_server_is_tol
     same_weights(simulated, deployed)
 
 
+@pytest.mark.slow
 def test_without_them_classes_are_alike_and_a_warning_says_so(images, tmp_path):
     settings = recipe(1, model=DDPM)
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -90,6 +92,7 @@ def test_the_recipe_of_conditional_digits_is_deployed(tmp_path):
     same_weights(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(f"ignore:{ALIKE}")
 def test_a_run_that_goes_on_with_other_classes_is_refused(images, tmp_path):
     digits = list("0123456789")

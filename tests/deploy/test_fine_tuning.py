@@ -21,6 +21,7 @@ from fedgen.statistics.messages import Message
 from tests.deploy.fine_tuning import FORMS, SIZES, fine_tuning
 from tests.deploy.loopback import Loopback, Node, keep_replies
 from tests.deploy.runs import IMAGES, app_of, deploy, same_weights, simulate, write_images
+from tests.quick import first_quick
 
 HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
 LOSS = "query.loss"
@@ -54,7 +55,7 @@ def heard(monkeypatch):
 # ---- the same numbers ----
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", first_quick(FORMS))
 def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, images, tmp_path):
     settings = fine_tuning(form)
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -71,7 +72,7 @@ def test_the_generator_and_the_bytes_are_those_of_the_simulation(form, images, t
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", first_quick(FORMS))
 def test_a_run_goes_on_from_its_last_round(form, images, tmp_path, kept_stations):
     straight = simulate(fine_tuning(form, 3), images, tmp_path / "straight")
     first, _ = deploy(fine_tuning(form, 1), images, tmp_path / "run")
@@ -121,6 +122,7 @@ def test_a_conditional_generator_draws_the_servers_labels(form, images, tmp_path
     same_weights(simulated, deployed, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_simulation(images, tmp_path, kept_stations):
     settings = fine_tuning("exact", evaluation={"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]})
     simulate(settings, images, tmp_path / "simulated")
@@ -137,7 +139,7 @@ def test_scores_are_those_of_the_simulation(images, tmp_path, kept_stations):
 # ---- only sums ----
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", first_quick(FORMS))
 def test_under_secure_aggregation_the_generator_is_the_same_and_the_server_sees_sums(form, images, tmp_path, heard):
     settings = fine_tuning(form)
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -166,7 +168,7 @@ def test_a_range_that_cuts_off_is_asked_again(images, tmp_path, kept_stations, m
     assert all(node.calls.count("train") == 4 * 3 for node in grid.nodes.values())
 
 
-@pytest.mark.parametrize("form", ["exact", "local"])
+@pytest.mark.parametrize("form", first_quick(["exact", "local"]))
 def test_scores_under_secure_aggregation_are_those_of_the_simulation(form, images, tmp_path, kept_stations):
     settings = fine_tuning(form, evaluation={"num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]})
     simulate(settings, images, tmp_path / "simulated")
@@ -272,7 +274,7 @@ def expected(images, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", first_quick(FAULTS))
 def test_the_objective_is_the_mean_over_the_clients_that_answer(name, images, expected, tmp_path, kept_stations):
     breaks, reason = FAULTS[name]
     settings = fine_tuning("exact", held_out=0.0)

@@ -14,6 +14,7 @@ from fedgen.evaluation import read_records
 from fedgen.statistics.messages import MessageError
 from tests.deploy.loopback import Loopback, Node, Odd
 from tests.deploy.runs import app_of, deploy, read, recipe, same_weights, simulate, small_gan, write_images
+from tests.quick import first_quick
 
 FEDERATED = "fedgen.federated"
 VARIANTS = {
@@ -38,8 +39,7 @@ def images(tmp_path_factory):
     return write_images(tmp_path_factory.mktemp("clients"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", first_quick(VARIANTS))
 def test_the_model_is_that_of_the_simulation(name, images, tmp_path):
     settings = recipe(**VARIANTS[name])
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -51,6 +51,7 @@ def test_the_model_is_that_of_the_simulation(name, images, tmp_path):
     assert deployed["fedavg"]["left_out"] == []
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_last_round(images, tmp_path):
     variant = {"optimizer_state": "keep", "personal": ["critic.*"], "cohort_size": 3}
     straight = simulate(recipe(4, **variant), images, tmp_path / "straight")
@@ -59,6 +60,7 @@ def test_a_run_goes_on_from_its_last_round(images, tmp_path):
     same_weights(straight, resumed)
 
 
+@pytest.mark.slow
 def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_asked(images, tmp_path):
     scores = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]}
     settings = recipe(3, scores, optimizer_state="keep", personal=["critic.*"])
@@ -75,6 +77,7 @@ def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_a
     same_weights(straight, again, atol=0)
 
 
+@pytest.mark.slow
 def test_a_round_that_a_server_asks_for_again_is_the_same(images, tmp_path):
     """A server that died before its checkpoint asks for the round anew; its clients have taken it already."""
     variant = {"optimizer_state": "keep", "personal": ["critic.*"]}
@@ -88,6 +91,7 @@ def test_a_round_that_a_server_asks_for_again_is_the_same(images, tmp_path):
     same_weights(first, again, atol=0)
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_simulation(images, tmp_path):
     scores = {"every_n_rounds": 2, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
     settings = recipe(2, evaluation=scores)
@@ -104,6 +108,7 @@ def test_scores_are_those_of_the_simulation(images, tmp_path):
         assert found[1][split, name] == pytest.approx(value, rel=2e-2 if estimated else 1e-4), (split, name)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:d did not come:UserWarning", "ignore:client 'd' is left out:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*is of no use:UserWarning", "ignore:kid are left out of this:UserWarning")
 def test_a_run_whose_client_has_left_for_good_goes_on_with_what_that_client_told(images, tmp_path):
@@ -179,7 +184,7 @@ FAULTS = {
 
 
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", first_quick(FAULTS))
 def test_a_round_goes_on_without_a_client_that_fails(name, images, tmp_path):
     breaks, reason = FAULTS[name]
     settings = recipe(3, optimizer_state="average")
@@ -203,6 +208,7 @@ class FailsInRoundOne(L.Callback):
             raise RuntimeError("this turn fails")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
 def test_a_turn_that_the_server_does_not_hear_of_in_time_is_void_for_its_client_too(images, tmp_path):
     settings = recipe(4, optimizer_state="keep", personal=["critic.*"])
@@ -218,6 +224,7 @@ def test_a_turn_that_the_server_does_not_hear_of_in_time_is_void_for_its_client_
     same_weights(failing, found)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
 def test_a_straggler_whose_answer_comes_in_the_next_round_is_left_out_of_its_own_alone(images, tmp_path, monkeypatch):
     """Its answer is there when it is asked for round 2, and nobody takes it for that of round 2."""
@@ -245,6 +252,7 @@ def test_a_straggler_whose_answer_comes_in_the_next_round_is_left_out_of_its_own
     same_weights(failing, found)
 
 
+@pytest.mark.slow
 def test_a_server_may_go_back_by_rounds_where_clients_keep_nothing(images, tmp_path):
     first, _ = deploy(recipe(4), images, tmp_path / "run")
     deploy(recipe(1), images, tmp_path / "other")
@@ -254,6 +262,7 @@ def test_a_server_may_go_back_by_rounds_where_clients_keep_nothing(images, tmp_p
     assert again["fedavg"]["iterations"] == first["fedavg"]["iterations"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:client .* is left out of round 2:UserWarning")
 def test_a_server_that_goes_back_further_than_clients_remember_is_told_so(images, tmp_path):
     variant = {"optimizer_state": "keep", "personal": ["critic.*"]}
@@ -288,6 +297,7 @@ def deaf(settings, images, folder, **run):
     return {10 + k: Deaf(client_app(path), own[name], run) for k, name in enumerate("abcd")}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:nothing came from any client of round 1 .it did not answer within:UserWarning")
 def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
     settings = recipe(2, optimizer_state="keep")

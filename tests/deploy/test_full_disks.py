@@ -7,6 +7,7 @@ import pytest
 
 from tests.deploy.runs import deploy, read, recipe, same_weights, simulate, write_images
 from tests.full_disk import spoil
+from tests.quick import first_quick
 
 KEEPING = {"optimizer_state": "keep", "personal": ["critic.*"]}
 ANSWERS = {errno.ENOSPC: "No space left on device", errno.EROFS: "Read-only file system"}
@@ -18,7 +19,7 @@ def images(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
-@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("answer", first_quick(ANSWERS))
 def test_a_client_that_cannot_keep_its_turn_is_left_out_of_the_round_and_comes_back(
     answer, images, tmp_path, monkeypatch
 ):
@@ -37,6 +38,7 @@ def test_a_client_that_cannot_keep_its_turn_is_left_out_of_the_round_and_comes_b
     same_weights(failing, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_server_that_cannot_keep_a_round_says_so_and_goes_on_to_the_same_end(answer, images, tmp_path, monkeypatch):
     settings = recipe(3, **KEEPING)

@@ -96,6 +96,7 @@ def test_epsilon_is_the_simulations_in_every_round_whatever_clients_say(images, 
     assert logged(tmp_path / "forged-logs", *names) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Experiment logs directory:UserWarning")
 def test_rounds_that_a_deployed_run_does_again_are_counted_and_who_was_clipped_is_not_told(images, tmp_path):
     """From a checkpoint of round 0 on: rounds 1 and 2 get fresh noise, so they are further releases."""
@@ -121,6 +122,7 @@ def test_what_a_simulation_released_where_a_client_works_is_not_the_deployments_
     assert found["fedavg"]["left_out"] == []
 
 
+@pytest.mark.slow
 def test_a_client_has_no_say_in_what_the_server_logs(images, tmp_path):
     schedule = {"class_path": "fedgen.federated.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}}
     scores = {"every_n_rounds": 2, "num_images": 20, "embeddings": ["pixels"], "scores": ["fid"]}

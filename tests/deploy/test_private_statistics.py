@@ -31,6 +31,7 @@ from fedgen.statistics import Message, MessageError, Privacy, add, private, priv
 from fedgen.statistics.private import promise_of
 from tests.deploy.loopback import Loopback, Node
 from tests.deploy.runs import app_of, deploy, of_owners, recipe, write_images
+from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 1, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid"]}
 NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
@@ -91,6 +92,7 @@ def test_fid_all_is_that_of_the_noisy_sums(config, sharers, images, tmp_path, mo
     assert ("8.0", "0.001") in logged
 
 
+@pytest.mark.slow
 def test_epsilon_and_delta_are_logged_every_round_however_seldom_scores_are(images, tmp_path):
     settings = recipe(3, {**SCORES, "every_n_rounds": 3})
     logger = {"save_dir": str(tmp_path / "logs"), "name": "", "version": ""}
@@ -122,6 +124,7 @@ def evaluated(grid):
     return [node.calls.count("evaluate") for node in grid.nodes.values()]
 
 
+@pytest.mark.slow
 def test_a_run_releases_once(images, tmp_path):
     """Whoever asks again is given the same: the server's file is lost here, then the promise changes."""
     output = tmp_path / "run"
@@ -153,7 +156,7 @@ def test_a_run_whose_clients_have_told_statistics_without_noise_promises_nothing
     assert not list(tmp_path.rglob("released"))
 
 
-@pytest.mark.parametrize("config", [{}, HIDDEN], ids=["open", "secure"])
+@pytest.mark.parametrize("config", first_quick([{}, HIDDEN]), ids=["open", "secure"])
 def test_a_client_that_has_told_statistics_without_noise_adds_none_later(config, images, tmp_path):
     """The server has forgotten what it was told, or knows sums alone, which it does not keep."""
     deploy(recipe(1, SCORES), images, tmp_path / "run", config=config)

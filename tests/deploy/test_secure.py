@@ -13,6 +13,7 @@ from tests.deploy.loopback import Node, Odd, empty, keep_replies
 from tests.deploy.runs import app_of, deploy, recipe, same_weights, simulate, write_images
 from tests.deploy.test_bad_updates import rule
 from tests.deploy.test_stage_replies import noise, with_parts
+from tests.quick import first_quick
 
 
 class WithoutB(Mean):
@@ -37,7 +38,7 @@ def heard(monkeypatch):
     return keep_replies(monkeypatch)
 
 
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
+@pytest.mark.parametrize("weights", first_quick(["uniform", "examples"]))
 def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_path):
     settings = recipe(1, client_weights=weights)
     simulated = simulate(settings, images, tmp_path / "simulated")
@@ -110,7 +111,7 @@ def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
 @pytest.mark.filterwarnings(
     "ignore:client 'b' is left out of round:UserWarning", "ignore:round 0, client 'b'. its reply:UserWarning"
 )
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("stage", first_quick(range(4)))
 def test_a_round_goes_on_without_a_client_whose_reply_to_a_stage_is_empty(stage, images, tmp_path):
     """From the last stage its update is in the sum, as the others' shares unmask it."""
     settings = recipe(1, client_weights="uniform")

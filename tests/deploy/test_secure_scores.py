@@ -46,6 +46,7 @@ def runs(images, tmp_path_factory):
     return records(folder / "open"), records(folder / "secure"), grid, heard
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_open_run(runs):
     """Statistics have about 60 bits, so of one model scores differ by float64's rounding alone.
 
@@ -58,6 +59,7 @@ def test_scores_are_those_of_the_open_run(runs):
         assert record.value == pytest.approx(opened[key].value, rel=1e-8 if key[0] == -1 else 2e-5), key
 
 
+@pytest.mark.slow
 def test_records_have_no_single_clients_scores_nor_errors_that_need_them(runs):
     opened, secure, _, _ = runs
     for record in secure.values():
@@ -70,6 +72,7 @@ def test_records_have_no_single_clients_scores_nor_errors_that_need_them(runs):
     assert 0 <= found.error_parts["quantisation"] < 1e-9
 
 
+@pytest.mark.slow
 def test_every_score_has_its_error_by_quantisation(runs):
     """Of one model, open and secure scores differ by float64's rounding; the stated error lies far below."""
     _, secure, _, _ = runs
@@ -83,6 +86,7 @@ def test_every_score_has_its_error_by_quantisation(runs):
             assert all > avg
 
 
+@pytest.mark.slow
 def test_a_run_asks_twice_before_training_and_once_an_evaluation(runs):
     """Moments; sketches around their mean; the round; twice all clients' own scores."""
     _, _, grid, _ = runs
@@ -90,6 +94,7 @@ def test_a_run_asks_twice_before_training_and_once_an_evaluation(runs):
         assert node.calls == ["query", *["train"] * 5 * EXCHANGE]
 
 
+@pytest.mark.slow
 def test_no_reply_holds_a_statistic_in_the_open(runs):
     _, _, _, heard = runs
     vectors, forms = [], []
@@ -139,6 +144,7 @@ def failing(images, folder, exchange):
     return {11: Failing(client_app(path), own, run, exchange)}
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_answer_leaves_its_sum_out(images, tmp_path):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -176,6 +182,7 @@ def test_what_is_beyond_a_range_is_cut_off_and_said(images, tmp_path):
     assert found[0, "train", "fid_avg"].error_parts == {"quantisation": pytest.approx(expected)}
 
 
+@pytest.mark.slow
 def test_a_cut_where_no_clients_entries_can_be_cut_off_is_said(images, tmp_path, monkeypatch):
     """How many entries were cut off is what clients say, behind masks: it may be of numbers that have no range."""
     add_up = RemoteClients.add_up

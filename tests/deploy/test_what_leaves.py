@@ -29,6 +29,7 @@ def run(tmp_path_factory):
     return images, [folder / f"run-{name}" for name in SIZES], heard
 
 
+@pytest.mark.slow
 def test_replies_have_the_parts_that_the_docs_name_and_no_others(run):
     _, _, heard = run
     kinds = [reply.metadata.message_type for reply in heard]
@@ -53,6 +54,7 @@ def test_replies_have_the_parts_that_the_docs_name_and_no_others(run):
             assert found in ({"gaussian-images"}, {"cubic", "fourier"}, {"kid"})
 
 
+@pytest.mark.slow
 def test_no_image_no_feature_and_no_personal_tensor_is_among_the_bytes(run):
     images, kept, heard = run
     sent = b"".join(message_to_proto(reply).SerializeToString() for reply in heard)

@@ -50,6 +50,7 @@ def test_earlier_inception_layers_have_their_own_names(inception_weights, rgb, l
         assert torch.equal(embedding(rgb), extractor(to_uint8(rgb))[0])
 
 
+@pytest.mark.slow
 def test_float64_is_float64_where_torch_fidelity_computes_in_float32(inception_weights, rgb):
     single = load_embedding("inception-v3-compat-64", weights=inception_weights)
     double = load_embedding("inception-v3-compat-64", weights=inception_weights, dtype="float64")
@@ -100,6 +101,7 @@ def test_the_clean_resize_is_clean_fids(shape):
     assert (ours[0].permute(1, 2, 0) - torch.from_numpy(theirs)).abs().max() < 1e-3  # grey levels
 
 
+@pytest.mark.slow
 def test_clean_inception_resizes_outside_the_network_and_has_its_own_name(inception, inception_weights, rgb):
     clean = load_embedding("inception-v3-compat", weights=inception_weights, resize="clean-fid")
     assert clean.name == "inception-v3-compat-clean-fid"

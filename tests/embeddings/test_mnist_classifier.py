@@ -78,6 +78,7 @@ def test_it_is_trained_on_first_use_and_found_again(tmp_path, monkeypatch, brief
     assert load_embedding("classifier-mnist5k").fingerprint() == first.fingerprint()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_fingerprint_and_another_another(tmp_path, brief):
     paths = [tmp_path / f"{number}.safetensors" for number in range(3)]
     for path, seed in zip(paths, (0, 0, 1)):

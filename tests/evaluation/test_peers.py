@@ -53,6 +53,7 @@ def values(records):
     return {record.score: record.value for record in records}
 
 
+@pytest.mark.slow
 def test_the_numbers_are_torch_fidelitys(folders, weights):
     theirs = ask_torch_fidelity(folders, weights, "64", kid_subset_size=16)
     ours = PeerEvaluation(*folders, embedding="inception-v3-compat-64", weights=weights, subset_size=16)
@@ -146,6 +147,7 @@ def test_images_are_not_turned_since_the_peers_do_not(folders, tmp_path):
     np.testing.assert_allclose(evaluation.values()[0][0], stored, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_files_that_torch_fidelity_reads_otherwise_take_its_name_away(folders, weights, tmp_path):
     def score(preset="torch-fidelity"):
         return PeerEvaluation(tmp_path, folders[1], preset, weights=weights)
@@ -171,6 +173,7 @@ def test_clean_fid_looks_into_subfolders_and_torch_fidelity_does_not(folders, we
     assert counts == [3, 6]
 
 
+@pytest.mark.slow
 def test_features_of_resized_images_or_of_unknown_origin_are_not_the_peers(folders, weights, tmp_path):
     resized = StoredOptions(reading=Reading(resize=12))
     evaluation = PeerEvaluation(*folders, embedding="inception-v3-compat-64", weights=weights, options=resized)

@@ -327,6 +327,7 @@ def population(count, draws):
     return torch.randn(count, 8, generator=draws) * 2**0.5
 
 
+@pytest.mark.slow
 def test_unmatched_pools_show_a_gap_that_is_none_and_matched_ones_do_not():
     unmatched, matched, beyond_floor = [], [], []
     kernel = PolynomialKernel(1, 1.0, 0.0)

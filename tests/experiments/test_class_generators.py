@@ -104,6 +104,7 @@ def test_inception_takes_local_weights(tmp_path):
     assert found["fid"]["pairs"] == 1
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_with_the_generators_that_are_missing(monkeypatch):
     run = {**DIGITS, "output": Path("out"), "quick": True, "classes": ("8", "9")}
     experiment.class_generators(**{**run, "output": Path("whole")})
@@ -142,6 +143,7 @@ def test_what_ranks_nothing_is_refused():
             experiment.class_generators(**{**DIGITS, "components": wrong}, output=Path("out"))
 
 
+@pytest.mark.slow
 def test_classes_named_by_numbers_may_be_given_as_numbers():
     options = ["--data", "digits", "--embedding", "pixels", "--components", "4", "--quick", "True", "--output", "out"]
     assert reproduce(["class-generators", *options, "--classes", "[3, 1]", "--num_images", "20"]) == 0

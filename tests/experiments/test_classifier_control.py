@@ -48,6 +48,7 @@ def test_errors_need_labels():
         GroupNormClassifier(image_size=4).example_losses(torch.zeros(2, 1, 4, 4), None)
 
 
+@pytest.mark.slow
 def test_arms_are_four_partitions_and_two_controls():
     arms = {arm.name: arm for arm in ClassifierChoice().arms}
     assert list(arms) == ["natural", "semantic", "Dirichlet", "random", PLAIN, CENTRAL]

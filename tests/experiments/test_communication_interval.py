@@ -17,6 +17,7 @@ from tests.experiments.tiny_runs import untrained, write_recipe
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 
+@pytest.mark.slow
 def test_every_interval_and_control_is_scored_and_printed_again_without_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trainings.Training, "run", untrained)  # weights at random, and no training

@@ -96,6 +96,7 @@ def test_a_loss_from_messages_is_the_one_from_images(runs):
     assert found["bytes"]["64"] == pytest.approx(8 * (1 + 64 + 64 * 65 / 2), rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_experiment_trains_compares_and_draws_once(tmp_path, capsys, monkeypatch):
     recipe = write_recipe(tmp_path) / "quickstart.yaml"
     monkeypatch.setattr(module, "ToySettings", lambda: FEW)

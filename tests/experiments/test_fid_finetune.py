@@ -214,6 +214,7 @@ def test_changes_are_paired_and_tables_mark_what_was_trained_on():
 # ---- all of it ----
 
 
+@pytest.mark.slow
 def test_it_scores_every_state_draws_both_figures_and_prints_again_from_its_file(tmp_path, monkeypatch, capsys):
     """Trainings are replaced by generators of random weights; everything else is as it is run."""
     write_recipe(tmp_path / "recipes")

@@ -87,6 +87,7 @@ def test_the_last_checkpoint_and_the_curve_are_found_by_arm_and_seed():
     assert curve_of(curves, GAN, 1, "pixels") == [(4, 0.4), (12, 1.2)]
 
 
+@pytest.mark.slow
 def test_scores_table_and_figure_of_runs_that_were_never_trained(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fid_loss_artifacts, "Lengths", lambda: TINY)
     calls = []

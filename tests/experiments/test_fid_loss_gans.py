@@ -244,6 +244,7 @@ def trained(monkeypatch):
     return names
 
 
+@pytest.mark.slow
 def test_it_scores_all_runs_draws_both_figures_and_prints_again_from_its_file(tmp_path, trained, capsys):
     options = {"embedding": JUDGE, "recipes": RECIPES, "quick": True, "networks": ("sagan",)}
     fid_loss_gans(tmp_path / "out", **options)
@@ -281,6 +282,7 @@ def test_more_seeds_join_those_that_are_known_and_give_intervals(tmp_path, train
     assert sum(printed.count(said) for said in ("as expected", "not seen", "cannot be told")) == 3
 
 
+@pytest.mark.slow
 def test_a_pair_whose_pictures_are_lost_is_drawn_again(tmp_path, trained):
     options = {"embedding": JUDGE, "recipes": RECIPES, "quick": True, "networks": ("dcgan",), "arms": (EMA,)}
     fid_loss_gans(tmp_path / "out", **options)

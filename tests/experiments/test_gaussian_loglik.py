@@ -24,6 +24,7 @@ def test_densities_by_hand():
     assert experiment.data_density().log_prob(origin).item() == pytest.approx(-math.log(2 * math.pi) - 0.5)
 
 
+@pytest.mark.slow
 def test_it_finds_what_the_closed_forms_say(tmp_path, capsys, monkeypatch):
     experiment.gaussian_loglik(tmp_path, quick=True)
     printed = capsys.readouterr().out

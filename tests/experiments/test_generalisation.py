@@ -99,6 +99,7 @@ def test_arms_have_as_many_clients_as_the_recipe_and_are_natural_only_where_its_
         ClassifierChoice(recipe=recipe)
 
 
+@pytest.mark.slow
 def test_a_semantic_recipe_is_not_scored_in_the_network_that_dealt_it(recipe):
     settings = yaml.safe_load(recipe.read_text())
     path = "fedgen.clients.partitions.Semantic.paper"

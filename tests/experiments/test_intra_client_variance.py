@@ -23,6 +23,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.mark.slow
 def test_it_measures_the_same_generators_for_every_number_and_does_not_measure_twice(capsys, monkeypatch):
     intra_client_variance(output=Path("out"), **TINY)
     first = capsys.readouterr().out

@@ -28,6 +28,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.mark.slow
 def test_it_finds_recalls_equality_and_does_not_measure_twice(capsys, monkeypatch):
     manifold_metrics(output=Path("out"), **TINY)
     first = capsys.readouterr().out

@@ -12,6 +12,7 @@ def test_the_minimum_in_theory_by_hand():
     assert least_scale(3.0, trace=3.0, size=2) == pytest.approx(0.25)
 
 
+@pytest.mark.slow
 def test_a_batch_shrinks_the_generator_as_theory_says_and_its_cures_do_not():
     found = measure(dim=8, batch_sizes=(8,), steps=400, queue=400, decay=0.95, seed=0)
     theory = found["theory"]["batch"][0]
@@ -43,6 +44,7 @@ def test_options_out_of_range_are_refused_before_any_work(tmp_path, wrong):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_quick_run_takes_few_steps_in_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     minibatch_bias(dim=4, batch_sizes=(4, 6, 8, 10), steps=1000, queue=20, quick=True)

@@ -50,6 +50,7 @@ def test_rounding_ties_pairs_and_inverts_none_and_noise_inverts_some():
     assert min(noisy["noisy"]) > 50
 
 
+@pytest.mark.slow
 def test_noise_of_the_gaps_explains_the_printed_inversions(tmp_path, capsys, monkeypatch):
     table = write_table(tmp_path / "table.csv", noise=0.01)
     experiment.paper_table(table, tmp_path / "out", quick=True)

@@ -126,6 +126,7 @@ def test_class_images_are_of_one_class_as_many_each_and_disjoint_unless_asked(ru
     assert len(labels[stored[REAL]].unique()) == 10
 
 
+@pytest.mark.slow
 def test_the_experiment_leaves_numbers_grids_and_a_figure(runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trainings.Training, "run", untrained)  # weights at random, and no training

@@ -47,6 +47,7 @@ def test_a_sketch_is_measured_against_the_scores_on_features():
     assert 0 < found["rms"] < 0.02 * found["exact"]
 
 
+@pytest.mark.slow
 def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(experiment, "DIMS", (4, 8, 16))
     monkeypatch.setattr(experiment, "SIZES", (8,))
@@ -72,6 +73,7 @@ def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(tmp_path, cap
     assert capsys.readouterr().out == first
 
 
+@pytest.mark.slow
 def test_interrupted_in_its_noise_it_goes_on_where_it_was(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(experiment, "DIMS", (4, 8))
     monkeypatch.setattr(experiment, "SIZES", (8,))

@@ -10,6 +10,7 @@ import yaml
 from fedgen.experiments.runs import Training, arguments, kept_rounds, train_all
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_reported_with_the_end_of_its_output(tmp_path):
     bad = tmp_path / "bad.yaml"
     bad.write_text("model: {class_path: fedgen.models.Nothing}\n")

@@ -15,6 +15,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_it_tells_bias_from_heterogeneity_and_does_not_measure_twice(capsys, monkeypatch):
     run = {**DIGITS, "output": Path("out"), "sizes": (10, 40), "controls": 1}
     experiment.sample_size(**run)

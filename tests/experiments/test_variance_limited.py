@@ -25,6 +25,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.mark.slow
 def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(capsys, monkeypatch):
     variance_limited(output=Path("out"), **TINY)
     first = capsys.readouterr().out

@@ -27,6 +27,7 @@ def numbers_of(folder="out"):
     return json.loads((Path(folder) / "results.json").read_text())["numbers"]
 
 
+@pytest.mark.slow
 def test_it_calibrates_compares_and_does_not_measure_twice(capsys, monkeypatch):
     run = {**DIGITS, "output": Path("out"), "quick": True, "count": 3}
     experiment.wasserstein(**run)
@@ -47,6 +48,7 @@ def test_it_calibrates_compares_and_does_not_measure_twice(capsys, monkeypatch):
     assert capsys.readouterr().out == printed
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_numbers_of_an_unbroken_one(monkeypatch):
     run = {**DIGITS, "client_images": 60, "quick": True, "count": 2, "classes": ("0", "1")}
     experiment.wasserstein(**run, output=Path("whole"))
@@ -66,6 +68,7 @@ def test_a_stopped_run_goes_on_to_the_numbers_of_an_unbroken_one(monkeypatch):
     assert numbers_of() == numbers_of("whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("components", [0, 4])
 def test_values_are_those_of_the_scores_on_the_same_features(components):
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, 60, "pixels", components, 0, False)
@@ -90,6 +93,7 @@ def test_the_distance_of_the_means_by_hand():
     assert found["all"] == pytest.approx((0.75**2 + 1) ** 0.5)  # the pool's mean is (0.25, 3)
 
 
+@pytest.mark.slow
 def test_generators_may_be_the_classes_of_other_data_in_all_features(clip_weights):
     write_cifar10(Path("data"))
     write_cifar100(Path("data"), classes=(0, 50))

@@ -73,6 +73,7 @@ def test_options_out_of_range_are_refused_before_any_training(tmp_path):
         wgan_gp_checkpoints(tmp_path, recipes=tmp_path)
 
 
+@pytest.mark.slow
 def test_scores_of_all_checkpoints_are_kept_and_printed_again_without_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trainings.Training, "run", untrained)  # weights at random, and no training

@@ -1,4 +1,4 @@
-"""A thousand damaged copies of one valid file, the same in every run, and what a reader must make of each.
+"""Up to a thousand damaged copies of one valid file, the same in every run, and what a reader must make of each.
 
 A reader refuses a copy by an error that names the file, or it gives back what the undamaged file holds: damage to
 padding, or to what nobody reads, is harmless. Anything else is a fault: another error, another value, a hang, memory by
@@ -181,8 +181,16 @@ def _torch(value: Any, **options: Any) -> bytes:
 # ---- readers ----
 
 
-def fuzz(read: Read, path: Path, same: Same | None = None, refusals: Any = REFUSALS, valid: Sequence[str] = ()) -> int:
-    """Gives a reader a thousand damaged copies of a file, and strangers; how many of the former it refused.
+def fuzz(
+    read: Read,
+    path: Path,
+    same: Same | None = None,
+    refusals: Any = REFUSALS,
+    valid: Sequence[str] = (),
+    *,
+    copies: int = COUNT,
+) -> int:
+    """Gives a reader damaged copies of a file, and strangers; how many of a thousand of the former it refused.
 
     Args:
         read: the reader.
@@ -190,6 +198,7 @@ def fuzz(read: Read, path: Path, same: Same | None = None, refusals: Any = REFUS
         same: whether a value is what the file holds; for a format without checksums, whether it is well formed.
         refusals: errors that the reader may raise, whose text must name the file.
         valid: kinds of strangers that are not strange to this reader.
+        copies: how many of the thousand copies, the first ones; of fewer, the refusals of a thousand are inferred.
 
     Raises:
         AssertionError: for every fault, the first ones in words.
@@ -197,7 +206,7 @@ def fuzz(read: Read, path: Path, same: Same | None = None, refusals: Any = REFUS
     content, sentinel, before = path.read_bytes(), path.with_name("sentinel"), _peak_memory()
     expected, problems, refused = read(path), [], 0
     others = {f"of another kind: {what}": copy for what, copy in strangers(sentinel).items() if what not in valid}
-    for what, copy in [*damaged(content), *others.items()]:
+    for what, copy in [*damaged(content, count=copies), *others.items()]:
         overwrite(path, copy)
         problem = _fault(read, path, lambda value: (same or equal)(value, expected), refusals)
         refused += problem == "" and what not in others
@@ -209,7 +218,7 @@ def fuzz(read: Read, path: Path, same: Same | None = None, refusals: Any = REFUS
     assert not problems, f"{len(problems)} faults:\n  " + "\n  ".join(problems[:20])
     assert equal(read(path), expected), "reading a damaged file left something behind"
     assert _peak_memory() - before < MEMORY
-    return refused
+    return refused * COUNT // copies
 
 
 def overwrite(path: Path, content: bytes) -> None:

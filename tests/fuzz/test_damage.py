@@ -65,6 +65,13 @@ def test_a_careful_reader_refuses_all_of_them(path):
     assert path.read_bytes() == CONTENT
 
 
+def test_a_hundred_copies_are_the_first_of_the_thousand_and_count_for_all(path):
+    assert list(damaged(CONTENT, count=100)) == list(damaged(CONTENT))[:100]
+    read = []
+    assert fuzz(lambda path: careful(read.append(path) or path), path, copies=100) == COUNT
+    assert 100 < len(read) < 200
+
+
 @pytest.mark.parametrize(
     ("read", "fault"),
     [

@@ -63,21 +63,21 @@ def naming(read):
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_a_thousand_damaged_messages_are_refused_or_as_they_were(name, tmp_path):
+def test_damaged_messages_are_refused_or_as_they_were(name, tmp_path, copies):
     path = tmp_path / "message"
     path.write_bytes(pack(SAID[name])[1])
     kind = type(SAID[name])
-    assert fuzz(naming(lambda path: unpack(kind, {}, path.read_bytes())), path) > 300
+    assert fuzz(naming(lambda path: unpack(kind, {}, path.read_bytes())), path, copies=copies) > 300
 
 
-def test_a_thousand_damaged_payloads_are_refused_or_as_they_were(tmp_path):
+def test_damaged_payloads_are_refused_or_as_they_were(tmp_path, copies):
     path = tmp_path / "payload"
     path.write_bytes(to_bytes({"state": STATE, "text": "abc", "number": 3}))
     valid = ("torch",)  # of what the payload is, whoever reads it must see
-    assert fuzz(naming(lambda path: from_bytes(path.read_bytes(), "it")), path, valid=valid) > 300
+    assert fuzz(naming(lambda path: from_bytes(path.read_bytes(), "it")), path, valid=valid, copies=copies) > 300
 
 
-def test_a_thousand_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path):
+def test_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path, copies):
     """They come as Flower's, in NumPy's format."""
     Loopback({})  # Flower's messages know whose they are
     path, records = tmp_path / "array", to_records(SAID["answer"])
@@ -92,7 +92,7 @@ def test_a_thousand_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path):
     def is_sound(found, _):
         return isinstance(found, torch.Tensor) and bool(found.isfinite().all())
 
-    assert fuzz(naming(read), path, is_sound, valid=("npy",)) > 300
+    assert fuzz(naming(read), path, is_sound, valid=("npy",), copies=copies) > 300
 
 
 def read_kept(path):
@@ -135,10 +135,10 @@ FILES = {
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_a_thousand_damaged_files_are_refused_or_have_their_form(kind, tmp_path):
+def test_damaged_files_are_refused_or_have_their_form(kind, tmp_path, copies):
     name, write, read, form, least = FILES[kind]
     write(tmp_path / name)
-    assert fuzz(read, tmp_path / name, form) > least
+    assert fuzz(read, tmp_path / name, form, copies=copies) > least
 
 
 WRONG = [[1], {}, None, "x", {"version": 2}, {**KEPT, "version": True}]
@@ -216,12 +216,12 @@ KEPT_STATISTICS = {
 
 
 @pytest.mark.parametrize("kind", KEPT_STATISTICS)
-def test_a_thousand_damaged_statistics_that_are_kept_are_refused(kind, tmp_path):
+def test_damaged_statistics_that_are_kept_are_refused(kind, tmp_path, copies):
     """By their hash: what one bit makes of a sum still has the form of one."""
     name, write, read = KEPT_STATISTICS[kind]
     (tmp_path / name).parent.mkdir(exist_ok=True)
     write(tmp_path / name)
-    assert fuzz(read, tmp_path / name) > 900
+    assert fuzz(read, tmp_path / name, copies=copies) > 900
 
 
 def test_statistics_that_were_kept_without_a_hash_are_read(tmp_path):

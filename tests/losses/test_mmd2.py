@@ -185,6 +185,7 @@ def test_without_the_constant_only_the_constant_is_missing(aggregate: str, monke
     assert torch.equal(gradient_of(loss, BATCH), gradient_of(without, BATCH))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [PolynomialKernel(), RBFKernel()], ids=repr)
 @pytest.mark.parametrize("shift", [0.0, 0.05])
 @pytest.mark.parametrize(("precision", "of_value", "of_gradient"), [("highest", 1e-9, 3e-7), ("medium", 1e-6, 5e-3)])

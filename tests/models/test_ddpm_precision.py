@@ -44,6 +44,7 @@ def test_one_iteration_has_the_gradients_of_full_precision(make_ddpm, dtype, tmp
     assert 0 < (a - b).norm() < 0.03 * a.norm()
 
 
+@pytest.mark.slow
 def test_every_client_starts_with_the_rounds_scale_and_resuming_keeps_it_to_the_bit(make_ddpm, tmp_path):
     """From a scale that overflows, with gradients that are clipped after it is taken off."""
     scales = []

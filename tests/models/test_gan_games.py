@@ -214,6 +214,7 @@ def test_a_score_of_a_conditional_generators_images_reaches_it(separate, tmp_pat
 # ---- averaging ----
 
 
+@pytest.mark.slow
 def test_merged_spectral_norms_are_those_of_the_merged_weights(tmp_path):
     module = make_conditional(lr=0.01, ema_decay=0.5)
     train(module, tmp_path, epochs=3, strategy=FedAvgStrategy(4, seed=0))

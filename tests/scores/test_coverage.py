@@ -88,11 +88,13 @@ def test_intervals_from_few_images_for_the_features_cover_the_biased_expectation
     assert np.mean(values) > truth.values["all"] + 10 * truth.errors["all"]
 
 
+@pytest.mark.slow
 def test_intervals_of_the_manifold_scores_cover_and_are_on_the_wide_side() -> None:
     found = coverage(lambda parts, made, seed: ManifoldReference.from_features(parts, 3).score(made))
     assert all(share > FEWEST for share in found.values()), found
 
 
+@pytest.mark.slow
 def test_intervals_of_critics_cover_their_own_mean_difference_on_fresh_images() -> None:
     """Any critic will do, so they are trained for three steps; how far another training would land is not covered."""
     options = CriticOptions(hidden=4, blocks=2, max_steps=3)

@@ -22,6 +22,7 @@ def truth(generated_spread: torch.Tensor, mean: torch.Tensor) -> dict[str, float
     return FrechetReference.from_summaries(clients, ddof=0).score(made, errors=False).values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "shift"), [(1.3, 0.3), (1.0, 0.0)])
 def test_it_removes_the_bias_and_its_intervals_cover_the_truth(scale: float, shift: float) -> None:
     """`all` of the mixture's Gaussian as well: its population covariance is known."""

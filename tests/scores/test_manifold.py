@@ -258,6 +258,7 @@ def test_errors_are_the_jackknife_exactly(strict: bool, tied: bool) -> None:
         assert float(found[name].client_errors[worst]) ** 2 == pytest.approx(squares)
 
 
+@pytest.mark.slow
 def test_errors_cover_the_spread_of_repeated_draws() -> None:
     dim, draws = 6, 120
     sizes, made = (150, 80), draw(200, 1, 0.9, 0.2, dim)

@@ -21,6 +21,7 @@ from fedgen.scores.manifold import NAMES
 from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics import summarize
+from tests.quick import first_quick
 
 Score = Callable[[list[Tensor], Tensor, list[float] | str], FederatedScore]
 
@@ -167,7 +168,7 @@ def a_federation(seed: int, number: int = 20) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", SCORES)
-@pytest.mark.parametrize("weights", ["examples", "uniform"])
+@pytest.mark.parametrize("weights", first_quick(["examples", "uniform"]))
 def test_errors_are_the_spread_over_repeated_draws_of_20_clients(name: str, weights: str) -> None:
     made = draw(100, 0, 2.0, 0.7, dim=2)
     scores = [SCORES[name](a_federation(seed), made, weights) for seed in range(70)]

@@ -20,6 +20,7 @@ def shift(dim, length):
     return torch.full((dim,), length / dim**0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "length"), [(1, 2.0), (16, 2.0), (16, 0.5)])
 def test_groupsort_is_within_a_few_percent_of_a_mean_shift_of_the_same_images(dim, length):
     x = normal(1000, dim, 0)
@@ -27,6 +28,7 @@ def test_groupsort_is_within_a_few_percent_of_a_mean_shift_of_the_same_images(di
     assert 0.95 * length < value < length * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_groupsort_stays_below_a_mean_shift_on_images_that_it_never_saw():
     values = [
         wasserstein_critic(
@@ -57,6 +59,7 @@ def test_the_relu_critic_reaches_half_of_the_distance_where_the_norm_is_optimal(
     assert 0.9 < value < 1.0001
 
 
+@pytest.mark.slow
 def test_relu_is_biased_low_on_a_radial_shift_and_groupsort_much_less():
     x, y = normal(2000, 2, 0, scale=2.0), normal(2000, 2, 1)
     expected = math.sqrt(math.pi / 2)
@@ -92,6 +95,7 @@ def test_a_reference_scores_each_client_and_the_pool():
     assert again.values == score.values
 
 
+@pytest.mark.slow
 def test_opposite_shifts_cancel_in_the_pool_alone():
     parts = [normal(400, 2, 1) + shift(2, 3.0), normal(400, 2, 2) - shift(2, 3.0)]
     options = CriticOptions(hidden=32, max_steps=400)

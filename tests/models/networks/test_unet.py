@@ -145,6 +145,7 @@ def test_sizes_that_do_not_fit_are_refused():
         UNet(32, widths=(8, 8), attention=(12, 16))
 
 
+@pytest.mark.slow
 def test_importing_the_models_does_not_import_diffusers():
     script = "import sys, fedgen.models, fedgen.models.networks; print('diffusers' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)

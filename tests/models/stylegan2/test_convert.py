@@ -1,13 +1,11 @@
 """From pickles of the official shape to networks of ours that make the official images."""
 
-import subprocess
-import sys
-
 import lightning
 import pytest
 import torch
 from torch import nn
 
+from fedgen.__main__ import main
 from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.convert import read_official_networks, read_trained_networks
 from fedgen.models.stylegan2.network_file import NetworkFile
@@ -65,27 +63,18 @@ def test_converted_networks_make_the_official_images(tmp_path, case, by_hand):
     assert found.record == {"source": "ffhq.pkl", "augment_p": None, "training_set": {"resolution": 32}}
 
 
-def test_the_command_writes_a_file_that_trains(tmp_path, case_a):
+def test_the_command_writes_a_file_that_trains(tmp_path, case_a, capsys):
     source, target = tmp_path / "ffhq.pkl", tmp_path / "ffhq.safetensors"
     write_pickle(source, case_a)
-
-    def run(*arguments):
-        command = [sys.executable, "-m", "fedgen", "convert", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    done = run(source, target)
-    assert done.returncode == 0, done.stderr
-    assert "generator_ema: 263,531 parameters, 32 x 32, 1 channels" in done.stdout
+    assert main(["convert", str(source), str(target)]) == 0
+    assert "generator_ema: 263,531 parameters, 32 x 32, 1 channels" in capsys.readouterr().out
     model = StyleGAN2.from_file(target)
     assert model.sample(2).shape == (2, 1, 32, 32)
-    again = run(source, target)
-    assert again.returncode == 2
-    assert "exists; choose another name, or replace it with --overwrite" in again.stderr
+    assert main(["convert", str(source), str(target)]) == 2
+    assert "exists; choose another name, or replace it with --overwrite" in capsys.readouterr().err
 
 
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
-    from fedgen.__main__ import main
-
     assert main(["convert", str(tmp_path / "no.pkl"), str(tmp_path / "a.safetensors")]) == 2
     assert "no network pickle" in capsys.readouterr().err
     (tmp_path / "bad.pkl").write_bytes(b"\x80\x03cos\nsystem\n(Vtrue\ntR.")
@@ -97,8 +86,6 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
 
 
 def test_a_runs_checkpoint_becomes_a_file(tmp_path, capsys):
-    from fedgen.__main__ import main
-
     shared = {"image_size": 8, "channels": 1, "channel_base": 32}
     module = StyleGAN2(
         StyleGAN2Generator(**shared, latent_dim=4, style_dim=4), StyleGAN2Discriminator(**shared), r1_gamma=3.0

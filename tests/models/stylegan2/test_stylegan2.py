@@ -234,6 +234,7 @@ def test_one_client_is_central_training_but_for_the_average():
         torch.testing.assert_close(module.generator.get_parameter(name), value, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("federated", [False, True])
 def test_resumes_to_the_bit(tmp_path, federated):
     """Optimizers, clock, p, mean path length and the average: all that the official resume forgets."""
