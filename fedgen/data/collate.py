@@ -23,7 +23,7 @@ def collate_items(items: list[Any]) -> Any:
         ValueError: for items that do not fit together, such as sequences of several lengths.
     """
     try:
-        return default_collate([without_pillow(item) for item in items] if holds_pillow(items[0]) else items)
+        return default_collate([without_pillow(item) for item in items] if any(map(holds_pillow, items)) else items)
     except (RuntimeError, TypeError) as error:
         raise ValueError(
             f"{len(items)} items cannot be put together into a batch ({error}); give a collate_fn, a function from a"

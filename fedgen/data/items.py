@@ -90,6 +90,20 @@ class Items:
             before = place
         return found
 
+    def runs(self, positions: list[int]) -> list[list[int]]:
+        """The positions in runs that one `collate` can put together."""
+        if len(self.parts) == 1:
+            return [positions]
+        found: list[list[int]] = []
+        before: Any = None
+        for position in positions:
+            collate = self.part_of(position).collate
+            if not found or collate != before:
+                found.append([])
+            found[-1].append(position)
+            before = collate
+        return found
+
     def read(self, task: Task) -> Any:
         """The batch of a task, read here; moves the global generators.
 

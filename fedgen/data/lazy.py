@@ -64,7 +64,8 @@ class ImageReader:
     def read(self, positions: Sequence[int]) -> Tensor:
         """The images uint8 [n, C, H, W], or points float32 [n, D], at these positions."""
         _ = self.probe
-        return self._measured(self._found(self.items.read_aside(measured_task(positions))))
+        runs = self.items.runs(list(positions))
+        return torch.cat([self._measured(self._found(self.items.read_aside(measured_task(run)))) for run in runs])
 
     def stream(self, chunks: Sequence[Sequence[int]]) -> Iterator[Tensor]:
         """The images of each of these lists of positions, read ahead where the items have workers."""
@@ -159,7 +160,8 @@ class LazyInputs:
 
     def split(self, size: int) -> "_Chunks":
         """Chunks of so many images, each of them read when it is its turn."""
-        return _Chunks(self.reader, [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)])
+        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
+        return _Chunks(self.reader, [run for chunk in chunks for run in self.reader.items.runs(chunk)])
 
     def identity(self) -> str | None:
         """Which images these are, as their data sets know it by `content_id()` without reading them; None otherwise."""
@@ -282,7 +284,7 @@ def make_lazy(
     measured = measured or items
     if len(measured) != len(items):
         raise ValueError(
-            f"{name}: {len(measured)} items are measured and {len(items)} trained on; they must be the same"
+            f"evaluation_data of {name} has {len(measured)} items and data {len(items)}; they must be the same items"
         )
     reader = ImageReader(measured, name, images_of or first_images, value_range)
     inputs = LazyInputs(reader, torch.arange(len(items)))
