@@ -39,7 +39,10 @@ class Texts(Dataset):
 
 
 def padded(items):
-    return {"tokens": pad_sequence([tokens for tokens, _ in items], batch_first=True), "texts": [text for _, text in items]}
+    return {
+        "tokens": pad_sequence([tokens for tokens, _ in items], batch_first=True),
+        "texts": [text for _, text in items],
+    }
 
 
 class Scenes(Dataset):
@@ -127,7 +130,7 @@ def test_pooled_batches_are_the_same_for_any_number_of_workers():
 def test_held_out_batches_are_the_same_in_every_round_and_come_without_augmentation():
     module = make(Noisy(), held_out=0.5, evaluation_data=Plain())
     batches = [batch.tolist() for batch in module.val_dataloader()]
-    assert sum(batches, []) == module.pooled("held_out").tolist()
+    assert [position for batch in batches for position in batch] == module.pooled("held_out").tolist()
     augmented = make(Noisy(), held_out=0.5)
     first, second = ([str(batch) for batch in augmented.val_dataloader()] for _ in range(2))
     assert first == second
@@ -150,7 +153,9 @@ def test_dictionaries_and_masks_pass_untouched():
     (batch,) = turn.batches(1)
     assert torch.equal(batch["mask"], batch["image"][:, 0] > 0)
     assert batch["mask"].dtype == torch.bool
-    assert [int(name) for name in batch["meta"]["name"]] == ((batch["image"][:, 0, 0, 0] + 1) * 6).round().int().tolist()
+    assert [int(name) for name in batch["meta"]["name"]] == (
+        (batch["image"][:, 0, 0, 0] + 1) * 6
+    ).round().int().tolist()
     assert module.image_shape == (3, 4, 4)
     module.teardown("fit")
 
@@ -190,7 +195,9 @@ def test_the_next_turns_are_read_while_one_trains(monkeypatch):
     batches = first.batches(2)
     next(batches)
     assert len(log.begun) == 4  # two of the first turn, two of the second
-    owners = [{client for client, one in enumerate(module.clients) for at in task if at in one.train} for task in log.begun]
+    owners = [
+        {client for client, one in enumerate(module.clients) for at in task if at in one.train} for task in log.begun
+    ]
     assert owners == [{0}, {0}, {1}, {1}]
     next(batches)
     assert len(log.begun) == 5

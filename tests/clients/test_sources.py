@@ -113,7 +113,11 @@ def test_targets_that_are_no_classes_are_no_labels():
 def test_a_data_set_of_the_library_datasets():
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"]), "writer": datasets.Value("string")}
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "writer": datasets.Value("string"),
+        }
     )
     pictures = [Image.new("L", (4, 4), position) for position in range(8)]
     rows = {"image": pictures, "label": [0, 1] * 4, "writer": list("aabbbbcc")}
@@ -162,7 +166,10 @@ def test_arrays_of_different_lengths_are_named():
 
 
 def test_a_dictionary_of_arrays_is_a_federation_in_memory():
-    parts = {"north": (np.full((3, 1, 2, 2), 7, np.uint8), [0, 1, 1]), "south": (np.full((5, 1, 2, 2), 9, np.uint8), [2] * 5)}
+    parts = {
+        "north": (np.full((3, 1, 2, 2), 7, np.uint8), [0, 1, 1]),
+        "south": (np.full((5, 1, 2, 2), 9, np.uint8), [2] * 5),
+    }
     parts = {name: (x, np.array(y)) for name, (x, y) in parts.items()}
     module = make(parts)
     assert [client.name for client in module.clients] == ["north", "south"]
@@ -259,7 +266,12 @@ class Regressor(lightning.LightningModule):
 
 
 def trainer(rounds=1, **options):
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     strategy = FedAvgStrategy(2, seed=0)
     return lightning.Trainer(max_epochs=rounds, accelerator="cpu", devices=1, strategy=strategy, **quiet, **options)
 
@@ -342,7 +354,7 @@ def test_items_that_do_not_fit_together_ask_for_a_collate_fn():
         def __getitem__(self, position):
             return torch.arange(position + 1)
 
-    with pytest.raises(ValueError, match="cannot be put together into a batch .* give a collate_fn"):
+    with pytest.raises(ValueError, match=r"cannot be put together into a batch .* give a collate_fn"):
         next(next(iter(under(make(Ragged(), IID(2)), fedavg()))).batches(1))
 
 

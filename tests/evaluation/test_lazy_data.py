@@ -127,7 +127,12 @@ def fit(folder, data, workers):
     lightning.seed_everything(0, verbose=False)
     module = FederatedDataModule(data, IID(3), batch_size=16, num_workers=workers)
     evaluation = FederatedEvaluation(1, embeddings=["pixels"], num_images=100, dirpath=folder)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = lightning.Trainer(
         max_epochs=2, accelerator="cpu", devices=1, strategy=FedAvgStrategy(3), callbacks=[evaluation], **quiet
     )
