@@ -110,6 +110,8 @@ class Items:
         Raises:
             ValueError: for a batch of parts that are collated differently.
         """
+        if len(self.parts) == 1:
+            return _read(self.parts[0], task.positions, task.seeds)
         places = [bisect_right(self._ends, position) for position in task.positions]
         own = [self.parts[place] for place in dict.fromkeys(places)]
         if any(part.collate != own[0].collate for part in own):
@@ -118,8 +120,8 @@ class Items:
                 " under FedAvgStrategy, where a batch is of one client"
             )
         own_positions = [position - self._starts[place] for position, place in zip(task.positions, places)]
-        if len(own) == 1 and isinstance(own[0].dataset, TensorDataset) and own[0].collate is collate_items:
-            return tuple(tensor[own_positions] for tensor in own[0].dataset.tensors)
+        if len(own) == 1:
+            return _read(own[0], own_positions, task.seeds)
         found = []
         for place, position, seed in zip(places, own_positions, task.seeds):
             seed_item(seed)
@@ -162,6 +164,17 @@ class Items:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}  # processes are nobody else's
+
+
+def _read(part: Part, positions: list[int], seeds: list[int]) -> Any:
+    dataset = part.dataset
+    if isinstance(dataset, TensorDataset) and part.collate is collate_items:
+        return tuple(tensor[positions] for tensor in dataset.tensors)
+    found = []
+    for position, seed in zip(positions, seeds):
+        seed_item(seed)
+        found.append(dataset[position])
+    return part.collate(found)
 
 
 class Stream:
