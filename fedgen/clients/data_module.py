@@ -91,9 +91,9 @@ class FederatedDataModule(LightningDataModule):
         split: ThreeWaySplit | None = None,
         labels: Annotation = None,
         owners: Annotation = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
+        collate_fn: Callable[..., Any] | None = None,
         num_workers: int = 0,
-        images_of: Callable[[Any], Tensor] | None = None,
+        images_of: Callable[..., Any] | None = None,
         value_range: tuple[float, float] | None = None,
         evaluation_data: Source | None = None,
     ) -> None:

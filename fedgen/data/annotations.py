@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-Annotation = str | Callable[[int], Any] | Sequence[Any] | Tensor | np.ndarray | None
+Annotation = Callable[..., Any] | str | Sequence[Any] | Tensor | np.ndarray | None
 """A column or attribute by its name, a function of the position, the values themselves, or None to look for them."""
 
 LABEL_NAMES = ("targets", "labels")

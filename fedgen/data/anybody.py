@@ -37,7 +37,7 @@ class Reading:
 
     labels: Annotation = None
     owners: Annotation = None
-    collate_fn: Callable[[list[Any]], Any] | None = None
+    collate_fn: Callable[..., Any] | None = None
     num_workers: int = 0
     images_of: ImagesOf | None = None
     value_range: tuple[float, float] | None = None

@@ -12,7 +12,7 @@ from fedgen.images import from_uint8
 
 IMAGE_KEYS = ("image", "images", "img", "pixel_values", "x")
 
-ImagesOf = Callable[[Any], Tensor]
+ImagesOf = Callable[..., Any]
 """A batch to its images or points."""
 
 
