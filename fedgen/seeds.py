@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -57,11 +58,35 @@ def seed_all(seed: int, *path: int | str) -> None:
     random.seed(value)
 
 
+def item_seed(base: int, place: int, visit: int = 0) -> int:
+    """A seed in [0, 2^63) of one example: cheaper than `derive`, as there is one for every item that is read.
+
+    Args:
+        base: of the turn, from `derive`.
+        place: of the example among its client's.
+        visit: how often it was read in the turn before.
+    """
+    digest = hashlib.blake2b(struct.pack("<qqq", base, place, visit), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def seed_item(seed: int) -> None:
+    """Seeds the global CPU generators of torch, NumPy and Python, which an item's transforms draw from."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 @contextmanager
-def isolated() -> Iterator[None]:
-    """Restores the global generators of torch (CPU and every CUDA device), NumPy and Python on exit."""
+def isolated(devices: bool = True) -> Iterator[None]:
+    """Restores the global generators of torch, NumPy and Python on exit.
+
+    Args:
+        devices: those of every CUDA device, too, beside the CPU's.
+    """
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    used = devices and torch.cuda.is_available() and torch.cuda.is_initialized()
+    cuda = torch.cuda.get_rng_state_all() if used else None
     try:
         yield
     finally:

@@ -26,6 +26,9 @@ class Client:
     train: Tensor
     held_out: Tensor
 
+    def __repr__(self) -> str:
+        return f"Client({self.name!r}, {len(self.train)} training and {len(self.held_out)} held-out examples)"
+
     @property
     def everything(self) -> Tensor:
         """Positions of all of the client's images, rising."""

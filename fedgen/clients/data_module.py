@@ -2,70 +2,100 @@
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from fedgen.clients.client import Client, hold_out
+from fedgen.clients.loaders import InOrder, PooledBatches, Turns
 from fedgen.clients.partitions import Partition, check_assignment
+from fedgen.clients.sources import check_source, load_source, needs_loading, own_loader, probe, take_hooks
 from fedgen.clients.three_way import Roles, ThreeWaySplit
-from fedgen.clients.turn import Turn
 from fedgen.data import DataSet, Examples
-from fedgen.data.model_batches import Batch, draw_batches, to_batch
-from fedgen.seeds import generator, resolve, seed_all
+from fedgen.data.annotations import Annotation
+from fedgen.data.anybody import Reading, name_of
+from fedgen.data.lazy import LazyExamples
+from fedgen.seeds import resolve
 
 # Lightning says this of every model without a validation_step, which generators may well be.
 warnings.filterwarnings("ignore", message="You passed in a `val_dataloader` but have no `validation_step`")
 
 
-class _Cohorts(Protocol):
-    @property
-    def seed(self) -> int: ...
-
-    def sample_cohort(self, num_clients: int, round: int) -> list[int]: ...
-
-    def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]: ...
+if TYPE_CHECKING:
+    Source: TypeAlias = DataSet | Examples | Dataset[Any] | LightningDataModule | Any
+else:  # what recipes can name by class path
+    Source = DataSet | Examples | Dataset | LightningDataModule
 
 
 class FederatedDataModule(LightningDataModule):
-    """Deals a data set to clients and serves it to training.
+    """Deals data to clients and serves them to training.
 
     Under `FedAvgStrategy` an epoch is a round and its batches are the turns of the round's cohort. Under any other
-    strategy the clients' training images are pooled and shuffled: the centralised control. Validation, test and
-    prediction loaders give the pooled held-out images. Batches are (images float [B, C, H, W] in [-1, 1], labels
-    int64 [B]) and depend on (seed, round, client) alone, in turns with the strategy's seed: the same partition can be
-    trained on with several.
+    strategy the clients' training examples are pooled and shuffled: the centralised control. Validation, test and
+    prediction loaders give the pooled held-out examples. Batches depend on (seed, round, client) alone, in turns with
+    the strategy's seed: the same partition can be trained on with several.
+
+    Images uint8 [N, C, H, W] and points float32 [N, D] in memory (a data set of the kit, `Examples`, arrays `X` or
+    `(X, y)`) give batches (float [B, C, H, W] in [-1, 1], labels int64 [B]). All else is read when it is needed, with
+    the transforms of its `__getitem__`, and its batches are what `collate_fn` makes, of any structure: a torch
+    `Dataset` (items are tensors, Pillow images, numbers, texts, tuples or dictionaries of these), other arrays, a data
+    set of the library `datasets`, the dataset of a `DataLoader`. What transforms draw from torch, NumPy and `random`
+    depends on (seed, round, client, item) alone, whatever `num_workers`.
 
     Args:
-        data: a data set, or examples in memory.
-        partition: how its training split is dealt to clients.
+        data: one of these; or a LightningDataModule, of whose `train_dataloader()` dataset, collate_fn, batch_size and
+            num_workers are taken, and whose other loaders stay; or clients' own data, `{client: any of these}` or a
+            list. Loaders' own settings go before those given here.
+        partition: how the data are dealt to clients; left out where they come by client, or with `owners`.
         batch_size: examples a batch (all of them for a client with fewer).
         held_out: the fraction of each client's examples kept from training, for measuring.
         iterations: batches an epoch for pooled training; None is one pass over the data.
         seed: of the partition, the held-out examples, the split and pooled training; None takes what
             `seed_everything` was given, else 0.
         split: keeps some clients from training, to be scored beside those that train; None trains on all.
+        labels: the classes that partitions go by: an attribute or column of the data set by name, a function of an
+            item's position, or one value an item; looked for as `targets`, `labels` or the column "label" by default.
+            No item is read for them.
+        owners: who made each item, likewise, for the partition `Natural`, which is then the default.
+        collate_fn: makes a batch of a list of items; torch's own by default, which takes Pillow images here, too.
+        num_workers: processes that read items, also of the next turn while one trains, and live as long as the run; 0
+            reads in this process.
+        images_of: gives a batch's images, for measuring; by default the first tensor of a tuple, the only one of a
+            dictionary, or its entry "image".
+        value_range: of float images that are measured, such as (0, 1); [-1, 1] by default, and others are refused.
+        evaluation_data: the same items in the same order as they are measured and validated on, such as without
+            augmentation; `data` itself by default.
 
     Raises:
-        ValueError: for settings out of range, or if a client gets no data.
+        TypeError: for data or a partition of no known kind.
+        ValueError: for settings out of range, labels or owners that are not there, items that cannot be read, or if a
+            client gets no data.
         MisconfigurationException: for pooled training in more than one process.
     """
 
     def __init__(
         self,
-        data: DataSet | Examples,
-        partition: Partition,
+        data: Source,
+        partition: Partition | None = None,
         batch_size: int = 64,
         held_out: float = 0.2,
         iterations: int | None = None,
         seed: int | None = None,
         split: ThreeWaySplit | None = None,
+        labels: Annotation = None,
+        owners: Annotation = None,
+        collate_fn: Callable[..., Any] | None = None,
+        num_workers: int = 0,
+        images_of: Callable[..., Any] | None = None,
+        value_range: tuple[float, float] | None = None,
+        evaluation_data: Source | None = None,
     ) -> None:
         super().__init__()
         if batch_size < 1:
@@ -74,10 +104,17 @@ class FederatedDataModule(LightningDataModule):
             raise ValueError(f"held_out={held_out}: the fraction kept from training lies in [0, 1)")
         if iterations is not None and iterations < 1:
             raise ValueError(f"iterations={iterations}: an epoch has at least one batch")
-        self.data, self.partition, self.batch_size = data, partition, batch_size
+        self._reading = Reading(labels, owners, collate_fn, num_workers, images_of, value_range)
+        self.partition = check_source(data, partition, self._reading)
+        self.data, self.evaluation_data, self.batch_size = data, evaluation_data, batch_size
         self.held_out, self.iterations, self._given_seed = held_out, iterations, seed
         self.split = split
         self._roles: Roles | None = None
+        self._inner = data if isinstance(data, LightningDataModule) else None
+        if self._inner is not None:
+            take_hooks(self, self._inner)
+        if not needs_loading(data):
+            probe(self.examples)
 
     @cached_property
     def seed(self) -> int:
@@ -86,8 +123,8 @@ class FederatedDataModule(LightningDataModule):
 
     @cached_property
     def examples(self) -> Examples:
-        """The whole data set that is dealt; read on first use."""
-        return self.data.load("train") if isinstance(self.data, DataSet) else self.data
+        """All that is dealt; data sets of the kit and Lightning data modules are loaded on first use."""
+        return load_source(self.data, self._reading, self.evaluation_data)
 
     @cached_property
     def dealt(self) -> list[np.ndarray]:
@@ -151,11 +188,33 @@ class FederatedDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         _ = self.clients
+        if self._inner is not None:
+            self._inner.trainer = self.trainer
+            if stage != "fit":  # which has been set up, for the examples
+                self._inner.setup(stage)
+
+    def teardown(self, stage: str) -> None:
+        """Ends the processes that read; they start again when they are needed."""
+        if isinstance(examples := self.__dict__.get("examples"), LazyExamples):
+            examples.items.close()
+            examples.inputs.reader.items.close()
+        if self._inner is not None:
+            self._inner.teardown(stage)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """The shape of one image (channels, height, width) or point (length,), for models to check before training."""
-        return tuple(self.examples.inputs.shape[1:])
+        """The shape of one image (channels, height, width) or point (length,), for models to check before training.
+
+        Raises:
+            AttributeError: for data without images.
+        """
+        examples = self.examples
+        try:
+            return tuple(examples.inputs.shape[1:])
+        except ValueError as error:
+            if not isinstance(examples, LazyExamples):
+                raise
+            raise AttributeError(str(error)) from error
 
     def pooled(self, part: str) -> Tensor:
         """Positions of all training clients' "train" or "held_out" examples."""
@@ -166,76 +225,36 @@ class FederatedDataModule(LightningDataModule):
         """The present round, i.e. the trainer's epoch."""
         return 0 if self.trainer is None else self.trainer.current_epoch
 
-    def train_dataloader(self) -> "_Turns | _PooledBatches":
+    def train_dataloader(self) -> Turns | PooledBatches:
         if self.trainer is not None and hasattr(self.trainer.strategy, "sample_cohort"):
-            return _Turns(self, self.trainer.strategy)
+            return Turns(self, self.trainer.strategy)
         if (ranks := getattr(self.trainer, "world_size", 1)) > 1:
             raise MisconfigurationException(
                 f"pooled training runs in one process: each of the {ranks} would train on the same batches; pass"
                 " Trainer(devices=1, num_nodes=1)"
             )
-        return _PooledBatches(self)
+        return PooledBatches(self)
 
-    def val_dataloader(self) -> "_InOrder":
-        return _InOrder(self.examples, self.pooled("held_out"), self.batch_size)
+    def val_dataloader(self) -> Any:
+        return self._held_out_loader("val_dataloader")
 
-    test_dataloader = val_dataloader
-    predict_dataloader = val_dataloader
+    def test_dataloader(self) -> Any:
+        return self._held_out_loader("test_dataloader")
 
+    def predict_dataloader(self) -> Any:
+        return self._held_out_loader("predict_dataloader")
 
-class _Turns:
-    """One round's turns on this rank; every rank has as many, idle ones at the end."""
+    def _held_out_loader(self, name: str) -> Any:
+        own = own_loader(self._inner, name) if self._inner is not None else None
+        return own() if own else InOrder(self.examples, self.pooled("held_out"), self.batch_size)
 
-    def __init__(self, module: FederatedDataModule, strategy: _Cohorts) -> None:
-        self._module, self._strategy = module, strategy
-        self._sizes = [len(client.train) for client in module.clients]  # once: they may be many, and rounds too
+    def __repr__(self) -> str:
+        """Its data, clients and examples in one line; what is not loaded yet is not loaded for it."""
+        known = self.__dict__.get("examples")
+        if known is None:
+            return f"FederatedDataModule({name_of(self.data)}, not loaded yet, {self.partition!r})"
+        count = len(self.dealt)
+        clients = "1 client" if count == 1 else f"{count} clients"
+        return f"FederatedDataModule({known.name}, {clients}, {sum(map(len, self.dealt))} examples, {self.partition!r})"
 
-    def _turns(self, round: int) -> list[int | None]:
-        return self._strategy.share(self._strategy.sample_cohort(len(self._sizes), round), self._sizes)
-
-    def __len__(self) -> int:
-        return len(self._turns(0))
-
-    def __iter__(self) -> Iterator[Turn]:
-        module, round = self._module, self._module.round
-        turns = self._turns(round)
-        for place, client in enumerate(turns):
-            if client is None:
-                turn = Turn.idle(module.examples, round)
-            else:
-                owner = module.clients[client]
-                turn = Turn(owner.data, owner.train, module.batch_size, self._strategy.seed, client, owner.name, round)
-            turn.is_first, turn.is_last = place == 0, place == len(turns) - 1
-            yield turn
-
-
-class _PooledBatches:
-    """One epoch of all clients' training images together, shuffled."""
-
-    def __init__(self, module: FederatedDataModule) -> None:
-        self._module = module
-        self._indices = module.pooled("train")
-
-    def __len__(self) -> int:
-        return self._module.iterations or -(-len(self._indices) // self._module.batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        module = self._module
-        # As the strategy does at each turn: what the model draws in an epoch is a function of (seed, epoch).
-        seed_all(module.seed, "pooled", module.round)
-        draws = generator(module.seed, "pooled batches", module.round)
-        for positions in draw_batches(len(self._indices), module.batch_size, len(self), draws):
-            yield to_batch(module.examples, self._indices[positions])
-
-
-class _InOrder:
-    """Batches of examples in their order, once."""
-
-    def __init__(self, examples: Examples, indices: Tensor, batch_size: int) -> None:
-        self._examples, self._chunks = examples, [c for c in indices.split(batch_size) if len(c)]
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (to_batch(self._examples, chunk) for chunk in self._chunks)
+    __str__ = __repr__

@@ -1,4 +1,4 @@
-"""Data sets: labelled images or points in memory."""
+"""Data sets: labelled images or points, in memory or read when they are needed."""
 
 from fedgen.data.celeba import CelebA
 from fedgen.data.cifar10 import CIFAR10
@@ -14,6 +14,7 @@ from fedgen.data.huggingface import HuggingFace
 from fedgen.data.image_folder import ImageFolder
 from fedgen.data.image_manifest import ImageManifest
 from fedgen.data.imagenet32 import ImageNet32
+from fedgen.data.medmnist import MedMNIST
 from fedgen.data.mnist import MNIST
 from fedgen.data.mnist5k import MNIST5k
 from fedgen.data.photo_patches import PhotoPatches
@@ -36,6 +37,7 @@ __all__ = [
     "ImageManifest",
     "ImageNet32",
     "MNIST5k",
+    "MedMNIST",
     "PhotoPatches",
     "StyleShift",
 ]

@@ -1,6 +1,6 @@
 """Tables as the `datasets` library keeps them on disk: folders written by save_to_disk, and Parquet files.
 
-Only what lies in the folder is read: nothing is looked up on a hub, no script runs, and no copy goes to a cache.
+Only what lies in the folder is read and no script runs; a data set of the hub is fetched where `open_hub` is asked.
 """
 
 import re
@@ -25,12 +25,15 @@ class Table:
         features: what each column holds, as types of `datasets`.
         count: the number of rows.
         column: the values of a column one after the other, images as they are stored.
+        rows: a `datasets.Dataset` of the rows, to read any of them; of Parquet files the library keeps a copy for it in
+            its cache.
     """
 
     source: str
     features: Mapping[str, Any]
     count: int
     column: Callable[[str], Iterator[Any]]
+    rows: Callable[[], Any]
 
 
 def open_tables(path: Path) -> dict[str, Table]:
@@ -47,8 +50,8 @@ def open_tables(path: Path) -> dict[str, Table]:
     import_datasets()
     if not path.exists():
         raise FileNotFoundError(
-            f"there is no {path.absolute()}; data sets are read from disk alone. Save one of the hub by "
-            f"datasets.load_dataset(name).save_to_disk({str(path)!r})"
+            f"there is no {path.absolute()}; give a folder of save_to_disk, Parquet files, or a data set of the hub by "
+            'its name, "owner/name"'
         )
     try:
         if (path / "dataset_dict.json").is_file():
@@ -60,6 +63,33 @@ def open_tables(path: Path) -> dict[str, Table]:
     # What the library raises for files that are missing, damaged or not its own.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
         raise ValueError(f"{path} cannot be read as a folder of datasets ({error})") from error
+
+
+def open_hub(name: str, config: str | None = None, revision: str | None = None) -> dict[str, Table]:
+    """The splits of a data set of the Hugging Face hub, fetched into the library's cache where they are not there yet.
+
+    Args:
+        name: "owner/name".
+        config: which of its configurations.
+        revision: a commit, branch or tag.
+
+    Raises:
+        ImportError: if `datasets` is not installed.
+        FileNotFoundError: if the hub cannot be reached, or has no such data set.
+        ValueError: if it has no such configuration, or cannot be read.
+    """
+    datasets = import_datasets()
+    try:
+        found = datasets.load_dataset(name, config, revision=revision)
+    except (OSError, datasets.exceptions.DatasetsError) as error:  # no network, no such data set
+        raise FileNotFoundError(
+            f"there is no {Path(name).absolute()}, and the hub's data set {name} cannot be fetched"
+            f" ({type(error).__name__}: {str(error)[:300]}); check the name and the network, or save it elsewhere by"
+            f" datasets.load_dataset({name!r}).save_to_disk(FOLDER) and give that folder"
+        ) from error
+    except (ValueError, LookupError, TypeError, RuntimeError) as error:
+        raise ValueError(f"the hub's data set {name} cannot be read ({error})") from error
+    return {split: dataset_table(f"{name}, split {split}", [part]) for split, part in found.items()}
 
 
 def import_datasets() -> Any:
@@ -93,8 +123,11 @@ def dataset_table(source: str, parts: Sequence[Any]) -> Table:
         views = (part.select_columns([name]).with_format("arrow") for part in parts)
         return _values(source, (batch[name] for view in views for batch in view.iter(ROWS)), count)
 
+    def rows() -> Any:
+        return parts[0] if len(parts) == 1 else import_datasets().concatenate_datasets(list(parts))
+
     count = sum(map(len, parts))
-    return Table(source, parts[0].features, count, column)
+    return Table(source, parts[0].features, count, column, rows)
 
 
 def _plain(name: str) -> str:
@@ -119,7 +152,11 @@ def _parquet_table(split: str, files: list[Path]) -> Table:
     count = sum(shard.metadata.num_rows for shard in opened)
     source = f"{files[0].parent}, split {split}"
     features = import_datasets().Features.from_arrow_schema(opened[0].schema_arrow)
-    return Table(source, features, count, column)
+    return Table(source, features, count, column, lambda: _of_parquet(files))
+
+
+def _of_parquet(files: list[Path]) -> Any:
+    return import_datasets().Dataset.from_parquet([str(file) for file in files])
 
 
 def _values(source: str, chunks: Iterable[Any], count: int) -> Iterator[Any]:

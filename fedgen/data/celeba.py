@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.download import missing
 from fedgen.data.examples import Examples
 from fedgen.data.image_files import check_form, fit, read_image, to_tensor
+from fedgen.data.image_items import lazy_images
 from fedgen.progress import track
 
 WIDTH, HEIGHT = 178, 218
@@ -30,8 +32,8 @@ class CelebA(DataSet):
     Img, Eval and Anno; it cannot be downloaded by a program. The centre is cut out, crop x crop pixels, and resized by
     Pillow (bicubic, antialiased). The field uses several crops: 178 is the whole width, as in the DCGAN recipes; 140
     is that of the score-based models, 148 that of autoencoders, 108 that of the first DCGANs; scores of different
-    crops cannot be compared. The publisher's 19,867 validation images are left out. Each JPEG is read once: minutes
-    for the train split, which takes 2.0 GB at 64 pixels.
+    crops cannot be compared. The publisher's 19,867 validation images are left out. In memory each JPEG is read
+    once: minutes for the train split, which takes 2.0 GB at 64 pixels.
 
     Args:
         root: folder of data sets, or that of CelebA itself.
@@ -41,6 +43,7 @@ class CelebA(DataSet):
             name ends in it. None is no labels.
         identities: whether the people are the images' owners, for clients who are people (`Natural`; LEAF keeps those
             of five images or more). Needs Anno/identity_CelebA.txt, which the publisher gives out on request.
+        in_memory: False reads each face when it is needed, with the `num_workers` of the data module.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class CelebA(DataSet):
         crop: int = WIDTH,
         attribute: str | None = None,
         identities: bool = False,
+        in_memory: bool = True,
     ) -> None:
         check_form(3, size)
         if not 1 <= crop <= WIDTH:
@@ -59,6 +63,7 @@ class CelebA(DataSet):
         self.crop = crop
         self.attribute = attribute
         self.identities = identities
+        self.in_memory = in_memory
         parts = ["celeba", str(size), *([f"crop{crop}"] if crop != WIDTH else []), *([attribute] if attribute else [])]
         self.name = "-".join(parts)
 
@@ -76,7 +81,12 @@ class CelebA(DataSet):
             classes = (f"not {self.attribute}", self.attribute)
             labels = torch.tensor(read_attribute(self._find(ATTRIBUTES), self.attribute, names), dtype=torch.int64)
         owners, people = self._read_owners(names) if self.identities else (None, ())
-        return Examples(self._read_faces(names, split), labels, f"{self.name}/{split}", classes, owners, people)
+        known = labels, f"{self.name}/{split}", classes, owners, people
+        folder = self._folder_of(names, split)
+        if not self.in_memory:
+            read = partial(read_face, crop=self.crop, size=self.size)
+            return lazy_images([folder / name for name in names], *known, read=read)
+        return Examples(self._read_faces(names, split, folder), *known)
 
     def _read_owners(self, names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
         """Each image's place among the people of the split, and the people in order of their numbers."""
@@ -98,7 +108,8 @@ class CelebA(DataSet):
                     return folder / name
         raise missing(f"{name} of CelebA", bases, REMEDY.format(folder=bases[0]))
 
-    def _read_faces(self, names: Sequence[str], split: Split) -> Tensor:
+    def _folder_of(self, names: Sequence[str], split: Split) -> Path:
+        """The images' folder, once all of them are known to be there."""
         folder = self._find(IMAGES)
         if absent := sorted(set(names) - set(os.listdir(folder))):
             listed = ", ".join(absent[:5]) + (", ..." if len(absent) > 5 else "")
@@ -106,6 +117,9 @@ class CelebA(DataSet):
                 f"{len(absent)} of the {len(names)} {split} images are not in {folder}: {listed}; "
                 "unpack img_align_celeba.zip again"
             )
+        return folder
+
+    def _read_faces(self, names: Sequence[str], split: Split, folder: Path) -> Tensor:
         faces = torch.empty(len(names), 3, self.size, self.size, dtype=torch.uint8)
         broken: list[str] = []
         for row, name in enumerate(track(names, f"reading {self.name}/{split}", len(names), "images")):

@@ -1,7 +1,8 @@
-"""Labelled images or points in memory, the one form in which data travels through the kit."""
+"""Labelled images or points in memory; `LazyExamples` offers the same for what is read when it is needed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Labelled images or points in memory; no notion of clients, though the data may say who made each example.
+
+    NumPy arrays and lists are taken too, and labels and owners of any integer type.
 
     Args:
         inputs: images, uint8 [N, C, H, W], or points, float32 [N, D].
@@ -35,10 +38,10 @@ class Examples:
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", tuple(self.classes))
         object.__setattr__(self, "owner_names", tuple(self.owner_names))
-        found = f"{self.inputs.dtype} {tuple(self.inputs.shape)}"
-        if (self.inputs.dtype, self.inputs.ndim) not in {(torch.uint8, 4), (torch.float32, 2)}:
-            raise ValueError(f"{self.name}: inputs must be uint8 [N, C, H, W] or float32 [N, D], got {found}")
-        if self.labels.dtype != torch.int64 or self.labels.shape != self.inputs.shape[:1]:
+        for part in ("inputs", "labels", "owners"):
+            object.__setattr__(self, part, self._tensor(part, getattr(self, part)))
+        self._check_inputs()
+        if self.labels.dtype != torch.int64 or self.labels.shape != (len(self.inputs),):
             labels = f"{self.labels.dtype} {tuple(self.labels.shape)}"
             raise ValueError(f"{self.name}: labels must be int64 [{len(self.inputs)}], one an input, got {labels}")
         if len(self.labels) and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < max(1, len(self.classes)):
@@ -46,6 +49,29 @@ class Examples:
             allowed = f"0 to {len(self.classes) - 1}" if self.classes else "all 0, as there are no classes"
             raise ValueError(f"{self.name}: labels run from {span} but must be {allowed}")
         self._check_owners()
+
+    def _tensor(self, part: str, values: Any) -> Any:
+        """A part as a tensor; labels and owners that are integers as int64."""
+        if values is None or (isinstance(values, Tensor) and part == "inputs"):
+            return values
+        try:
+            found = values if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.name}: {part} must be a tensor or an array, got {type(values).__name__}: {error}"
+            ) from error
+        integers = not (found.is_floating_point() or found.is_complex() or found.dtype == torch.bool)
+        return found.long() if part != "inputs" and integers else found
+
+    def _check_inputs(self) -> None:
+        """ValueError that says whether the type or the shape is wrong."""
+        dtype, shape = self.inputs.dtype, tuple(self.inputs.shape)
+        expected = "inputs must be uint8 [N, C, H, W] or float32 [N, D]"
+        if dtype not in (torch.uint8, torch.float32):
+            raise ValueError(f"{self.name}: {expected}, got the type {dtype} (of shape {shape}); convert it")
+        axes = 4 if dtype == torch.uint8 else 2
+        if len(shape) != axes:
+            raise ValueError(f"{self.name}: {expected}, got {dtype} of shape {shape}: {axes} axes are needed")
 
     def _check_owners(self) -> None:
         owners, names = self.owners, self.owner_names
@@ -86,13 +112,23 @@ class Examples:
         """How many examples each class has: int64 [number of classes]."""
         return torch.bincount(self.labels, minlength=len(self.classes))
 
-    def subset(self, indices: Tensor | np.ndarray | Sequence[int], name: str | None = None) -> "Examples":
+    def inputs_at(self, positions: Tensor) -> Any:
+        """The inputs at these positions; of data that lie on disk a view, which is read where it is indexed."""
+        return self.inputs[positions]
+
+    def subset(self, indices: Tensor | np.ndarray | Sequence[int], name: str | None = None) -> Self:
         """The examples at these positions, in this order (a copy), under the same name unless another is given.
 
         Raises:
             IndexError: if a position is outside 0..N-1 (negative ones do not count from the end), or they are not a
                 list of integers (a mask of booleans is none).
         """
+        chosen = self._positions_of(indices)
+        owners = None if self.owners is None else self.owners[chosen]
+        inputs, labels = self.inputs_at(chosen), self.labels[chosen]
+        return replace(self, inputs=inputs, labels=labels, name=name or self.name, owners=owners)
+
+    def _positions_of(self, indices: Tensor | np.ndarray | Sequence[int]) -> Tensor:
         positions = np.asarray(indices)
         if positions.ndim != 1 or (len(positions) and positions.dtype.kind not in "iu"):
             found = f"{positions.dtype} {positions.shape}"
@@ -101,6 +137,4 @@ class Examples:
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < len(self):
             span = f"{int(chosen.min())} to {int(chosen.max())}"
             raise IndexError(f"{self.name}: positions run from {span} but there are {len(self)} examples")
-        owners = None if self.owners is None else self.owners[chosen]
-        inputs, labels = self.inputs[chosen], self.labels[chosen]
-        return replace(self, inputs=inputs, labels=labels, name=name or self.name, owners=owners)
+        return chosen

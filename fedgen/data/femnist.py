@@ -28,8 +28,10 @@ class FEMNIST(DataSet):
     """LEAF's FEMNIST, uint8 [N, 1, 28, 28], with the writers as owners, for the partition `Natural`.
 
     All JSON files of `root`/femnist/train or `root`/train (and test) are read in the order of their names, the writers
-    of each in its order; it cannot be downloaded by a program. Split by LEAF's `-t sample`, both splits have the same
-    writers, by `-t user` different ones. A file of 100 writers takes about 7 seconds, and 1 GB while it is read.
+    of each in its order; LEAF's scripts make them. Split by LEAF's `-t sample`, both splits have the same writers, by
+    `-t user` different ones. A file of 100 writers takes about 7 seconds, and 1 GB while it is read. The Hugging Face
+    hub has the images, too, in another order and in one split: `HuggingFace("flwrlabs/femnist", channels=1,
+    owner_column="writer_id")`.
 
     Args:
         root: folder of data sets, or the folder with the folders train and test.

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.image_files import SUFFIXES, check_form, images_below, read_image
+from fedgen.data.image_items import lazy_images
 from fedgen.progress import track
 
 
@@ -29,6 +30,8 @@ class ImageFolder(DataSet):
         name: what stored scores call the data; the folder's name by default.
         test_root: the folder of the test split, with the same classes; without it there is no test split.
         owner_folders: whether the first subfolders are owners.
+        in_memory: False reads each image when it is needed, for more than memory holds, with the `num_workers` of the
+            data module. Then a damaged image, or one of another size, is found when it is read.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class ImageFolder(DataSet):
         name: str | None = None,
         test_root: str | Path | None = None,
         owner_folders: bool = False,
+        in_memory: bool = True,
     ) -> None:
         check_form(channels, size)
         self.roots = {"train": Path(root)} | ({"test": Path(test_root)} if test_root else {})
@@ -46,6 +50,7 @@ class ImageFolder(DataSet):
         self.size = size
         self.channels = channels
         self.owner_folders = owner_folders
+        self.in_memory = in_memory
         self.name = (name or Path(root).absolute().name) + (f"-{size}" if size else "")
 
     def read(self, split: Split) -> Examples:
@@ -60,9 +65,11 @@ class ImageFolder(DataSet):
         if split == "test" and found.classes != (expected := self._list("train").classes):
             raise ValueError(f"{self.roots[split]} has the classes {found.classes}, but the train split has {expected}")
         name = f"{self.name}/{split}"
-        images = read_images(found.files, name, self.channels, self.size)
         owners = torch.tensor(found.owners) if self.owner_folders else None
-        return Examples(images, torch.tensor(found.labels), name, found.classes, owners, found.owner_names)
+        known = torch.tensor(found.labels), name, found.classes, owners, found.owner_names
+        if not self.in_memory:
+            return lazy_images(found.files, *known, channels=self.channels, size=self.size)
+        return Examples(read_images(found.files, name, self.channels, self.size), *known)
 
     def _list(self, split: Split) -> "Listing":
         return (list_owned if self.owner_folders else list_images)(self.roots[split])

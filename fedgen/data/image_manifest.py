@@ -10,6 +10,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.image_files import check_form
 from fedgen.data.image_folder import read_images
+from fedgen.data.image_items import lazy_images
 from fedgen.files import read_csv
 
 
@@ -25,6 +26,8 @@ class ImageManifest(DataSet):
         size: side to which images are resized, see `ImageFolder`. Then the name ends in it.
         channels: 3 for RGB, 1 for grey; images are converted.
         name: what stored scores call the data; the CSV file's name by default.
+        in_memory: False reads each image when it is needed, for more than memory holds, with the `num_workers` of the
+            data module. Then a damaged image, or one of another size, is found when it is read.
     """
 
     splits = ("train",)
@@ -36,12 +39,14 @@ class ImageManifest(DataSet):
         size: int | None = None,
         channels: int = 3,
         name: str | None = None,
+        in_memory: bool = True,
     ) -> None:
         check_form(channels, size)
         self.path = Path(path)
         self.root = self.path.parent if root is None else Path(root)
         self.size = size
         self.channels = channels
+        self.in_memory = in_memory
         self.name = (name or self.path.stem) + (f"-{size}" if size else "")
 
     def read(self, split: Split) -> Examples:
@@ -54,13 +59,16 @@ class ImageManifest(DataSet):
         """
         columns = read_columns(self.path)
         name = f"{self.name}/{split}"
-        images = read_images([self._place(path) for path in columns["path"]], name, self.channels, self.size)
+        files = [self._place(path) for path in columns["path"]]
         owners, owner_names = number(columns["client"])
         labels = torch.zeros_like(owners)
         classes: tuple[str, ...] = ()
         if "label" in columns:
             labels, classes = number(columns["label"])
-        return Examples(images, labels, name, classes, owners, owner_names)
+        known = labels, name, classes, owners, owner_names
+        if not self.in_memory:
+            return lazy_images(files, *known, channels=self.channels, size=self.size)
+        return Examples(read_images(files, name, self.channels, self.size), *known)
 
     def _place(self, path: str) -> Path:
         home = os.path.abspath(self.root)

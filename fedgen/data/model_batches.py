@@ -1,5 +1,7 @@
 """Batches for models, cut from examples in memory."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -25,3 +27,20 @@ def draw_batches(count: int, batch_size: int, iterations: int, draws: torch.Gene
     needed = iterations * size
     epochs = [torch.randperm(count, generator=draws) for _ in range(-(-needed // count))]
     return torch.cat(epochs)[:needed].view(iterations, size)
+
+
+def endless_batches(count: int, batch_size: int, draws: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of `draw_batches` one after the other, however many are wanted.
+
+    Yields:
+        Positions int64 [min(batch_size, count)], and how often each was drawn before.
+    """
+    size, epoch = min(batch_size, count), 0
+    left, visits = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64)
+    while True:
+        if len(left) < size:
+            left = torch.cat([left, torch.randperm(count, generator=draws)])
+            visits = torch.cat([visits, torch.full((count,), epoch)])
+            epoch += 1
+        yield left[:size], visits[:size]
+        left, visits = left[size:], visits[size:]

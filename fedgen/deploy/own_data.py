@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from fedgen.clients.client import Client, hold_out
+from fedgen.clients.lazy_turn import make_turn
 from fedgen.clients.turn import Turn
 from fedgen.data import DataSet, Examples
 from fedgen.losses import EmbeddedLoss
@@ -112,7 +113,9 @@ class _OneTurn:
         data, trainer = self._data, self._data.trainer
         assert trainer is not None
         seed, client = trainer.strategy.seed, data.client
-        turn = Turn(client.data, client.train, data.batch_size, seed, data.number, data.name, trainer.current_epoch)
+        turn = make_turn(
+            client.data, client.train, data.batch_size, seed, data.number, data.name, trainer.current_epoch
+        )
         turn.is_first = turn.is_last = True
         yield turn
 

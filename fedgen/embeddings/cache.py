@@ -6,9 +6,11 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import Tensor
 
+from fedgen.data.lazy import CHUNK, LazyInputs
 from fedgen.embeddings.base import Embedding
 from fedgen.files import atomic_write, require_writable
-from fedgen.hashing import hash_tensors
+from fedgen.hashing import hash_chunks, hash_tensors
+from fedgen.progress import track
 from fedgen.tensor_files import read_safetensors
 
 
@@ -26,14 +28,21 @@ class FeatureCache:
     def __init__(self, folder: str | Path) -> None:
         self.folder = require_writable(folder)
 
-    def key(self, images: Tensor | str, embedding: Embedding, computation: str = "") -> str:
+    def key(self, images: Tensor | LazyInputs | str, embedding: Embedding, computation: str = "") -> str:
         """A hash (32 hex digits) of images, embedding and how it is computed (batch size, device).
 
         Args:
-            images: the images, or a hash over those that are not in memory.
+            images: the images, or a hash over those that are not in memory. Those that lie on disk are known by what
+                their data set says of them, else by their bytes, which are read for it.
             embedding: what embeds them.
             computation: whatever else decides the last digits.
         """
+        if isinstance(images, LazyInputs):
+            if (known := images.identity()) is None:
+                chunks = track(images.split(CHUNK), f"hashing {images.reader.name}", len(images), "images", step=len)
+                text = f"{embedding.fingerprint()} {computation}"
+                return hash_chunks("images", images.dtype, images.shape, chunks, text)
+            images = known
         if isinstance(images, str):
             return hash_tensors((), f"{embedding.fingerprint()} {computation} of {images}")
         return hash_tensors([("images", images)], f"{embedding.fingerprint()} {computation}")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from fedgen.data.lazy import LazyInputs
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.cache import FeatureCache
 from fedgen.images import refuse_grey_levels, to_uint8
@@ -30,17 +31,18 @@ class NotFiniteError(ValueError):
 
 def embed(
     embedding: Embedding,
-    images: Tensor,
+    images: Tensor | LazyInputs,
     batch_size: int = 64,
     device: torch.device | str | None = None,
     description: str | None = None,
     cache: FeatureCache | None = None,
 ) -> Tensor:
-    """Features [N, dim], float32 on the CPU, of images or points held in memory; no gradient.
+    """Features [N, dim], float32 on the CPU, of images or points in memory, or read in batches; no gradient.
 
     Args:
         embedding: what maps images to features.
-        images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or points [N, D] for `identity`.
+        images: uint8 [N, C, H, W]; or floats [N, C, H, W] in [-1, 1], quantised first; or points [N, D] for `identity`;
+            or `LazyInputs` of these.
         batch_size: images at a time; changes the features by rounding only.
         device: where to compute; the embedding moves there and stays. Where it lies by default.
         description: text of the progress bar.
@@ -55,7 +57,7 @@ def embed(
     embedding.check(tuple(images.shape))
     if len(images) == 0:
         raise ValueError(f"no images to embed with {embedding.name}: got shape {list(images.shape)}")
-    if images.dtype != torch.uint8:
+    if isinstance(images, Tensor) and images.dtype != torch.uint8:
         images = _points(embedding, images) if embedding.takes_points else _quantised(embedding, images)
     if device is not None:
         embedding.to(device)

@@ -42,7 +42,7 @@ def _two_splits(data: FederatedDataModule) -> list[Split]:
     """
     names, examples = tuple(client.name for client in data.clients), data.examples
     parts = [data.pooled(part) for part in ("train", "held_out")]
-    trained, held = (examples.inputs[part] for part in parts)
+    trained, held = (examples.inputs_at(part) for part in parts)
     labels, held_labels = (examples.labels[part] if examples.is_labelled else None for part in parts)
     counts = tuple(len(client.train) for client in data.clients)
     held_counts = tuple(len(client.held_out) for client in data.clients)

@@ -132,7 +132,7 @@ def measure_clients(
     order = rows.argsort()  # in the data's order, so that the cache knows them under another partition
     owners = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor([len(own) for own in positions]))
     try:
-        embedded = embed(embedding, data.inputs[rows[order]], device=device, description=text, cache=cache)
+        embedded = embed(embedding, data.inputs_at(rows[order]), device=device, description=text, cache=cache)
     except NotFiniteError as error:
         client = clients[chosen[int(owners[order[error.place]])]].name
         raise ValueError(f"{data.name}, client {client!r}, of the images measured: {error}") from error

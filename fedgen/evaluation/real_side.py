@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedgen.data.lazy import LazyInputs
 from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
@@ -62,7 +63,7 @@ class RealSide:
             others = [(one.images, f"{name} of {split.name}") for name, one in self.plan.stand_ins(split).items()]
             for images, what in ((split.images, split.reference), *others):
                 if panel.on_images:
-                    found[id(images)] = images
+                    found[id(images)] = images[:]  # these scores compare the images themselves
                 elif id(images) not in found:
                     try:
                         found[id(images)] = self._embed(panel.embedding, images, f"embedding {what} with", self.cache)
@@ -93,5 +94,7 @@ class RealSide:
             return images if self.device is None else images.to(self.device)
         return self._embed(panel.embedding, images, "embedding with", None)
 
-    def _embed(self, embedding: Embedding, images: Tensor, what: str, cache: FeatureCache | None) -> Tensor:
+    def _embed(
+        self, embedding: Embedding, images: Tensor | LazyInputs, what: str, cache: FeatureCache | None
+    ) -> Tensor:
         return embed(embedding, images, self.batch_size, self.device, f"{what} {embedding.name}", cache)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgen.data import Examples
+from fedgen.data.lazy import LazyInputs, join_inputs
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
 SELECT, REPORT = "train", "report"
@@ -20,11 +21,11 @@ class StandIn:
     """Real images that are scored as if they were generated.
 
     Args:
-        images: uint8 [N, C, H, W], or points float32 [N, D].
+        images: uint8 [N, C, H, W], or points float32 [N, D]; in memory, or read when they are embedded.
         labels: int64 [N], positions in the split's classes; None where they have none.
     """
 
-    images: Tensor
+    images: Tensor | LazyInputs
     labels: Tensor | None = None
 
 
@@ -34,7 +35,7 @@ class Split:
 
     Args:
         name: "train", "report", ...; part of the columns' names, so letters, digits, "-" and "_".
-        images: uint8 [N, C, H, W], or points float32 [N, D].
+        images: uint8 [N, C, H, W], or points float32 [N, D]; in memory, or read when they are embedded.
         counts: images of each client, adding up to N.
         source: what the images are, e.g. "digits/train".
         client_names: one a client; numbered by default.
@@ -49,7 +50,7 @@ class Split:
     """
 
     name: str
-    images: Tensor
+    images: Tensor | LazyInputs
     counts: tuple[int, ...]
     source: str
     client_names: tuple[str, ...] = ()
@@ -84,7 +85,7 @@ class Split:
         """The split of each client's examples; other arguments as above."""
         if not clients:
             raise ValueError(f"split {name!r} has no client; a score needs at least one")
-        images = torch.cat([examples.inputs for examples in clients])
+        images = join_inputs([examples.inputs for examples in clients])
         classes = clients[0].classes
         if classes and all(examples.classes == classes for examples in clients):
             options = {"classes": classes, "labels": torch.cat([examples.labels for examples in clients]), **options}
@@ -101,7 +102,7 @@ class Split:
         own = slice(start, start + self.counts[place])
         return replace(
             self,
-            images=self.images[own],
+            images=self.images[own] if isinstance(self.images, Tensor) else self.images.part(own),
             counts=(self.counts[place],),
             client_names=(self.client_names[place],),
             stand_ins={},

@@ -150,4 +150,4 @@ def _without(positions: Tensor, some: Tensor) -> Tensor:
 
 
 def _stand_in(examples: Examples, positions: Tensor) -> StandIn:
-    return StandIn(examples.inputs[positions], examples.labels[positions] if examples.is_labelled else None)
+    return StandIn(examples.inputs_at(positions), examples.labels[positions] if examples.is_labelled else None)

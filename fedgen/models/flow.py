@@ -119,7 +119,7 @@ class Glow(LatentGenerator):
         require_shape(torch.empty(1, *shape), self.flow.image_shape, "the flow")
         clients = getattr(data, "clients", None)
         if clients and not self.flow.initialised:
-            images = (from_uint8(client.train_examples.inputs) for client in clients)
+            images = (from_uint8(client.train_examples.inputs[:]) for client in clients)
             self._start_from(lambda: self.flow.initialise_from(pooled_patches(self.flow, images)))
         self.start_losses()
 

@@ -1,5 +1,6 @@
 """The clients' data for Lightning: turns under the strategy, pooled batches elsewhere."""
 
+import hashlib
 from types import SimpleNamespace
 
 import lightning
@@ -9,7 +10,7 @@ import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients import FederatedDataModule, Turn
-from fedgen.clients.partitions import IID, ByClass, Partition
+from fedgen.clients.partitions import IID, ByClass, Dirichlet, Partition
 from fedgen.data import DataSet, Digits, Examples
 from fedgen.federated import FedAvgStrategy
 
@@ -306,3 +307,27 @@ def test_pooled_training_in_several_processes_is_refused_not_repeated():
     module.trainer = SimpleNamespace(strategy=object(), current_epoch=0, world_size=2)
     with pytest.raises(MisconfigurationException, match=r"each of the 2 would train on the same batches"):
         module.train_dataloader()
+
+
+# ------------------------------------------------------------------ what was drawn before is drawn today
+
+
+def fingerprint(data, partition):
+    """A hash of all batches of two rounds, two pooled epochs and the held-out examples."""
+    digest = hashlib.blake2b(digest_size=16)
+    module = FederatedDataModule(data, partition, batch_size=16, held_out=0.2, seed=5)
+    batches = []
+    for strategy in (FedAvgStrategy(3, cohort_size=2, seed=7), SimpleNamespace()):
+        for round in range(2):
+            for item in under(module, strategy, round):
+                batches += item.batches(3) if isinstance(item, Turn) else [item]
+    for tensor in (tensor for batch in [*batches, *module.val_dataloader()] for tensor in batch):
+        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def test_batches_of_data_in_memory_are_those_of_earlier_versions_to_the_bit():
+    points = Examples(torch.arange(120.0).view(60, 2), torch.zeros(60).long(), "p/train", ())
+    assert fingerprint(Digits(), Dirichlet(4, 0.5)) == "f59b9635e7f6e0e36d0e2e4f601e17a2"
+    assert fingerprint(points, IID(3)) == "53c9a591d331b12a6e2ebbb8496c9aa8"

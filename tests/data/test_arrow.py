@@ -43,12 +43,6 @@ def test_nothing_is_copied_to_a_cache_or_fetched(tmp_path, monkeypatch, offline)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_name_on_the_hub_is_not_looked_up(tmp_path, monkeypatch, offline):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"there is no .*ylecun/mnist; .*save_to_disk\('ylecun/mnist'\)"):
-        HuggingFace("ylecun/mnist").load()
-
-
 def test_a_folder_of_something_else_or_damaged_is_named(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing here")
     with pytest.raises(

@@ -169,3 +169,58 @@ def test_a_split_without_rows_is_refused(tmp_path):
 def test_settings_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         HuggingFace("pets", **options)
+
+
+# ------------------------------------------------------------------ the hub
+
+
+def hub(monkeypatch, answer):
+    asked = []
+
+    def load_dataset(*names, **options):
+        asked.append((names, options))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked
+
+
+def test_a_name_of_the_hub_is_fetched_by_the_library(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    rows = table(writer=(datasets.Value("string"), ["b", "a", "b"]))
+    asked = hub(monkeypatch, datasets.DatasetDict(train=rows))
+    data = HuggingFace("flwrlabs/femnist", owner_column="writer", revision="abc")
+    train = data.load()
+    assert asked == [(("flwrlabs/femnist", None), {"revision": "abc"})]
+    assert (train.name, train.owner_names, levels(train)) == ("femnist/train", ("a", "b"), [10, 20, 30])
+
+
+def test_what_is_on_disk_goes_before_the_hub(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    asked = hub(monkeypatch, OSError("not to be asked"))
+    save(table(), tmp_path / "flwrlabs" / "femnist")
+    assert levels(HuggingFace("flwrlabs/femnist").load()) == [10, 20, 30]
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionError("no route"), datasets.exceptions.DatasetNotFoundError("doesn't exist on the Hub")]
+)
+def test_without_a_network_or_the_data_set_the_error_says_both_places(monkeypatch, tmp_path, error):
+    monkeypatch.chdir(tmp_path)
+    hub(monkeypatch, error)
+    with pytest.raises(
+        FileNotFoundError, match=r"there is no .*flwrlabs/femnist, and the hub's data set .*save_to_disk"
+    ):
+        HuggingFace("flwrlabs/femnist").load()
+
+
+@pytest.mark.parametrize("path", ["a/b/c", "/zoo/pets", "./zoo/pets", "../pets", "pets", "zoo/pets.parquet"])
+def test_other_paths_are_no_names_of_the_hub(monkeypatch, tmp_path, path):
+    monkeypatch.chdir(tmp_path)
+    asked = hub(monkeypatch, OSError("not to be asked"))
+    with pytest.raises(FileNotFoundError, match="there is no"):
+        HuggingFace(path).load()
+    assert asked == []

@@ -1,5 +1,7 @@
 """The clients of a recipe, without its model and its trainer."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -90,3 +92,36 @@ def test_mistakes_are_named(tmp_path):
     plain = {"class_path": "lightning.pytorch.demos.boring_classes.BoringDataModule"}
     with pytest.raises(ValueError, match="is a BoringDataModule, which has no clients"):
         load_federation(write(path, data=plain))
+
+
+class Shapes(torch.utils.data.Dataset):
+    """A Dataset of somebody's own, named in a recipe."""
+
+    def __init__(self, count: int = 40) -> None:
+        self.kinds = [position % 4 for position in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def __getitem__(self, position):
+        return {"scan": torch.full((1, 8, 8), position / 80), "kind": self.kinds[position]}
+
+
+def scans(batch):
+    return batch["scan"]
+
+
+def test_a_recipe_names_a_dataset_of_ones_own_its_functions_and_settings(tmp_path):
+    own = {
+        "data": {"class_path": f"{__name__}.Shapes", "init_args": {"count": 80}},
+        "partition": {"class_path": "fedgen.clients.partitions.ByClass"},
+        "images_of": f"{__name__}.scans",
+        "labels": "kinds",
+        "value_range": [0, 1],
+    }
+    (tmp_path / "own.json").write_text(
+        json.dumps({"data": {"class_path": "fedgen.clients.FederatedDataModule", "init_args": own}})
+    )
+    data = load_federation(tmp_path / "own.json")
+    assert repr(data) == "FederatedDataModule(Shapes, 4 clients, 80 examples, ByClass(classes_per_client=1))"
+    assert data.image_shape == (1, 8, 8)

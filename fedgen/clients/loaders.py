@@ -1,0 +1,122 @@
+"""The data module's loaders: turns of a round, pooled batches of an epoch, held-out batches in order."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedgen.clients.lazy_turn import LazyTurn, make_turn
+from fedgen.clients.turn import Turn
+from fedgen.data import Examples
+from fedgen.data.lazy import LazyExamples, measured_task
+from fedgen.data.model_batches import draw_batches, to_batch
+from fedgen.seeds import derive, generator, seed_all
+
+if TYPE_CHECKING:
+    from fedgen.clients.data_module import FederatedDataModule
+
+
+class Cohorts(Protocol):
+    """What the loader of turns asks the strategy."""
+
+    @property
+    def seed(self) -> int: ...
+
+    def sample_cohort(self, num_clients: int, round: int) -> list[int]: ...
+
+    def share(self, cohort: Sequence[int], sizes: Sequence[int]) -> list[int | None]: ...
+
+
+class Turns:
+    """One round's turns on this rank; every rank has as many, idle ones at the end."""
+
+    def __init__(self, module: "FederatedDataModule", strategy: Cohorts) -> None:
+        self._module, self._strategy = module, strategy
+        self._sizes = [len(client.train) for client in module.clients]  # once: they may be many, and rounds too
+        self._coming: tuple[int, list[Turn]] | None = None  # the next round's, some of which may be being read
+
+    def _cohort(self, round: int) -> list[int | None]:
+        return self._strategy.share(self._strategy.sample_cohort(len(self._sizes), round), self._sizes)
+
+    def __len__(self) -> int:
+        return len(self._cohort(0))
+
+    def __iter__(self) -> Iterator[Turn]:
+        round, coming = self._module.round, self._coming
+        self._coming = None
+        yield from coming[1] if coming is not None and coming[0] == round else self._turns(round)
+
+    def _turns(self, round: int) -> list[Turn]:
+        module, seed = self._module, self._strategy.seed
+        found = []
+        for client in self._cohort(round):
+            if client is None:
+                found.append(Turn.idle(module.examples, round))
+                continue
+            owner = module.clients[client]
+            found.append(make_turn(owner.data, owner.train, module.batch_size, seed, client, owner.name, round))
+        found[0].is_first = found[-1].is_last = True
+        for place, turn in enumerate(found):
+            if isinstance(turn, LazyTurn):
+                turn.following = lambda place=place: self._after(found, place, round)
+        return found
+
+    def _after(self, turns: list[Turn], place: int, round: int) -> Turn | None:
+        """The turn after one, in its round or the next; None at the end of training."""
+        if place + 1 < len(turns):
+            return turns[place + 1]
+        last: int | None = getattr(self._module.trainer, "max_epochs", None)
+        if last is not None and 0 <= last <= round + 1:
+            return None
+        if self._coming is None or self._coming[0] != round + 1:
+            self._coming = round + 1, self._turns(round + 1)
+        return self._coming[1][0]
+
+
+class PooledBatches:
+    """One epoch of all clients' training examples together, shuffled."""
+
+    def __init__(self, module: "FederatedDataModule") -> None:
+        self._module = module
+        self._indices = module.pooled("train")
+        self._batch_size = module.batch_size
+        if isinstance(examples := module.examples, LazyExamples):
+            first = int(examples.positions[self._indices[0]])
+            self._batch_size = examples.items.part_of(first).batch_size or module.batch_size
+
+    def __len__(self) -> int:
+        return self._module.iterations or -(-len(self._indices) // self._batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        module, examples = self._module, self._module.examples
+        # As the strategy does at each turn: what the model draws in an epoch is a function of (seed, epoch).
+        seed_all(module.seed, "pooled", module.round)
+        draws = generator(module.seed, "pooled batches", module.round)
+        drawn = draw_batches(len(self._indices), self._batch_size, len(self), draws)
+        if not isinstance(examples, LazyExamples):
+            yield from (to_batch(examples, self._indices[positions]) for positions in drawn)
+            return
+        base = derive(module.seed, "pooled items", module.round)
+        visits = (torch.arange(drawn.numel()) // len(self._indices)).view(drawn.shape)
+        tasks = (examples.tasks(self._indices[at], base, often, at) for at, often in zip(drawn, visits))
+        yield from examples.items.stream(tasks)
+
+
+class InOrder:
+    """Batches of examples in their order, once; as they are measured, where that differs."""
+
+    def __init__(self, examples: Examples, indices: Tensor, batch_size: int) -> None:
+        self._examples, self._chunks = examples, [c for c in indices.split(batch_size) if len(c)]
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __iter__(self) -> Iterator[Any]:
+        examples = self._examples
+        if not isinstance(examples, LazyExamples):
+            return (to_batch(examples, chunk) for chunk in self._chunks)
+        inputs = examples.inputs
+        tasks = (measured_task(inputs.positions[chunk].tolist()) for chunk in self._chunks)
+        stream: Iterator[Any] = inputs.reader.items.stream(tasks)
+        return stream

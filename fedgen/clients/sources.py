@@ -1,0 +1,266 @@
+"""What a data module is given: one source with a partition, or clients' own data, and how it becomes examples."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+from fedgen.clients.partitions import Natural, Partition
+from fedgen.data import DataSet, Examples
+from fedgen.data.annotations import find_labels
+from fedgen.data.anybody import EXPECTED, Reading, as_examples, check_one, is_arrays, is_dataset, name_of
+from fedgen.data.collate import collate_items
+from fedgen.data.items import Items, Part
+from fedgen.data.lazy import LazyExamples, make_lazy
+from fedgen.data.model_batches import to_batch
+
+HOOKS = (
+    "on_before_batch_transfer",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+    "state_dict",
+    "load_state_dict",
+)
+
+
+def check_source(data: Any, partition: Any, reading: Reading) -> Partition:
+    """The partition, once data and partition are known to fit each other: without one, clients' own data are `Natural`.
+
+    Raises:
+        TypeError: for data or a partition of another kind, saying what is expected.
+        ValueError: for a partition too few or too many, and data without items or clients.
+    """
+    if partition is not None and not isinstance(partition, Partition):
+        _refuse_partition(partition)
+    if clients := as_clients(data):
+        if partition is not None:
+            raise ValueError(
+                f"data already says whose its parts are ({len(clients)} clients): leave partition={partition!r} out, or"
+                " give all data as one Dataset"
+            )
+        if reading.owners is not None:
+            raise ValueError("data already says whose its parts are; leave owners out")
+        for name, part in clients.items():
+            _check_part(part, f"the data of client {name!r}")
+        return Natural()
+    _check_part(data, "data")
+    if partition is None and reading.owners is None:
+        raise ValueError(
+            f"partition is missing: say how the {name_of(data)} is dealt to clients, e.g. partition=IID(10), or"
+            " Natural() where the data name owners; or give {client: its data}"
+        )
+    return partition or Natural()
+
+
+def _refuse_partition(partition: Any) -> None:
+    if isinstance(partition, type) and issubclass(partition, Partition):
+        raise TypeError(
+            f"partition is the class {partition.__name__}; give one of its objects, {partition.__name__}(...)"
+        )
+    raise TypeError(
+        f"partition={partition!r} is a {type(partition).__name__}; give an object of fedgen.clients.partitions, such as"
+        " IID(10), Dirichlet(10, 0.5) or Natural()"
+    )
+
+
+def _check_part(data: Any, what: str) -> None:
+    if isinstance(data, DataLoader):
+        _loader_part(data, what)
+    elif not isinstance(data, LightningDataModule):
+        check_one(data, what)
+
+
+def as_clients(data: Any) -> dict[str, Any]:
+    """Clients' own data by name, for a dictionary or a list of data; nothing for one source.
+
+    Raises:
+        ValueError: for an empty one, and names that are alike.
+    """
+    if isinstance(data, Mapping):
+        named = [(str(name), part) for name, part in data.items()]
+    elif isinstance(data, (list, tuple)) and not (isinstance(data, tuple) and is_arrays(data)):
+        named = [(f"client {number}", part) for number, part in enumerate(data)]
+    else:
+        return {}
+    if not named:
+        raise ValueError(f"data is an empty {type(data).__name__}; expected {EXPECTED}")
+    found = dict(named)
+    if len(found) < len(named):
+        raise ValueError(f"two clients have one name: {sorted(name for name, _ in named)}")
+    return found
+
+
+def needs_loading(data: Any) -> bool:
+    """Whether reading the data may be long work, which waits until they are used."""
+    parts = as_clients(data).values() or [data]
+    return any(isinstance(part, (DataSet, LightningDataModule)) for part in parts)
+
+
+def load_source(data: Any, reading: Reading, measured: Any = None) -> Examples:
+    """All examples that are dealt, the owners' too where data come by client.
+
+    Args:
+        data: checked by `check_source`.
+        reading: how items are read.
+        measured: the same items as they are measured.
+    """
+    if clients := as_clients(data):
+        return _join_clients(clients, reading, as_clients(measured) if measured is not None else None)
+    if isinstance(data, LightningDataModule):
+        data = train_loader_of(data)
+    if isinstance(data, DataLoader):
+        part = _loader_part(data, "data")
+        found = as_examples(part.dataset, replace(reading, collate_fn=part.collate), name_of(part.dataset), measured)
+        if not isinstance(found, LazyExamples):
+            return found
+        items = Items([part], max(reading.num_workers, data.num_workers))
+        return replace(found, items=items)
+    return as_examples(data, reading, name_of(data), measured)
+
+
+def probe(examples: Examples) -> None:
+    """Reads the first item of data that are read when they are needed, so that what is wrong with it is told now."""
+    if isinstance(examples, LazyExamples):
+        examples.items.read_aside(examples.tasks(torch.tensor([0]), 0))
+
+
+def train_loader_of(module: LightningDataModule) -> DataLoader[Any]:
+    """The training loader of a Lightning data module, prepared and set up for fitting.
+
+    Raises:
+        TypeError: if it is not one DataLoader.
+    """
+    module.prepare_data()
+    module.setup("fit")
+    loader = module.train_dataloader()
+    if not isinstance(loader, DataLoader):
+        raise TypeError(
+            f"train_dataloader() of {type(module).__name__} gives a {type(loader).__name__}; clients are dealt the"
+            " items of one DataLoader with a map-style dataset"
+        )
+    return loader
+
+
+def take_hooks(module: LightningDataModule, owner: LightningDataModule) -> None:
+    """Makes a data module call another's hooks where that overrides Lightning's: transfers of batches, its state."""
+    for hook in HOOKS:
+        if is_overridden(hook, owner, LightningDataModule):
+            setattr(module, hook, getattr(owner, hook))
+
+
+def own_loader(owner: LightningDataModule, name: str) -> Callable[[], Any] | None:
+    """A data module's method that gives a loader; None where it has none of its own."""
+    return getattr(owner, name) if is_overridden(name, owner, LightningDataModule) else None
+
+
+def _loader_part(loader: DataLoader[Any], what: str) -> Part:
+    """What a loader says of its items; they are drawn by the run's seeds, not by its sampler."""
+    dataset = loader.dataset
+    if isinstance(dataset, IterableDataset) or not is_dataset(dataset):
+        raise TypeError(f"{what} is a DataLoader of a {type(dataset).__name__}; give one of a map-style Dataset")
+    if not len(dataset):  # type: ignore[arg-type]
+        raise ValueError(f"{what} has no items")
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    if not isinstance(size, int):
+        raise ValueError(
+            f"{what} is a DataLoader without a batch_size; give it one, its batches are drawn by (seed, round)"
+        )
+    # torch's own takes no Pillow images, and is otherwise the same
+    collate = collate_items if loader.collate_fn is default_collate else loader.collate_fn
+    return Part(dataset, collate, size)
+
+
+@dataclass(frozen=True)
+class _Own:
+    """One client's examples, with the parts to read them from where that is done later."""
+
+    examples: Examples
+    parts: list[Part]
+    workers: int = 0
+
+
+def _join_clients(clients: Mapping[str, Any], reading: Reading, measured: Mapping[str, Any] | None) -> Examples:
+    if measured is not None and list(measured) != list(clients):
+        raise ValueError(f"evaluation_data has the clients {list(measured)}, and data {list(clients)}")
+    owned = [_own(part, reading, name) for name, part in clients.items()]
+    names, sizes = tuple(clients), [len(one.examples) for one in owned]
+    owners = torch.arange(len(names)).repeat_interleave(torch.tensor(sizes))
+    labels, classes = _merge_labels([one.examples for one in owned])
+    kinds = {(one.examples.inputs.dtype, one.examples.shape) for one in owned if not one.parts}
+    title = common_name([one.examples.name for one in owned])
+    if len(kinds) == 1 and not any(one.parts for one in owned) and measured is None:
+        inputs = torch.cat([one.examples.inputs for one in owned])
+        return Examples(inputs, labels, title, classes, owners, names)
+    workers = max(reading.num_workers, *(one.workers for one in owned))
+    items = Items([part for one in owned for part in _parts_of(one)], workers)
+    shown = None
+    if measured is not None:
+        others = [_own(part, reading, name) for name, part in measured.items()]
+        shown = Items([part for one in others for part in _parts_of(one)], workers)
+    read = reading.images_of, reading.value_range
+    return make_lazy(items, title, labels, classes, owners, names, shown, *read)
+
+
+def _own(data: Any, reading: Reading, name: str) -> _Own:
+    if isinstance(data, LightningDataModule):
+        data = train_loader_of(data)
+    if isinstance(data, DataLoader):
+        part = _loader_part(data, f"the data of client {name!r}")
+        labels, classes = find_labels(part.dataset, reading.labels, len(part.dataset))
+        found: Examples = make_lazy(Items([part]), name_of(part.dataset), labels, classes)
+        return _Own(found, [part], data.num_workers)
+    try:
+        found = as_examples(data, replace(reading, num_workers=0), name_of(data))
+    except ValueError as error:
+        raise ValueError(f"the data of client {name!r}: {error}") from error
+    if not isinstance(found, LazyExamples):
+        return _Own(found, [])
+    if len(found.items) == len(found):
+        return _Own(found, found.items.parts, found.items.num_workers)
+    chosen = found.positions.tolist()
+    parts = [
+        Part(torch.utils.data.Subset(part.dataset, own), part.collate, part.batch_size)
+        for part, own in found.items.grouped(chosen)
+    ]
+    return _Own(found, parts, found.items.num_workers)
+
+
+def _parts_of(one: _Own) -> list[Part]:
+    return one.parts or [Part(_InMemory(one.examples))]
+
+
+class _InMemory(Dataset[Any]):
+    """Examples in memory as items, for a federation some of whose clients are read from disk."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+        images, labels = to_batch(self._examples, torch.tensor([position]))
+        return images[0], int(labels)
+
+
+def _merge_labels(parts: Sequence[Examples]) -> tuple[Tensor, tuple[str, ...]]:
+    """All labels, positions in the classes of all parts: numbers in order of size, other names in that of text."""
+    if not all(part.is_labelled for part in parts):
+        return torch.zeros(sum(map(len, parts)), dtype=torch.int64), ()
+    classes = parts[0].classes
+    if any(part.classes != classes for part in parts):
+        every = {name for part in parts for name in part.classes}
+        classes = tuple(sorted(every, key=int) if all(name.isdecimal() for name in every) else sorted(every))
+    places = {name: place for place, name in enumerate(classes)}
+    return torch.cat([torch.tensor([places[name] for name in part.classes])[part.labels] for part in parts]), classes
+
+
+def common_name(names: Sequence[str]) -> str:
+    """The name of data made of several: theirs where it is one, else the first's and how many others there are."""
+    different = list(dict.fromkeys(names))
+    return different[0] if len(different) == 1 else f"{different[0]} and {len(different) - 1} more"

@@ -1,0 +1,164 @@
+"""Anybody's data as examples: arrays in memory, and Datasets whose items are read when they are needed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset, TensorDataset
+
+from fedgen.data.annotations import Annotation, as_kinds, find_labels, find_owners
+from fedgen.data.collate import ImagesOf, collate_items
+from fedgen.data.dataset import DataSet
+from fedgen.data.examples import Examples
+from fedgen.data.items import Items, Part
+from fedgen.data.lazy import ImageReader, LazyExamples, LazyInputs, make_lazy
+
+EXPECTED = (
+    "a fedgen data set, Examples, a torch Dataset, arrays X or (X, y), a data set of the library datasets, "
+    "{client: any of these}, a list of these, {client: DataLoader}, or a LightningDataModule with a partition"
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How items are found out about, read and measured; see `FederatedDataModule` for each.
+
+    Args:
+        labels: of the items.
+        owners: of the items.
+        collate_fn: items to a batch; None is torch's, which takes Pillow images, too.
+        num_workers: processes that read.
+        images_of: a batch to its images.
+        value_range: of float images.
+    """
+
+    labels: Annotation = None
+    owners: Annotation = None
+    collate_fn: Callable[..., Any] | None = None
+    num_workers: int = 0
+    images_of: ImagesOf | None = None
+    value_range: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_workers < 0:
+            raise ValueError(f"num_workers={self.num_workers}: processes that read are 0 or more")
+        for name in ("collate_fn", "images_of"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise ValueError(f"{name} must be a function, got {type(value).__name__}")
+
+
+def is_dataset(data: Any) -> bool:
+    """Whether something has items by position and a number of them, as a torch Dataset."""
+    known = (str, bytes, Mapping, tuple, list, Tensor, np.ndarray, Examples)
+    return not isinstance(data, known) and hasattr(data, "__getitem__") and hasattr(data, "__len__")
+
+
+def is_arrays(data: Any) -> bool:
+    """Whether something is an array X or arrays (X, y)."""
+    parts = data if isinstance(data, tuple) and len(data) == 2 else (data,)
+    return all(isinstance(part, (Tensor, np.ndarray)) for part in parts)
+
+
+def check_one(data: Any, what: str = "data") -> None:
+    """Nothing, for data of one source; otherwise an error that says what is expected.
+
+    Raises:
+        TypeError: for something else.
+        ValueError: for data without items.
+    """
+    if isinstance(data, IterableDataset):
+        raise TypeError(
+            f"{what} is an IterableDataset ({type(data).__name__}), whose items have no positions to deal to clients;"
+            " give a map-style Dataset, with __getitem__ and __len__"
+        )
+    if isinstance(data, type):
+        raise TypeError(f"{what} is the class {data.__name__}; give one of its objects, {data.__name__}(...)")
+    if not isinstance(data, (DataSet, Examples)) and not is_arrays(data) and not is_dataset(data):
+        raise TypeError(f"{what} is a {type(data).__name__}; expected {EXPECTED}")
+    if not isinstance(data, DataSet) and len(data[0] if isinstance(data, tuple) else data) == 0:
+        raise ValueError(f"{what} has no items")
+
+
+def as_examples(data: Any, reading: Reading, name: str = "data", measured: Any = None) -> Examples:
+    """Data of one source as examples: in memory where they are images uint8 or points, else read when needed.
+
+    Args:
+        data: a data set of the kit, examples, arrays or a Dataset.
+        reading: how.
+        name: what stored scores call the data, for those without a name.
+        measured: the same items as they are measured.
+
+    Raises:
+        ValueError: for labels or owners that are not there, and items that cannot be read.
+    """
+    if isinstance(data, DataSet):
+        data = data.load("train")
+    if isinstance(data, LazyExamples):
+        return with_reading(data, reading, measured)
+    if isinstance(data, Examples):
+        return data
+    if is_arrays(data):
+        found = _from_arrays(data, reading, name)
+        if isinstance(found, Examples):
+            return found
+        data = found
+    items = Items([Part(data, reading.collate_fn or collate_items)], reading.num_workers)
+    measured_items = None
+    if measured is not None:
+        check_one(measured, "evaluation_data")
+        measured_items = Items([Part(measured, reading.collate_fn or collate_items)], reading.num_workers)
+    labels, classes = find_labels(data, reading.labels, len(items))
+    owners, owner_names = find_owners(data, reading.owners, len(items))
+    return make_lazy(
+        items, name, labels, classes, owners, owner_names, measured_items, reading.images_of, reading.value_range
+    )
+
+
+def with_reading(data: LazyExamples, reading: Reading, measured: Any = None) -> LazyExamples:
+    """Lazy examples of the kit's own data sets, read as is asked for."""
+    own, parts = data.inputs.reader, data.items.parts
+    if reading.collate_fn is not None:
+        parts = [replace(part, collate=reading.collate_fn) for part in parts]
+    items = Items(parts, reading.num_workers or data.items.num_workers)
+    shown = (
+        items if measured is None else Items([Part(measured, reading.collate_fn or collate_items)], items.num_workers)
+    )
+    if len(shown) != len(items):
+        raise ValueError(f"evaluation_data has {len(shown)} items and data {len(items)}; they must be the same")
+    value_range = own.value_range if reading.value_range is None else reading.value_range
+    reader = ImageReader(shown, data.name, reading.images_of or own.images_of, value_range)
+    return replace(data, items=items, inputs=LazyInputs(reader, data.inputs.positions))
+
+
+def name_of(data: Any) -> str:
+    """What stored scores call data: its own name, else its class's."""
+    name = getattr(data, "name", None)
+    return name if isinstance(name, str) and name else type(data).__name__
+
+
+def _from_arrays(data: Any, reading: Reading, name: str) -> Examples | TensorDataset:
+    """Images uint8 [N, C, H, W] and points float32 [N, D] with classes or without labels as examples; else as they are.
+
+    NumPy's float64 becomes float32, torch's default.
+    """
+    parts = [_as_tensor(part) for part in (data if isinstance(data, tuple) else (data,))]
+    if len({len(part) for part in parts}) > 1:
+        raise ValueError(f"{name}: X has {len(parts[0])} items and y {len(parts[1])}; they must be as many")
+    inputs = parts[0]
+    standard = (inputs.dtype, inputs.ndim) in {(torch.uint8, 4), (torch.float32, 2)}
+    kinds = as_kinds(parts[1]) if len(parts) > 1 else None
+    if not standard or reading.collate_fn is not None or (len(parts) > 1 and kinds is None):
+        return TensorDataset(*parts)
+    whole = TensorDataset(inputs)
+    labels, classes = find_labels(whole, parts[1] if reading.labels is None and kinds else reading.labels, len(inputs))
+    return Examples(inputs, labels, name, classes, *find_owners(whole, reading.owners, len(inputs)))
+
+
+def _as_tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values)

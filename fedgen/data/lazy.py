@@ -1,0 +1,307 @@
+"""Examples that lie on disk, or in anybody's Dataset: labels and owners at hand, images read when they are needed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgen.data.collate import ImagesOf, first_images
+from fedgen.data.examples import Examples
+from fedgen.data.items import Items, Task
+from fedgen.hashing import hash_chunks
+from fedgen.images import to_uint8
+from fedgen.seeds import derive, item_seed
+
+PROBED = 64  # images that tell the range of all
+CHUNK = 64  # images read at a time
+_MEASURED = derive(0, "measured")  # what transforms draw where images are measured: the same in every run
+
+
+class ImageReader:
+    """Images or points of items, in the form in which they are measured.
+
+    uint8 images are taken as they are; float images in [-1, 1] are quantised; [N, D] are points, float32.
+
+    Args:
+        items: with the images.
+        name: of the data, for messages.
+        images_of: a batch to its images or points.
+        value_range: of float images, such as (0, 1); None finds [-1, 1] and refuses what looks otherwise.
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        name: str,
+        images_of: ImagesOf = first_images,
+        value_range: tuple[float, float] | None = None,
+    ) -> None:
+        if value_range is not None and not value_range[0] < value_range[1]:
+            raise ValueError(f"value_range={value_range}: give the least and the largest value of images, as (0, 1)")
+        self.items, self.name, self.images_of = items, name, images_of
+        self.value_range = None if value_range is None else (float(value_range[0]), float(value_range[1]))
+        self._probe: Tensor | None = None
+
+    @property
+    def probe(self) -> Tensor:
+        """The first image or point [1, ...] as it is measured.
+
+        Raises:
+            ValueError: for batches without images, and float images whose range is not [-1, 1] and is not told.
+        """
+        if self._probe is None:
+            some = np.unique(np.linspace(0, len(self.items) - 1, min(PROBED, len(self.items)), dtype=np.int64))
+            found = self._found(self.items.read_aside(measured_task([0])))
+            if found.is_floating_point() and found.ndim == 4 and self.value_range is None:
+                self._check_range([self._found(self.items.read_aside(measured_task([at]))) for at in some])
+            self._probe = self._measured(found)
+        return self._probe
+
+    def read(self, positions: Sequence[int]) -> Tensor:
+        """The images uint8 [n, C, H, W], or points float32 [n, D], at these positions."""
+        _ = self.probe
+        runs = self.items.runs(list(positions))
+        return torch.cat([self._measured(self._found(self.items.read_aside(measured_task(run)))) for run in runs])
+
+    def stream(self, chunks: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+        """The images of each of these lists of positions, read ahead where the items have workers."""
+        _ = self.probe
+        yield from (self._measured(self._found(batch)) for batch in self.items.stream(map(measured_task, chunks)))
+
+    def _found(self, batch: Any) -> Tensor:
+        try:
+            images = torch.as_tensor(self.images_of(batch))
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            raise ValueError(
+                f"{self.name} has no images to measure ({error}); give images_of, a function from a batch to its"
+                " images [B, C, H, W] or points [B, D]"
+            ) from error
+        is_images = images.ndim == 4 and (images.dtype == torch.uint8 or images.is_floating_point())
+        if not (is_images or (images.ndim == 2 and images.is_floating_point())):
+            raise ValueError(
+                f"{self.name} has no images to measure: images_of gives {images.dtype} {list(images.shape)}, not images"
+                " [B, C, H, W] (uint8, or floats) or points [B, D] (floats)"
+            )
+        return images
+
+    def _measured(self, images: Tensor) -> Tensor:
+        if images.ndim == 2:
+            return images.float()
+        if images.dtype == torch.uint8:
+            return images
+        if self.value_range is not None and self.value_range != (-1, 1):
+            least, most = self.value_range
+            images = (images.float() - least) * (2 / (most - least)) - 1
+        return to_uint8(images)
+
+    def _check_range(self, images: Sequence[Tensor]) -> None:
+        least, most = min(float(image.min()) for image in images), max(float(image.max()) for image in images)
+        if least < 0 and least >= -1.001 and most <= 1.001:
+            return
+        looks = "[0, 1], as ToTensor() makes them" if least >= 0 and most <= 1.001 else f"[{least:.3g}, {most:.3g}]"
+        raise ValueError(
+            f"float images of {self.name} lie in {looks}, and images are measured in [-1, 1]: say"
+            " value_range=(0, 1), or what it is ((-1, 1) if these values are meant)"
+        )
+
+
+class LazyInputs:
+    """Images uint8 [N, C, H, W], or points float32 [N, D], that are read where they are indexed.
+
+    Args:
+        reader: of the whole data.
+        positions: int64 [N] of these images in it.
+    """
+
+    def __init__(self, reader: ImageReader, positions: Tensor) -> None:
+        self.reader, self.positions = reader, positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __repr__(self) -> str:
+        return f"LazyInputs({self.reader.name!r}, {len(self)} to be read)"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.reader.probe.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self), *self.reader.probe.shape[1:]))
+
+    @property
+    def ndim(self) -> int:
+        return self.reader.probe.ndim
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """The images at a slice, or at positions, in memory."""
+        chosen = self.positions[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]
+        if chosen.ndim == 0:
+            return self.reader.read([int(chosen)])[0]
+        parts = list(self.view_of(chosen).split(CHUNK))
+        return torch.cat(parts) if parts else self.reader.probe[:0]
+
+    def view(self, positions: Tensor) -> "LazyInputs":
+        """Those at some of these positions, to be read later."""
+        return LazyInputs(self.reader, self.positions[positions])
+
+    def part(self, own: slice) -> "LazyInputs":
+        """Those of a slice, to be read later."""
+        return LazyInputs(self.reader, self.positions[own])
+
+    def view_of(self, positions: Tensor) -> "LazyInputs":
+        """Others of the same data, by their positions in the whole."""
+        return LazyInputs(self.reader, positions)
+
+    def split(self, size: int) -> "_Chunks":
+        """Chunks of so many images, each of them read when it is its turn."""
+        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
+        return _Chunks(self.reader, [run for chunk in chunks for run in self.reader.items.runs(chunk)])
+
+    def identity(self) -> str | None:
+        """Which images these are, as their data sets know it by `content_id()` without reading them; None otherwise."""
+        told = [getattr(part.dataset, "content_id", None) for part in self.reader.items.parts]
+        if not all(told):
+            return None
+        own = hash_chunks("positions", torch.int64, [len(self)], [self.positions])
+        return json.dumps([[one() for one in told if one], own, list(self.shape[1:])])
+
+
+class _Chunks(Sequence[Tensor]):
+    """Lists of positions as the images there; going through them reads ahead."""
+
+    def __init__(self, reader: ImageReader, positions: list[list[int]]) -> None:
+        self._reader, self._positions = reader, positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Chunks(self._reader, self._positions[index])
+        return self._reader.read(self._positions[index])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self._reader.stream(self._positions)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LazyExamples(Examples):
+    """Examples whose items are read when they are needed, with the interface of `Examples`.
+
+    `inputs` are the images as they are measured: indexing reads them. Training reads `items`, with their transforms,
+    and gets the batches that these make, of any structure.
+
+    Args:
+        inputs: `LazyInputs`, in the order of the labels.
+        labels: as of `Examples`.
+        name: likewise.
+        classes: likewise.
+        owners: likewise.
+        owner_names: likewise.
+        items: what batches are made of.
+        positions: int64 [N] of these examples in `items`.
+    """
+
+    inputs: Any
+    items: Items = None  # type: ignore[assignment]
+    positions: Tensor = None  # type: ignore[assignment]
+
+    def _check_inputs(self) -> None:
+        if self.positions is None:
+            object.__setattr__(self, "positions", torch.arange(len(self.items)))
+
+    def _tensor(self, part: str, values: Any) -> Any:
+        return values if part == "inputs" else super()._tensor(part, values)
+
+    def __repr__(self) -> str:
+        return f"LazyExamples({self.name!r}, {len(self)} items, {len(self.classes)} classes)"
+
+    @property
+    def is_images(self) -> bool:
+        """True for images, False for points and for data without images."""
+        try:
+            return bool(self.inputs.ndim == 4)
+        except ValueError:
+            return False
+
+    def inputs_at(self, positions: Tensor) -> LazyInputs:
+        view: LazyInputs = self.inputs.view(positions)
+        return view
+
+    def subset(self, indices: Tensor | np.ndarray | Sequence[int], name: str | None = None) -> Self:
+        found = super().subset(indices, name)
+        return replace(found, positions=self.positions[self._positions_of(indices)])
+
+    def tasks(self, positions: Tensor, base: int, visits: Tensor | None = None, places: Tensor | None = None) -> Task:
+        """The task of one batch.
+
+        Args:
+            positions: int64 [B], of examples.
+            base: of the items' seeds.
+            visits: int64 [B], how often each was read before with this base; never by default.
+            places: int64 [B], by which the items' draws are known; the positions by default.
+        """
+        known = (positions if places is None else places).tolist()
+        counted = [0] * len(known) if visits is None else visits.tolist()
+        seeds = [item_seed(base, place, visit) for place, visit in zip(known, counted)]
+        return Task(self.positions[positions].tolist(), seeds)
+
+
+def make_lazy(
+    items: Items,
+    name: str,
+    labels: Tensor | None = None,
+    classes: tuple[str, ...] = (),
+    owners: Tensor | None = None,
+    owner_names: tuple[str, ...] = (),
+    measured: Items | None = None,
+    images_of: ImagesOf | None = None,
+    value_range: tuple[float, float] | None = None,
+) -> LazyExamples:
+    """Lazy examples of all items.
+
+    Args:
+        items: what is trained on.
+        name: data set and split.
+        labels: int64 [N]; none by default.
+        classes: as of `Examples`.
+        owners: likewise.
+        owner_names: likewise.
+        measured: the same items as they are measured, such as without augmentation; those that are trained on by
+            default.
+        images_of: see `ImageReader`.
+        value_range: likewise.
+
+    Raises:
+        ValueError: if the items that are measured are not as many.
+    """
+    measured = measured or items
+    if len(measured) != len(items):
+        raise ValueError(
+            f"evaluation_data of {name} has {len(measured)} items and data {len(items)}; they must be the same items"
+        )
+    reader = ImageReader(measured, name, images_of or first_images, value_range)
+    inputs = LazyInputs(reader, torch.arange(len(items)))
+    labels = torch.zeros(len(items), dtype=torch.int64) if labels is None else labels
+    return LazyExamples(inputs, labels, name, classes, owners, owner_names, items)
+
+
+def measured_task(positions: Sequence[int]) -> Task:
+    """The task of items as they are measured: what transforms draw is the same in every run."""
+    return Task([int(at) for at in positions], [item_seed(_MEASURED, int(at)) for at in positions])
+
+
+def join_inputs(parts: Sequence[Any]) -> Any:
+    """Inputs one after the other: tensors, or views of one data set on disk."""
+    if all(isinstance(part, Tensor) for part in parts):
+        return torch.cat(list(parts))
+    readers = {id(part.reader) for part in parts if isinstance(part, LazyInputs)}
+    if len(readers) == 1 and all(isinstance(part, LazyInputs) for part in parts):
+        return parts[0].view_of(torch.cat([part.positions for part in parts]))
+    return torch.cat([part[:] for part in parts])

@@ -1,0 +1,372 @@
+"""What a data module takes: Datasets, arrays, loaders, Lightning data modules, clients' own data."""
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningDataModule
+from PIL import Image
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+from fedgen.clients import FederatedDataModule
+from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural
+from fedgen.data import Examples
+from fedgen.data.collate import collate_items
+from fedgen.data.lazy import LazyExamples
+from fedgen.federated import FedAvgStrategy
+from tests.clients.test_data_module import fedavg, under
+
+
+class Pictures(Dataset):
+    """Grey Pillow images whose grey level is their position, with labels that no item is read for."""
+
+    def __init__(self, count=20, classes=4, decoded=None):
+        self.targets = [position % classes for position in range(count)]
+        self.decoded = [] if decoded is None else decoded
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, position):
+        self.decoded.append(position)
+        return Image.new("L", (6, 6), position), self.targets[position]
+
+
+def batches(module, iterations=2, round=0):
+    return [batch for turn in under(module, fedavg(), round) for batch in turn.batches(iterations)]
+
+
+def greys(images):
+    return ((images[:, 0, 0, 0] + 1) * 127.5).round().int().tolist()
+
+
+def make(data, partition=None, **options):
+    return FederatedDataModule(data, partition, **{"batch_size": 4, "seed": 0, "held_out": 0.0, **options})
+
+
+# ------------------------------------------------------------------ one source
+
+
+def test_a_dataset_of_pillow_images_is_dealt_without_decoding_them():
+    data = Pictures()
+    module = make(data, ByClass())
+    read = len(data.decoded)
+    assert read == 1  # the first item, so that what is wrong with it is told at once
+    for label, client in enumerate(module.clients):
+        assert set(client.data.labels[client.train].tolist()) == {label}
+    assert len(data.decoded) == read
+    for images, labels in batches(module):
+        assert images.dtype == torch.float32
+        assert images.shape == (4, 1, 6, 6)
+        assert [grey % 4 for grey in greys(images)] == labels.tolist()
+
+
+def test_dirichlet_and_iid_deal_a_dataset_as_they_deal_the_same_examples_in_memory():
+    whole = Examples(torch.zeros(20, 1, 6, 6, dtype=torch.uint8), torch.arange(20) % 4, "same", tuple("0123"))
+    for partition in (IID(3), Dirichlet(3, 0.5)):
+        lazy, kept = make(Pictures(), partition, held_out=0.2), make(whole, partition, held_out=0.2)
+        assert [c.train.tolist() for c in lazy.clients] == [c.train.tolist() for c in kept.clients]
+
+
+def test_turns_read_the_examples_that_turns_in_memory_draw():
+    grey = torch.arange(20, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 6, 6).contiguous()
+    kept = make(Examples(grey, torch.arange(20) % 4, "same", tuple("0123")), IID(3))
+    for ours, theirs in zip(batches(make(Pictures(), IID(3)), 5), batches(kept, 5), strict=True):
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+
+
+def test_parts_and_joined_datasets_keep_their_labels():
+    both = ConcatDataset([Pictures(6), Subset(Pictures(), [3, 5])])
+    assert make(both, IID(2)).examples.labels.tolist() == [0, 1, 2, 3, 0, 1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "labels", ["kind", lambda position: "ab"[position % 2], np.array(list("ab") * 10), list("ab") * 10]
+)
+def test_labels_are_an_attribute_a_function_or_values(labels):
+    data = Pictures()
+    data.kind = list("ab") * 10
+    examples = make(data, IID(2), labels=labels).examples
+    assert examples.classes == ("a", "b")
+    assert examples.labels.tolist() == [0, 1] * 10
+
+
+def test_owners_make_natural_clients():
+    module = make(Pictures(), owners=lambda position: f"writer {position // 10}")
+    assert isinstance(module.partition, Natural)
+    assert [client.name for client in module.clients] == ["writer 0", "writer 1"]
+    assert module.clients[1].train.tolist() == list(range(10, 20))
+
+
+def test_targets_that_are_no_classes_are_no_labels():
+    class Boxes(Pictures):
+        def __init__(self):
+            super().__init__()
+            self.targets = [torch.rand(2, 4) for _ in range(20)]
+
+    assert not make(Boxes(), IID(2), collate_fn=list).examples.is_labelled
+    with pytest.raises(ValueError, match="labels must be integers, booleans or texts"):
+        make(Boxes(), IID(2), collate_fn=list, labels="targets")
+
+
+def test_a_data_set_of_the_library_datasets():
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "writer": datasets.Value("string"),
+        }
+    )
+    pictures = [Image.new("L", (4, 4), position) for position in range(8)]
+    rows = {"image": pictures, "label": [0, 1] * 4, "writer": list("aabbbbcc")}
+    data = datasets.Dataset.from_dict(rows, features=features)
+    module = make(data, owners="writer")
+    assert [client.name for client in module.clients] == ["a", "b", "c"]
+    assert module.examples.classes == ("cat", "dog")
+    batch = batches(module, 1)[1]
+    assert set(batch) == {"image", "label", "writer"}
+    assert batch["image"].shape == (4, 1, 4, 4)
+    assert module.examples.inputs[5].unique().tolist() == [5]
+
+
+# ------------------------------------------------------------------ arrays
+
+
+def test_arrays_of_images_and_points_are_kept_in_memory():
+    images = np.arange(8, dtype=np.uint8).reshape(8, 1, 1, 1).repeat(4, 2)
+    module = make((images, np.array([5, 7] * 4)), IID(2))
+    assert type(module.examples) is Examples
+    assert module.examples.classes == ("5", "7")
+    points = make(np.random.default_rng(0).normal(size=(8, 2)), IID(2))  # float64, NumPy's default
+    assert type(points.examples) is Examples
+    assert points.examples.inputs.dtype == torch.float32
+
+
+def test_other_arrays_keep_their_types_and_are_cut_without_work_for_each_item():
+    tokens, targets = torch.arange(40).view(8, 5), torch.linspace(0, 1, 8)
+    (x, y), *_ = batches(make((tokens, targets), IID(2)))
+    assert x.dtype == torch.int64
+    assert x.shape == (4, 5)
+    assert torch.equal(y, targets[x[:, 0] // 5])
+    series = make(torch.zeros(8, 30, 2), IID(2))
+    assert [tensor.shape for tensor in batches(series)[0]] == [(4, 30, 2)]
+    floats = make((torch.rand(8, 1, 4, 4) * 2 - 1, torch.arange(8) % 2), ByClass())
+    assert len(floats.clients) == 2
+    assert floats.image_shape == (1, 4, 4)
+
+
+def test_arrays_of_different_lengths_are_named():
+    with pytest.raises(ValueError, match="X has 8 items and y 7"):
+        make((np.zeros((8, 2)), np.zeros(7)), IID(2))
+
+
+# ------------------------------------------------------------------ clients' own data
+
+
+def test_a_dictionary_of_arrays_is_a_federation_in_memory():
+    parts = {
+        "north": (np.full((3, 1, 2, 2), 7, np.uint8), [0, 1, 1]),
+        "south": (np.full((5, 1, 2, 2), 9, np.uint8), [2] * 5),
+    }
+    parts = {name: (x, np.array(y)) for name, (x, y) in parts.items()}
+    module = make(parts)
+    assert [client.name for client in module.clients] == ["north", "south"]
+    assert type(module.examples) is Examples
+    assert module.examples.classes == ("0", "1", "2")
+    assert module.examples.labels.tolist() == [0, 1, 1, 2, 2, 2, 2, 2]
+    assert [set(greys(images)) for images, _ in batches(module, 1)] == [{7}, {9}]
+
+
+def test_a_list_of_datasets_is_a_federation():
+    module = make([Pictures(4), Subset(Pictures(), [9, 11, 13])])
+    assert [client.name for client in module.clients] == ["client 0", "client 1"]
+    assert sorted(greys(batches(module, 1)[1][0])) == [9, 11, 13]
+
+
+def test_clients_in_memory_and_on_disk_mix():
+    arrays = np.full((4, 1, 6, 6), 200, np.uint8), np.array([0, 1, 2, 3])
+    module = make({"memory": arrays, "disk": Pictures(4)})
+    first, second = batches(module, 1)
+    assert greys(first[0]) == [200] * 4
+    assert sorted(greys(second[0])) == [0, 1, 2, 3]
+    assert module.examples.inputs[[0, 4, 5]][:, 0, 0, 0].tolist() == [200, 0, 1]
+
+
+def test_loaders_bring_their_batch_size_collate_fn_and_workers():
+    def pairs(items):
+        return {"grey": torch.tensor([picture.getpixel((0, 0)) for picture, _ in items])}
+
+    loaders = {
+        "a": DataLoader(Pictures(12), batch_size=3, collate_fn=pairs, shuffle=True),
+        "b": DataLoader(Pictures(12), batch_size=5, collate_fn=pairs, num_workers=1),
+    }
+    module = make(loaders)
+    assert module.examples.items.num_workers == 1
+    first, second = under(module, fedavg())
+    assert [first.batch_length, second.batch_length] == [3, 5]
+    assert [len(batch["grey"]) for batch in first.batches(2)] == [3, 3]
+    assert [len(batch["grey"]) for batch in second.batches(2)] == [5, 5]
+    module.teardown("fit")
+
+
+def test_loaders_are_drawn_by_the_runs_seeds_not_by_their_own():
+    def drawn(seed):
+        module = make({"a": DataLoader(Pictures(12), batch_size=3)})
+        (turn,) = under(module, fedavg(seed=seed))
+        return [greys(images) for images, _ in turn.batches(3)]
+
+    assert drawn(0) == drawn(0)
+    assert drawn(0) != drawn(1)
+
+
+# ------------------------------------------------------------------ Lightning data modules
+
+
+class Existing(LightningDataModule):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def prepare_data(self):
+        self.calls.append("prepare")
+
+    def setup(self, stage):
+        self.calls.append(stage)
+        self.train, self.val = Pictures(20), Pictures(6)
+
+    def train_dataloader(self):
+        return DataLoader(self.train, batch_size=5, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(self.val, batch_size=6, collate_fn=collate_items)
+
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        self.calls.append("after transfer")
+        return batch
+
+
+class Regressor(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(36, 4)
+        self.seen = []
+
+    def training_step(self, batch, batch_idx):
+        images, labels = batch
+        self.seen.append(tuple(images.shape))
+        return torch.nn.functional.cross_entropy(self.net(images.flatten(1)), labels)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val", self.training_step(batch, batch_idx))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def trainer(rounds=1, **options):
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    strategy = FedAvgStrategy(2, seed=0)
+    return lightning.Trainer(max_epochs=rounds, accelerator="cpu", devices=1, strategy=strategy, **quiet, **options)
+
+
+def test_a_lightning_data_module_is_dealt_by_the_partition_and_keeps_its_other_loaders():
+    own = Existing()
+    module = make(own, ByClass(), batch_size=2)
+    assert own.calls == []  # loading may be long work, and waits for the first use
+    model = Regressor()
+    trainer(num_sanity_val_steps=0).fit(model, module)
+    assert model.seen == [(5, 1, 6, 6)] * 8 + [(6, 1, 6, 6)]
+    assert own.calls[:2] == ["prepare", "fit"]
+    assert own.calls.count("fit") == 1
+    assert "after transfer" in own.calls
+
+
+def test_a_lightning_data_module_without_one_loader_is_refused():
+    class Two(Existing):
+        def train_dataloader(self):
+            return [super().train_dataloader()] * 2
+
+    with pytest.raises(TypeError, match=r"train_dataloader\(\) of Two gives a list"):
+        _ = make(Two(), IID(2)).examples
+
+
+# ------------------------------------------------------------------ errors
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("data", "partition", "error", "words"),
+    [
+        (7, IID(2), TypeError, "data is a int; expected a fedgen data set, Examples, a torch Dataset"),
+        (Endless(), IID(2), TypeError, "IterableDataset"),
+        (Pictures, IID(2), TypeError, r"data is the class Pictures; give one of its objects"),
+        (Pictures(0), IID(2), ValueError, "data has no items"),
+        (Pictures(), None, ValueError, r"partition is missing: say how the Pictures"),
+        (Pictures(), IID, TypeError, r"partition is the class IID; give one of its objects, IID\(\.\.\.\)"),
+        (Pictures(), "IID", TypeError, r"partition='IID' is a str; give an object"),
+        ({}, None, ValueError, "data is an empty dict"),
+        ({"a": Pictures()}, IID(2), ValueError, r"data already says whose its parts are \(1 clients\)"),
+        ({"a": Pictures(), "b": 3}, None, TypeError, "the data of client 'b' is a int"),
+        ({"a": Pictures(), "b": Pictures(0)}, None, ValueError, "the data of client 'b' has no items"),
+        ({"a": DataLoader(Endless())}, None, TypeError, "the data of client 'a' is a DataLoader of a Endless"),
+        ({"a": DataLoader(Pictures(), batch_size=None)}, None, ValueError, "without a batch_size"),
+        ({1: Pictures(), "1": Pictures()}, None, ValueError, "two clients have one name"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_dealt_is_told_when_the_module_is_made(data, partition, error, words):
+    with pytest.raises(error, match=words):
+        make(data, partition)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"labels": "kinds"}, "labels='kinds' is no attribute or column of a Pictures; it has targets"),
+        ({"labels": [1, 2]}, "labels has 2 values for 20 items"),
+        ({"owners": [1.5] * 20}, "owners must be integers or texts"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"collate_fn": "mine"}, "collate_fn must be a function, got str"),
+        ({"value_range": (1, 0)}, r"value_range=\(1, 0\)"),
+        ({"evaluation_data": Pictures(3)}, "has 3 items and data 20"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        make(Pictures(), IID(2), **options)
+
+
+def test_items_that_do_not_fit_together_ask_for_a_collate_fn():
+    class Ragged(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, position):
+            return torch.arange(position + 1)
+
+    with pytest.raises(ValueError, match=r"cannot be put together into a batch .* give a collate_fn"):
+        next(next(iter(under(make(Ragged(), IID(2)), fedavg()))).batches(1))
+
+
+def test_a_tensor_dataset_is_cut_as_it_is():
+    data = TensorDataset(torch.arange(8.0).view(8, 1), torch.arange(8) % 2)
+    module = make(data, ByClass())
+    assert isinstance(module.examples, LazyExamples)
+    assert all((x[:, 0] % 2 == y).all() for x, y in batches(module))
+
+
+def test_it_and_its_clients_print_in_one_line():
+    module = make(Pictures(), IID(2), held_out=0.2)
+    assert repr(module) == str(module) == "FederatedDataModule(Pictures, 2 clients, 20 examples, IID(num_clients=2))"
+    assert repr(module.clients[0]) == "Client('client 0', 8 training and 2 held-out examples)"
+    assert repr(make(Existing(), IID(2))) == "FederatedDataModule(Existing, not loaded yet, IID(num_clients=2))"

@@ -1,0 +1,150 @@
+"""Scores of images that are read when they are embedded: those of the same images in memory."""
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+from fedgen.callbacks import FederatedEvaluation
+from fedgen.clients import FederatedDataModule, ThreeWaySplit
+from fedgen.clients.partitions import IID, Dirichlet, VarianceLimited
+from fedgen.data import Digits
+from fedgen.data.lazy import LazyInputs
+from fedgen.embeddings import FeatureCache, Pixels, embed
+from fedgen.evaluation import Evaluator
+from fedgen.evaluation.heterogeneity import measure_clients
+from fedgen.federated import FedAvgStrategy
+from fedgen.models import WGANGP
+from fedgen.models.networks import SmallCritic, SmallGenerator
+
+
+class Pictures(Dataset):
+    """The digits as Pillow images."""
+
+    def __init__(self):
+        self.whole = Digits().load("train")
+        self.targets = self.whole.labels
+
+    def __len__(self):
+        return len(self.whole)
+
+    def __getitem__(self, position):
+        return Image.fromarray(self.whole.inputs[position, 0].numpy()), int(self.targets[position])
+
+
+def noise(count, draws):
+    return torch.rand(count, 1, 8, 8, generator=draws) * 2 - 1
+
+
+def both(partition, **options):
+    shape = {"held_out": 0.25, "seed": 0, **options}
+    return [FederatedDataModule(data, partition, **shape) for data in (Pictures(), Digits())]
+
+
+@pytest.mark.parametrize("split", [None, ThreeWaySplit(unparticipating=0.4)])
+def test_scores_of_lazy_data_are_those_of_data_in_memory(split):
+    found = []
+    for module in both(Dirichlet(5, 1.0), split=split):
+        evaluator = Evaluator(module, ["pixels"], num_images=100, seed=0)
+        assert isinstance(evaluator.splits[0].images, LazyInputs) == isinstance(module.data, Pictures)
+        found.append([(r.score, r.aggregate, r.split, r.value) for r in evaluator.evaluate(noise).records])
+    assert len(found[0]) > 5
+    assert found[0] == found[1]
+
+
+def test_measures_of_clients_and_partitions_that_look_at_images():
+    ours, theirs = both(VarianceLimited(5, embedding="pixels"))
+    assert [client.train.tolist() for client in ours.clients] == [client.train.tolist() for client in theirs.clients]
+    measured = [measure_clients(module.everyone, Pixels()).to_json() for module in (ours, theirs)]
+    assert measured[0] == measured[1]
+
+
+def test_no_more_images_than_a_chunk_are_in_memory_at_once(monkeypatch):
+    module = FederatedDataModule(Pictures(), IID(3), seed=0)
+    largest = []
+    forward = Pixels.forward
+    monkeypatch.setattr(Pixels, "forward", lambda self, images: largest.append(len(images)) or forward(self, images))
+    monkeypatch.setattr(LazyInputs, "__getitem__", lambda self, index: pytest.fail("all images were read at once"))
+    features = embed(Pixels(), module.examples.inputs, batch_size=50)
+    assert len(features) == len(module.examples)
+    assert max(largest) == 50
+
+
+def test_features_are_cached_under_the_key_of_the_same_images_in_memory(tmp_path, monkeypatch):
+    ours, theirs = (module.examples.inputs for module in both(IID(3)))
+    cache = FeatureCache(tmp_path)
+    kept = embed(Pixels(), theirs, cache=cache)
+    monkeypatch.setattr(Pixels, "features", lambda self, levels: pytest.fail("embedded again"))
+    assert torch.equal(embed(Pixels(), ours, cache=cache), kept)
+
+
+class Floats(Pictures):
+    """The digits as floats in [0, 1], as torchvision's ToTensor gives them."""
+
+    def __getitem__(self, position):
+        return self.whole.inputs[position].float() / 255, int(self.targets[position])
+
+
+def test_floats_in_0_to_1_are_refused_by_name_and_converted_where_that_is_said():
+    with pytest.raises(ValueError, match=r"Floats lie in \[0, 1\], as ToTensor\(\) makes them.*value_range=\(0, 1\)"):
+        Evaluator(FederatedDataModule(Floats(), IID(3)), ["pixels"])
+    module = FederatedDataModule(Floats(), IID(3), value_range=(0, 1))
+    assert torch.equal(module.examples.inputs[:], Digits().load("train").inputs)
+
+
+class Named(Pictures):
+    def __getitem__(self, position):
+        return {"scan": {"pixels": self.whole.inputs[position]}, "kind": 3}
+
+
+def test_images_of_says_where_images_are():
+    module = FederatedDataModule(Named(), IID(3), images_of=lambda batch: batch["scan"]["pixels"])
+    assert torch.equal(module.examples.inputs[10:20], Digits().load("train").inputs[10:20])
+    with pytest.raises(ValueError, match=r"no images to measure \(.*\); give images_of"):
+        FederatedDataModule(Named(), IID(3), images_of=lambda batch: batch["pixels"]).examples.inputs[0]
+
+
+class Flipped(Pictures):
+    """With an augmentation."""
+
+    def __getitem__(self, position):
+        image, label = super().__getitem__(position)
+        return (image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if torch.rand(()) < 0.5 else image), label
+
+
+def test_images_are_measured_without_augmentation_where_those_are_given():
+    plain = Digits().load("train").inputs
+    given = FederatedDataModule(Flipped(), IID(3), evaluation_data=Pictures())
+    assert torch.equal(given.examples.inputs[:], plain)
+    augmented = FederatedDataModule(Flipped(), IID(3)).examples.inputs
+    assert torch.equal(augmented[:200], augmented[:200])
+    assert not torch.equal(augmented[:200], plain[:200])
+
+
+def fit(folder, data, workers):
+    lightning.seed_everything(0, verbose=False)
+    module = FederatedDataModule(data, IID(3), batch_size=16, num_workers=workers)
+    evaluation = FederatedEvaluation(1, embeddings=["pixels"], num_images=100, dirpath=folder)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = lightning.Trainer(
+        max_epochs=2, accelerator="cpu", devices=1, strategy=FedAvgStrategy(3), callbacks=[evaluation], **quiet
+    )
+    model = WGANGP(SmallGenerator(), SmallCritic(), n_critic=1)
+    trainer.fit(model, module)
+    scores = [record.value for record in evaluation.evaluator.evaluate(noise).records]
+    return np.concatenate([tensor.numpy().ravel() for tensor in model.state_dict().values()]), scores
+
+
+def test_a_federation_trains_and_is_scored_alike_in_memory_and_read_by_workers(tmp_path):
+    weights, scores = fit(tmp_path / "memory", Digits(), 0)
+    for workers in (0, 2):
+        ours, ours_scores = fit(tmp_path / f"lazy{workers}", Pictures(), workers)
+        assert np.array_equal(ours, weights)
+        assert ours_scores == scores
