@@ -22,9 +22,10 @@ from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real_side import RealSide
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.reference import Reference, records_of, too_few
-from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
+from fedgen.evaluation.sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Split
+from fedgen.images import SeenRange
 from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.seeds import resolve
@@ -124,6 +125,7 @@ class Evaluator:
         self._real = RealSide(self.plan, self.seed, cache, batch_size, device)
         self._frequencies = frequencies_of(self.splits[0])
         self._floor: list[ScoreRecord] | None = None
+        self._seen = SeenRange(*SAMPLES)
 
     @property
     def embeddings(self) -> list[Embedding]:
@@ -216,6 +218,7 @@ class Evaluator:
         """
         if not self.needs_images:
             return torch.empty(0, *self.splits[0].shape, dtype=self.splits[0].images.dtype), None
+        self._seen = options["seen"] = SeenRange(*SAMPLES, told=self._seen.told)  # each model's own range, told once
         if self._frequencies is not None and takes_labels(sample, self._frequencies):
             return draw_labelled(sample, count, self.seed, round, self._frequencies, **options)
         return draw_images(sample, count, self.seed, round, **options), None

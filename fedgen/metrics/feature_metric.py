@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.images import refuse_grey_levels
+from fedgen.images import SeenRange, refuse_grey_levels
 from fedgen.statistics.gaussian import check_features
 
 REAL, GENERATED = "real", "generated"
@@ -62,6 +62,7 @@ class FeatureMetric(Metric):
             raise ValueError("normalize=True is for images; features and points are taken as they are")
         self.normalize = normalize
         self.reset_real_features = reset_real_features
+        self._seen = {side: self._unseen(side) for side in (REAL, GENERATED)}
         fingerprint = self.embedding.fingerprint() if self.embedding else None
         digest = hashlib.blake2b(json.dumps([fingerprint, self.dim, *made_with]).encode(), digest_size=DIGEST).digest()
         # A state, so that a MetricCollection shares updates among equal metrics alone, and the first to be compared.
@@ -89,6 +90,8 @@ class FeatureMetric(Metric):
             super().reset()
         finally:
             self._defaults = states
+        forgotten = (GENERATED, REAL) if self.reset_real_features else (GENERATED,)
+        self._seen |= {side: self._unseen(side) for side in forgotten if not self._seen[side].told}
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Adds another metric's images, or those of its `metric_state`, behind one's own; a later `compute` has them.
@@ -141,15 +144,20 @@ class FeatureMetric(Metric):
         """Where lists of features lie."""
         return torch.device("cpu") if self.compute_on_cpu else self.device
 
-    def _features(self, inputs: Tensor) -> Tensor:
-        """Features [N, D] of images, or the features given; checked and without gradient."""
-        features = inputs if self.embedding is None else self.embedding(self._images(inputs))
+    def _unseen(self, side: str) -> SeenRange:
+        """The range of a side's float images, before there are any."""
+        whose = f"{side} images of {type(self).__name__}"
+        return SeenRange(whose, "pass images * 2 - 1, or uint8, or make the metric with normalize=True")
+
+    def _features(self, inputs: Tensor, side: str) -> Tensor:
+        """Features [N, D] of a side's images, or the features given; checked and without gradient."""
+        features = inputs if self.embedding is None else self.embedding(self._images(inputs, side))
         check_features(features)
         if features.shape[1] != self.dim:
             raise ValueError(f"{type(self).__name__} has dim {self.dim}, got features {list(features.shape)}")
         return features.detach().to(self.device)
 
-    def _images(self, images: Tensor) -> Tensor:
+    def _images(self, images: Tensor, side: str) -> Tensor:
         """Images as the embedding takes them: unless normalised the very tensor, by which FeatureShare knows it."""
         if self.normalize:
             if not images.is_floating_point() or not ((images >= 0) & (images <= 1)).all():
@@ -158,7 +166,17 @@ class FeatureMetric(Metric):
             return (images * 255).to(torch.uint8)
         if self._quantises and images.is_floating_point():
             refuse_grey_levels(images)
+            self._look_at(images, side)
         return images
+
+    def _look_at(self, images: Tensor, side: str) -> None:
+        """Says so if a side's floats look like [0, 1]; ValueError for many real ones. No generator ends a training."""
+        seen = self._seen[side]
+        seen.see(images)
+        if side == REAL:
+            seen.refuse()
+        else:
+            seen.warn()
 
     def _writable(self, name: str) -> Tensor:
         """A state that may be changed in place: one made under inference mode may not, once that is over."""

@@ -271,3 +271,13 @@ def test_the_documentation_names_every_score_and_option():
     for name, kind in KINDS.items():
         assert f'"{name}"' in words
         assert name == "w1" or all(option in words for option in kind.defaults)
+
+
+def test_a_model_that_samples_in_0_to_1_is_told_once_and_scored_at_every_round():
+    def unit(number, draws):
+        return grey_noise(number, draws).float().sigmoid()
+
+    judge = evaluator()
+    with pytest.warns(UserWarning, match=r"the model's samples: all values of 2 images"):
+        judge.try_out(unit)
+    assert [len(judge.evaluate(unit, round).records) for round in (0, 1)] == [6, 6]
