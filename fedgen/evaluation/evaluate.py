@@ -21,7 +21,7 @@ from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, Prese
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real_side import RealSide
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
-from fedgen.evaluation.reference import Reference, records_of, too_few
+from fedgen.evaluation.reference import Reference, few_by_score, records_of, too_few
 from fedgen.evaluation.sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Split
@@ -392,7 +392,14 @@ class Evaluator:
             "weights": self.weights if isinstance(self.weights, str) else "given",
             **details,
         }
-        return records_of(scores, client_names, common, self.plan.aggregates, panel.choices)
+        few = self._few(panel, details["split"], details["num_generated"])
+        return records_of(scores, client_names, common, self.plan.aggregates, panel.choices, few)
+
+    def _few(self, panel: Panel, place: str, generated: int) -> dict[str, str]:
+        """What is said of Fréchet distances of few images on a split; nothing on a gap, where their bias cancels."""
+        counts = next((split.counts for split in self.splits if split.name == place), None)
+        distances = [choice for choice in panel.choices if choice.kind == "fid"]
+        return few_by_score(distances, panel.embedding.dim, generated, counts) if counts and distances else {}
 
     @property
     def _panels(self) -> dict[str, Panel]:

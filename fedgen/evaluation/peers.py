@@ -44,6 +44,8 @@ class PeerEvaluation(StoredEvaluation):
         subset_size: images of each of torch-fidelity's 100 subsets.
     """
 
+    has_clients = False
+
     def __init__(
         self,
         generated: str | Path,

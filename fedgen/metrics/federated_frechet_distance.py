@@ -70,6 +70,7 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
     def _score(self) -> tuple[FederatedScore, Tensor]:
         counts = self.real_count.tolist()
         self._require_images(counts, int(self.generated_count), images_needed(self.ddof))
+        self._say_few("fid")
         clients = (self._summary(REAL, row) for row in range(len(counts)))
         reference = FrechetReference.from_summaries(clients, self.weights, self.ddof)
         return reference.score(self._summary(GENERATED), errors=False), reference.weights

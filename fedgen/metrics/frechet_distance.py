@@ -56,6 +56,7 @@ class FrechetDistance(TwoSides, MomentMetric):
     def compute(self) -> Tensor:
         """The distance, a scalar in float64."""
         require_sides(int(self.real_count), int(self.generated_count), images_needed(self.ddof))
+        self._say_few("fid")
         distance, _ = frechet_distance(self._summary(REAL), self._summary(GENERATED), self.ddof)
         return torch.tensor(distance, dtype=torch.float64, device=self.device)
 

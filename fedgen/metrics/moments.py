@@ -1,11 +1,13 @@
 """Sums of features a Fréchet distance is computed from: they add over batches, metrics and ranks."""
 
+import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedgen.metrics.feature_metric import GENERATED, REAL, FeatureMetric
+from fedgen.scores.few_images import few_images
 from fedgen.scores.roots import Triangle
 from fedgen.statistics import Gaussian, Message, gaussian_from_message, thin
 
@@ -29,6 +31,7 @@ class MomentMetric(FeatureMetric):
 
     def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
         super().__init__(made_with=("moments", rows, *made_with), **settings)
+        self._said_few = False
         empty = Triangle.of(torch.zeros(self.dim, self.dim, dtype=torch.float64))
         self._height = empty.height
         for side, number in ((REAL, rows), (GENERATED, 1)):
@@ -51,6 +54,14 @@ class MomentMetric(FeatureMetric):
             total[row] += part.sum(0)
             for i, strip in Triangle(outer[row], self.dim, self._height).rows():
                 strip.addmm_(part[:, i : i + self._height].T, part[:, i:])
+
+    def _say_few(self, name: str) -> None:
+        """Warns once of fewer images than features, of which a Fréchet distance is too large."""
+        counts, generated = self.real_count.tolist(), int(self.generated_count)
+        said = few_images(name, self.dim, generated, counts)
+        if said and not self._said_few:
+            self._said_few = True
+            warnings.warn(said, stacklevel=4)
 
     def _summary(self, side: str, row: int = 0) -> Gaussian:
         """The summary of one client or of the generated images, on the CPU; low-rank for n <= D."""
