@@ -17,6 +17,7 @@ LAYERS = [
         "images",
         "seeds",
         "archives",
+        "class_paths",
         "files",
         "hashing",
         "flags",

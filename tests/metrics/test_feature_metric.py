@@ -77,8 +77,6 @@ def test_unusable_features_are_an_error(name, features, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "embedding=None does not say how many features there are; pass dim=D"),
-        ({"embedding": "pixels"}, "embedding pixels does not say"),
         ({"dim": 0}, "at least 1, got 0"),
         ({"dim": 3, "normalize": True}, "normalize=True is for images"),
         ({"embedding": "identity", "dim": 3, "normalize": True}, "normalize=True is for images"),
@@ -211,3 +209,27 @@ def test_a_set_is_judged_by_all_its_batches_and_reset_forgets_them():
     metric.reset()
     with pytest.raises(ValueError, match="all values of 60 images"):
         metric.update(unit, real=True)
+
+
+@EVERY
+def test_the_number_of_features_is_that_of_the_first_images(name):
+    told, inferred, empty = filled(name), filled(name, dim=None), METRICS[name](dim=None)
+    assert inferred.dim == DIM
+    assert_equal(inferred, told)
+    inferred.merge_state(empty)
+    empty.merge_state(inferred)
+    assert_equal(empty, told)
+    inferred.reset()
+    for batch in batches(name in FEDERATED):
+        inferred.update(**batch)
+    assert_equal(inferred, told)
+    with pytest.raises(ValueError, match=f"has dim {DIM}"):
+        inferred.update(torch.zeros(3, DIM + 1), **{"client": 0} if name in FEDERATED else {"real": True})
+
+
+def test_an_embedding_that_hangs_on_the_images_needs_no_dim():
+    assert torch.equal(scored(KernelDistance("pixels"), IMAGES), scored(images_metric(), IMAGES))
+    metric = FrechetDistance("pixels")
+    metric.update(IMAGES[:0], real=True)
+    with pytest.raises(ValueError, match="0 images seen, the score needs 2"):
+        metric.compute()
