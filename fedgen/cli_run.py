@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, auto_cli
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.cli_stored import build_parser, evaluate_stored, is_stored, names_in, scores_in
+from fedgen.cli_stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, scores_in
 from fedgen.embeddings import FeatureCache
 from fedgen.evaluation import (
     Evaluator,
@@ -60,7 +60,7 @@ def evaluate_checkpoints(
 
     Args:
         run: the run folder.
-        embeddings: one name, or several with commas between: inception-v3-compat,pixels.
+        embeddings: one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding.
         scores: names with commas between (fid,kid by default; also kid-rbf, precision, recall, density, coverage, sw1,
             sw2, w1, is, ll, loss, memorisation, utility), or with options as '[fid, {name: precision, k: 3}]'.
         preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
@@ -78,7 +78,7 @@ def evaluate_checkpoints(
         fine_tune: also score what each scored client makes of the model in so many iterations on its own training
             images, with other clients' in the table of gaps; likewise.
     """
-    named, presets = names_in(embeddings), names_in(preset)
+    named, presets = embeddings_in(embeddings), names_in(preset)
     _check_networks(named, presets, scores, weights)
     require_device(device)
     model, data = rebuild(run)
@@ -86,7 +86,7 @@ def evaluate_checkpoints(
     model.to(device)
     evaluator = Evaluator(
         data,
-        [{"name": name, "weights": weights} for name in named],
+        [{"weights": weights, **(one if isinstance(one, dict) else {"name": one})} for one in named],
         num_images,
         DEFAULT_SCORES if scores is None else scores_in(scores),
         client_weights,
@@ -108,7 +108,7 @@ def evaluate_checkpoints(
     console.print(inversion_table(records))
 
 
-def _check_networks(named: Sequence[str], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
+def _check_networks(named: Sequence[Any], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
     asked = None if scores is None else choose_scores(scores_in(scores))
     unembedded = asked is not None and all(choice.needs in UNEMBEDDED for choice in asked)
     if not named and not presets and not unembedded:
@@ -116,7 +116,7 @@ def _check_networks(named: Sequence[str], presets: Sequence[str], scores: str | 
     if scores is not None and not named and not unembedded:
         own = ", ".join(presets)
         raise ValueError(f"preset {own} brings its own score; leave --scores out, or name an embedding for them")
-    networks = [*named, *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
+    networks = [*map(str, named), *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
     if weights is not None and len(networks) != 1:
         raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
 
@@ -183,7 +183,8 @@ def evaluate(arguments: Sequence[str]) -> int:
         "embeddings",
         nargs="?",
         default=None,
-        help="one name, or several with commas between: inception-v3-compat,pixels; none with --preset",
+        help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
+        " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
     )
     settings = parser.parse_args(list(arguments))
     evaluate_checkpoints(**vars(parser.instantiate(settings)))

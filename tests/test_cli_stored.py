@@ -256,6 +256,15 @@ def test_fewer_images_than_features_are_said_beside_the_numbers(root, capsys):
     assert "fid of fewer images than the 768 features (34 real, 30 generated) is too large" in said(capsys)
 
 
+def test_an_embedding_of_ones_own_is_a_class_path(root, capsys):
+    own = "tests.embeddings.own.Halves"
+    assert evaluate("--clients", *client_paths(Path()), "--embedding", own) == 0
+    assert "embedding halves of None" in said(capsys)
+    given = f"{{class_path: {own}, init_args: {{weights: mine}}}}"
+    assert evaluate("--reference", "data/beta", "--embedding", given, "--overwrite") == 0
+    assert "embedding halves of mine" in said(capsys)
+
+
 def said(capsys):
     """What was printed, without line breaks."""
     return " ".join(capsys.readouterr().out.split())
