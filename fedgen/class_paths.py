@@ -3,6 +3,8 @@
 import difflib
 import importlib
 import inspect
+import sys
+from pathlib import Path
 from typing import Any, get_type_hints
 
 HINT = (
@@ -37,6 +39,29 @@ def import_by_path(path: str) -> Any:
     if not hasattr(found, name):
         raise ValueError(f"module {module!r} has no {name!r}{nearest(name, public_names(found))}")
     return getattr(found, name)
+
+
+def import_object(text: str) -> Any:
+    """What a text names: "my_module:make_model", "my_package.MyModel", or "train.py:make_model" of a file.
+
+    Raises:
+        ValueError: as `import_by_path`, and for a file that is not there or fails.
+    """
+    where, colon, name = text.rpartition(":")
+    if not colon:
+        return import_by_path(text)
+    if not where.endswith(".py"):
+        return import_by_path(f"{where}.{name}")
+    file = Path(where)
+    if not file.is_file():
+        raise ValueError(f"there is no file {where} for {text}")
+    sys.path.insert(0, str(file.parent.resolve()))  # as `python train.py` has it
+    module = importlib.import_module(file.stem)
+    if Path(str(module.__file__)).resolve() != file.resolve():
+        raise ValueError(f"{where} is hidden by {module.__file__}, a module of the same name; rename the file")
+    if not hasattr(module, name):
+        raise ValueError(f"{where} has no {name!r}{nearest(name, public_names(module))}")
+    return getattr(module, name)
 
 
 def nearest(name: str, accepted: list[str]) -> str:

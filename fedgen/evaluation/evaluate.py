@@ -409,26 +409,3 @@ class Evaluator:
 def _never(number: int, draws: torch.Generator) -> Tensor:
     """The sampler where no score needs images."""
     raise TypeError(f"{number} images are asked for, and no score needs some")
-
-
-def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Any) -> list[ScoreRecord]:
-    """The score records of one model against clients, in one call.
-
-    Args:
-        model: a module with `sample(num_images, generator=None)` where a score needs images, or a sampler; for the
-            score "ll" also with `log_prob(points)`, for "loss" with `example_losses(images, labels, seed)`. Scores in
-            the embeddings that its attribute `optimised_on` names are marked.
-        clients: a data module, splits, or {split: [examples of each client]}.
-        round: stored in the records, and part of the images' seed.
-        options: as for `Evaluator`: embeddings, num_images, scores, weights, seed, ...
-
-    Raises:
-        TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it.
-    """
-    evaluator = Evaluator(clients, **options)
-    sample = evaluator.sampler_of(model) if isinstance(model, nn.Module) else model
-    asked = evaluator.asked_of(model)
-    evaluator.try_out(sample, **asked)
-    # scores in an embedding that its training optimised are marked, as where a run is scored
-    used = getattr(model, "optimised_on", ())
-    return evaluator.evaluate(sample, round, optimised_on=used, **asked).records
