@@ -24,19 +24,15 @@ from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgress
 from fedgen.cli_lock import only_run
 from fedgen.cli_resume import naming_write_errors, progress_from, resumes_at, starting_point
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.partitions import save_partition
-from fedgen.clients.three_way import save_roles
-from fedgen.evaluation import Run, print_report, read_records
+from fedgen.evaluation import read_records
 from fedgen.evaluation.checkpoints import LAST
-from fedgen.evaluation.gap_table import has_gaps
-from fedgen.evaluation.rebuild import PARTITION, RECIPE, ROLES
+from fedgen.evaluation.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.federated.left_out import describe, read_left_out
-from fedgen.figures import draw_curves, draw_generalisation
+from fedgen.figures import report_run
 from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
 
-CURVES, GENERALISATION = "curves.png", "generalisation.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
 _FREE = {
@@ -157,6 +153,11 @@ def train(cli: FedgenCLI) -> None:
     trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
     folder = require_writable(trainer.default_root_dir)
     last = folder_of(RoundCheckpoint, trainer) / LAST
+    shown = [
+        callback for callback in trainer.callbacks if isinstance(callback, FederatedEvaluation) and callback.report
+    ]
+    for callback in shown:
+        callback.report = False  # here, of a finished run, too
     with naming_write_errors(folder, last), only_run(folder) if first else nullcontext():
         check_recipe(folder, recipe, folder_of(FederatedEvaluation, trainer), last)
         path = starting_point(cli.ckpt_path, last)
@@ -171,8 +172,8 @@ def train(cli: FedgenCLI) -> None:
             if first:
                 write_settings(cli, folder, recipe)
             run_fit(cli, path, last, console)
-        if first and any(isinstance(callback, FederatedEvaluation) for callback in trainer.callbacks):
-            report(folder_of(FederatedEvaluation, trainer), console)
+        if first and shown:
+            report_run(folder_of(FederatedEvaluation, trainer), console)
 
 
 def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> None:
@@ -309,20 +310,7 @@ def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None
     with atomic_write(folder / RECIPE) as file:
         file.write(yaml.safe_dump(recipe, sort_keys=False).encode())
     if isinstance(data := cli.datamodule, FederatedDataModule):
-        save_partition(folder / PARTITION, data.partition, data.examples, data.seed, data.dealt)
-        if data.split is not None:
-            save_roles(folder / ROLES, data.roles, [client.name for client in data.everyone])
-
-
-def report(folder: Path, console: Console) -> None:
-    """Prints a run's tables and draws its curves."""
-    run = Run(folder)
-    print_report(run, console)
-    records = run.records
-    if any(record.is_model for record in records):
-        console.print(f"figure: {draw_curves(records, folder / CURVES)}")
-    if has_gaps([record for record in records if record.is_model]):
-        console.print(f"figure: {draw_generalisation(records, folder / GENERALISATION)}")
+        keep_clients(data, folder)
 
 
 def fit(arguments: Sequence[str]) -> int:

@@ -6,10 +6,12 @@ from typing import Any, Literal
 
 import torch
 from jsonargparse import ArgumentParser, auto_cli
+from lightning.pytorch import LightningModule
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.cli_stored import build_parser, evaluate_stored, is_stored, names_in, scores_in
+from fedgen.cli_stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, scores_in
+from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import FeatureCache
 from fedgen.evaluation import (
     Evaluator,
@@ -31,7 +33,7 @@ from fedgen.evaluation.fine_tuned import FineTuning
 from fedgen.evaluation.gap_table import gap_tables
 from fedgen.evaluation.marks import explained, strongest
 from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED
-from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation.rebuild import rebuild, rebuild_given
 from fedgen.evaluation.sampling_settings import change_sampling, say_sampling
 from fedgen.evaluation.score_choice import choose_scores
 from fedgen.evaluation.selection import unmarked
@@ -55,12 +57,14 @@ def evaluate_checkpoints(
     sampling: dict[str, Any] | None = None,
     controls: bool = False,
     fine_tune: int | None = None,
+    model: str | None = None,
+    data: str | None = None,
 ) -> None:
     """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
 
     Args:
         run: the run folder.
-        embeddings: one name, or several with commas between: inception-v3-compat,pixels.
+        embeddings: one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding.
         scores: names with commas between (fid,kid by default; also kid-rbf, precision, recall, density, coverage, sw1,
             sw2, w1, is, ll, loss, memorisation, utility), or with options as '[fid, {name: precision, k: 3}]'.
         preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
@@ -77,28 +81,31 @@ def evaluate_checkpoints(
             were trained on; for a run with clients that never train.
         fine_tune: also score what each scored client makes of the model in so many iterations on its own training
             images, with other clients' in the table of gaps; likewise.
+        model: for a run trained in Python, which keeps no recipe: my_module:make_model or train.py:make_model, a model,
+            a function without arguments that makes one, or the class of one that keeps its arguments in checkpoints.
+        data: likewise its FederatedDataModule, my_module:make_data.
     """
-    named, presets = names_in(embeddings), names_in(preset)
+    named, presets = embeddings_in(embeddings), names_in(preset)
     _check_networks(named, presets, scores, weights)
     require_device(device)
-    model, data = rebuild(run)
-    change_sampling(model, sampling or {})
-    model.to(device)
+    module, clients = _model_and_clients(run, model, data)
+    change_sampling(module, sampling or {})
+    module.to(device)
     evaluator = Evaluator(
-        data,
-        [{"name": name, "weights": weights} for name in named],
+        clients,
+        [{"weights": weights, **(one if isinstance(one, dict) else {"name": one})} for one in named],
         num_images,
         DEFAULT_SCORES if scores is None else scores_in(scores),
         client_weights,
-        seed=data.seed,
+        seed=clients.seed,
         cache=FeatureCache(cache) if cache else None,
         device=device,
         aggregates=names_in(aggregates),
         presets=[{"name": name, "weights": weights} for name in presets],
         controls=controls,
     )
-    tuning = None if fine_tune is None else FineTuning(data, fine_tune, torch.device(device).type)
-    evaluate_run(run, model, evaluator, rounds, tuning)
+    tuning = None if fine_tune is None else FineTuning(clients, fine_tune, torch.device(device).type)
+    evaluate_run(run, module, evaluator, rounds, tuning)
     console, records = make_console(), Run(run).records
     for embedding in evaluator.embeddings:
         split = next(record.split for record in records if record.embedding == embedding.name)
@@ -108,7 +115,14 @@ def evaluate_checkpoints(
     console.print(inversion_table(records))
 
 
-def _check_networks(named: Sequence[str], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
+def _model_and_clients(run: Path, model: str | None, data: str | None) -> tuple[LightningModule, FederatedDataModule]:
+    """Those of a run's recipe, or those that are named."""
+    if (model is None) != (data is None):
+        raise ValueError("--model and --data go together: both are needed of a run trained in Python")
+    return rebuild(run) if model is None or data is None else rebuild_given(run, model, data)
+
+
+def _check_networks(named: Sequence[Any], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
     asked = None if scores is None else choose_scores(scores_in(scores))
     unembedded = asked is not None and all(choice.needs in UNEMBEDDED for choice in asked)
     if not named and not presets and not unembedded:
@@ -116,7 +130,7 @@ def _check_networks(named: Sequence[str], presets: Sequence[str], scores: str | 
     if scores is not None and not named and not unembedded:
         own = ", ".join(presets)
         raise ValueError(f"preset {own} brings its own score; leave --scores out, or name an embedding for them")
-    networks = [*named, *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
+    networks = [*map(str, named), *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
     if weights is not None and len(networks) != 1:
         raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
 
@@ -183,7 +197,8 @@ def evaluate(arguments: Sequence[str]) -> int:
         "embeddings",
         nargs="?",
         default=None,
-        help="one name, or several with commas between: inception-v3-compat,pixels; none with --preset",
+        help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
+        " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
     )
     settings = parser.parse_args(list(arguments))
     evaluate_checkpoints(**vars(parser.instantiate(settings)))

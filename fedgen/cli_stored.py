@@ -10,7 +10,7 @@ from jsonargparse.typing import PositiveInt
 from rich.console import Console
 
 from fedgen import __version__
-from fedgen.embeddings import FeatureCache
+from fedgen.embeddings import FeatureCache, load_embedding
 from fedgen.embeddings.fidelity import CLEAN
 from fedgen.evaluation import (
     PRESETS,
@@ -26,6 +26,7 @@ from fedgen.evaluation import (
 )
 from fedgen.evaluation.device import require_device
 from fedgen.evaluation.peers import SUBSET_SIZE, Preset
+from fedgen.evaluation.stored_embedding import Named
 from fedgen.evaluation.stored_files import FEATURES_OF, STATISTICS_OF, files_in
 from fedgen.evaluation.stored_images import LISTED
 from fedgen.figures import draw_clients
@@ -229,11 +230,22 @@ def _evaluation(settings: Any) -> StoredEvaluation:
         preset=settings.preset if settings.clients else None,
         optimised_on=names_in(settings.optimised_on),
     )
+    embedding, weights = _embedding(settings.embedding, settings.weights)
     if settings.clients:
-        return StoredEvaluation(settings.generated, settings.clients, settings.embedding, settings.weights, options)
+        return StoredEvaluation(settings.generated, settings.clients, embedding, weights, options)
     preset: Preset = settings.preset or "torch-fidelity"
     both, size = (settings.generated, settings.reference), settings.kid_subset_size or SUBSET_SIZE
-    return PeerEvaluation(*both, preset, settings.embedding, settings.weights, options, size)
+    return PeerEvaluation(*both, preset, embedding, weights, options, size)
+
+
+def _embedding(text: str | None, weights: Path | None) -> tuple[Named | None, Path | None]:
+    """The embedding of a text and its weights, which one that is given by options has in it."""
+    given = embeddings_in(text)
+    if len(given) > 1:
+        raise ValueError(f"--embedding takes one embedding, got {text}")
+    if given and isinstance(given[0], dict):
+        return load_embedding(given[0], weights), None
+    return text, weights
 
 
 def names_in(text: str | None) -> list[str]:
@@ -250,9 +262,28 @@ def scores_in(text: str) -> list[Any]:
     if not text.strip().startswith(("[", "{")):
         return names_in(text)
     try:
-        found = yaml.safe_load(text)
+        return _listed(text)
     except yaml.YAMLError as error:
         raise ValueError(f"--scores takes fid,kid or '[fid, {{name: precision, k: 3}}]', got {text!r}") from error
+
+
+def embeddings_in(text: str | None) -> list[str | dict[str, Any]]:
+    """The embeddings of a text: names or class paths with commas between, or a list in YAML, whose items have options.
+
+    Raises:
+        ValueError: for YAML that is none.
+    """
+    if text is None or not text.strip().startswith(("[", "{")):
+        return list(names_in(text))
+    try:
+        return _listed(text)
+    except yaml.YAMLError as error:
+        example = "'{class_path: my_package.MyEmbedding, init_args: {width: 64}}'"
+        raise ValueError(f"embeddings are names with commas between, or {example}, got {text!r}") from error
+
+
+def _listed(text: str) -> list[Any]:
+    found = yaml.safe_load(text)
     return found if isinstance(found, list) else [found]
 
 

@@ -1,5 +1,8 @@
 """The one image convention: float [-1, 1] for models, uint8 at rest, and one quantiser between them."""
 
+import math
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -38,6 +41,67 @@ def refuse_grey_levels(images: Tensor) -> None:
             f"float images reach {images.max().item():.0f} and look like grey levels; give floats in [-1, 1], or "
             "uint8: convert them with .to(torch.uint8)"
         )
+
+
+SURE = 50  # images without one value below mid-grey that are no chance of bright ones
+
+
+@dataclass
+class SeenRange:
+    """The range of a set's float images, however they come in batches: finds [0, 1] where [-1, 1] is meant.
+
+    In [-1, 1] a value of 0 is mid-grey: images none of whose pixels is darker, by the hundred, are none of [-1, 1] but
+    those of torchvision's `ToTensor()`, or of a generator that ends in a sigmoid. Images of one single value say
+    nothing either way, nor do values above 1.
+
+    Args:
+        whose: what the images are, for the message: "samples of MyVAE".
+        remedy: what to do instead.
+    """
+
+    whose: str
+    remedy: str = "pass images * 2 - 1, or uint8"
+    images: int = 0
+    low: float = math.inf
+    high: float = -math.inf
+    told: bool = False
+
+    def see(self, images: Tensor) -> None:
+        """Takes note of a batch [N, ...]; of anything but floats, nothing."""
+        if images.is_floating_point() and images.numel():
+            low, high = torch.stack(torch.aminmax(images.detach())).tolist()
+            self.images += len(images)
+            self.low, self.high = min(self.low, low), max(self.high, high)
+
+    @property
+    def is_unit(self) -> bool:
+        """Whether all values so far lie in [0, 1], and not all are one."""
+        return 0 <= self.low < self.high <= 1
+
+    @property
+    def complaint(self) -> str:
+        """What was seen, what is expected, and the remedy."""
+        count = "1 image" if self.images == 1 else f"{self.images:,} images"
+        return (
+            f"{self.whose}: all values of {count} lie from {self.low:.3g} to {self.high:.3g}, none below 0, which looks"
+            f" like [0, 1] where floats in [-1, 1] are expected; {self.remedy}"
+        )
+
+    def warn(self) -> None:
+        """Says so once, if the images look like [0, 1]."""
+        if self.is_unit and not self.told:
+            self.told = True
+            warnings.warn(self.complaint, stacklevel=3)
+
+    def refuse(self) -> None:
+        """Says so once, if few images look like [0, 1].
+
+        Raises:
+            ValueError: if there are enough of them (`SURE`) to tell.
+        """
+        if self.is_unit and self.images >= SURE:
+            raise ValueError(self.complaint)
+        self.warn()
 
 
 def from_uint8(images: Tensor) -> Tensor:

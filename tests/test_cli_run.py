@@ -13,7 +13,7 @@ from tests.quick import first_quick
 UTILITY = "{name: utility, epochs: 4}"
 
 
-def recipe_of(folder, **options):
+def recipe_of(folder, embedding="pixels", **options):
     recipe = {
         "trainer": {
             "max_epochs": 2,
@@ -23,7 +23,7 @@ def recipe_of(folder, **options):
             "callbacks": [
                 {
                     "class_path": "fedgen.callbacks.FederatedEvaluation",
-                    "init_args": {"every_n_rounds": 1, "num_images": 50, "embeddings": ["pixels"], "grid": 4},
+                    "init_args": {"every_n_rounds": 1, "num_images": 50, "embeddings": [embedding], "grid": 4},
                 }
             ],
         },
@@ -173,3 +173,19 @@ def test_a_stored_split_of_other_clients_is_refused(work, capsys):
     capsys.readouterr()
     assert main(["evaluate", str(split.parent), "pixels", "--num_images", "60"]) == 2
     assert "the split is one of 1 clients, and the partition gives 10" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_an_embedding_of_ones_own_is_a_class_path_in_recipes_and_commands(work, capsys):
+    own = "tests.embeddings.own.MyEmbedding"
+    recipe = recipe_of(work, embedding={"class_path": own, "init_args": {"width": 5}})
+    assert main(["fit", "--config", recipe]) == 0
+    assert "embedding MyEmbedding" in words(capsys)
+    given = f"[{{class_path: {own}, init_args: {{width: 4}}, name: four}}, pixels]"
+    assert main(["evaluate", "checkpoints/tiny", given, "--num_images", "50"]) == 0
+    assert main(["evaluate", "checkpoints/tiny", "tests.embeddings.own.Halves", "--num_images", "50"]) == 0
+    records = Run("checkpoints/tiny").records
+    assert list(dict.fromkeys(r.embedding for r in records)) == ["MyEmbedding", "four", "pixels", "halves of None"]
+    assert len({r.embedding_fingerprint for r in records}) == 4
+    capsys.readouterr()
+    assert main(["evaluate", "checkpoints/tiny", "my_kit.Embedding"]) == 2
+    assert "there is no module 'my_kit'" in capsys.readouterr().err

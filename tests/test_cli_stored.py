@@ -235,3 +235,36 @@ def test_scores_that_a_generator_was_trained_on_are_marked_where_its_maker_says_
     reference = client_paths(Path())[0]
     assert evaluate("--reference", reference, "--embedding", "pixels", "--optimised_on", "pixels", "--overwrite") == 0
     assert "fid *" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_folder_of_clients_suggests_its_folders_and_does_not_advise_to_pool_them(root, capsys):
+    assert evaluate("--clients", "data", "--embedding", "pixels") == 2
+    err = capsys.readouterr().err
+    assert "it has 3 sets such as alpha: if each is a client, give data/* (--recursive would pool them into one" in err
+    assert evaluate("--reference", "data", "--embedding", "pixels") == 2
+    assert "it has folders such as alpha, which --recursive includes" in capsys.readouterr().err
+    assert evaluate("--clients", "data", "--embedding", "pixels", "--recursive") == 0
+    assert "data and all below it is one client, so avg and all are one number" in said(capsys)
+
+
+def test_fewer_images_than_features_are_said_beside_the_numbers(root, capsys):
+    assert against_clients() == 0  # 16 x 16 pixels in three colours
+    few = "fid of fewer images than the 768 features (3 of 3 clients, from 10, their pool of 64, 30 generated)"
+    assert few in said(capsys)
+    assert few in json.loads(Path("scores.json").read_text())["records"][0]["note"]
+    assert evaluate("--reference", "data/beta", "--embedding", "pixels", "--overwrite") == 0
+    assert "fid of fewer images than the 768 features (34 real, 30 generated) is too large" in said(capsys)
+
+
+def test_an_embedding_of_ones_own_is_a_class_path(root, capsys):
+    own = "tests.embeddings.own.Halves"
+    assert evaluate("--clients", *client_paths(Path()), "--embedding", own) == 0
+    assert "embedding halves of None" in said(capsys)
+    given = f"{{class_path: {own}, init_args: {{weights: mine}}}}"
+    assert evaluate("--reference", "data/beta", "--embedding", given, "--overwrite") == 0
+    assert "embedding halves of mine" in said(capsys)
+
+
+def said(capsys):
+    """What was printed, without line breaks."""
+    return " ".join(capsys.readouterr().out.split())

@@ -2,7 +2,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.images import from_uint8, quantise, save_png, tile, to_uint8
+from fedgen.images import SURE, SeenRange, from_uint8, quantise, save_png, tile, to_uint8
 
 
 def test_all_256_grey_levels_survive_the_round_trip():
@@ -69,3 +69,42 @@ def test_a_saved_png_holds_the_same_pixels(tmp_path, channels):
         assert file.mode == ("L" if channels == 1 else "RGB")
         stored = torch.tensor(list(file.tobytes()), dtype=torch.uint8).reshape(16, 15, channels)
     assert torch.equal(stored.permute(2, 0, 1), image)
+
+
+def test_floats_in_0_to_1_are_named_with_their_range_and_the_remedy():
+    seen = SeenRange("samples of MyVAE")
+    seen.see(torch.tensor([[0.25, 0.5]]))
+    with pytest.warns(UserWarning, match=r"samples of MyVAE: all values of 1 image lie from 0.25 to 0.5, none below 0"):
+        seen.warn()
+    seen.warn()  # once
+    assert r"like [0, 1] where floats in [-1, 1] are expected; pass images * 2 - 1" in seen.complaint
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        torch.tensor([[-0.01, 1.0]]),  # a value below mid-grey
+        torch.tensor([[0.0, 1.01]]),  # no [0, 1] either
+        torch.zeros(99, 3),  # one value: a generator before its first step
+        torch.tensor([[0, 1]], dtype=torch.uint8),  # almost black, and no float
+        torch.full((2, 2), torch.nan),
+        torch.empty(0, 3),
+    ],
+)
+def test_ranges_that_say_nothing_are_no_complaint(images):
+    seen = SeenRange("images")
+    seen.see(images)
+    seen.refuse()
+    assert not seen.is_unit
+
+
+def test_few_bright_images_may_be_chance_and_many_are_refused():
+    seen = SeenRange("images")
+    seen.see(torch.rand(SURE - 1, 1, 2, 2))
+    with pytest.warns(UserWarning, match="49 images"):
+        seen.refuse()
+    seen.see(torch.rand(1, 1, 2, 2))
+    with pytest.raises(ValueError, match="50 images lie"):
+        seen.refuse()
+    seen.see(torch.tensor([[-0.5]]))  # one dark pixel, and it was chance
+    seen.refuse()

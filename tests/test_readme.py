@@ -26,7 +26,11 @@ def test_the_snippet_is_at_most_15_lines_and_selects_a_checkpoint(tmp_path, monk
     assert shorter != snippet
     monkeypatch.chdir(tmp_path)
     exec(compile(shorter.replace('"cpu"', '"cpu", logger=False, enable_progress_bar=False'), "README.md", "exec"), {})
-    assert "round=00001.ckpt" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "round=00001.ckpt" in out
+    (embedding,) = re.findall(r"embeddings: \[(.+?)\]", (ROOT / "recipes" / "quickstart.yaml").read_text())
+    assert f"embedding {embedding} round fid_avg fid_all" in re.sub("[^a-z0-9_ -]+ *", "", out)  # the demo's table
+    assert (tmp_path / "checkpoints" / "mine" / "curves.png").exists()
 
 
 def test_metrics_losses_and_the_shipped_network_work_as_written(capsys, monkeypatch):
@@ -50,7 +54,7 @@ def test_the_page_on_losses_makes_a_model_that_knows_what_it_trains_on():
     assert names["model"].optimised_on == ["efficientnet-lite0-32"]
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"recipes/\w+\.yaml|docs/\w+\.\w+|CITATION\.cff", README))))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"recipes/\w+\.yaml|docs/[\w-]+\.\w+|CITATION\.cff", README))))
 def test_files_that_the_readme_names_exist(path):
     assert (ROOT / path).exists()
 

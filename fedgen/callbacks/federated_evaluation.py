@@ -20,11 +20,13 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
 from fedgen.evaluation.own_models import OwnModels
 from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.records import BALANCE, BALANCED
 from fedgen.evaluation.run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.sampling import Sample, inside
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.federated import FedAvgStrategy
+from fedgen.figures import report_run
 from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png, tile
 from fedgen.ranks import together
@@ -66,6 +68,7 @@ class FederatedEvaluation(Callback):
             "weights": a local file}.
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place; see `evaluation.three_way`.
+        report: whether to print the run's tables and draw its curves when fitting ends.
 
     Raises:
         TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll", or
@@ -92,10 +95,11 @@ class FederatedEvaluation(Callback):
         aggregates: Sequence[str] = (),
         presets: Sequence[str | dict[str, Any]] = (),
         controls: bool = False,
+        report: bool = True,
     ) -> None:
         if every_n_rounds < 1:
             raise ValueError(f"every_n_rounds={every_n_rounds}: evaluate every 1 or more rounds")
-        self.every_n_rounds, self.at_start, self.grid = every_n_rounds, at_start, grid
+        self.every_n_rounds, self.at_start, self.grid, self.report = every_n_rounds, at_start, grid, report
         self.settings: dict[str, Any] = {
             "embeddings": embeddings,
             "num_images": num_images,
@@ -156,6 +160,7 @@ class FederatedEvaluation(Callback):
             remove_unfinished(self._folder(trainer) / "samples", "*.png")
             drop_from(self._scores_path(trainer), first)
             append_records(self._scores_path(trainer), floor)
+            self._keep_clients(trainer)
         if self.at_start and first == 0:
             self._evaluate(trainer, pl_module, -1)
 
@@ -178,6 +183,11 @@ class FederatedEvaluation(Callback):
         if not getattr(trainer.strategy, "in_round", False):
             values = self._evaluate(trainer, pl_module, self._last_round)
             trainer.callback_metrics.update({column: torch.tensor(value) for column, value in values.items()})
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Prints what the run has shown, as `fedgen fit` does."""
+        if self.report and self.evaluated_round is not None and trainer.is_global_zero:
+            report_run(self._folder(trainer))
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
         assert self.evaluator is not None  # setup made it
@@ -278,6 +288,12 @@ class FederatedEvaluation(Callback):
 
     def _folder(self, trainer: Trainer) -> Path:
         return Path(self.dirpath or trainer.default_root_dir)
+
+    def _keep_clients(self, trainer: Trainer) -> None:
+        """Writes who the clients were, so that the run can be scored again; a recipe's folder knows."""
+        data = getattr(trainer, "datamodule", None)
+        if isinstance(data, FederatedDataModule) and not (Path(trainer.default_root_dir) / RECIPE).exists():
+            keep_clients(data, self._folder(trainer))
 
     def _scores_path(self, trainer: Trainer) -> Path:
         return self._folder(trainer) / SCORES_FILE

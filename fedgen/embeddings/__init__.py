@@ -1,5 +1,6 @@
 """Images to features: frozen, differentiable embeddings by name, and a disk cache for what they compute."""
 
+from fedgen.embeddings.backbones import Backbone
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.cache import FeatureCache
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
@@ -12,6 +13,7 @@ from fedgen.embeddings.registry import embedding_names, load_embedding, network_
 from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, train_classifier
 
 __all__ = [
+    "Backbone",
     "ClassifierOptions",
     "EfficientNetLite0",
     "Embedding",

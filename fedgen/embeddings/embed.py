@@ -8,7 +8,7 @@ from torch import Tensor
 from fedgen.data.lazy import LazyInputs
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.cache import FeatureCache
-from fedgen.images import refuse_grey_levels, to_uint8
+from fedgen.images import SeenRange, refuse_grey_levels, to_uint8
 from fedgen.progress import track
 from fedgen.ranks import agreed, spread
 
@@ -49,7 +49,8 @@ def embed(
         cache: keeps features on disk, and gives them back where the same images were embedded before.
 
     Raises:
-        ValueError: for images the embedding cannot take, and floats that look like grey levels.
+        ValueError: for images the embedding cannot take, and floats that look like grey levels or, where they are many
+            (`fedgen.images.SURE`; of fewer there is a warning), like [0, 1].
         NotFiniteError: for NaN or infinity in images or features, naming the first such image.
     """
     if batch_size < 1:
@@ -120,6 +121,9 @@ def _quantised(embedding: Embedding, images: Tensor) -> Tensor:
         text = f"image {bad} holds NaN or infinity and embedding {embedding.name} has no feature for it"
         raise NotFiniteError(text, bad)
     refuse_grey_levels(images)
+    seen = SeenRange(f"images to embed with {embedding.name}")
+    seen.see(images)
+    seen.refuse()
     return to_uint8(images)
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 from torch import nn
 
+from fedgen import seeds
+from fedgen.class_paths import gives, import_by_path, is_class_path
+from fedgen.embeddings.backbones import TIMM, TRANSFORMERS, load_timm, load_transformers, split_size
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
 from fedgen.embeddings.fidelity import (
@@ -39,6 +42,9 @@ WITH_WEIGHTS: dict[str, Callable[..., Embedding]] = {
     **{name: partial(load_clip, name) for name in CLIP_NAMES},
     **{name: partial(load_dinov2, name) for name in DINOV2_DIMS},
 }
+
+# what a name begins with -> how the rest of it is loaded
+PACKAGES: dict[str, Callable[..., Embedding]] = {TIMM: load_timm, TRANSFORMERS: load_transformers}
 
 
 def _inception_options(suffix: str) -> dict[str, Any]:
@@ -74,24 +80,32 @@ def load_embedding(
     """The frozen embedding of a name, or of any module.
 
     Args:
-        name_or_module: a name (`embedding_names()`), optionally with what stored scores write behind it
-            (`efficientnet-lite0-224`, `inception-v3-compat-192`, `inception-v3-compat-clean-fid`); or a module, wrapped
-            by `ModuleEmbedding`; an `Embedding` is returned as it is; or, as recipes give it, all arguments under their
-            names, the name's being "name".
+        name_or_module: one of
+            - a name (`embedding_names()`), optionally with what stored scores write behind it
+              (`efficientnet-lite0-224`, `inception-v3-compat-192`, `inception-v3-compat-clean-fid`);
+            - "timm/NAME" or "transformers/NAME", a network of those packages;
+            - the class path of a torch module, "my_package.MyEmbedding", or of a function annotated as returning one,
+              "torchvision.models.resnet18". It is made with the global generators at one seed, so that weights that
+              nothing is loaded into are the same in every process;
+            - a module, wrapped by `ModuleEmbedding`; an `Embedding` is returned as it is;
+            - as recipes give them, all arguments under their names: {"name": ..., options}, or
+              {"class_path": ..., "init_args": {...}, options of `ModuleEmbedding`}.
         weights: a local file of weights; by default those installed with a package, downloaded, or, for
             classifier-mnist5k, trained on first use.
         options: arguments of the embedding: `size` (efficientnet-lite0), `layer` (classifier-mnist5k,
             inception-v3-compat, vgg16), `seed` (classifier-mnist5k), `resize` (inception-v3-compat, clip-*, dinov2-*),
             `unit_length` (clip-*), `dtype` (inception-v3-compat, vgg16, clip-*, dinov2-*), `repo` (dinov2-*), those of
-            `ModuleEmbedding` for a module.
+            `ModuleEmbedding` for a module, `size` (timm/..., transformers/...).
 
     Raises:
-        ValueError: for an unknown name or option.
+        ValueError: for an unknown name or option, or a class path of nothing, or of no module.
     """
     if isinstance(name_or_module, Mapping):
         given = {**name_or_module, **options}
+        if "class_path" in given:
+            return _of_class(given.pop("class_path"), given.pop("init_args", None), {"weights": weights, **given})
         if "name" not in given:
-            raise ValueError(f"an embedding given by options needs its name, got {sorted(given)}")
+            raise ValueError(f"an embedding given by options needs its name or class_path, got {sorted(given)}")
         return load_embedding(given.pop("name"), weights=given.pop("weights", weights), **given)
     if isinstance(name_or_module, Embedding):
         if weights is not None or options:
@@ -99,6 +113,11 @@ def load_embedding(
         return name_or_module
     if isinstance(name_or_module, nn.Module):
         return _made("the module", ModuleEmbedding, name_or_module, weights=weights, **options)
+    for prefix, load in PACKAGES.items():
+        if str(name_or_module).startswith(prefix):
+            return _of_package(prefix, load, str(name_or_module), {"weights": weights, **options})
+    if is_class_path(str(name_or_module)):
+        return _of_class(str(name_or_module), None, {"weights": weights, **options})
     name, options = _with_suffix(str(name_or_module), options)
     if name in WITHOUT_WEIGHTS:
         if weights is not None:
@@ -112,7 +131,44 @@ def load_embedding(
 def network_of(name: str) -> str:
     """The network that a stored name stands for, whatever its size, layer or seed: "inception-v3-compat" for
     "inception-v3-compat-192"; a name that is nobody's here is its own."""
+    if name.startswith(tuple(PACKAGES)):
+        return split_size(name)[0]
     return _with_suffix(name, {})[0]
+
+
+def _of_package(prefix: str, load: Callable[..., Embedding], name: str, options: dict[str, Any]) -> Embedding:
+    """The embedding of a name such as "timm/resnet18@96"."""
+    base, size = split_size(name.removeprefix(prefix))
+    return _made(name, partial(load, base), **({"size": size} | options if size else options))
+
+
+def _of_class(path: str, init_args: Mapping[str, Any] | None, options: dict[str, Any]) -> Embedding:
+    """The embedding of a class path; options are those of `ModuleEmbedding`, unless it is an embedding already."""
+    found = import_by_path(path)
+    if not gives(found, nn.Module):
+        raise ValueError(
+            f"an embedding's class path must be a torch.nn.Module, or a function annotated as returning one; {path} is"
+            f" {found!r}"
+        )
+    own = {"weights": options["weights"]} if options["weights"] is not None else {}
+    arguments = dict(init_args or {})
+    if gives(found, Embedding):
+        arguments |= own
+        options = {key: value for key, value in options.items() if key != "weights"}
+    else:
+        options = {"name": path.rsplit(".", 1)[1]} | options
+    try:
+        inspect.signature(found).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(f"embedding {path}: {error}; its init_args: {', '.join(_arguments(found))}") from error
+    with seeds.isolated():
+        seeds.seed_all(0, "embedding", path)
+        made = found(**arguments)
+    return load_embedding(made, **options)
+
+
+def _arguments(factory: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(factory).parameters) or ["none"]
 
 
 def _made(title: str, factory: Callable[..., Embedding], /, *args: Any, **options: Any) -> Embedding:
@@ -140,4 +196,5 @@ def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     rest = ", ".join([*close, *(other for other in names if other not in close)])
-    return f"unknown embedding {name!r}; {hint}known: {rest}"
+    more = "timm/NAME, transformers/NAME, and the class path of any torch module, my_package.MyEmbedding"
+    return f"unknown embedding {name!r}; {hint}known: {rest}; {more}"

@@ -1,9 +1,10 @@
 """Models to score records, records to a ranking of checkpoints."""
 
 from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
-from fedgen.evaluation.evaluate import Evaluation, Evaluator, evaluate
+from fedgen.evaluation.evaluate import Evaluation, Evaluator
 from fedgen.evaluation.federation_splits import splits_of
 from fedgen.evaluation.heterogeneity import Heterogeneity, measure_clients, measure_features
+from fedgen.evaluation.one_model import evaluate
 from fedgen.evaluation.peers import PeerEvaluation, score_reference
 from fedgen.evaluation.presets import PRESETS, Preset, find_preset
 from fedgen.evaluation.records import Columns, ScoreRecord, by_column

@@ -21,10 +21,11 @@ from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, Prese
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real_side import RealSide
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
-from fedgen.evaluation.reference import Reference, records_of, too_few
-from fedgen.evaluation.sampling import CHUNK, Sample, draw_images, sampler_of
+from fedgen.evaluation.reference import Reference, few_by_score, records_of, too_few
+from fedgen.evaluation.sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
 from fedgen.evaluation.score_choice import ScoreLike
 from fedgen.evaluation.splits import Split
+from fedgen.images import SeenRange
 from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.seeds import resolve
@@ -124,6 +125,7 @@ class Evaluator:
         self._real = RealSide(self.plan, self.seed, cache, batch_size, device)
         self._frequencies = frequencies_of(self.splits[0])
         self._floor: list[ScoreRecord] | None = None
+        self._seen = SeenRange(*SAMPLES)
 
     @property
     def embeddings(self) -> list[Embedding]:
@@ -216,6 +218,7 @@ class Evaluator:
         """
         if not self.needs_images:
             return torch.empty(0, *self.splits[0].shape, dtype=self.splits[0].images.dtype), None
+        self._seen = options["seen"] = SeenRange(*SAMPLES, told=self._seen.told)  # each model's own range, told once
         if self._frequencies is not None and takes_labels(sample, self._frequencies):
             return draw_labelled(sample, count, self.seed, round, self._frequencies, **options)
         return draw_images(sample, count, self.seed, round, **options), None
@@ -389,7 +392,14 @@ class Evaluator:
             "weights": self.weights if isinstance(self.weights, str) else "given",
             **details,
         }
-        return records_of(scores, client_names, common, self.plan.aggregates, panel.choices)
+        few = self._few(panel, details["split"], details["num_generated"])
+        return records_of(scores, client_names, common, self.plan.aggregates, panel.choices, few)
+
+    def _few(self, panel: Panel, place: str, generated: int) -> dict[str, str]:
+        """What is said of Fréchet distances of few images on a split; nothing on a gap, where their bias cancels."""
+        counts = next((split.counts for split in self.splits if split.name == place), None)
+        distances = [choice for choice in panel.choices if choice.kind == "fid"]
+        return few_by_score(distances, panel.embedding.dim, generated, counts) if counts and distances else {}
 
     @property
     def _panels(self) -> dict[str, Panel]:
@@ -399,26 +409,3 @@ class Evaluator:
 def _never(number: int, draws: torch.Generator) -> Tensor:
     """The sampler where no score needs images."""
     raise TypeError(f"{number} images are asked for, and no score needs some")
-
-
-def evaluate(model: nn.Module | Sample, clients: Clients, round: int = 0, **options: Any) -> list[ScoreRecord]:
-    """The score records of one model against clients, in one call.
-
-    Args:
-        model: a module with `sample(num_images, generator=None)` where a score needs images, or a sampler; for the
-            score "ll" also with `log_prob(points)`, for "loss" with `example_losses(images, labels, seed)`. Scores in
-            the embeddings that its attribute `optimised_on` names are marked.
-        clients: a data module, splits, or {split: [examples of each client]}.
-        round: stored in the records, and part of the images' seed.
-        options: as for `Evaluator`: embeddings, num_images, scores, weights, seed, ...
-
-    Raises:
-        TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it.
-    """
-    evaluator = Evaluator(clients, **options)
-    sample = evaluator.sampler_of(model) if isinstance(model, nn.Module) else model
-    asked = evaluator.asked_of(model)
-    evaluator.try_out(sample, **asked)
-    # scores in an embedding that its training optimised are marked, as where a run is scored
-    used = getattr(model, "optimised_on", ())
-    return evaluator.evaluate(sample, round, optimised_on=used, **asked).records

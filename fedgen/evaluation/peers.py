@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgen.data import image_files
 from fedgen.embeddings.fidelity import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.stored_embedding import FITTED
+from fedgen.evaluation.stored_embedding import FITTED, Named
 from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions
 from fedgen.evaluation.stored_images import Images
 from fedgen.progress import track
@@ -44,12 +44,14 @@ class PeerEvaluation(StoredEvaluation):
         subset_size: images of each of torch-fidelity's 100 subsets.
     """
 
+    has_clients = False
+
     def __init__(
         self,
         generated: str | Path,
         reference: str | Path,
         preset: Preset = "torch-fidelity",
-        embedding: str | None = None,
+        embedding: Named | None = None,
         weights: str | Path | None = None,
         options: StoredOptions | None = None,
         subset_size: int = SUBSET_SIZE,
@@ -67,7 +69,7 @@ class PeerEvaluation(StoredEvaluation):
         options = replace(options, reading=reading, split="reference")
         if preset == CLEAN and embedding == INCEPTION:
             embedding = f"{INCEPTION}-{CLEAN}"
-        if preset == CLEAN and embedding is not None and not embedding.endswith(CLEAN):
+        if preset == CLEAN and embedding is not None and not str(embedding).endswith(CLEAN):
             raise ValueError(f"preset clean-fid is for {INCEPTION} with its own resize, not for {embedding}")
         default = f"{INCEPTION}-{CLEAN}" if preset == CLEAN else INCEPTION
         super().__init__(generated, [reference], embedding, weights, options, default)

@@ -4,12 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser
-from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 
+from fedgen.class_paths import gives, import_object
 from fedgen.clients import FederatedDataModule
-from fedgen.clients.partitions import SavedPartition
-from fedgen.clients.three_way import load_roles
+from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
+from fedgen.clients.three_way import load_roles, save_roles
+from fedgen.evaluation.checkpoints import list_checkpoints
+from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.files import read_yaml
+from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.seeds import isolated
 
 RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
@@ -55,6 +59,64 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     return made.model, made.data
 
 
+def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModule, FederatedDataModule]:
+    """The model and the clients of a run that was trained in Python, of what its author names.
+
+    The clients are those of the folder's partition file, and `seed_everything` is called with its seed first, as the
+    training was.
+
+    Args:
+        run: the run folder.
+        model: "my_module:make_model", a model or a function without arguments that makes one; or the class of one that
+            keeps its arguments in checkpoints (`save_hyperparameters`), "my_module:MyModel".
+        data: "my_module:make_data", a FederatedDataModule or a function without arguments that makes one.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or no checkpoint for the class of a model.
+        ValueError: for names of nothing, or of other things, and for data of other examples or another seed.
+    """
+    folder = Path(run)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no run folder {folder}; give the folder that training wrote into")
+    if (folder / RECIPE).exists():
+        raise ValueError(f"{folder} has a recipe, which says what model and data are; leave --model and --data out")
+    saved = folder / PARTITION
+    stored = load_partition(saved).seed if saved.exists() else None
+    if stored is not None:
+        seed_everything(stored, verbose=False)
+    clients = _named(data, FederatedDataModule)
+    if stored is not None and clients.seed != stored:
+        raise ValueError(
+            f"{saved} was dealt at seed {stored}, and {data} has seed {clients.seed}: give it seed={stored}"
+        )
+    restore_clients(clients, folder)
+    found = import_object(model)
+    if gives(found, LightningModule) and isinstance(found, type):
+        checkpoints = list_checkpoints(folder)
+        if not checkpoints:
+            raise FileNotFoundError(f"{folder} has no checkpoint round=*.ckpt to make {model} of")
+        return rebuild_model(found, next(iter(checkpoints.values()))), clients
+    return _named(model, LightningModule), clients
+
+
+def _named(text: str, kind: type) -> Any:
+    """What a text names, called if it is a function; ValueError unless that is of a kind."""
+    found = import_object(text)
+    made = found() if callable(found) and not isinstance(found, (kind, type)) else found
+    if not isinstance(made, kind):
+        raise ValueError(
+            f"{text} must be a {kind.__name__}, or a function without arguments that makes one; got {made!r}"
+        )
+    return made
+
+
+def keep_clients(data: FederatedDataModule, run: str | Path) -> None:
+    """Writes who has which examples, and who of them trains, into a run's folder, for `restore_clients`."""
+    save_partition(Path(run) / PARTITION, data.partition, data.examples, data.seed, data.dealt)
+    if data.split is not None:
+        save_roles(Path(run) / ROLES, data.roles, [client.name for client in data.everyone])
+
+
 def restore_clients(data: FederatedDataModule, run: str | Path) -> None:
     """Gives a data module the clients, and who of them trains, that a run's folder keeps; what it lacks stays.
 
@@ -69,5 +131,18 @@ def restore_clients(data: FederatedDataModule, run: str | Path) -> None:
 
 def _read_recipe(path: Path) -> Any:
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give the folder of a run made by `fedgen fit`")
+        raise FileNotFoundError(_without_recipe(path))
     return read_yaml(path)
+
+
+def _without_recipe(path: Path) -> str:
+    """What can be done about a folder without a recipe."""
+    folder = path.parent
+    if not folder.is_dir() or not (list_checkpoints(folder) or (folder / SCORES_FILE).exists()):
+        return f"{path} does not exist; give the folder of a run made by `fedgen fit`"
+    return (
+        f"{folder} is of a run trained in Python, which keeps no recipe: say what its model and data are with --model"
+        " my_module:make_model --data my_module:make_data (objects, or functions without arguments; train.py:make_model"
+        f" for a file), or call evaluate_run({str(folder)!r}, model, Evaluator(data, ['pixels'])) of fedgen.evaluation."
+        f" Its stored scores need neither: fedgen select {folder}"
+    )

@@ -14,6 +14,7 @@ from fedgen.evaluation.scorers import FAMILIES, ClientSide, Losses, Made, Score
 from fedgen.ranks import spread
 from fedgen.scores import CriticOptions, Density, FederatedScore, WassersteinReference
 from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.few_images import few_images
 from fedgen.scores.joined import joined
 from fedgen.statistics import Gaussian
 
@@ -126,6 +127,7 @@ def records_of(
     common: Mapping[str, Any],
     aggregates: Sequence[str] = AGGREGATES,
     choices: Sequence[ScoreChoice] = (),
+    remarks: Mapping[str, str] | None = None,
 ) -> list[ScoreRecord]:
     """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known.
 
@@ -135,14 +137,30 @@ def records_of(
         common: the records' other fields.
         aggregates: which; those that a score does not have are left out.
         choices: how the scores were asked for, whose settings the records keep.
+        remarks: by score, what its records' notes have beside the common one.
     """
     settings = {choice.name: choice.settings for choice in choices}
+
+    def own(name: str) -> dict[str, Any]:
+        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(name, "")]))
+        return {**common, "score_settings": settings.get(name, {}), "note": note}
+
     return [
-        _record(score, aggregate, client_names, {**common, "score_settings": settings.get(score.name, {})})
+        _record(score, aggregate, client_names, own(score.name))
         for score in scores
         for aggregate in aggregates
         if aggregate in score.values
     ]
+
+
+def few_by_score(
+    choices: Sequence[ScoreChoice], dim: int, generated: float | None, clients: Sequence[float | None]
+) -> dict[str, str]:
+    """By Fréchet distance, the line of `few_images` where there is one; arguments as there."""
+    found = {
+        choice.name: few_images(choice.name, dim, generated, clients) for choice in choices if choice.kind == "fid"
+    }
+    return {name: line for name, line in found.items() if line}
 
 
 def check_clients_of(

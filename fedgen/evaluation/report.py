@@ -1,6 +1,7 @@
 """What is printed of a run: its scores, its gaps, what each column selects, and where avg and all disagree."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -21,10 +22,18 @@ def run_tables(records: Sequence[ScoreRecord], width: int = 80) -> list[Table]:
     return [*tables, *gap_tables(records), *([found] if found else [])]
 
 
-def print_report(run: Run, console: Console | None = None) -> None:
-    """Prints a run's tables: scores by split and embedding, what each column selects, and the inverted pairs."""
+def print_report(run: Run | str | Path, console: Console | None = None) -> None:
+    """Prints a run's tables: scores by split and embedding, what each column selects, and the inverted pairs.
+
+    Args:
+        run: a run, or its folder.
+        console: where to print; the terminal by default.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or it has no scores.
+    """
     console = console or make_console()
-    records = run.records
+    records = (run if isinstance(run, Run) else Run(run)).records
     for table in run_tables(records, console.width):
         console.print(table)
     console.print(selection_table(records))

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.evaluation.sampling_settings import sampling_of
-from fedgen.images import to_uint8
+from fedgen.images import SeenRange, to_uint8
 from fedgen.models.sampling import evaluating
 from fedgen.progress import track
 from fedgen.ranks import spread
 from fedgen.seeds import generator, isolated, seed_all
 
 CHUNK = 500
+SAMPLES = "the model's samples", "let sample() return images * 2 - 1"  # whose range, and the remedy, for `SeenRange`
 Sample = Callable[[int, torch.Generator], Tensor]
 
 
@@ -48,6 +49,7 @@ def draw_images(
     stream: str = "train",
     chunk: int = CHUNK,
     description: str = "sampling",
+    seen: SeenRange | None = None,
 ) -> Tensor:
     """Images uint8 [num_images, C, H, W] (or points float32 [num_images, D]) of a sampler.
 
@@ -64,17 +66,23 @@ def draw_images(
         chunk: images drawn at once; all of them from a sampler with the attribute `at_once`, which draws from a finite
             store.
         description: text of the progress bar.
+        seen: takes note of the images' range, and has warned already where several sets are drawn of one model. Floats
+            that look like [0, 1] are warned of, no more: they end no training.
 
     Raises:
         ValueError: if the sampler gives another number of images, another shape, or NaN or infinity.
     """
     images: Tensor | None = None
+    seen = SeenRange(*SAMPLES) if seen is None else seen
     if getattr(sample, "at_once", False):
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
         seed_all(seed, "sample", stream, round, i)
-        return _stored(sample(chunk, chunk_draws(seed, round, stream, i)), chunk)
+        part = sample(chunk, chunk_draws(seed, round, stream, i))
+        if part.ndim == 4:
+            seen.see(part)
+        return _stored(part, chunk)
 
     with isolated():
         parts = spread(drawn, range(-(-num_images // chunk)))
@@ -86,6 +94,7 @@ def draw_images(
             images[i * chunk : (i + 1) * chunk] = part[: num_images - i * chunk]
     if images is None:
         raise ValueError(f"num_images={num_images}: draw at least one image")
+    seen.warn()
     return images
 
 

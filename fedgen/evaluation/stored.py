@@ -78,7 +78,7 @@ class StoredSet:
 
 
 def open_sets(
-    paths: Sequence[str | Path], reading: Reading, counts: Mapping[str, float] | None = None
+    paths: Sequence[str | Path], reading: Reading, counts: Mapping[str, float] | None = None, clients: bool = False
 ) -> list[StoredSet]:
     """The sets of paths, one a path, in their order.
 
@@ -86,6 +86,7 @@ def open_sets(
         paths: folders of images, or .npz files; the first may come again, as a client that the generated set is.
         reading: how image files become pixels.
         counts: number of images by name, of statistics that do not say.
+        clients: whether those behind the first are clients: a folder without images may then hold several.
 
     Raises:
         ValueError: for everything that is wrong with any path, all at once.
@@ -95,9 +96,9 @@ def open_sets(
     names = short_names([Path(path) for path in paths])
     found: list[StoredSet] = []
     problems = []
-    for name, path in zip(names, paths):
+    for place, (name, path) in enumerate(zip(names, paths)):
         try:
-            found.append(_open(name, Path(path), reading))
+            found.append(_open(name, Path(path), reading, clients and place > 0))
         except (OSError, ValueError) as error:
             problems.append(str(error))
     if problems:
@@ -131,9 +132,9 @@ def _check_distinct(clients: Sequence[Path]) -> None:
             raise ValueError(f"{both} is given twice; a client counts once")
 
 
-def _open(name: str, path: Path, reading: Reading) -> StoredSet:
+def _open(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet:
     if path.is_dir():
-        return _open_folder(name, path, reading)
+        return _open_folder(name, path, reading, is_client)
     if not path.exists():
         hint = " (a pattern that matched nothing?)" if set("*?[") & set(str(path)) else ""
         raise FileNotFoundError(f"there is no {path}{hint}; give folders of images or .npz files")
@@ -162,13 +163,24 @@ def _open(name: str, path: Path, reading: Reading) -> StoredSet:
     )
 
 
-def _open_folder(name: str, path: Path, reading: Reading) -> StoredSet:
+def _open_folder(name: str, path: Path, reading: Reading, is_client: bool) -> StoredSet:
     images = FolderImages(path, reading)
     if not images.found:
-        inside = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-        hint = f"; it has folders such as {inside[0]}, which recursive includes" if inside else ""
-        raise ValueError(f"{path} has no images ({', '.join(sorted(SUFFIXES))}){hint}")
+        raise ValueError(f"{path} has no images ({', '.join(sorted(SUFFIXES))}){_inside(path, is_client)}")
     return StoredSet(name, path, "images", len(images), images=images)
+
+
+def _inside(path: Path, is_client: bool) -> str:
+    """What a folder without images has in place of them, and what to give then."""
+    entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+    folders = [entry.name for entry in entries if entry.is_dir()]
+    sets = [*folders, *(entry.name for entry in entries if entry.suffix == ".npz")]
+    if is_client and len(sets) > 1:
+        return (
+            f"; it has {len(sets)} sets such as {sets[0]}: if each is a client, give {path}/* (--recursive would pool"
+            " them into one client, whose avg and all are one number)"
+        )
+    return f"; it has folders such as {folders[0]}, which --recursive includes" if folders else ""
 
 
 def _open_array(name: str, path: Path, key: str, header: Header, reading: Reading) -> StoredSet:

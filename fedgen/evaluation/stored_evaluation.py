@@ -13,7 +13,15 @@ from fedgen.evaluation.aggregates import check_aggregates, choose_aggregates
 from fedgen.evaluation.panels import DEFAULT_SCORES, check_embedding
 from fedgen.evaluation.presets import find_preset
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.reference import Reference, check_clients_of, check_count, passes, records_of, shared
+from fedgen.evaluation.reference import (
+    Reference,
+    check_clients_of,
+    check_count,
+    few_by_score,
+    passes,
+    records_of,
+    shared,
+)
 from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.splits import LEAST
 from fedgen.evaluation.stored import StoredSet, open_sets
@@ -75,6 +83,9 @@ class StoredEvaluation:
         ValueError: for whatever is wrong with a path, an option or how they go together, before any long work.
     """
 
+    has_clients = True
+    """Whether the sets beside the generated one are clients, and no reference."""
+
     def __init__(
         self,
         generated: str | Path,
@@ -94,7 +105,7 @@ class StoredEvaluation:
         asked = self._asked()
         if self.options.preset is not None:
             embedding = self._embedding_of_preset(embedding)
-        self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts)
+        self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts, self.has_clients)
         self.choices = self._choose_scores(asked)
         check_aggregates(self.aggregates, self.choices)
         self._check_counts()
@@ -268,6 +279,8 @@ class StoredEvaluation:
         twin = next((stored.name for stored in self.sets[1:] if stored.path.resolve() == generated), None)
         if twin is not None:
             notes.append(f"the generated set is {twin} itself, whose score compares images with themselves")
+        if self.has_clients and len(self.sets) == 2 and self.options.reading.recursive:
+            notes.append(f"{self.sets[1].path} and all below it is one client, so avg and all are one number")
         if side and self.embedding is not None:
             notes.append(f"images fitted to {side} x {side}")
         if self.skipped:
@@ -280,7 +293,14 @@ class StoredEvaluation:
         if silent:
             which = ", ".join(map(str, silent)) if len(silent) <= 3 else f"{len(silent)} files"
             notes.append(f"the embedding of {which} is taken on trust")
-        return notes
+        return [*notes, *self._few_images()]
+
+    def _few_images(self) -> list[str]:
+        """What is said of Fréchet distances of fewer images than features, once the sets are embedded."""
+        if not self._values:
+            return []
+        generated, *clients = self.counts()
+        return list(few_by_score(self.choices, _dim(self._values[0]), generated, clients).values())
 
 
 def _dim(value: Tensor | Gaussian) -> int:

@@ -206,5 +206,5 @@ def _caption(records: Sequence[ScoreRecord]) -> str:
     counts = sorted({record.num_generated for record in records if record.is_floor})
     parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
     parts += sorted({say_sampling(record.sampling) for record in models} - {""})
-    parts += sorted({record.note for record in records if record.note})
+    parts += sorted({part for record in models or records for part in record.note.split("; ") if part})
     return escape("; ".join([*parts, *explained(records)]))

@@ -4,5 +4,6 @@ from fedgen.figures.clients import draw_clients
 from fedgen.figures.curves import draw_curves
 from fedgen.figures.generalisation import draw_generalisation
 from fedgen.figures.partition import draw_partition
+from fedgen.figures.run_report import report_run
 
-__all__ = ["draw_clients", "draw_curves", "draw_generalisation", "draw_partition"]
+__all__ = ["draw_clients", "draw_curves", "draw_generalisation", "draw_partition", "report_run"]

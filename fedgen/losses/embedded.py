@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
+from fedgen.images import SeenRange
 from fedgen.losses.feature_loss import FeatureLoss
 from fedgen.losses.gradient_cache import cache_generator
 from fedgen.losses.keeps_precision import KeepsPrecision
@@ -77,6 +78,7 @@ class EmbeddedLoss(nn.Module):
         self.score, self.names = loss.score, names
         self._totals: dict[str, Tensor] = {}
         self._steps = 0
+        self._seen: SeenRange | None = SeenRange(f"images of the {self.score} loss")
 
     def replace_losses(self, make: Callable[[FeatureLoss], FeatureLoss]) -> None:
         """Puts what `make` gives for it in the place of each embedding's loss, whose references are to be set again."""
@@ -98,8 +100,11 @@ class EmbeddedLoss(nn.Module):
         """The loss itself, against the clients' images from now on; embeds them all.
 
         Args:
-            clients: uint8 images [n_i, C, H, W], or points [n_i, D], one tensor a client.
+            clients: images [n_i, C, H, W], uint8 or floats in [-1, 1], or points [n_i, D]; one tensor a client.
             device: where to embed; the embeddings move there.
+
+        Raises:
+            ValueError: for images that an embedding cannot take; floats in [0, 1] are refused where they are many.
         """
         cache = FeatureCache(self.cache) if self.cache else None
         images, counts = torch.cat(list(clients)), [len(part) for part in clients]
@@ -156,7 +161,11 @@ class EmbeddedLoss(nn.Module):
         )
 
     def encode(self, images: Tensor) -> Tensor:
-        """Features of all embeddings side by side [m, sum of D]."""
+        """Features of all embeddings side by side [m, sum of D]; warns if the first images look like [0, 1]."""
+        if self._seen is not None and images.ndim == 4:
+            self._seen.see(images)
+            self._seen.warn()
+            self._seen = None  # once: it waits for the device
         keep = not (self.checkpointing and torch.is_grad_enabled() and images.requires_grad)
         features = [
             embedding(images) if keep else checkpoint(embedding, images, use_reentrant=False, preserve_rng_state=False)

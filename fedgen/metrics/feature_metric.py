@@ -10,9 +10,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.images import refuse_grey_levels
+from fedgen.images import SeenRange, refuse_grey_levels
 from fedgen.statistics.gaussian import check_features
 
 REAL, GENERATED = "real", "generated"
@@ -29,7 +30,7 @@ class FeatureMetric(Metric):
 
     Args:
         embedding: None: `update` takes features [N, D]; a name or a module: as `fedgen.load_embedding` takes it.
-        dim: D; may be left out where the embedding knows it. Every rank needs the same before its first image.
+        dim: D; by default the embedding's, or else that of the first images, which all ranks must share.
         normalize: images are floats in [0, 1], cut down to grey levels floor(255 x) as torchmetrics does. If not, they
             are uint8, or floats in [-1, 1], as everywhere in fedgen.
         reset_real_features: whether `reset` forgets the real images too.
@@ -37,7 +38,7 @@ class FeatureMetric(Metric):
         kwargs: those of `torchmetrics.Metric`.
 
     Raises:
-        ValueError: for a dim that is missing or wrong, or `normalize` where no images are quantised.
+        ValueError: for a dim that is wrong, or `normalize` where no images are quantised.
     """
 
     higher_is_better = False
@@ -47,7 +48,7 @@ class FeatureMetric(Metric):
 
     def __init__(
         self,
-        embedding: str | nn.Module | None,
+        embedding: str | Mapping[str, Any] | nn.Module | None,
         dim: int | None,
         normalize: bool,
         reset_real_features: bool,
@@ -56,14 +57,17 @@ class FeatureMetric(Metric):
     ) -> None:
         super().__init__(**kwargs)
         self.embedding = None if embedding is None else load_embedding(embedding)
-        self.dim = _resolve_dim(self.embedding, dim)
+        self.dim = _known_dim(self.embedding, dim)
+        self._infers = self.dim is None
         self._quantises = self.embedding is not None and not self.embedding.takes_points
         if normalize and not self._quantises:
             raise ValueError("normalize=True is for images; features and points are taken as they are")
         self.normalize = normalize
         self.reset_real_features = reset_real_features
+        self._seen = {side: self._unseen(side) for side in (REAL, GENERATED)}
         fingerprint = self.embedding.fingerprint() if self.embedding else None
-        digest = hashlib.blake2b(json.dumps([fingerprint, self.dim, *made_with]).encode(), digest_size=DIGEST).digest()
+        given = [fingerprint, dim if self.embedding is None else None, *made_with]
+        digest = hashlib.blake2b(json.dumps(given).encode(), digest_size=DIGEST).digest()
         # A state, so that a MetricCollection shares updates among equal metrics alone, and the first to be compared.
         row = torch.tensor([*digest, float(normalize), float(reset_real_features)], dtype=torch.float64)
         self.add_state("made_with", row, dist_reduce_fx=_the_same)
@@ -71,6 +75,24 @@ class FeatureMetric(Metric):
     @abstractmethod
     def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
         """Adds features [N, D] to a side: those of one row (a client), or of row i for image i, int64 [N]."""
+
+    @abstractmethod
+    def _sized(self, dim: int) -> dict[str, Tensor]:
+        """The states whose size hangs on the number of features D, for no images; of D = 0 while D is not known."""
+
+    def _add_sized(self, dim: int) -> None:
+        """Makes these states anew."""
+        for name, state in self._sized(dim).items():
+            self.add_state(name, state.to(self.device), dist_reduce_fx="sum")
+
+    @abstractmethod
+    def _dim_of(self, states: Mapping[str, Any]) -> int | None:
+        """D of a metric's states; None if they have seen no images."""
+
+    def _set_dim(self, dim: int) -> None:
+        """Takes D from the first images."""
+        self.dim = dim
+        self._add_sized(dim)
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         """Updates and returns None: a batch is of one side alone and has no score.
@@ -89,6 +111,8 @@ class FeatureMetric(Metric):
             super().reset()
         finally:
             self._defaults = states
+        forgotten = (GENERATED, REAL) if self.reset_real_features else (GENERATED,)
+        self._seen |= {side: self._unseen(side) for side in forgotten if not self._seen[side].told}
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Adds another metric's images, or those of its `metric_state`, behind one's own; a later `compute` has them.
@@ -100,11 +124,36 @@ class FeatureMetric(Metric):
         if not isinstance(states, Mapping) or set(states) != set(self._defaults):
             found = sorted(states) if isinstance(states, Mapping) else type(states).__name__
             raise ValueError(f"merge_state needs the states {sorted(self._defaults)}, got {found}")
-        merged = {name: _merged(name, getattr(self, name), states[name], self._list_device) for name in states}
+        dim = self._dim_of(states) if self.dim is None else None
+        mine = {name: getattr(self, name) for name in states} | (self._sized(dim) if dim else {})
+        merged = {name: _merged(name, mine[name], states[name], self._list_device) for name in states}
+        if dim:
+            self._set_dim(dim)
         for name, value in merged.items():
             setattr(self, name, value)
         self._computed = None
         self._update_count += max(1, incoming_state.update_count if isinstance(incoming_state, Metric) else 1)
+
+    def sync(
+        self,
+        dist_sync_fn: Callable | None = None,
+        process_group: Any = None,
+        should_sync: bool = True,
+        distributed_available: Callable | None = None,
+    ) -> None:
+        """As torchmetrics', with the number of features that some ranks may not have seen yet."""
+        available = distributed_available or self.distributed_available_fn
+        if self._infers and should_sync and not self._is_synced and callable(available) and available():
+            gather = dist_sync_fn or self.dist_sync_fn or gather_all_tensors
+            own = torch.tensor([self.dim or 0], device=self.device)
+            found = {int(part) for part in gather(own, process_group or self.process_group)} - {0}
+            if len(found) > 1:
+                raise ValueError(
+                    f"the ranks of {type(self).__name__} saw images of {sorted(found)} features; pass dim=D"
+                )
+            if found and self.dim is None:
+                self._set_dim(found.pop())
+        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> Self:
         """The metric itself, unchanged: fewer digits would be another score."""
@@ -141,15 +190,22 @@ class FeatureMetric(Metric):
         """Where lists of features lie."""
         return torch.device("cpu") if self.compute_on_cpu else self.device
 
-    def _features(self, inputs: Tensor) -> Tensor:
-        """Features [N, D] of images, or the features given; checked and without gradient."""
-        features = inputs if self.embedding is None else self.embedding(self._images(inputs))
+    def _unseen(self, side: str) -> SeenRange:
+        """The range of a side's float images, before there are any."""
+        whose = f"{side} images of {type(self).__name__}"
+        return SeenRange(whose, "pass images * 2 - 1, or uint8, or make the metric with normalize=True")
+
+    def _features(self, inputs: Tensor, side: str) -> Tensor:
+        """Features [N, D] of a side's images, or the features given; checked and without gradient."""
+        features = inputs if self.embedding is None else self.embedding(self._images(inputs, side))
         check_features(features)
+        if self.dim is None:
+            self._set_dim(features.shape[1])
         if features.shape[1] != self.dim:
             raise ValueError(f"{type(self).__name__} has dim {self.dim}, got features {list(features.shape)}")
         return features.detach().to(self.device)
 
-    def _images(self, images: Tensor) -> Tensor:
+    def _images(self, images: Tensor, side: str) -> Tensor:
         """Images as the embedding takes them: unless normalised the very tensor, by which FeatureShare knows it."""
         if self.normalize:
             if not images.is_floating_point() or not ((images >= 0) & (images <= 1)).all():
@@ -158,7 +214,17 @@ class FeatureMetric(Metric):
             return (images * 255).to(torch.uint8)
         if self._quantises and images.is_floating_point():
             refuse_grey_levels(images)
+            self._look_at(images, side)
         return images
+
+    def _look_at(self, images: Tensor, side: str) -> None:
+        """Says so if a side's floats look like [0, 1]; ValueError for many real ones. No generator ends a training."""
+        seen = self._seen[side]
+        seen.see(images)
+        if side == REAL:
+            seen.refuse()
+        else:
+            seen.warn()
 
     def _writable(self, name: str) -> Tensor:
         """A state that may be changed in place: one made under inference mode may not, once that is over."""
@@ -187,7 +253,12 @@ def require_images(owner: str, count: float, needed: int, how: str) -> None:
         )
 
 
-def _resolve_dim(embedding: Embedding | None, dim: int | None) -> int:
+def _known_dim(embedding: Embedding | None, dim: int | None) -> int | None:
+    """D as it is given or as the embedding knows it; None if the first images tell.
+
+    Raises:
+        ValueError: if the two differ, or for a number below 1.
+    """
     known = None
     if embedding is not None:
         try:
@@ -196,13 +267,9 @@ def _resolve_dim(embedding: Embedding | None, dim: int | None) -> int:
             known = None  # the input decides
     if known is not None and dim is not None and dim != known:
         raise ValueError(f"dim is {dim}, but embedding {embedding.name if embedding else ''} gives {known} features")
-    if known is None and dim is None:
-        owner = f"embedding {embedding.name}" if embedding else "embedding=None"
-        raise ValueError(f"{owner} does not say how many features there are; pass dim=D")
-    result = int(known or dim or 0)
-    if result < 1:
+    if dim is not None and dim < 1:
         raise ValueError(f"dim must be at least 1, got {dim}")
-    return result
+    return known or dim
 
 
 def _the_same(rows: Tensor) -> Tensor:
@@ -223,8 +290,10 @@ def _merged(name: str, own: Any, other: Any, device: torch.device) -> Any:
     if isinstance(own, list):
         parts = [other] if isinstance(other, Tensor) else other
         return [*own, *(part.to(device) for part in parts)]
-    if not isinstance(other, Tensor) or other.shape != own.shape:
+    if not isinstance(other, Tensor) or (other.shape != own.shape and other.shape != (len(own), 0)):
         raise ValueError(f"state {name} must be {list(own.shape)}, got {list(getattr(other, 'shape', []))}")
+    if other.numel() == 0:
+        return own  # it has seen no images, and does not know how many features they have
     other = other.to(own)
     return _the_same(torch.stack([own, other])) if name == "made_with" else own + other
 

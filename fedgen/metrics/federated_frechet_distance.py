@@ -1,6 +1,6 @@
 """The Fréchet distance to every client and to their pool as a torchmetrics metric."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,8 +24,8 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: None: `update` takes features [N, D]; a name or module as `fedgen.load_embedding` takes it.
-        dim: D, where the embedding does not say.
+        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
+        dim: D; by default the embedding's, or that of the first images.
         aggregate: what `compute` gives: "avg", "all", "worst", "per_client" (a vector) or a power p >= 1 for a tensor;
             several of them for a dict with the keys "fid_avg", "fid_all", "fid_worst", "fid_per_client", "fid_power_2".
             Lightning's `log` takes a metric with one scalar, `log_dict` a dict of scalars. "all" alone, weighted by
@@ -46,7 +46,7 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
     def __init__(
         self,
         num_clients: int,
-        embedding: str | nn.Module | None = None,
+        embedding: str | Mapping[str, Any] | nn.Module | None = None,
         dim: int | None = None,
         aggregate: Aggregate | Sequence[Aggregate] = EVERYTHING,
         weights: Weights = "examples",
@@ -70,6 +70,7 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
     def _score(self) -> tuple[FederatedScore, Tensor]:
         counts = self.real_count.tolist()
         self._require_images(counts, int(self.generated_count), images_needed(self.ddof))
+        self._say_few("fid")
         clients = (self._summary(REAL, row) for row in range(len(counts)))
         reference = FrechetReference.from_summaries(clients, self.weights, self.ddof)
         return reference.score(self._summary(GENERATED), errors=False), reference.weights

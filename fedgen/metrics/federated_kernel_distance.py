@@ -1,6 +1,6 @@
 """The squared maximum mean discrepancy to every client and to their pool as a torchmetrics metric."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,8 +21,8 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
 
     Args:
         num_clients: K; clients are numbered from 0.
-        embedding: None: `update` takes features [N, D]; a name or module as `fedgen.load_embedding` takes it.
-        dim: D, where the embedding does not say.
+        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
+        dim: D; by default the embedding's, or that of the first images.
         aggregate: what `compute` gives, as for `FederatedFrechetDistance`; keys begin with "kid_". Powers need scores
             that are not negative: estimator "v".
         weights: "examples" (n_i / n), "uniform" or K numbers, shared by avg and all.
@@ -40,7 +40,7 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
     def __init__(
         self,
         num_clients: int,
-        embedding: str | nn.Module | None = None,
+        embedding: str | Mapping[str, Any] | nn.Module | None = None,
         dim: int | None = None,
         aggregate: Aggregate | Sequence[Aggregate] = EVERYTHING,
         weights: Weights = "examples",

@@ -1,6 +1,7 @@
 """The Fréchet distance (FID on Inception features) as a torchmetrics metric."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ class FrechetDistance(TwoSides, MomentMetric):
     features (theirs resizes with antialiasing unless told otherwise).
 
     Args:
-        embedding: None: `update` takes features [N, D]; a name or module as `fedgen.load_embedding` takes it.
-        dim: D, where the embedding does not say.
+        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
+        dim: D; by default the embedding's, or that of the first images.
         ddof: divisor n - ddof of the covariances; 1 as peers print it.
         normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
         reset_real_features: whether `reset` forgets the real images too.
@@ -35,7 +36,7 @@ class FrechetDistance(TwoSides, MomentMetric):
 
     def __init__(
         self,
-        embedding: str | nn.Module | None = None,
+        embedding: str | Mapping[str, Any] | nn.Module | None = None,
         dim: int | None = None,
         ddof: float = 1,
         normalize: bool = False,
@@ -56,6 +57,7 @@ class FrechetDistance(TwoSides, MomentMetric):
     def compute(self) -> Tensor:
         """The distance, a scalar in float64."""
         require_sides(int(self.real_count), int(self.generated_count), images_needed(self.ddof))
+        self._say_few("fid")
         distance, _ = frechet_distance(self._summary(REAL), self._summary(GENERATED), self.ddof)
         return torch.tensor(distance, dtype=torch.float64, device=self.device)
 

@@ -1,5 +1,6 @@
 """The squared maximum mean discrepancy (KID on Inception features) as a torchmetrics metric."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
     torchmetrics' `KernelInceptionDistance` draws random subsets.
 
     Args:
-        embedding: None: `update` takes features [N, D]; a name or module as `fedgen.load_embedding` takes it.
-        dim: D, where the embedding does not say.
+        embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.
+        dim: D; by default the embedding's, or that of the first images.
         kernel: `PolynomialKernel()`, that of KID, if None.
         estimator: "u" (unbiased, may be negative) or "v".
         normalize: images are floats in [0, 1] and not uint8 or floats in [-1, 1].
@@ -33,7 +34,7 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
 
     def __init__(
         self,
-        embedding: str | nn.Module | None = None,
+        embedding: str | Mapping[str, Any] | nn.Module | None = None,
         dim: int | None = None,
         kernel: Kernel | None = None,
         estimator: Estimator = "u",

@@ -60,7 +60,7 @@ class ManyClients(FeatureMetric):
         rows = 0 if client is None else _clients(client, len(images), self.num_clients)
         if len(images):
             side = GENERATED if client is None else REAL
-            self._add(self._features(images), side, 0 if self._pooled else rows)
+            self._add(self._features(images, side), side, 0 if self._pooled else rows)
 
     def compute(self) -> Tensor | dict[str, Tensor]:
         """The aggregate asked for as a float64 scalar (per_client: [K]); or a dict such as {"fid_avg", "fid_all"}."""

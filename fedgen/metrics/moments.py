@@ -1,12 +1,15 @@
 """Sums of features a Fréchet distance is computed from: they add over batches, metrics and ranks."""
 
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedgen.metrics.feature_metric import GENERATED, REAL, FeatureMetric
-from fedgen.scores.roots import Triangle
+from fedgen.scores.few_images import few_images
+from fedgen.scores.roots import BLOCK, Triangle
 from fedgen.statistics import Gaussian, Message, gaussian_from_message, thin
 
 CHUNK = 4096  # images converted to float64 at a time
@@ -29,12 +32,27 @@ class MomentMetric(FeatureMetric):
 
     def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
         super().__init__(made_with=("moments", rows, *made_with), **settings)
-        empty = Triangle.of(torch.zeros(self.dim, self.dim, dtype=torch.float64))
-        self._height = empty.height
-        for side, number in ((REAL, rows), (GENERATED, 1)):
+        self._said_few = False
+        self._rows = rows
+        for side, number in self._sides:
             self.add_state(f"{side}_count", torch.zeros(number, dtype=torch.int64), dist_reduce_fx="sum")
-            self.add_state(f"{side}_sum", torch.zeros(number, self.dim, dtype=torch.float64), dist_reduce_fx="sum")
-            self.add_state(f"{side}_outer", empty.strips.repeat(number, 1), dist_reduce_fx="sum")
+        self._add_sized(self.dim or 0)
+
+    @property
+    def _sides(self) -> tuple[tuple[str, int], ...]:
+        """The sides and their numbers of rows."""
+        return (REAL, self._rows), (GENERATED, 1)
+
+    def _sized(self, dim: int) -> dict[str, Tensor]:
+        states = {}
+        strips = Triangle.of(torch.zeros(dim, dim, dtype=torch.float64)).strips if dim else torch.zeros(0).double()
+        for side, number in self._sides:
+            states[f"{side}_sum"] = torch.zeros(number, dim, dtype=torch.float64)
+            states[f"{side}_outer"] = strips.repeat(number, 1)
+        return states
+
+    def _dim_of(self, states: Mapping[str, Any]) -> int | None:
+        return states[f"{REAL}_sum"].shape[-1] or None
 
     def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
         if isinstance(rows, int):
@@ -49,12 +67,28 @@ class MomentMetric(FeatureMetric):
         for part in features.split(CHUNK):
             part = part.double()
             total[row] += part.sum(0)
-            for i, strip in Triangle(outer[row], self.dim, self._height).rows():
-                strip.addmm_(part[:, i : i + self._height].T, part[:, i:])
+            triangle = self._triangle(outer[row])
+            for i, strip in triangle.rows():
+                strip.addmm_(part[:, i : i + triangle.height].T, part[:, i:])
+
+    def _triangle(self, outer: Tensor) -> Triangle:
+        """One row's outer products."""
+        assert self.dim is not None  # there were images
+        return Triangle(outer, self.dim, BLOCK)
+
+    def _say_few(self, name: str) -> None:
+        """Warns once of fewer images than features, of which a Fréchet distance is too large."""
+        counts, generated = self.real_count.tolist(), int(self.generated_count)
+        assert self.dim is not None  # there were images
+        said = few_images(name, self.dim, generated, counts)
+        if said and not self._said_few:
+            self._said_few = True
+            warnings.warn(said, stacklevel=4)
 
     def _summary(self, side: str, row: int = 0) -> Gaussian:
         """The summary of one client or of the generated images, on the CPU; low-rank for n <= D."""
         count, total, outer = (getattr(self, f"{side}_{part}")[row].cpu() for part in ("count", "sum", "outer"))
-        rows, columns = torch.triu_indices(self.dim, self.dim)
-        packed = Triangle(outer, self.dim, self._height).dense()[rows, columns]
+        triangle = self._triangle(outer)
+        rows, columns = torch.triu_indices(triangle.dim, triangle.dim)
+        packed = triangle.dense()[rows, columns]
         return thin(gaussian_from_message(Message("sums", {"count": count.double(), "sum": total, "outer": packed})))

@@ -1,6 +1,6 @@
 """Stored features that a kernel distance is computed from: all pairs of images count, so no sum replaces them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -30,9 +30,17 @@ class StoredFeatureMetric(FeatureMetric):
         for name in self._empty():
             self.add_state(name, [], dist_reduce_fx="cat")
 
+    def _sized(self, dim: int) -> dict[str, Tensor]:
+        return {}  # lists know no D
+
+    def _dim_of(self, states: Mapping[str, Any]) -> int | None:
+        found = (states[f"{side}_features"] for side in (REAL, GENERATED))
+        parts = [part for state in found for part in ([state] if isinstance(state, Tensor) else state)]
+        return next((part.shape[1] for part in parts if len(part)), None)
+
     def _empty(self) -> dict[str, Tensor]:
         """Each list's value for no images; what a rank without any sends to the others."""
-        features, rows = torch.empty(0, self.dim, dtype=self._kept), torch.empty(0, dtype=torch.int64)
+        features, rows = torch.empty(0, self.dim or 0, dtype=self._kept), torch.empty(0, dtype=torch.int64)
         return {f"{REAL}_features": features, f"{REAL}_rows": rows, f"{GENERATED}_features": features}
 
     def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:

@@ -15,7 +15,8 @@ class TwoSides(FeatureMetric):
             ValueError: for images or features that cannot be used.
         """
         if len(images):
-            self._add(self._features(images), REAL if real else GENERATED, 0)
+            side = REAL if real else GENERATED
+            self._add(self._features(images, side), side, 0)
 
 
 def require_sides(real: float, generated: float, needed: int) -> None:

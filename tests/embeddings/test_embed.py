@@ -84,3 +84,13 @@ def test_batches_of_several_sizes_are_embedded_one_after_another(lite0):
     assert len(embed_batches(lite0, parts[:1], 5, "embedding")) == 2
     with pytest.raises(ValueError, match="no images to embed"):
         embed_batches(lite0, [], 5, "embedding")
+
+
+def test_floats_in_0_to_1_are_refused_where_they_are_many_and_warned_of_where_few():
+    unit = torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    pixels = load_embedding("pixels")
+    with pytest.raises(ValueError, match=r"images to embed with pixels: all values of 60 images .*images \* 2 - 1"):
+        embed(pixels, unit)
+    with pytest.warns(UserWarning, match=r"all values of 5 images"):
+        embed(pixels, unit[:5])
+    embed(load_embedding("identity"), unit.flatten(1))  # points have no range

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedgen.embeddings import FeatureCache, ModuleEmbedding, Pixels, embed
-from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate
+from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate, score_table
 from fedgen.evaluation.score_choice import KINDS
 from fedgen.evaluation.splits import StandIn
 from fedgen.scores import FrechetReference, KernelReference, ManifoldReference, inception_score, memorisation
@@ -271,3 +271,25 @@ def test_the_documentation_names_every_score_and_option():
     for name, kind in KINDS.items():
         assert f'"{name}"' in words
         assert name == "w1" or all(option in words for option in kind.defaults)
+
+
+def test_a_model_that_samples_in_0_to_1_is_told_once_and_scored_at_every_round():
+    def unit(number, draws):
+        return grey_noise(number, draws).float().sigmoid()
+
+    judge = evaluator()
+    with pytest.warns(UserWarning, match=r"the model's samples: all values of 2 images"):
+        judge.try_out(unit)
+    assert [len(judge.evaluate(unit, round).records) for round in (0, 1)] == [6, 6]
+
+
+def test_distances_of_fewer_images_than_features_say_so_in_their_records_and_tables():
+    records = evaluator().evaluate(grey_noise).records  # 16 pixels
+    assert {record.note for record in records} == {""}
+    records = evaluator(num_images=12, scores=["fid", "kid"]).evaluate(grey_noise).records
+    few = (
+        "fid of fewer images than the 16 features (12 generated) is too large:"
+        " compare it at equal numbers of images only"
+    )
+    assert {(record.score, record.note) for record in records} == {("fid", few), ("kid", "")}
+    assert few in score_table(records).caption

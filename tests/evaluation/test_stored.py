@@ -115,7 +115,7 @@ def test_all_bad_paths_are_named_at_once(tmp_path):
     message = str(caught.value)
     assert len(message.splitlines()) == len(names)
     for part in (
-        "it has folders such as inside, which recursive includes",
+        "it has folders such as inside, which --recursive includes",
         "notes.txt is neither a folder of images nor an .npz file",
         "broken.npz is not an .npz file",
         "but x int64 [3]",

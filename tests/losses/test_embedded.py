@@ -6,7 +6,7 @@ from torch import nn
 
 from fedgen.embeddings import embed
 from fedgen.images import from_uint8
-from fedgen.losses import AdaptiveWeight, EmbeddedLoss
+from fedgen.losses import AdaptiveWeight, EmbeddedLoss, FastFIDLoss
 from tests.losses.simple import MeanLoss, TwoNumbers, two_numbers
 
 
@@ -175,3 +175,14 @@ def test_a_perfect_batch_has_no_loss():
 def test_mistakes_are_named(act, message):
     with pytest.raises(ValueError, match=message):
         act()
+
+
+def test_references_and_images_in_0_to_1_are_named():
+    unit = torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    loss = EmbeddedLoss(FastFIDLoss(), ["pixels"])
+    with pytest.raises(ValueError, match=r"all values of 60 images lie .* images \* 2 - 1"):
+        loss.set_references([unit[:30], unit[30:]])
+    loss.set_references([unit * 2 - 1])
+    with pytest.warns(UserWarning, match=r"images of the fid loss: all values of 12 images"):
+        loss(unit[:12])
+    loss(unit[:12])  # once

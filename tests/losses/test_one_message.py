@@ -166,7 +166,7 @@ def test_with_embeddings_public_images_are_embedded_by_each():
     loss.set_public(images[2]).set_references(images[:2])
     pool = EmbeddedLoss(MMD2Loss(aggregate="avg"), [two_numbers("a"), two_numbers("b")], weight=5.0)
     pool.set_references(images[:2])
-    fake = torch.rand(8, 1, 8, 8, generator=draws).requires_grad_()
+    fake = (torch.rand(8, 1, 8, 8, generator=draws) * 2 - 1).requires_grad_()
     found, expected = (torch.autograd.grad(each(fake), fake)[0] for each in (loss, pool))
     assert (found - expected).norm() < 1e-3 * expected.norm()
     EmbeddedLoss(MMD2Loss(), [two_numbers()]).set_public(images[2])  # has no use for them

@@ -77,8 +77,6 @@ def test_unusable_features_are_an_error(name, features, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "embedding=None does not say how many features there are; pass dim=D"),
-        ({"embedding": "pixels"}, "embedding pixels does not say"),
         ({"dim": 0}, "at least 1, got 0"),
         ({"dim": 3, "normalize": True}, "normalize=True is for images"),
         ({"embedding": "identity", "dim": 3, "normalize": True}, "normalize=True is for images"),
@@ -172,3 +170,66 @@ def test_metrics_that_only_take_images_or_reset_differently_merge(name):
     metric = filled(name)
     metric.merge_state(METRICS[name](reset_real_features=False))
     assert_equal(metric, filled(name))
+
+
+def unit_images(count):
+    """Floats in [0, 1] as `ToTensor()` gives them, and the same images in [-1, 1]."""
+    images = torch.randint(0, 256, (count, 3, 4, 4), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    return images / 255, from_uint8(images)
+
+
+@pytest.mark.parametrize("side", [True, False])
+def test_floats_in_0_to_1_are_warned_of_by_side(side):
+    metric = images_metric()
+    unit, _ = unit_images(20)
+    name = "real" if side else "generated"
+    remedy = r"pass images \* 2 - 1, or uint8, or make the metric with normalize=True"
+    with pytest.warns(UserWarning, match=rf"{name} images of KernelDistance: .* lie from 0 to 1, .*; {remedy}"):
+        metric.update(unit, real=side)
+    metric.update(unit, real=side)  # said once
+
+
+def test_many_real_floats_in_0_to_1_are_refused_and_generated_ones_end_no_training():
+    unit, signed = unit_images(60)
+    with pytest.raises(ValueError, match=r"real images of KernelDistance: all values of 60 images"):
+        images_metric().update(unit, real=True)
+    metric = images_metric()
+    metric.update(signed, real=True)
+    with pytest.warns(UserWarning, match="generated images of KernelDistance"):
+        metric.update(unit, real=False)
+    assert metric.compute() > 0.01  # of identical images: the wrong number that the warning is about
+
+
+def test_a_set_is_judged_by_all_its_batches_and_reset_forgets_them():
+    unit, signed = unit_images(60)
+    metric = images_metric()
+    metric.update(signed[:30], real=True)
+    metric.update(unit[:30], real=True)  # a bright batch among others
+    metric.update(unit[30:], real=True)
+    metric.reset()
+    with pytest.raises(ValueError, match="all values of 60 images"):
+        metric.update(unit, real=True)
+
+
+@EVERY
+def test_the_number_of_features_is_that_of_the_first_images(name):
+    told, inferred, empty = filled(name), filled(name, dim=None), METRICS[name](dim=None)
+    assert inferred.dim == DIM
+    assert_equal(inferred, told)
+    inferred.merge_state(empty)
+    empty.merge_state(inferred)
+    assert_equal(empty, told)
+    inferred.reset()
+    for batch in batches(name in FEDERATED):
+        inferred.update(**batch)
+    assert_equal(inferred, told)
+    with pytest.raises(ValueError, match=f"has dim {DIM}"):
+        inferred.update(torch.zeros(3, DIM + 1), **{"client": 0} if name in FEDERATED else {"real": True})
+
+
+def test_an_embedding_that_hangs_on_the_images_needs_no_dim():
+    assert torch.equal(scored(KernelDistance("pixels"), IMAGES), scored(images_metric(), IMAGES))
+    metric = FrechetDistance("pixels")
+    metric.update(IMAGES[:0], real=True)
+    with pytest.raises(ValueError, match="0 images seen, the score needs 2"):
+        metric.compute()

@@ -1,5 +1,7 @@
 """The Fréchet distance as a metric is the function's, and torchmetrics'."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -109,3 +111,16 @@ def test_reset_forgets_both_sides_or_keeps_the_real_one():
     assert torch.equal(kept.compute(), exact)
     with pytest.raises(ValueError, match="real: 0 images"):
         both.compute()
+
+
+def test_fewer_images_than_features_are_said_once():
+    metric = FrechetDistance(dim=8)
+    for real, count in ((True, 5), (False, 6)):
+        metric.update(torch.randn(count, 8, generator=torch.Generator().manual_seed(count)), real=real)
+    said = r"fid of fewer images than the 8 features \(5 real, 6 generated\) is too large"
+    with pytest.warns(UserWarning, match=said):
+        metric.compute()
+    metric._computed = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric.compute()

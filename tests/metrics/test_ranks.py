@@ -30,9 +30,9 @@ def compute_twice(name, rank, **arguments):
     return first, values(metric), metric.update_count
 
 
-def compute_too_early(name, rank):
+def compute_too_early(name, rank, **arguments):
     """The message of an error while states are joined, and the result once the images are there."""
-    metric = METRICS[name]()
+    metric = METRICS[name](**arguments)
     if rank == 0:
         update(name, metric, 0)
     try:
@@ -46,9 +46,9 @@ def compute_too_early(name, rank):
     return message, values(metric)
 
 
-def compute_with_others(name, rank):
+def compute_with_others(name, rank, told=True):
     """What comes of ranks that differ in the number of features."""
-    metric = METRICS[name](dim=6 + rank)
+    metric = METRICS[name](dim=6 + rank if told else None)
     side = {"client": None} if name in FEDERATED else {"real": False}
     metric.update(torch.rand(3, 6 + rank), **side)
     try:
@@ -64,6 +64,8 @@ def work(rank: int, folder: str) -> None:
     found |= {f"{name} all": compute_twice(name, rank, aggregate="all") for name in FEDERATED}
     found |= {f"{name} early": compute_too_early(name, rank) for name in METRICS}
     found |= {f"{name} other": compute_with_others(name, rank) for name in METRICS}
+    found |= {f"{name} inferred": compute_too_early(name, rank, dim=None) for name in METRICS}
+    found |= {f"{name} other inferred": compute_with_others(name, rank, told=False) for name in METRICS}
     found["lightning"] = [name for name in ("lightning", "pytorch_lightning") if name in sys.modules]
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
@@ -118,6 +120,15 @@ def test_an_error_over_ranks_names_the_side_and_leaves_the_metric_usable(ranks, 
 def test_ranks_that_were_made_differently_raise_and_do_not_hang(ranks, name):
     for message in (rank[f"{name} other"] for rank in ranks):
         assert "differ in embedding" in message
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_rank_without_images_learns_from_the_other_how_many_features_there_are(ranks, name):
+    for message, found in (rank[f"{name} inferred"] for rank in ranks):
+        assert "images seen, the score needs 2" in message
+        close(found, values(filled(name)))
+    for message in (rank[f"{name} other inferred"] for rank in ranks):
+        assert "saw images of [6, 7] features; pass dim=D" in message
 
 
 def test_a_process_with_the_metrics_alone_has_not_imported_lightning(ranks):

@@ -1,0 +1,90 @@
+"""Classes and functions by their dotted names, as recipes and commands give them."""
+
+import difflib
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from typing import Any, get_type_hints
+
+HINT = (
+    "is its package installed, or its folder on PYTHONPATH? `python -m fedgen` finds modules of the current folder,"
+    " which `fedgen` does not"
+)
+
+
+def is_class_path(text: str) -> bool:
+    """Whether a text is a dotted name: "my_package.MyEmbedding"."""
+    parts = text.split(".")
+    return len(parts) > 1 and all(part.isidentifier() for part in parts)
+
+
+def import_by_path(path: str) -> Any:
+    """What a dotted name stands for; its module is imported.
+
+    Raises:
+        ValueError: for no dotted name, a module that is not there or lacks a module itself, or a name that it does not
+            hold, with the nearest of those that it holds.
+    """
+    if not is_class_path(path):
+        raise ValueError(f"{path!r} is no class path, such as my_package.MyClass")
+    module, name = path.rsplit(".", 1)
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = str(error.name)
+        if module == missing or module.startswith(f"{missing}."):
+            raise ValueError(f"there is no module {missing!r} for {path}; {HINT}") from error
+        raise ValueError(f"{path}: its module {module!r} imports {missing!r}, which is not installed") from error
+    if not hasattr(found, name):
+        raise ValueError(f"module {module!r} has no {name!r}{nearest(name, public_names(found))}")
+    return getattr(found, name)
+
+
+def import_object(text: str) -> Any:
+    """What a text names: "my_module:make_model", "my_package.MyModel", or "train.py:make_model" of a file.
+
+    Raises:
+        ValueError: as `import_by_path`, and for a file that is not there or fails.
+    """
+    where, colon, name = text.rpartition(":")
+    if not colon:
+        return import_by_path(text)
+    if not where.endswith(".py"):
+        return import_by_path(f"{where}.{name}")
+    file = Path(where)
+    if not file.is_file():
+        raise ValueError(f"there is no file {where} for {text}")
+    sys.path.insert(0, str(file.parent.resolve()))  # as `python train.py` has it
+    module = importlib.import_module(file.stem)
+    if Path(str(module.__file__)).resolve() != file.resolve():
+        raise ValueError(f"{where} is hidden by {module.__file__}, a module of the same name; rename the file")
+    if not hasattr(module, name):
+        raise ValueError(f"{where} has no {name!r}{nearest(name, public_names(module))}")
+    return getattr(module, name)
+
+
+def nearest(name: str, accepted: list[str]) -> str:
+    """ "; did you mean ...?" with the closest of the accepted names; "" if none is close."""
+    close = difflib.get_close_matches(name, accepted, n=1) or [
+        one for one in accepted if one.lower() == name.lower() and one != name
+    ]
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def public_names(module: Any) -> list[str]:
+    """The names that a module shows."""
+    return [name for name in dir(module) if not name.startswith("_")]
+
+
+def gives(found: Any, kind: type) -> bool:
+    """Whether something is a subclass of a class, or a function that says that it returns one."""
+    if isinstance(found, type):
+        return issubclass(found, kind)
+    if not inspect.isfunction(found):
+        return False
+    try:
+        returned = get_type_hints(found).get("return")
+    except (NameError, TypeError):
+        return False
+    return isinstance(returned, type) and issubclass(returned, kind)

@@ -1,0 +1,185 @@
+"""Image backbones of timm and of transformers by name, where those packages are installed."""
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedgen import seeds
+from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.weights import load_into, read_state
+
+TIMM, TRANSFORMERS = "timm/", "transformers/"
+SIZE = "@"  # between a name and a size that is not the network's own
+PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
+ANTIALIASED = ("bilinear", "bicubic")
+
+
+class Backbone(Embedding):
+    """Features of an image network, of images that are resized and normalised as it expects.
+
+    Whole images are resized to `size` x `size` (antialiased, nothing is cut off), clipped to the grey levels 0..255,
+    divided by 255, and normalised by colour.
+
+    Args:
+        network: normalised images float [N, 3, size, size] to features [N, dim].
+        name: what stored scores call it, without the size.
+        size: pixels a side.
+        own_size: the network's own; another becomes part of the name.
+        mean: of the colours, three numbers in [0, 1].
+        std: likewise.
+        resample: "bilinear", "bicubic" or "nearest".
+        layer: what of the network the features are.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        name: str,
+        size: int,
+        own_size: int,
+        mean: list[float],
+        std: list[float],
+        resample: str,
+        layer: str,
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"size must be at least 1 pixel, got {size}")
+        if len(mean) != 3 or len(std) != 3 or not all(value > 0 for value in std):
+            raise ValueError(f"{name} normalises by mean {mean} and std {std}; three colours are known here")
+        antialias = " antialiased" if resample in ANTIALIASED else ""
+        settings = {"resize": f"{resample}{antialias}", "size": size, "mean": mean, "std": std, "layer": layer}
+        super().__init__(name if size == own_size else f"{name}{SIZE}{size}", None, network, 3, settings)
+        self.size, self.mean, self.std, self.resample = size, mean, std, resample
+        with torch.no_grad():  # the dim, and whether the network takes this size
+            self(torch.zeros(1, 3, size, size, dtype=torch.uint8, device=self.device))
+
+    def features(self, levels: Tensor) -> Tensor:
+        if levels.shape[2:] != (self.size, self.size):
+            smooth: dict[str, Any] = {"antialias": True, "align_corners": False} if self.resample in ANTIALIASED else {}
+            levels = F.interpolate(levels, (self.size, self.size), mode=self.resample, **smooth).clamp(0, 255)
+        mean, std = (levels.new_tensor(values).view(1, 3, 1, 1) for values in (self.mean, self.std))
+        return self.network((levels / 255 - mean) / std)
+
+
+def load_timm(name: str, weights: str | Path | None = None, size: int | None = None) -> Backbone:
+    """The pooled features of a timm network, `timm/resnet18` or `timm/resnet18.a1_in1k`, under its eval settings.
+
+    Args:
+        name: as timm has it, behind "timm/".
+        weights: a local state dict, with or without the classifier; timm's own, downloaded, by default.
+        size: pixels a side; the network's own by default.
+
+    Raises:
+        ValueError: if timm is not installed, or knows no such network; or for weights of another one.
+    """
+    timm = _package("timm", f"{TIMM}{name}")
+    try:
+        with seeds.isolated():
+            network = timm.create_model(name, pretrained=weights is None, num_classes=0)
+    except RuntimeError as error:
+        raise ValueError(f"embedding {TIMM}{name}: {error}; timm.list_models() has the names") from error
+    if weights is not None:
+        heads = _as_list(network.pretrained_cfg.get("classifier"))
+        state = {key: value for key, value in read_state(weights).items() if key.rsplit(".", 1)[0] not in heads}
+        load_into(network, state, str(weights))
+    config = timm.data.resolve_model_data_config(network)
+    own = int(config["input_size"][-1])
+    mean, std = list(config["mean"]), list(config["std"])
+    return Backbone(network, f"{TIMM}{name}", size or own, own, mean, std, config["interpolation"], "pooled")
+
+
+def load_transformers(name: str, weights: str | Path | None = None, size: int | None = None) -> Backbone:
+    """The pooled image features of a transformers model, `transformers/facebook/dinov2-small`, or of a local folder.
+
+    They are the image features of a model that has a method for those (CLIP, SigLIP), else the pooler's output, else
+    the first token. The model's image processor says how images are normalised, and its size.
+
+    Args:
+        name: of the model, or a folder of `save_pretrained`, behind "transformers/".
+        weights: the folder itself, for a name that scores are to be stored under.
+        size: pixels a side; the processor's own by default.
+
+    Raises:
+        ValueError: if transformers is not installed, or there is no such model or no settings of its image processor.
+    """
+    transformers = _package("transformers", f"{TRANSFORMERS}{name}")
+    source = str(weights or name)
+    try:
+        processor = transformers.AutoImageProcessor.from_pretrained(source)
+        network = transformers.AutoModel.from_pretrained(source)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"embedding {TRANSFORMERS}{name}: cannot be loaded from {source} (config.json, model.safetensors and"
+            f" preprocessor_config.json of save_pretrained are needed): {reason}"
+        ) from error
+    own, mean, std, resample = _processing(processor, name)
+    features = _ImageFeatures(network.float())
+    return Backbone(features, f"{TRANSFORMERS}{name}", size or own, own, mean, std, resample, features.layer)
+
+
+def split_size(name: str) -> tuple[str, int | None]:
+    """The name of a network and the size that a stored name carries behind it."""
+    base, _, size = name.rpartition(SIZE)
+    return (base, int(size)) if base and size.isdigit() else (name, None)
+
+
+class _ImageFeatures(nn.Module):
+    """What a transformers model sees in images [N, 3, H, W], as [N, dim]."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.layer = "image features" if hasattr(model, "get_image_features") else "pooled"
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.layer == "image features":
+            found = self.model.get_image_features(pixel_values=images)
+        else:
+            found = self.model(pixel_values=images)
+        if isinstance(found, Tensor):
+            return found.flatten(1)
+        pooled = getattr(found, "pooler_output", None)
+        return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+
+
+def _processing(processor: Any, name: str) -> tuple[int, list[float], list[float], str]:
+    """Size, mean, std and resampling of an image processor; ValueError for one that does something else."""
+    sizes = [getattr(processor, "crop_size", None), getattr(processor, "size", None)]
+    found = [side for size in sizes for side in _sides(size)]
+    factor, resample = getattr(processor, "rescale_factor", None), getattr(processor, "resample", None)
+    normalises = getattr(processor, "do_normalize", False) and getattr(processor, "do_rescale", False)
+    way = PILLOW.get(int(resample)) if resample is not None else None
+    if not found or not normalises or way is None or abs((factor or 0) * 255 - 1) > 1e-6:
+        told = {"size": str(sizes[1]), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
+        raise ValueError(
+            f"embedding {TRANSFORMERS}{name}: its image processor does not resize, divide by 255 and normalise, but has"
+            f" {json.dumps(told)}; wrap the model in a module of your own"
+        )
+    return found[0], list(processor.image_mean), list(processor.image_std), way
+
+
+def _sides(size: Any) -> list[int]:
+    """The side in pixels of a processor's size, if it says one."""
+    keys = ("height", "shortest_edge")
+    values = [size.get(key) if isinstance(size, dict) else getattr(size, key, None) for key in keys]
+    return [int(value) for value in values if value]
+
+
+def _as_list(names: Any) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def _package(package: str, embedding: str) -> ModuleType | Any:
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ValueError(f"embedding {embedding} needs the package {package}: pip install {package}") from error

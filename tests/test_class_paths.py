@@ -1,0 +1,44 @@
+import sys
+from pathlib import Path
+
+import pytest
+from torch import nn
+from torchvision.models import resnet18
+
+from fedgen.class_paths import gives, import_by_path, is_class_path
+
+
+def test_a_dotted_name_is_what_it_names():
+    assert import_by_path("torch.nn.Linear") is nn.Linear
+    assert is_class_path("my_package.MyEmbedding")
+    assert not any(map(is_class_path, ("pixels", "inception-v3-compat", "timm/resnet18.a1_in1k", "a..b")))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("my_kit.Net", r"there is no module 'my_kit' for my_kit.Net; .*PYTHONPATH.*`python -m fedgen`"),
+        ("torch.nn.Liner", r"module 'torch.nn' has no 'Liner'; did you mean 'Linear'\?"),
+        ("torch.nn.zzzzzz", r"module 'torch.nn' has no 'zzzzzz'$"),
+        ("Linear", r"'Linear' is no class path"),
+    ],
+)
+def test_a_name_of_nothing_says_which_part_is_missing(path, message):
+    with pytest.raises(ValueError, match=message):
+        import_by_path(path)
+
+
+def test_a_module_that_lacks_another_names_that_one(tmp_path, monkeypatch):
+    Path(tmp_path / "half_kit.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"'half_kit' imports 'not_there_at_all', which is not installed"):
+        import_by_path("half_kit.Net")
+    sys.modules.pop("half_kit", None)
+
+
+def test_classes_and_functions_that_say_what_they_return_are_told_from_others():
+    assert gives(nn.Linear, nn.Module)
+    assert gives(resnet18, nn.Module)
+    assert not gives(Path, nn.Module)
+    assert not gives(lambda: nn.Linear(1, 1), nn.Module)
+    assert not gives(sys, nn.Module)
