@@ -7,6 +7,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.federated.left_out import report_of, tell
+from fedgen.federated.whole_rounds import check_first_round
 
 if TYPE_CHECKING:
     from fedgen.federated.strategy import FedAvgStrategy
@@ -57,6 +58,7 @@ class RoundBoundary(Callback):
             self._strategy.drop_round()
             _hold_checkpoints(trainer)
             rank_zero_warn("a round was cut short before its last client's turn and is dropped")
+            check_first_round(trainer)
 
 
 def _will_be_skipped(scaler: Any, optimizer: Any) -> bool:

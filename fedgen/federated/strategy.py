@@ -46,6 +46,7 @@ from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_
 from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.switches import Switches
 from fedgen.federated.termination import end_on_sigterm
+from fedgen.federated.whole_rounds import check_limits, run_whole_rounds
 from fedgen.files import in_bytes
 from fedgen.ranks import Ranks, heard, share_out
 from fedgen.seeds import resolve, seed_all
@@ -187,6 +188,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def setup(self, trainer: Trainer) -> None:
         if trainer.state.fn == TrainerFn.FITTING:
+            run_whole_rounds(trainer)
             check_trainer(trainer)
             self._ranks = Ranks()
             self._reset_fit()
@@ -337,6 +339,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def on_train_start(self) -> None:
         super().on_train_start()
+        check_limits(self._module.trainer, self.communication_interval)
         if not self._is_alone:
             end_on_sigterm(self._module.trainer)
 

@@ -166,20 +166,6 @@ def test_a_schedule_stepped_by_the_module_counts_one_clients_iterations():
     assert module.rates == pytest.approx([0.05, 0.025] * 3 + [0.0125, 0.00625] * 3)
 
 
-@pytest.mark.filterwarnings("ignore:a round was cut short")
-@pytest.mark.parametrize("limit", [{"max_steps": 3 * 4 * 2 + 4}, {"limit_train_batches": 2}])
-def test_a_round_cut_short_is_dropped(limit, tmp_path):
-    """Four iterations a turn, three clients: max_steps ends in the third round, the limit cuts every round."""
-    torch.manual_seed(3)
-    module = Automatic()
-    reference = copy.deepcopy(module)
-    trainer = make_trainer(FedAvgStrategy(4, seed=0), 3 if "max_steps" in limit else 1, **limit)
-    trainer.fit(module, make_data())
-    if "max_steps" in limit:
-        make_trainer(FedAvgStrategy(4, seed=0), 2).fit(reference, make_data())
-    assert same(weights(module), weights(reference))
-
-
 def test_an_interrupt_in_a_turn_restores_the_servers_model_and_keeps_the_last_checkpoint(tmp_path):
     class Interrupted(Automatic):
         def training_step(self, batch, batch_idx):
