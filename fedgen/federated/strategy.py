@@ -37,7 +37,7 @@ from fedgen.federated.checks import (
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
-from fedgen.federated.left_out import REMARK, Entry, free_memory, make_entries, make_entry, tell_remarks, warn_of
+from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.optimizer_states import check_optimizer_state
@@ -497,10 +497,9 @@ class FedAvgStrategy(DDPStrategy):
 
     def _leave_out(self, turn: Turn, error: Exception) -> None:
         self._errors.append(error)
-        self._memory.left_out.append(make_entry(turn, error))
         self.exchange.restore_forms()
         free_memory(error)
-        warn_of(self._memory.left_out[-1])
+        self._memory.leave_out(make_entry(turn, error))
 
     def _end_turn(self, turn: Turn) -> None:
         exchange, done = self.exchange, self._memory.iterations.get(turn.client, 0)
@@ -521,9 +520,8 @@ class FedAvgStrategy(DDPStrategy):
         told = self._ranks.gather((self._memory.news(), self._local.news()))
         if not self._memory.hear([memory for memory, _ in told]):
             self.drop_round()
-            raise RuntimeError(
-                f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
-            ) from next(iter(self._errors), None)
+            error = next(iter(self._errors), None)
+            raise RuntimeError(describe_loss(self._module.current_epoch, self._memory.lost, error)) from error
         self._local.hear([local for _, local in told])
         self._merge()
         if why := self.aggregator.shortfall():

@@ -44,10 +44,9 @@ def check_limits(trainer: Trainer, steps: int) -> None:
                 f" FedAvgStrategy(cohort_size={limit}), for shorter turns a lower communication_interval, and to try"
                 " one whole round Trainer(fast_dev_run=True)"
             )
-    module = trainer.lightning_module
-    if trainer.max_steps != -1 and trainer.global_step == 0 and module.automatic_optimization:
-        if trainer.max_steps < steps:
-            raise MisconfigurationException(_too_few_steps(trainer.max_steps, f"a client's turn takes {steps}"))
+    counted = trainer.lightning_module.automatic_optimization and trainer.global_step == 0
+    if counted and trainer.max_steps != -1 and trainer.max_steps < steps:
+        raise MisconfigurationException(_too_few_steps(trainer.max_steps, f"a client's turn takes {steps}"))
 
 
 def check_first_round(trainer: Trainer) -> None:
