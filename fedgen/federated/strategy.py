@@ -27,6 +27,7 @@ from fedgen.federated.algorithm import ClientAlgorithm
 from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.checks import (
+    check_finders,
     check_privacy,
     check_robustness,
     check_settings,
@@ -172,6 +173,10 @@ class FedAvgStrategy(DDPStrategy):
             self._launcher = None
         else:
             super()._configure_launcher()
+
+    def setup_environment(self) -> None:
+        check_finders(self._module.trainer)  # their own `setup`, which comes next, speaks of several processes
+        super().setup_environment()
 
     def setup_distributed(self) -> None:
         if self._is_alone:

@@ -8,7 +8,6 @@ import pytest
 from fedgen.federated import FedAvgStrategy
 from tests.federated.modules import Automatic, Manual, make_data, make_trainer
 
-
 SIZES = (12, 20, 8)
 
 
