@@ -35,6 +35,7 @@ from fedgen.federated.left_out import describe, read_left_out
 from fedgen.figures import draw_curves, draw_generalisation
 from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
+from fedgen.pytorch_lightning_alias import alias_if_unused
 
 CURVES, GENERALISATION = "curves.png", "generalisation.png"
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
@@ -66,6 +67,7 @@ class FedgenCLI(LightningCLI):
     """
 
     def __init__(self, args: Any = None) -> None:
+        alias_if_unused()  # before the recipe's own classes are imported
         super().__init__(
             LightningModule,
             LightningDataModule,

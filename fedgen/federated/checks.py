@@ -166,7 +166,7 @@ def check_finders(trainer: Trainer) -> None:
         for kind, (name, method, what) in called.items():
             if isinstance(callback, kind):
                 raise MisconfigurationException(
-                    f"{name} tries another {what} in each batch, and a batch of FedAvgStrategy is a client's whole turn;"
+                    f"{name} tries another {what} in each batch, and under FedAvgStrategy that is a client's whole turn;"
                     f" look for it without the strategy, Tuner(Trainer()).{method}(module, datamodule=data) on the same"
                     " data module, which then pools the clients, and train federated with what it finds"
                 )

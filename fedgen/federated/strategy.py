@@ -39,6 +39,7 @@ from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
 from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
+from fedgen.federated.lightning_internals import explain_other_lightning
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.optimizer_states import check_optimizer_state
@@ -131,6 +132,7 @@ class FedAvgStrategy(DDPStrategy):
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
+        explain_other_lightning()
         check_settings(communication_interval, cohort_size, client_weights, optimizer_state)
         self.communication_interval = communication_interval
         self.cohort_size = cohort_size
@@ -175,7 +177,8 @@ class FedAvgStrategy(DDPStrategy):
             super()._configure_launcher()
 
     def setup_environment(self) -> None:
-        check_finders(self._module.trainer)  # their own `setup`, which comes next, speaks of several processes
+        if self._module.trainer.state.fn == TrainerFn.FITTING:
+            check_finders(self._module.trainer)  # their own `setup`, which comes next, speaks of several processes
         super().setup_environment()
 
     def setup_distributed(self) -> None:
