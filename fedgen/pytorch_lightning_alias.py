@@ -54,7 +54,8 @@ class _Aliases(MetaPathFinder):
         found = find_spec(own)
         if found is None:
             return None
-        return ModuleSpec(fullname, _Given(own), origin=found.origin, is_package=found.submodule_search_locations is not None)
+        is_package = found.submodule_search_locations is not None
+        return ModuleSpec(fullname, _Given(own), origin=found.origin, is_package=is_package)
 
 
 class _Given(Loader):

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedgen.archives import SIGNATURE, check_archive
 from fedgen.files import atomic_write
@@ -130,7 +131,7 @@ def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, own in module.state_dict().items():
         value = state.get(name)
-        if not isinstance(own, Tensor) or name not in state:
+        if not isinstance(own, Tensor) or is_lazy(own) or name not in state:
             continue
         if not isinstance(value, Tensor) or kind_of(value) != kind_of(own):
             found = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__

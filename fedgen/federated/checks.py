@@ -166,8 +166,8 @@ def check_finders(trainer: Trainer) -> None:
         for kind, (name, method, what) in called.items():
             if isinstance(callback, kind):
                 raise MisconfigurationException(
-                    f"{name} tries another {what} in each batch, and under FedAvgStrategy that is a client's whole turn;"
-                    f" look for it without the strategy, Tuner(Trainer()).{method}(module, datamodule=data) on the same"
+                    f"{name} tries another {what} in each batch, and under FedAvgStrategy that is a client's"
+                    f" whole turn; look for it without the strategy, Tuner(Trainer()).{method}(module, datamodule=data) on the same"
                     " data module, which then pools the clients, and train federated with what it finds"
                 )
 

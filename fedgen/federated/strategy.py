@@ -38,6 +38,7 @@ from fedgen.federated.checks import (
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
+from fedgen.federated.lazy_parameters import materialise
 from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
 from fedgen.federated.lightning_internals import explain_other_lightning
 from fedgen.federated.local_state import LocalState, OptimizerState
@@ -218,6 +219,7 @@ class FedAvgStrategy(DDPStrategy):
         self._hook_overridden = is_overridden("optimizer_step", self._module)
         self._no_hooks, self._moves_plainly = calls_no_hook(trainer), moves_plainly(trainer)
         self.aggregator.check_ranks(self._ranks)
+        materialise(trainer, self.seed)
         self._ranks.copy_first(self._module.state_dict().values())
         self._make_exchange()
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
@@ -319,7 +321,7 @@ class FedAvgStrategy(DDPStrategy):
             As many on each rank and in each round: None is a turn in which the rank waits for others.
         """
         size, rank = self._ranks.size, self._ranks.rank
-        if size == 1:
+        if size == 1 or self._exchange is None:  # before fitting has started somebody may look at the batches
             return list(cohort)
         if self.optimizer_state_mode == "keep" or self.exchange.personal or self.client_algorithm.keeps_clients:
             if not self._owners:
