@@ -167,8 +167,8 @@ def check_finders(trainer: Trainer) -> None:
             if isinstance(callback, kind):
                 raise MisconfigurationException(
                     f"{name} tries another {what} in each batch, and under FedAvgStrategy that is a client's"
-                    f" whole turn; look for it without the strategy, Tuner(Trainer()).{method}(module, datamodule=data) on the same"
-                    " data module, which then pools the clients, and train federated with what it finds"
+                    f" whole turn; look for it without the strategy, Tuner(Trainer()).{method}(module, datamodule=data)"
+                    " on the same data module, which then pools the clients, and train federated with what it finds"
                 )
 
 

@@ -38,6 +38,7 @@ from fedgen.federated.checks import (
 from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
+from fedgen.federated.hyperparameters import warn_of_objects
 from fedgen.federated.lazy_parameters import materialise
 from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
 from fedgen.federated.lightning_internals import explain_other_lightning
@@ -209,6 +210,7 @@ class FedAvgStrategy(DDPStrategy):
             self._start_fit(trainer)
 
     def _start_fit(self, trainer: Trainer) -> None:
+        warn_of_objects(trainer)
         if self.root_device.type == "cpu":
             keep_freed_memory()
         automatic = self._module.automatic_optimization
