@@ -29,8 +29,8 @@ def warn_of_objects(trainer: Trainer) -> None:
             stream.seek(0)
             if objects_in(stream):
                 rank_zero_warn(
-                    f"the hyperparameter {name!r} of {who} is of class {kind}: checkpoints with it are refused when they"
-                    " are read, to resume or to evaluate, as reading unpickles no objects; write"
+                    f"the hyperparameter {name!r} of {who} is of class {kind}: checkpoints with it are refused when"
+                    " they are read, to resume or to evaluate, as reading unpickles no objects; write"
                     f" self.save_hyperparameters(ignore=[{name!r}]) in {who}"
                 )
 

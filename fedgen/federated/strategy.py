@@ -39,12 +39,14 @@ from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, merge_states, pack_state, unpack_state
 from fedgen.federated.hyperparameters import warn_of_objects
+from fedgen.federated.last_round import LastRound, settle_loops
 from fedgen.federated.lazy_parameters import materialise
 from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
 from fedgen.federated.lightning_internals import explain_other_lightning
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.optimizer_states import check_optimizer_state
+from fedgen.federated.plateau import PlateauUpdates, check_plateaus, start_afresh
 from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
@@ -166,6 +168,8 @@ class FedAvgStrategy(DDPStrategy):
         self._errors: list[BaseException] = []
         self._owners: dict[int, int] = {}  # ranks of clients of whom something is kept; filled where there are several
         self._exchange: Exchange | None = None
+        self._plateaus = PlateauUpdates()
+        self._last_round = LastRound()
         self._server_update: ServerUpdate | None = None
 
     @property
@@ -213,6 +217,7 @@ class FedAvgStrategy(DDPStrategy):
         warn_of_objects(trainer)
         if self.root_device.type == "cpu":
             keep_freed_memory()
+        check_plateaus(trainer)
         automatic = self._module.automatic_optimization
         for config in self.lr_scheduler_configs:
             if automatic and config.interval == "step":
@@ -352,6 +357,7 @@ class FedAvgStrategy(DDPStrategy):
     def on_train_start(self) -> None:
         super().on_train_start()
         check_limits(self._module.trainer, self.communication_interval)
+        self._plateaus.apply(self._module.trainer)
         if not self._is_alone:
             end_on_sigterm(self._module.trainer)
 
@@ -365,6 +371,7 @@ class FedAvgStrategy(DDPStrategy):
         if self._switches.thawed_or_frozen() or not self.exchange.still_fits():
             self._make_exchange()
         self.exchange.snapshot()
+        start_afresh(self._module.trainer)
         round, folder = self._module.current_epoch, Path(self._module.trainer.default_root_dir)
         self.aggregator.announce(Federation(self.seed, round, *self._sizes(), folder))
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
@@ -618,15 +625,27 @@ class FedAvgStrategy(DDPStrategy):
         return state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        if self.in_round and self._module.trainer.training:
+        trainer = self._module.trainer
+        if (kept := self._last_round.instead_of(checkpoint, trainer)) is not None:
+            super().save_checkpoint(kept, filepath, storage_options)
+            return
+        if self.in_round and trainer.training:
             rank_zero_warn(f"{filepath} is not written: checkpoints hold whole rounds, and this one is not finished")
             return
-        if self._exchange is not None and "optimizer_states" in checkpoint:  # not save_weights_only
+        super().save_checkpoint(self._complete(checkpoint), filepath, storage_options)
+
+    def _complete(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """Lightning's checkpoint with the federation's state, if it is not one of weights alone."""
+        if self._exchange is not None and "optimizer_states" in checkpoint:
             state = pack_state(self._memory, self._stateful)
             if self._ranks.size > 1:
                 state = merge_states(self._ranks.gather(move_data_to_device(state, "cpu")), self._owners)
-            checkpoint[CHECKPOINT_KEY] = state
-        super().save_checkpoint(checkpoint, filepath, storage_options)
+            checkpoint[CHECKPOINT_KEY] = {**state, "plateau": self._plateaus.state_dict(self._module.trainer)}
+        return settle_loops(checkpoint)
+
+    def keep_last_round(self) -> None:
+        """Before a round: keeps what `OnExceptionCheckpoint` is to write if the round is interrupted."""
+        self._last_round.keep(self._module.trainer, self._complete)
 
     @property
     def _stateful(self) -> dict[str, Any]:
@@ -665,6 +684,7 @@ class FedAvgStrategy(DDPStrategy):
             if self._switches.thawed_or_frozen():  # since the setup: callbacks go on where layers had thawed
                 self._make_exchange()
             unpack_state(state, self._memory, self._stateful, self.exchange)
+            self._plateaus.load_state_dict(state)
 
     @contextmanager
     def _naming_checkpoint(self) -> Iterator[None]:
