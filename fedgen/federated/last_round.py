@@ -31,7 +31,8 @@ class LastRound:
         """
         if any(isinstance(callback, OnExceptionCheckpoint) for callback in trainer.callbacks):
             checkpoint = complete(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
-            objects = {key: checkpoint.pop(key) for key in HYPERPARAMETERS if key in checkpoint}  # which stay as they are
+            # not copied: training leaves them as they are
+            objects = {key: checkpoint.pop(key) for key in HYPERPARAMETERS if key in checkpoint}
             self._kept = {**copy.deepcopy(move_data_to_device(checkpoint, "cpu")), **objects}
 
     def instead_of(self, checkpoint: Checkpoint, trainer: Trainer) -> Checkpoint | None:

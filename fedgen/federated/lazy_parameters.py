@@ -121,7 +121,7 @@ def _copy_for_trial(trainer: Trainer, module: LightningModule) -> LightningModul
     schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
     # buffers without a shape cannot be copied; parameters can
     lazy = [buffer for buffer in module.buffers() if is_lazy(buffer)]
-    memo = {id(buffer): UninitializedBuffer(device=buffer.device, dtype=buffer.dtype) for buffer in lazy}
+    memo = {id(one): UninitializedBuffer(device=one.device, dtype=one.dtype) for one in lazy}  # type: ignore[call-arg]
     trial, optimizers, schedulers = copy.deepcopy((module, strategy.optimizers, schedulers), memo)
     trial.trainer = trainer
 

@@ -1,7 +1,7 @@
 """Updates of ReduceLROnPlateau across a resume.
 
-Lightning writes the checkpoints of an epoch's end before it updates these schedulers, whose values it does not save, and
-leaves the update out when it goes on. Here a checkpoint holds the values, and the update is made up for.
+Lightning writes the checkpoints of an epoch's end before it updates these schedulers, whose values it does not save,
+and leaves the update out when it goes on. Here a checkpoint holds the values, and the update is made up for.
 """
 
 from collections.abc import Mapping

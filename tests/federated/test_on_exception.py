@@ -97,9 +97,10 @@ def test_so_does_an_interrupt_in_a_clients_turn(tmp_path, kind, round):
     assert same(weights(whole), weights(resumed))
 
 
-@pytest.mark.parametrize(
-    "hook", ["on_train_epoch_start", "on_train_epoch_end", "on_validation_batch_end", "on_validation_end", "on_train_end"]
-)
+HOOKS = ["on_train_epoch_start", "on_train_epoch_end", "on_validation_batch_end", "on_validation_end", "on_train_end"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
 def test_errors_around_a_round_cost_no_update_of_its_schedulers(tmp_path, hook):
     callback = Interrupts(hook, 5 if hook == "on_train_end" else 2)
     assert_goes_on(Plateau, tmp_path, callback)
