@@ -28,6 +28,7 @@ _PUBLIC = {
     "select": "evaluation",
     "FederatedEvaluation": "callbacks",
     "RoundCheckpoint": "callbacks",
+    "alias_pytorch_lightning": "pytorch_lightning_alias",
 }
 __all__ = ["__version__", *_PUBLIC]
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from fedgen import __version__
+from fedgen.pytorch_lightning_alias import alias_if_unused
 
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[0] not in COMMANDS:
         print(f"fedgen: no command {arguments[0]!r}\n\n{usage()}", file=sys.stderr)
         return 2
+    alias_if_unused()  # before a recipe's own classes are imported
     module, function = COMMANDS[arguments[0]][0].split(":")
     try:
         return getattr(import_module(module), function)(arguments[1:]) or 0

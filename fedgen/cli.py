@@ -32,6 +32,7 @@ from fedgen.federated.left_out import describe, read_left_out
 from fedgen.figures import report_run
 from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
+from fedgen.pytorch_lightning_alias import alias_if_unused
 
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
@@ -62,6 +63,7 @@ class FedgenCLI(LightningCLI):
     """
 
     def __init__(self, args: Any = None) -> None:
+        alias_if_unused()  # before the recipe's own classes are imported
         super().__init__(
             LightningModule,
             LightningDataModule,

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedgen.archives import SIGNATURE, check_archive
 from fedgen.files import atomic_write
@@ -47,12 +48,38 @@ def read_torch(path: str | Path, map_location: Any = "cpu", content: bytes | Non
             path if content is None else io.BytesIO(content), map_location=map_location, weights_only=True
         )
     except Exception as error:  # a damaged stream may provoke any
+        if names := objects_in(path if content is None else io.BytesIO(content)):
+            raise ValueError(
+                f"{path} is not {TORCH}: it holds {', '.join(names)}, which are unpickled, and that runs whatever a"
+                " file says. Hyperparameters that are objects come to be in checkpoints by save_hyperparameters():"
+                " write self.save_hyperparameters(ignore=[their names]) and train anew; of a file that you wrote"
+                " yourself, torch.serialization.add_safe_globals allows the classes"
+            ) from error
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise ValueError(f"{path} is not {TORCH}, or it is damaged ({reason})") from error
     # of all others torch compares what a tensor spans with what is stored (pytorch/pytorch issue 184652)
     if any(t.layout != torch.strided or t.is_quantized or t.is_meta or t.is_nested for t in tensors_in(found)):
         raise ValueError(f"{path} holds sparse, quantized, nested or empty tensors, which nothing here is made of")
     return found
+
+
+def objects_in(file: Any) -> list[str]:
+    """Classes and functions that reading a file of torch.save would need beside tensors and plain types, at most five.
+
+    Nothing is imported or run to find them.
+
+    Args:
+        file: its path, or a stream of it.
+
+    Returns:
+        Their dotted names; none of a file that torch reads safely, and of one that is no such file.
+    """
+    try:
+        found = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    except Exception:  # a damaged stream may provoke any: it is told of as damaged
+        return []
+    names = ["".join(one if one.isprintable() else "?" for one in name)[:100] for name in found]
+    return names if len(names) <= 5 else [*names[:4], f"{len(names) - 4} more"]
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -130,7 +157,7 @@ def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     for name, own in module.state_dict().items():
         value = state.get(name)
-        if not isinstance(own, Tensor) or name not in state:
+        if not isinstance(own, Tensor) or is_lazy(own) or name not in state:
             continue
         if not isinstance(value, Tensor) or kind_of(value) != kind_of(own):
             found = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__

@@ -422,12 +422,9 @@ def test_a_run_that_stopped_early_is_finished(recipe, capsys):
     assert "is finished: 2 rounds" in capsys.readouterr().out
 
 
-def test_a_run_whose_only_round_was_cut_short_prints_the_floor_and_no_figure(recipe, capsys):
-    with pytest.warns(UserWarning, match="cut short"):
-        assert fit(recipe, "--trainer.limit_train_batches", "3", "--trainer.max_epochs", "1") == 0
-    out = capsys.readouterr().out
-    assert "floor" in out
-    assert "figure" not in out
+def test_a_limit_that_cuts_every_round_is_an_error_in_words(recipe, capsys):
+    assert fit(recipe, "--trainer.limit_train_batches", "3", "--trainer.max_epochs", "1") == 2
+    assert "limit_train_batches=3: a batch is a client's whole turn" in capsys.readouterr().err
 
 
 def test_a_damaged_checkpoint_and_one_that_does_not_exist_are_named(recipe, capsys):

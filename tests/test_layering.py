@@ -23,6 +23,7 @@ LAYERS = [
         "flags",
         "restricted_pickle",
         "progress",
+        "pytorch_lightning_alias",
         "ranks",
         "tensor_files",
     ),

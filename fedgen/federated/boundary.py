@@ -28,6 +28,9 @@ class RoundBoundary(Callback):
         others = [callback for callback in trainer.callbacks if not isinstance(callback, cls)]
         trainer.callbacks = [cls(strategy), *others]
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._strategy.keep_last_round()
+
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         skipped = _will_be_skipped(getattr(trainer.precision_plugin, "scaler", None), optimizer)
         if self._strategy.in_turns and not skipped:  # the server may take steps of its own after them

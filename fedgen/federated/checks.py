@@ -3,7 +3,13 @@
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
@@ -193,6 +199,26 @@ def check_trainer(trainer: Trainer) -> None:
         )
     # A turn is long: without this, no turn of a small federation would ever be logged.
     trainer.log_every_n_steps = 1
+
+
+def check_finders(trainer: Trainer) -> None:
+    """Refuses what tries a value a batch, `Tuner.lr_find` among it: a batch is a client's whole turn.
+
+    Raises:
+        MisconfigurationException: naming the callback and the remedy.
+    """
+    called = {
+        LearningRateFinder: ("LearningRateFinder (Tuner.lr_find)", "lr_find", "learning rate"),
+        BatchSizeFinder: ("BatchSizeFinder (Tuner.scale_batch_size)", "scale_batch_size", "batch size"),
+    }
+    for callback in trainer.callbacks:
+        for kind, (name, method, what) in called.items():
+            if isinstance(callback, kind):
+                raise MisconfigurationException(
+                    f"{name} tries another {what} in each batch, and under FedAvgStrategy that is a client's"
+                    f" whole turn; look for it without the strategy, Tuner(Trainer()).{method}(module, datamodule=data)"
+                    " on the same data module, which then pools the clients, and train federated with what it finds"
+                )
 
 
 def _averages_steps(callback: Callback) -> bool:

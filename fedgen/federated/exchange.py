@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
 from fedgen.federated.forms import Forms
@@ -312,9 +313,9 @@ def naming_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]) 
 def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> str:
     """In words, how two state dicts differ in names and shapes, with the first name of each kind."""
     shapes = [
-        f"{name} is {list(saved[name].shape)} there and {list(model[name].shape)} here"
-        for name in model
-        if isinstance(model[name], Tensor) and name in saved and model[name].shape != saved[name].shape
+        f"{name} is {list(saved[name].shape)} there and {list(own.shape)} here"
+        for name, own in model.items()
+        if isinstance(own, Tensor) and not is_lazy(own) and name in saved and own.shape != saved[name].shape
     ]
     missing, extra = [n for n in model if n not in saved], [n for n in saved if n not in model]
     parts = [f"{len(shapes)} tensors of another shape ({shapes[0]})"] if shapes else []

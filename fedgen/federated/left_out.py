@@ -80,6 +80,38 @@ def warn_of(entry: Entry) -> None:
     rank_zero_warn(f"client {entry['name']!r} is left out of round {entry['round']}: {entry['reason']}")
 
 
+def are_alike(entries: Sequence[Entry]) -> bool:
+    """Whether all were left out for one reason: exceptions of one type with one message."""
+    return len({entry["reason"] for entry in entries}) == 1
+
+
+def describe_loss(round: int, entries: Sequence[Entry], error: BaseException | None) -> str:
+    """Says of a round that lost every client what the errors were, and where the first was raised.
+
+    Args:
+        round: which.
+        entries: of its clients.
+        error: the first of this process, if it had one.
+    """
+    start = f"every client of round {round} was left out"
+    if not entries:
+        return start
+    reason, where = entries[0]["reason"], _place_of(error)
+    if are_alike(entries):
+        many = "" if len(entries) == 1 else f", all {len(entries)} alike"
+        return f"{start}{many}: {reason}{where}"
+    kinds = len({entry["reason"] for entry in entries})
+    return f"{start}, for {kinds} different reasons; that of client {entries[0]['name']!r}: {reason}{where}"
+
+
+def _place_of(error: BaseException | None) -> str:
+    """The innermost line that an error came through in code that is neither a library's nor this package's."""
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    ours = str(Path(__file__).parents[1])
+    own = [one for one in frames if "site-packages" not in one.filename and not one.filename.startswith(ours)]
+    return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
+
+
 def free_memory(error: BaseException) -> None:
     """Lets go of what the functions that an error came through still hold, such as a step's activations.
 

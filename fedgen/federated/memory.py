@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import Exchange, copy_tensors
-from fedgen.federated.left_out import KEPT_REMARKS, Entry, fold, warn_of
+from fedgen.federated.left_out import KEPT_REMARKS, Entry, are_alike, fold, warn_of
 
 News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
 
@@ -39,28 +39,51 @@ class ClientMemory:
         self.took_part: list[int] = []
         self.left_out = fold(self.left_out)
         self._known = len(self.left_out)
+        self._untold: list[Entry] = []
 
     def complete(self, client: int, iterations: int) -> None:
         """Takes down a turn that was not left out, and how many iterations the client has taken in all."""
         self.iterations[client] = iterations
         self.completed.append(client)
+        self._warn()
+
+    def leave_out(self, entry: Entry) -> None:
+        """Takes down a client that was left out, with a warning.
+
+        While all of a round's clients fail alike only the first is warned of: it may be an error of the model, which
+        ends the training; the others follow as soon as one has trained, or failed otherwise.
+        """
+        self.left_out.append(entry)
+        self._untold.append(entry)
+        if self.completed or len(self.lost) == 1 or not are_alike(self.lost):
+            self._warn()
+
+    @property
+    def lost(self) -> list[Entry]:
+        """The clients left out of this round."""
+        return self.left_out[self._known :]
+
+    def _warn(self) -> None:
+        untold, self._untold = self._untold, []
+        for entry in untold:
+            warn_of(entry)
 
     def news(self) -> News:
         """What other ranks do not know: who of this rank's clients trained in the round, and who was left out."""
-        return {client: self.iterations[client] for client in self.completed}, self.left_out[self._known :]
+        return {client: self.iterations[client] for client in self.completed}, self.lost
 
     def hear(self, told: Sequence[News]) -> int:
         """Takes every rank's `news`; how many clients of the round trained."""
-        known = self.left_out[self._known :]
+        own = self.lost
         self.left_out[self._known :] = sorted(
             (e for _, found in told for e in found), key=lambda entry: entry["client"]
         )
-        for entry in self.left_out[self._known :]:
-            if entry not in known:  # of another rank, which does not warn
-                warn_of(entry)
         for counts, _ in told:
             self.iterations |= counts
         self.took_part = sorted(client for counts, _ in told for client in counts)
+        self._untold += [entry for entry in self.lost if entry not in own]  # of other ranks, which do not warn
+        if self.took_part or not are_alike(self.lost):
+            self._warn()
         return len(self.took_part)
 
     def remark(self, entries: list[Entry]) -> None:

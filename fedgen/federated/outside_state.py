@@ -186,6 +186,12 @@ class OutsideState:
 
     # ---- ends of rounds ----
 
+    def drop_round(self) -> None:
+        """Puts the server's state back where a round ends in the middle of a turn."""
+        for node in self._state.changed():
+            node.restore()
+        self._clear_round()
+
     def news(self) -> dict[str, Any]:
         """What other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
         return {

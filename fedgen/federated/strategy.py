@@ -28,6 +28,7 @@ from fedgen.federated.boundary import RoundBoundary
 from fedgen.federated.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.checks import (
     check_counters,
+    check_finders,
     check_privacy,
     check_robustness,
     check_settings,
@@ -41,11 +42,16 @@ from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
 from fedgen.federated.counters import Counters
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
-from fedgen.federated.left_out import REMARK, Entry, free_memory, make_entries, make_entry, tell_remarks, warn_of
+from fedgen.federated.hyperparameters import warn_of_objects
+from fedgen.federated.last_round import LastRound, settle_loops
+from fedgen.federated.lazy_parameters import materialise
+from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
+from fedgen.federated.lightning_internals import explain_other_lightning
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
 from fedgen.federated.optimizer_states import check_optimizer_state
 from fedgen.federated.outside_state import OutsideState
+from fedgen.federated.plateau import PlateauUpdates, check_plateaus, start_afresh
 from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
 from fedgen.federated.rules import Rule, Rules, check_rules
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
@@ -62,6 +68,7 @@ from fedgen.federated.turn_clock import (
     speak_globally,
     speak_locally,
 )
+from fedgen.federated.whole_rounds import check_limits, run_whole_rounds
 from fedgen.files import in_bytes
 from fedgen.models.round_clock import RoundClock
 from fedgen.ranks import Ranks, heard, share_out
@@ -165,6 +172,7 @@ class FedAvgStrategy(DDPStrategy):
         **kwargs: Any,
     ) -> None:
         super().__init__(checkpoint_io=checkpoint_io or AtomicCheckpointIO(), **kwargs)
+        explain_other_lightning()
         check_settings(communication_interval, cohort_size, client_weights, optimizer_state, batch_idx)
         check_rules("rules", rules or {})
         self.communication_interval = communication_interval
@@ -210,6 +218,8 @@ class FedAvgStrategy(DDPStrategy):
         self._errors: list[BaseException] = []
         self._owners: dict[int, int] = {}  # ranks of clients of whom something is kept; filled where there are several
         self._exchange: Exchange | None = None
+        self._plateaus = PlateauUpdates()
+        self._last_round = LastRound()
         self._server_update: ServerUpdate | None = None
 
     @property
@@ -221,6 +231,11 @@ class FedAvgStrategy(DDPStrategy):
             self._launcher = None
         else:
             super()._configure_launcher()
+
+    def setup_environment(self) -> None:
+        if self._module.trainer.state.fn == TrainerFn.FITTING:
+            check_finders(self._module.trainer)  # their own `setup`, which comes next, speaks of several processes
+        super().setup_environment()
 
     def setup_distributed(self) -> None:
         if self._is_alone:
@@ -245,6 +260,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def setup(self, trainer: Trainer) -> None:
         if trainer.state.fn == TrainerFn.FITTING:
+            run_whole_rounds(trainer)
             check_trainer(trainer)
             self._ranks = Ranks()
             self._release()
@@ -286,10 +302,13 @@ class FedAvgStrategy(DDPStrategy):
         return self._clock
 
     def _start_fit(self, trainer: Trainer) -> None:
+        warn_of_objects(trainer)
         if self.root_device.type == "cpu":
             keep_freed_memory()
+        check_plateaus(trainer)
         self._no_hooks, self._moves_plainly = calls_no_hook(trainer), moves_plainly(trainer)
         self.aggregator.check_ranks(self._ranks)
+        materialise(trainer, self.seed)
         self._ranks.copy_first(self._module.state_dict().values())
         self._make_exchange()
         self._outside = OutsideState(self._module, self._rules, self._managed(trainer), self.seed)
@@ -405,7 +424,7 @@ class FedAvgStrategy(DDPStrategy):
             As many on each rank and in each round: None is a turn in which the rank waits for others.
         """
         size, rank = self._ranks.size, self._ranks.rank
-        if size == 1:
+        if size == 1 or self._exchange is None:  # before fitting has started somebody may look at the batches
             return list(cohort)
         if self.optimizer_state_mode == "keep" or self.exchange.personal or self.client_algorithm.keeps_clients:
             if not self._owners:
@@ -434,6 +453,8 @@ class FedAvgStrategy(DDPStrategy):
 
     def on_train_start(self) -> None:
         super().on_train_start()
+        check_limits(self._module.trainer)
+        self._plateaus.apply(self._module.trainer)
         if not self._is_alone:
             end_on_sigterm(self._module.trainer)
 
@@ -447,6 +468,7 @@ class FedAvgStrategy(DDPStrategy):
         if self._switches.thawed_or_frozen() or not self.exchange.still_fits():
             self._make_exchange()
         self.exchange.snapshot()
+        start_afresh(self._module.trainer)
         round, folder = self._module.current_epoch, Path(self._module.trainer.default_root_dir)
         self.aggregator.announce(Federation(self.seed, round, *self._sizes(), folder))
         self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
@@ -650,10 +672,9 @@ class FedAvgStrategy(DDPStrategy):
 
     def _leave_out(self, turn: Turn, error: Exception) -> None:
         self._errors.append(error)
-        self._memory.left_out.append(make_entry(turn, error))
         self.exchange.restore_forms()
         free_memory(error)
-        warn_of(self._memory.left_out[-1])
+        self._memory.leave_out(make_entry(turn, error))
 
     def _end_turn(self, turn: Turn) -> None:
         exchange, done = self.exchange, self._memory.iterations.get(turn.client, 0)
@@ -714,9 +735,8 @@ class FedAvgStrategy(DDPStrategy):
         told = self._ranks.gather(self._news())
         if not self._memory.hear([one["memory"] for one in told]):
             self.drop_round()
-            raise RuntimeError(
-                f"every client of round {self._module.current_epoch} was left out; the first client's error is above"
-            ) from next(iter(self._errors), None)
+            error = next(iter(self._errors), None)
+            raise RuntimeError(describe_loss(self._module.current_epoch, self._memory.lost, error)) from error
         self._hear(told)
         self._merge()
         if why := self.aggregator.shortfall():
@@ -793,6 +813,8 @@ class FedAvgStrategy(DDPStrategy):
         self.exchange.load_server()
         self._local.end_round(dropped=True)
         self.clock.end_round(dropped=True)
+        self.outside.drop_round()
+        self._switches.restore()
         self._turn, self._awaits_step = None, False
 
     @contextmanager
@@ -824,15 +846,27 @@ class FedAvgStrategy(DDPStrategy):
         return state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        if self.in_round and self._module.trainer.training:
+        trainer = self._module.trainer
+        if (kept := self._last_round.instead_of(checkpoint, trainer)) is not None:
+            super().save_checkpoint(kept, filepath, storage_options)
+            return
+        if self.in_round and trainer.training:
             rank_zero_warn(f"{filepath} is not written: checkpoints hold whole rounds, and this one is not finished")
             return
-        if self._exchange is not None and "optimizer_states" in checkpoint:  # not save_weights_only
+        super().save_checkpoint(self._complete(checkpoint), filepath, storage_options)
+
+    def _complete(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
+        """Lightning's checkpoint with the federation's state, if it is not one of weights alone."""
+        if self._exchange is not None and "optimizer_states" in checkpoint:
             state = pack_state(self._memory, self._stateful)
             if self._ranks.size > 1:
                 state = merge_states(self._ranks.gather(move_data_to_device(state, "cpu")), self._owners)
-            checkpoint[CHECKPOINT_KEY] = state
-        super().save_checkpoint(checkpoint, filepath, storage_options)
+            checkpoint[CHECKPOINT_KEY] = {**state, "plateau": self._plateaus.state_dict(self._module.trainer)}
+        return settle_loops(checkpoint)
+
+    def keep_last_round(self) -> None:
+        """Before a round: keeps what `OnExceptionCheckpoint` is to write if the round is interrupted."""
+        self._last_round.keep(self._module.trainer, self._complete)
 
     @property
     def _stateful(self) -> dict[str, Any]:
@@ -876,6 +910,7 @@ class FedAvgStrategy(DDPStrategy):
             if self._switches.thawed_or_frozen():  # since the setup: callbacks go on where layers had thawed
                 self._make_exchange()
             unpack_state(state, self._memory, self._stateful, self.exchange)
+            self._plateaus.load_state_dict(state)
 
     def _with_clock(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """The state of a checkpoint from before `global_step` was one client's count, which it is made here.

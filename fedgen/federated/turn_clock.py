@@ -17,7 +17,6 @@ from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric, _Sync
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
@@ -223,9 +222,6 @@ class StepSchedules:
 
     Args:
         trainer: whose schedules they are; the module is optimised automatically.
-
-    Raises:
-        MisconfigurationException: for one that follows a monitored value, of which there is none within a turn.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -234,11 +230,6 @@ class StepSchedules:
         for config in trainer.strategy.lr_scheduler_configs:
             if config.interval != "step" or not trainer.lightning_module.automatic_optimization:
                 continue
-            if config.reduce_on_plateau:
-                raise MisconfigurationException(
-                    f"{type(config.scheduler).__name__} with interval='step' follows a monitored value, and within a"
-                    " client's turn there is none; use interval='epoch', which counts rounds"
-                )
             self._frequencies.append((config, config.frequency))
             config.frequency = NEVER  # Lightning's loops do not move it; its interval stays, for monitors to read
 

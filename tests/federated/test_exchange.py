@@ -165,6 +165,7 @@ def test_the_servers_copy_is_taken_and_put_back_to_the_bit():
         for tensor in exchange.live.values():
             tensor.add_(1)
     assert not torch.equal(net.body.weight, before["body.weight"])
+    exchange.settle(1)
     exchange.load_server()
     assert all(torch.equal(before[name], t) for name, t in net.state_dict().items())
     assert not any(t.requires_grad for t in exchange.server.values())
@@ -377,14 +378,14 @@ def test_rules_have_the_last_word_but_for_personal_patterns():
         ("norm.num_batches_tracked", "mean", "torch.int64 and has the rule 'mean'"),
         ("norm.running_mean", "advance", "torch.float32 and has the rule 'advance', which is for integer counters"),
         ("flag", "advance", "torch.bool and has the rule 'advance'"),
-        ("wave", "max", "wave is complex and has the rule 'max'"),
+        ("wave", "max", "complex and has the rule 'max'"),
     ],
 )
 def test_rules_that_do_not_suit_a_tensors_type_are_refused(name, rule, said):
     net = Net()
     net.register_buffer("flag", torch.tensor(False))
     net.register_buffer("wave", torch.zeros(2, dtype=torch.complex64))
-    with pytest.raises(ValueError, match=f"{name} is .*{said.split(' is ')[-1]}"):
+    with pytest.raises(ValueError, match=f"{name} is {said}"):
         exchange_of(net, optimized=trained(net), rules={name: rule})
 
 

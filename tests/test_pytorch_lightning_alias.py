@@ -1,0 +1,122 @@
+"""Modules that import `pytorch_lightning` run after one line, and the error without it names that line."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINE = "import fedgen; fedgen.alias_pytorch_lightning()"
+MODULE = """
+    import pytorch_lightning as pl
+    import torch
+    from pytorch_lightning.callbacks import EarlyStopping
+    from torch import nn
+
+
+    class Net(pl.LightningModule):
+        def __init__(self, inputs: int = 3, width: int = 16):
+            super().__init__()
+            self.layer = nn.Linear(inputs, width)
+
+        def training_step(self, batch, batch_idx):
+            return nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+"""
+TRAIN = """
+    from fedgen.federated import FedAvgStrategy
+    from tests.federated.modules import make_data, make_trainer
+    from theirs import Net
+    trainer = make_trainer(FedAvgStrategy(2, seed=0), 1)
+    trainer.fit(Net(), make_data())
+    print("trained", trainer.current_epoch)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A module by others, and what stands for the other package where that is not installed, or is slow to load."""
+    (tmp_path / "theirs.py").write_text(textwrap.dedent(MODULE))
+    package = tmp_path / "other" / "pytorch_lightning"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import torch\nclass LightningModule(torch.nn.Module): ...\n")
+    (package / "callbacks.py").write_text("class EarlyStopping: ...\n")
+    return tmp_path
+
+
+def python(folder, script, *arguments, other=True):
+    path = os.pathsep.join([str(ROOT), str(folder), *([str(folder / "other")] if other else [])])
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env={**os.environ, "PYTHONPATH": path}, timeout=300
+    )
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_module_of_the_other_package_trains_after_one_line(folder, other):
+    result = python(folder, LINE + "\n" + textwrap.dedent(TRAIN), other=other)
+    assert result.stdout == "trained 1\n", result.stderr
+
+
+def test_without_the_line_the_error_names_it(folder):
+    result = python(folder, TRAIN)
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("TypeError: ")
+    assert "Net derives from pytorch_lightning" in last
+    assert f"put `{LINE}` before the first import of pytorch_lightning" in last
+
+
+def test_where_the_other_package_is_in_use_the_line_says_that_it_comes_too_late(folder):
+    result = python(folder, f"import pytorch_lightning\n{LINE}")
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: pytorch_lightning has been imported already, from ")
+    assert "before the first import" in last
+
+
+def test_both_names_are_one_package_and_its_own_name_stays(folder):
+    script = f"""
+        {LINE}
+        fedgen.alias_pytorch_lightning()
+        import sys
+        assert "torch" not in sys.modules
+        import pytorch_lightning as other, lightning.pytorch as own
+        import pytorch_lightning.callbacks.early_stopping as theirs
+        import lightning.pytorch.callbacks.early_stopping as ours
+        from pytorch_lightning.callbacks import ModelCheckpoint
+        assert other is own and theirs is ours and ModelCheckpoint is own.callbacks.ModelCheckpoint
+        assert own.__spec__.name == own.__name__ == "lightning.pytorch"
+        assert ours.__spec__.name == "lightning.pytorch.callbacks.early_stopping"
+        try:
+            import pytorch_lightning.metrics
+        except ModuleNotFoundError as error:
+            print(error)
+    """
+    result = python(folder, script)
+    assert result.stdout == "No module named 'pytorch_lightning.metrics'\n", result.stderr
+
+
+RECIPE = """
+    model: {class_path: theirs.Net, init_args: {inputs: 2}}
+    data:
+      class_path: fedgen.FederatedDataModule
+      init_args:
+        data: {class_path: fedgen.data.GaussianMixture, init_args: {}}
+        partition: {class_path: fedgen.clients.partitions.ByClass}
+    trainer:
+      max_epochs: 1
+      accelerator: cpu
+      logger: false
+      strategy: {class_path: fedgen.FedAvgStrategy, init_args: {communication_interval: 1, cohort_size: 2}}
+"""
+
+
+def test_commands_do_it_by_themselves(folder):
+    (folder / "recipe.yaml").write_text(textwrap.dedent(RECIPE))
+    script = "import sys\nfrom fedgen.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+    result = python(folder, script, "fit", "--config", "recipe.yaml")
+    assert result.returncode == 0, result.stderr
