@@ -25,7 +25,8 @@ class OutsideState:
     What a turn changes is put back to the server's value after it, unless something else holds:
 
     - Python integers and booleans that only grow in the round's turns, such as a step count that anneals a loss, are
-      counters: the server takes the largest.
+      counters: the server takes the largest. Those of an object whose tensors or lists are reset are reset with them,
+      unless something of the object is declared: the length of a pool that is emptied is no count.
     - Lists of the LightningModule that its own epoch hooks read (`training_step_outputs`) gather what completed turns
       add to them.
     - Random generators are seeded at (seed, round, client) before each turn.
@@ -218,6 +219,9 @@ class OutsideState:
     def end_round(self) -> None:
         """Writes the round's values into the module, which holds the server's state."""
         server = self._present() if self._sums else {}
+        for path in [path for path in self._largest if self._is_reset_with_others(path)]:
+            del self._largest[path]
+            self.found[path] = "reset"
         values: dict[str, Any] = {path: v for path, v in self._largest.items() if path not in self._shrunk}
         for path, (total, seen) in self._sums.items():
             rest = self._others - seen  # clients that left the value alone have the server's
@@ -225,10 +229,30 @@ class OutsideState:
             values[path] = mean
         self._write(values)
         for node, key, items in self._gathered.values():
-            before = node.contents if key is None else node.contents.get(key)
+            before = _value_at(node, key, None)
             node.write(key, [*(before or ()), *items])
         self._kept_values = {**getattr(self, "_kept_values", {}), **values}
         self._clear_round()
+
+    def _is_reset_with_others(self, path: str) -> bool:
+        """Whether a counter that nobody declared lies in an object, not a module, whose tensors or lists are reset."""
+        parent = path.rpartition(".")[0]
+        below = [other for other in self.found if other.startswith(f"{parent}.")]
+        if not parent or any(self._rules.rule_of(_with_ancestors(other)) is not None for other in below):
+            return False  # who declares something of an object knows it
+        if isinstance(next((n.holder for n in self._state.nodes if n.path == parent), None), nn.Module):
+            return False
+        reset = [other.split(".") for other in below if self.found[other] == "reset"]
+        depth, own = parent.count(".") + 1, parent.split(".")
+        return any(o[:depth] == own and all(part.isdecimal() for part in o[depth + 1 :]) for o in reset)
+
+    def _place(self, path: str, places: Mapping[str, tuple[Node, Any]]) -> tuple[Node, Any] | None:
+        """Where a value stands, or would stand if its holder had it: its class may hold the first value."""
+        parent, _, key = path.rpartition(".")
+        if path in places:
+            return places[path]
+        node = next((n for n in self._state.nodes if n.path == parent and isinstance(n, Attributes)), None)
+        return None if node is None else (node, key)
 
     def _places(self) -> dict[str, tuple[Node, Any]]:
         """Where everything stands, by path; of containers themselves, too."""
@@ -241,14 +265,14 @@ class OutsideState:
 
     def _present(self) -> dict[str, Any]:
         places = self._places().items()
-        return {path: node.contents if key is None else node.contents[key] for path, (node, key) in places}
+        return {path: _value_at(node, key, None) for path, (node, key) in places}
 
     def _write(self, values: Mapping[str, Any]) -> None:
         places = self._places() if values else {}
         for path, value in values.items():
-            if path in places:
-                node, key = places[path]
-                before = node.contents if key is None else node.contents[key]
+            if (place := self._place(path, places)) is not None:
+                node, key = place
+                before = _value_at(node, key, value)
                 node.write(key, value.to(before) if isinstance(before, Tensor) else type(before)(value))
 
     def _copy(self, value: Any) -> Any:
@@ -283,6 +307,13 @@ class OutsideState:
         """Memory of one client's kept tensors."""
         own = next(iter(self.personal.values()), {})
         return bytes_of(tensors_in(own))
+
+
+def _value_at(node: Node, key: Any, default: Any) -> Any:
+    """What a node held at the snapshot under a key; all of it for None."""
+    if key is None or not isinstance(node.contents, (dict, tuple)):
+        return node.contents
+    return node.contents.get(key, default) if isinstance(node.contents, dict) else node.contents[key]
 
 
 def is_plain(value: Any) -> bool:

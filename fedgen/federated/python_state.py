@@ -160,6 +160,12 @@ class Attributes(_Keyed):
             del own[key]
         own.update(self.contents)
 
+    def changes(self) -> Iterator[Change]:
+        for change in super().changes():
+            if change.before is MISSING:  # until it was set the class's value was read
+                change.before = vars_of_class(type(self.holder), change.key)
+            yield change
+
     def write(self, key: Any, value: Any) -> None:
         vars(self.holder)[key] = value
 
@@ -335,6 +341,12 @@ class PythonState:
     def changed(self) -> list[Node]:
         """The nodes whose contents are not what they were."""
         return [node for node in self.nodes if not node.is_same()]
+
+
+def vars_of_class(kind: type, name: str) -> Any:
+    """A number, text or other simple value that a class gives its objects; MISSING if there is none."""
+    value = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), MISSING)
+    return value if isinstance(value, (bool, int, float, str, type(None))) else MISSING
 
 
 def callable_only(value: Any) -> bool:

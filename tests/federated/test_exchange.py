@@ -301,7 +301,7 @@ def test_what_a_refused_turn_has_changed_is_put_back_and_does_not_travel():
     exchange.snapshot()
     before = {name: t.clone() for name, t in net.state_dict().items()}
     net.norm(net.body(torch.full((4, 2), torch.nan)))
-    with pytest.raises(FloatingPointError, match="norm.running_mean is not finite after 5 local iterations"):
+    with pytest.raises(FloatingPointError, match=r"norm\.running_mean is not finite after 5 local iterations"):
         exchange.settle(5)
     exchange.restore_forms()
     exchange.load_server()

@@ -29,6 +29,8 @@ def eager_net():
 
 
 class Lazy(Automatic):
+    own_turn_state = ("calls",)  # recorded for the tests, over turns
+
     def __init__(self):
         super().__init__()
         self.net = lazy_net()

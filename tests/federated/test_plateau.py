@@ -52,7 +52,7 @@ class SavesAt(L.Callback):
         setattr(self, hook, self.save)
 
     def save(self, trainer, module, outputs=None, batch=None, batch_idx=0):
-        if trainer.current_epoch >= 2 and (batch is None or batch.is_last):
+        if trainer.current_epoch >= 2 and (batch is None or trainer.is_last_batch):
             trainer.save_checkpoint(self.path)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from typing import ClassVar
 
 import pytest
 import torch
@@ -86,6 +87,64 @@ def test_a_checkpoint_of_ordinary_training_can_start_a_federation(tmp_path):
     trainer = make_trainer("auto", 1, enable_checkpointing=True, callbacks=[ModelCheckpoint(tmp_path, "plain")])
     trainer.fit(module, make_data())
     train(Automatic(), tmp_path, 2, tmp_path / "plain.ckpt")
+
+
+def before_version_02(path):
+    """Makes a checkpoint what it was before `global_step` was one client's count: the steps of all clients."""
+    saved = torch.load(path, weights_only=True)
+    state = saved["fedavg"]
+    loops = saved["loops"]["fit_loop"]["epoch_loop.automatic_optimization.optim_progress"]
+    loops["optimizer"]["step"]["total"] = {"ready": 24, "completed": 24}
+    saved["global_step"] = 24
+    state["version"] = 1
+    del state["clock"], state["outside"]
+    torch.save(saved, path)
+
+
+def test_a_checkpoint_of_before_one_clients_count_goes_on_with_the_old_batch_idx(tmp_path):
+    """Two rounds of three clients' four steps: 24 in all, 8 of one client."""
+    torch.manual_seed(3)
+    whole = Automatic()
+    train(whole, tmp_path / "whole", 3, batch_idx="client")
+    torch.manual_seed(3)
+    train(Automatic(), tmp_path / "part", 2, batch_idx="client")
+    path = tmp_path / "part" / "epoch=1.ckpt"
+    before_version_02(path)
+    resumed = Automatic()
+    trainer = train(resumed, tmp_path / "part", 3, path, batch_idx="client")
+    assert trainer.global_step == 3 * 4
+    assert trainer.callback_metrics["total_steps"] == 3 * 3 * 4
+    assert same(weights(whole), weights(resumed))
+
+
+def test_a_checkpoint_of_before_one_clients_count_is_refused_where_counts_may_be_used(tmp_path):
+    train(Automatic(), tmp_path, 2)
+    before_version_02(tmp_path / "epoch=1.ckpt")
+    with pytest.raises(MisconfigurationException, match=r"before version 0\.2.*FedAvgStrategy\(batch_idx='client'\)"):
+        train(Automatic(), tmp_path, 3, tmp_path / "epoch=1.ckpt")
+
+
+def test_what_clients_keep_beside_tensors_survives_a_resume(tmp_path):
+    class Kept(Automatic):
+        seen: ClassVar[list] = []
+
+        def __init__(self):
+            super().__init__()
+            self.own, self.steps = 0.0, 0
+
+        def training_step(self, batch, batch_idx):
+            self.own, self.steps = self.own + 1.0, self.steps + 1
+            self.seen.append((self.own, self.steps))
+            return super().training_step(batch, batch_idx)
+
+    options = {"rules": {"own": "personal"}, "cohort_size": 2}
+    train(Kept(), tmp_path / "whole", 4, **options)
+    whole = [*Kept.seen]
+    Kept.seen.clear()
+    train(Kept(), tmp_path / "part", 2, **options)
+    train(Kept(), tmp_path / "part", 4, tmp_path / "part" / "epoch=1.ckpt", **options)
+    assert Kept.seen == whole
+    assert max(steps for _, steps in whole) == 4 * 4
 
 
 SCRIPT = """

@@ -40,3 +40,16 @@ def test_without_an_error_they_stay_as_they_are_and_say_what_moved():
     assert switches.thawed_or_frozen()
     switches.clear_gradients()
     assert net[0].weight.grad is None
+
+
+def test_switches_go_back_to_those_of_the_turns_start():
+    """Which may be others than when they were first looked at: a callback has thawed a layer."""
+    net, switches = make()
+    net[0].bias.requires_grad_(True)
+    switches.start_turn()
+    disturb(net)
+    net[0].bias.requires_grad_(False)
+    switches.restore()
+    assert [p.requires_grad for p in net.parameters()] == [True, True]
+    assert net[1].training
+    assert net[0].weight.grad is not None  # of which others see
