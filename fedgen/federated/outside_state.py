@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch import LightningModule
+import torch
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import accumulates
@@ -162,25 +163,26 @@ class OutsideState:
                 self.found[change.path] = "mean"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
-            elif rule is None and change.before in (MISSING, None):
+            elif rule is None and _was_empty(change):
                 self.found.setdefault(change.path, "rebuilt")
             else:
                 self.found[change.path] = "server" if rule == "server" else "reset"
 
     def _raise_to(self, change: Change) -> None:
-        if change.after < change.before and self._rules.rule_of(_with_ancestors(change.path)) != "max":
+        declared = self._rules.rule_of(_with_ancestors(change.path)) == "max"
+        if not declared and change.after < change.before:
             self._shrunk.add(change.path)
             self.found[change.path] = "reset"
             return
         known = self._largest.get(change.path, change.before)
-        self._largest[change.path] = max(known, change.after)
+        self._largest[change.path] = _larger(known, change.after)
         self.found.setdefault(change.path, "max")
 
     def _added(self, change: Change) -> list[Any] | None:
         """What a turn has put behind a list that epoch hooks read; None for any other change."""
         if change.path.split(".")[0] not in self._gathered_names or not isinstance(change.after, (list, tuple)):
             return None
-        before = () if change.before in (MISSING, None) else change.before
+        before = () if _was_empty(change) else change.before
         if not isinstance(before, (list, tuple)) or not all(map(_is_same_object, before, change.after)):
             return None
         return list(change.after[len(before) :]) if len(change.after) >= len(before) else None
@@ -211,7 +213,7 @@ class OutsideState:
                 before, weight = self._sums.get(path, (0.0, 0.0))
                 self._sums[path] = (before + total, weight + seen)
             for path, value in one["largest"].items():
-                self._largest[path] = max(value, self._largest.get(path, value))
+                self._largest[path] = _larger(value, self._largest.get(path, value))
             self._shrunk |= set(one["shrunk"])
             self.found = {**one["found"], **self.found}
         self._others = sum(one["weight"] for one in told)
@@ -397,6 +399,10 @@ def _with_ancestors(path: str) -> list[str]:
     return [".".join(parts[: count + 1]) for count in range(len(parts))][::-1]
 
 
+def _was_empty(change: Change) -> bool:
+    return change.before is MISSING or change.before is None  # arrays do not compare as a whole
+
+
 def _is_count(change: Change) -> bool:
     kinds = (type(change.before), type(change.after))
     return kinds in ((int, int), (bool, bool))
@@ -407,6 +413,10 @@ def _is_averaged(change: Change) -> bool:
     if isinstance(before, Tensor) and isinstance(after, Tensor):
         return before.shape == after.shape and before.is_floating_point()
     return isinstance(before, (int, float)) and isinstance(after, (int, float))
+
+
+def _larger(one: Any, other: Any) -> Any:
+    return torch.maximum(one, other.to(one)) if isinstance(one, Tensor) else max(one, other)
 
 
 def _number(value: Any) -> Any:

@@ -288,6 +288,7 @@ class PythonState:
         self.nodes: list[Node] = []
         self.opaque: dict[str, str] = {}  # what cannot be looked into: the type's name by path
         self._seen: set[int] = set()
+        self._count = 0  # of what was found, looked into already or not
         self._enter = enter
         left = deque(roots)
         while left:
@@ -304,9 +305,10 @@ class PythonState:
         return True
 
     def _node(self, path: str, value: Any) -> Node | None:
-        if len(self.nodes) >= MOST_CONTAINERS:
+        if self._count >= MOST_CONTAINERS:
             self.opaque.setdefault(path.split(".")[0], f"more than {MOST_CONTAINERS} objects")
             return None
+        self._count += 1
         if isinstance(value, Tensor):
             return _Whole(path, value, _read_tensor, _write_tensor, _same_tensor)
         if isinstance(value, np.ndarray):

@@ -51,7 +51,7 @@ def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) ->
         "gathered": "lists of the round's outputs, gathered over clients",
         "seeded": "random generators, seeded for each turn",
         "rebuilt": "not in state_dict, made anew in every turn",
-        "server": "not in state_dict, reset at every turn as declared",
+        "server": "declared 'server', not in state_dict, reset at every turn",
         "reset": "not in state_dict, reset at every turn",
     }
     rows += [_row(words[word], by_fate[word]) for word in words if word in by_fate]

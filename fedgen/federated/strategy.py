@@ -490,6 +490,8 @@ class FedAvgStrategy(DDPStrategy):
 
     def _start_turn(self, turn: Turn) -> None:
         exchange = self.exchange
+        if turn is not self._turn_shown:
+            self._shown = None  # the last turn's batch, which callbacks have seen
         if turn.is_elsewhere:
             self._turn, self._awaits_step = turn, self._module.automatic_optimization
             self._call_turn_start(turn)
