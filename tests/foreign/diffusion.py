@@ -184,8 +184,8 @@ class ExponentialMovingAverage:
 
 
 class ScoreSDE(L.LightningModule):
-    """Song et al. 2021, variance exploding: `optimize_fn` warms up by `step`, clips and steps; then `ema` moves, both of
-    them entries of a dictionary. As in its evaluations, each turn's first iteration looks at the average: `store`,
+    """Song et al. 2021, variance exploding: `optimize_fn` warms up by `step`, clips and steps; then `ema` moves, both
+    entries of a dictionary. As in its evaluations, each turn's first iteration looks at the average: `store`,
     `copy_to`, `restore`."""
 
     def __init__(self, sigma_min: float = 0.01, sigma_max: float = 5.0, warmup: int = 6) -> None:

@@ -3,10 +3,10 @@
 - Floating tensors of the `state_dict`: the clients' weighted mean, whoever changed them (trained weights, batch
   statistics, moving averages, teachers).
 - Integer and boolean tensors of the `state_dict`: the largest over clients; the server's, if one of them fell.
-- State beside the `state_dict` (non-persistent buffers, attributes of modules, of objects that they hold, and entries of
-  dictionaries): the server's, but for Python integers and flags, which take the largest over clients if all of them only
-  grew. Those of an object whose tensors or lists are reset are reset with them, if nothing is declared of the object: the
-  length of a list that is emptied is no count.
+- State beside the `state_dict` (non-persistent buffers, attributes of modules, of objects that they hold, and entries
+  of dictionaries): the server's, but for Python integers and flags, which take the largest over clients if all of them
+  only grew. Those of an object whose tensors or lists are reset are reset with them, if nothing is declared of the
+  object: the length of a list that is emptied is no count.
 - A declared rule has the last word: "mean", "max", "server", or "personal", for what every client keeps to itself.
 
 Attributes have dotted names as tensors have: `ema.num_updates` is the number in the object that the module has as
