@@ -24,6 +24,7 @@ LAYERS = [
         "restricted_pickle",
         "progress",
         "ranks",
+        "recipe_errors",
         "tensor_files",
     ),
     ("data",),
