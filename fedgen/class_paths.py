@@ -4,6 +4,7 @@ import difflib
 import importlib
 import inspect
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -64,12 +65,15 @@ def import_object(text: str) -> Any:
     return getattr(module, name)
 
 
-def nearest(name: str, accepted: list[str]) -> str:
-    """ "; did you mean ...?" with the closest of the accepted names; "" if none is close."""
-    close = difflib.get_close_matches(name, accepted, n=1) or [
-        one for one in accepted if one.lower() == name.lower() and one != name
-    ]
+def nearest(name: str, accepted: Sequence[str]) -> str:
+    """ "; did you mean ...?" with the accepted name that is closest, or that a name abbreviates; "" if none is."""
+    close = difflib.get_close_matches(name, accepted, n=1)
+    close = close or [one for one in accepted if one in (name.lower(), _initials(name)) or _initials(one) == name]
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _initials(name: str) -> str:
+    return "".join(part[:1] for part in name.split("_")) if "_" in name else ""
 
 
 def public_names(module: Any) -> list[str]:

@@ -2,13 +2,14 @@
 
 import inspect
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from pydoc import locate
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import yaml
@@ -33,6 +34,7 @@ from fedgen.figures import report_run
 from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
+from fedgen.recipe_errors import explain, with_recipe
 
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
@@ -50,6 +52,18 @@ _FREE = {
         "profiler",
     )
 }
+
+
+class RecipeParser(LightningArgumentParser):
+    """Lightning's parser, which says in one line what is wrong with a recipe or an option."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Ends the process with status 2, or raises where the parser was told to."""
+        if not self.exit_on_error or os.environ.get("FEDGEN_TRACEBACK"):
+            super().error(message, ex)
+        accepted = list(self.get_defaults().as_flat().__dict__)
+        print(f"fedgen: error: {explain(message, accepted)}\n(fedgen fit --help lists the options)", file=sys.stderr)
+        raise SystemExit(2)
 
 
 class FedgenCLI(LightningCLI):
@@ -84,6 +98,7 @@ class FedgenCLI(LightningCLI):
             },
             args=args,
             run=False,
+            parser_class=RecipeParser,
             load_from_checkpoint_support=False,
         )
 
@@ -323,5 +338,5 @@ def fit(arguments: Sequence[str]) -> int:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: "litlogger" not in line.getMessage()
     )
-    train(FedgenCLI(list(arguments)))
+    train(FedgenCLI(with_recipe(arguments)))
     return 0

@@ -460,7 +460,7 @@ def test_a_mistake_is_not_buried_under_all_options(recipe, capsys):
     with pytest.raises(SystemExit):
         fit(recipe, "--model.class_path", "fedgen.models.Nope")
     message = capsys.readouterr().err
-    assert "has no attribute 'Nope'" in message
+    assert "has no 'Nope'" in message
     assert len(message.splitlines()) < 20
 
 

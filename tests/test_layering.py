@@ -25,6 +25,7 @@ LAYERS = [
         "progress",
         "pytorch_lightning_alias",
         "ranks",
+        "recipe_errors",
         "tensor_files",
     ),
     ("data",),

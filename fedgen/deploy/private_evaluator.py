@@ -97,6 +97,10 @@ class PrivateEvaluator(RemoteEvaluator):
         privacy = replace(data.line.statistics.privacy, releases=len(self.panels), sharers=sharers)
         return PrivateSide(self.plan, self.seed, data, batch_size, self.device, privacy, self._folder)
 
+    def _told_counts(self, split: Split) -> Sequence[float]:
+        """The number of all clients' images together: single clients are hidden."""
+        return [sum(split.counts)]
+
     def _records(
         self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]
     ) -> list[ScoreRecord]:

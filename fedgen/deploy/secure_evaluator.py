@@ -25,6 +25,7 @@ from fedgen.evaluation.aggregates import AGGREGATES
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.evaluation.splits import Split
 from fedgen.scores import FederatedScore
 from fedgen.statistics import summarize
 from fedgen.statistics.messages import Message, MessageError
@@ -46,6 +47,10 @@ class SecureEvaluator(RemoteEvaluator):
 
     def _make_side(self, data: RemoteClients, batch_size: int) -> "SecureSide":
         return SecureSide(self.plan, self.seed, data, batch_size, self.device)
+
+    def _told_counts(self, split: Split) -> Sequence[float]:
+        """The number of all clients' images together: single clients are hidden."""
+        return [sum(split.counts)]
 
     def _records(
         self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]

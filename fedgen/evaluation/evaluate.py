@@ -397,9 +397,14 @@ class Evaluator:
 
     def _few(self, panel: Panel, place: str, generated: int) -> dict[str, str]:
         """What is said of Fréchet distances of few images on a split; nothing on a gap, where their bias cancels."""
-        counts = next((split.counts for split in self.splits if split.name == place), None)
+        split = next((split for split in self.splits if split.name == place), None)
+        counts = self._told_counts(split) if split else None
         distances = [choice for choice in panel.choices if choice.kind == "fid"]
         return few_by_score(distances, panel.embedding.dim, generated, counts) if counts and distances else {}
+
+    def _told_counts(self, split: Split) -> Sequence[float]:
+        """Numbers of images that records may speak of: each client's."""
+        return split.counts
 
     @property
     def _panels(self) -> dict[str, Panel]:

@@ -14,6 +14,7 @@ from fedgen.evaluation.checkpoints import list_checkpoints
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.files import read_yaml
 from fedgen.models.checkpoint_file import rebuild_model
+from fedgen.recipe_errors import explain
 from fedgen.seeds import isolated
 
 RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
@@ -44,7 +45,7 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} is no recipe of `fedgen fit`: it lacks a model or data ({error!r})") from error
     except ArgumentError as error:
-        raise ValueError(f"{path} cannot be made again with this fedgen: {error}") from error
+        raise ValueError(f"{path} cannot be made again with this fedgen: {explain(str(error))}") from error
     own = settings.data.get("init_args", {})
     if "seed" in own and own["seed"] is None:
         own["seed"] = recipe.get("seed_everything", 0)

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningDataModule
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, restore_clients
 from fedgen.files import read_yaml
+from fedgen.recipe_errors import explain
 from fedgen.seeds import isolated
 
 PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "local_only", "centralised")
@@ -64,7 +65,7 @@ def _parse(path: Path, recipe: dict[str, Any], overrides: Sequence[str]) -> Any:
     try:
         return _parser().parse_args([f"--config={json.dumps(found)}", *overrides])
     except (ArgumentError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {explain(str(error))}") from error
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""What is wrong with a recipe, in one line: jsonargparse's messages list every type that a value is not."""
+
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import ArgumentParser
+
+from fedgen.class_paths import import_by_path, nearest
+
+KEY = re.compile(r'Parser key "([^"]+)"')
+OF_CLASS = re.compile(r"Problem with given class_path '([^']+)':")
+UNKNOWN = re.compile(r"Problem with given class_path '([^']+)':\s*Option '([^']+)' is not accepted")
+UNKNOWN_IN_GROUP = re.compile(r"Group '([^']+)' does not accept option '([^']+)'")
+UNKNOWN_ALONE = re.compile(r"^\s*Option '([^']+)' is not accepted")
+UNRECOGNIZED = re.compile(r"[Uu]nrecognized arguments: (--[^\s=]+)")
+NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
+NO_FILE = re.compile(r"""Parser key "config": File does not exist: '?([^'\n]+)'?""")
+EXPECTED = re.compile(r"Expected an? (?:<class '([^']+)'>|([^\n]+))")
+GIVEN = re.compile(r"Given value: (.+)")
+RECIPES = Path(__file__).parent.parent / "recipes"  # of a checkout
+
+
+def explain(message: str, accepted: Sequence[str] = ()) -> str:
+    """A message of jsonargparse as one line that names the key, its value, what is accepted, and the nearest of it.
+
+    Args:
+        message: what jsonargparse says.
+        accepted: the keys that the parser takes, with their groups' names in front: "trainer.max_epochs".
+
+    Returns:
+        The line; the message itself where nothing shorter says it.
+    """
+    for rule in (_no_file, _unknown, _no_import, _no_class, _another_type):
+        if line := rule(message):
+            return line
+    return _unknown_here(message, accepted) or message
+
+
+def find_recipe(text: str) -> Path | None:
+    """The file of a recipe: a path, or the name of one in a folder `recipes` here or of the checkout; None if none is.
+
+    Args:
+        text: "recipes/quickstart.yaml", "quickstart.yaml" or "quickstart".
+    """
+    if "\n" in text or Path(text).is_file():
+        return Path(text) if "\n" not in text else None
+    names = [text] if text.endswith((".yaml", ".yml")) else [text, f"{text}.yaml"]
+    places = [folder / name for folder in (Path(), Path("recipes"), RECIPES) for name in names]
+    return next((place for place in places if place.is_file()), None)
+
+
+def with_recipe(arguments: Sequence[str]) -> list[str]:
+    """The arguments of a command with the files of recipes that are given by name."""
+    found: list[str] = []
+    for place, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if place and arguments[place - 1] in ("--config", "-c"):
+            found.append(str(find_recipe(argument) or argument))
+        elif option == "--config" and equals:
+            found.append(f"{option}={find_recipe(value) or value}")
+        else:
+            found.append(argument)
+    return found
+
+
+def _no_file(message: str) -> str:
+    if not (match := NO_FILE.search(message)):
+        return ""
+    name = Path(match[1]).name
+    known = {path.stem: path for folder in (RECIPES, Path("recipes")) for path in sorted(folder.glob("*.yaml"))}
+    close = difflib.get_close_matches(name.removesuffix(".yaml"), list(known), n=1)
+    hint = f"; did you mean {known[close[0]]}?" if close else "; give the path of a recipe, such as my_recipe.yaml"
+    return f"there is no recipe {name}{hint}"
+
+
+def _unknown(message: str) -> str:
+    """A key that a class does not take."""
+    if not (found := list(UNKNOWN.finditer(message))):
+        return ""
+    path, key = found[-1].groups()
+    names = _arguments_of(path)
+    return f"{_where(message, found[-1].end())}Option {key!r} is not accepted by {path}{_among(key, names)}"
+
+
+def _unknown_here(message: str, accepted: Sequence[str]) -> str:
+    """A key that a group, or the whole recipe, does not have."""
+    if match := UNKNOWN_IN_GROUP.search(message):
+        group, key = match.groups()
+        names = [name.removeprefix(f"{group}.").split(".")[0] for name in accepted if name.startswith(f"{group}.")]
+        return f"{group}: Option {key!r} is not accepted{_among(key, names)}"
+    if match := UNRECOGNIZED.search(message):
+        return f"option {match[1]} is not accepted{nearest(match[1], [f'--{name}' for name in accepted])}"
+    if match := UNKNOWN_ALONE.search(message):
+        key = match[1].split(".")[0]
+        return f"Option {match[1]!r} is not accepted{_among(key, [name.split('.')[0] for name in accepted])}"
+    return ""
+
+
+def _no_import(message: str) -> str:
+    """A class path of nothing."""
+    for match in reversed(list(OF_CLASS.finditer(message))):
+        try:
+            import_by_path(match[1])
+        except ValueError as error:
+            return f"{_where(message, match.end())}{error}"
+    return ""
+
+
+def _no_class(message: str) -> str:
+    """A bare name of no class."""
+    if not (match := NO_CLASS.search(message)):
+        return ""
+    known = {name: f"{module}.{name}" for module, name in _public()}
+    close = difflib.get_close_matches(match[1], list(known), n=1)
+    hint = f"; did you mean {known[close[0]]}?" if close else "; give its class path, such as my_package.MyClass"
+    return f"{_where(message, match.end())}there is no class {match[1]!r}{hint}"
+
+
+def _another_type(message: str) -> str:
+    """A value of another type than the innermost key has."""
+    keys = list(KEY.finditer(message))
+    if not keys:
+        return ""
+    rest = message[keys[-1].end() :]
+    kinds = [(a or b).replace("NoneType", "None").rsplit(".", 1)[-1] for a, b in EXPECTED.findall(rest)]
+    given = GIVEN.search(rest)
+    if not kinds or given is None or "Problem with" in rest[: given.start()]:
+        return ""
+    depth = len(re.match(r"[^\n]*", rest)[0])  # type: ignore[index]
+    kinds = list(dict.fromkeys(kind.strip() for kind in kinds[: max(1, rest[depth : given.start()].count("Expected"))]))
+    return f"{_where(message, keys[-1].end())}expected {' or '.join(kinds)}, got {given[1].strip()!r}"
+
+
+def _where(message: str, end: int) -> str:
+    """The keys that lead to a place of a message, "data.partition: "."""
+    keys = KEY.findall(message[:end])
+    return f"{'.'.join(keys)}: " if keys else ""
+
+
+def _among(key: str, names: Sequence[str]) -> str:
+    """The nearest of the accepted keys, and all of them."""
+    known = sorted(set(names))
+    return f"{nearest(key, known)}; accepted: {', '.join(known)}" if known else ""
+
+
+def _arguments_of(path: str) -> list[str]:
+    """The arguments that a class takes from a recipe, those that it hands on to its parents too."""
+    parser = ArgumentParser(exit_on_error=False)
+    try:
+        parser.add_class_arguments(import_by_path(path), fail_untyped=False)
+    except (ValueError, TypeError):
+        return []
+    return [name for name in parser.get_defaults().as_dict() if name not in ("config", "help")]
+
+
+def _public() -> list[tuple[str, str]]:
+    """The public classes of fedgen's folders that are loaded: (folder, name)."""
+    folders = {name: module for name, module in list(sys.modules.items()) if name.startswith("fedgen.")}
+    return [
+        (name, public)
+        for name, module in sorted(folders.items())
+        for public in getattr(module, "__all__", ())
+        if isinstance(getattr(module, public, None), type)
+    ]

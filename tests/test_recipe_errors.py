@@ -1,0 +1,106 @@
+"""A mistake in a recipe is one line: the key, the nearest accepted one, and all of them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedgen.__main__ import main
+from fedgen.recipe_errors import explain, find_recipe
+
+QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
+
+
+def fails(capsys, *arguments):
+    """What `fedgen fit` says of a recipe that it cannot read."""
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", *map(str, arguments)])
+    assert caught.value.code == 2
+    line, rest = capsys.readouterr().err.split("\n", 1)
+    assert rest == "(fedgen fit --help lists the options)\n"
+    return line
+
+
+def changed(folder, place, value):
+    """The quickstart with another value, or another name for a key, at a place."""
+    recipe = yaml.safe_load(QUICKSTART.read_text())
+    *parents, key = place
+    part = recipe
+    for parent in parents:
+        part = part[parent]
+    if isinstance(value, tuple):
+        part[value[0]] = part.pop(key)
+    else:
+        part[key] = value
+    (folder / "changed.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "changed.yaml"
+
+
+EVALUATION = ("trainer", "callbacks", 0, "init_args")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "parts"),
+    [
+        (
+            ("model", "init_args", "lr"),
+            ("learning_rate",),
+            ["model: Option 'learning_rate' is not accepted by fedgen.models.WGANGP; did you mean 'lr'?", " n_critic,"],
+        ),
+        (
+            (*EVALUATION, "num_images"),
+            ("num_image",),
+            ["trainer.callbacks: Option 'num_image' is not accepted by", "mean 'num_images'?; accepted: aggregates, "],
+        ),
+        (
+            ("data", "init_args", "partition"),
+            {"class_path": "fedgen.clients.partitions.Dirichlett"},
+            ["data.partition: module 'fedgen.clients.partitions' has no 'Dirichlett'; did you mean 'Dirichlet'?"],
+        ),
+        (
+            ("data", "init_args", "partition"),
+            "Dirichlett",
+            ["data.partition: there is no class 'Dirichlett'; did you mean fedgen.clients.partitions.Dirichlet?"],
+        ),
+        (
+            ("model",),
+            {"class_path": "my_kit.Net"},
+            ["model: there is no module 'my_kit' for my_kit.Net;", "PYTHONPATH", "`python -m fedgen`"],
+        ),
+        (
+            ("trainer", "strategy", "init_args", "cohort_size"),
+            "five",
+            ["trainer.strategy.cohort_size: expected int or None, got 'five'"],
+        ),
+        (
+            ("trainer", "max_epochs"),
+            ("max_epoch",),
+            ["trainer: Option 'max_epoch' is not accepted; did you mean 'max_epochs'?; accepted: accelerator, "],
+        ),
+        (("model",), ("modell",), ["Option 'modell.", "is not accepted; did you mean 'model'?; accepted: "]),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, place, value, parts):
+    monkeypatch.chdir(tmp_path)
+    line = fails(capsys, "--config", changed(tmp_path, place, value))
+    assert line.startswith("fedgen: error: ")
+    for part in parts:
+        assert part in line
+
+
+def test_recipes_are_found_by_name_and_others_suggested(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe("quickstart") == find_recipe("quickstart.yaml") == QUICKSTART
+    own = tmp_path / "recipes" / "mine.yaml"
+    own.parent.mkdir()
+    own.write_text(QUICKSTART.read_text())
+    assert find_recipe("mine").resolve() == own
+    assert find_recipe("nothing_like_it") is None
+    assert "there is no recipe quickstrat; did you mean" in fails(capsys, "--config", "quickstrat")
+    assert "recipes/quickstart.yaml?" in fails(capsys, "--config=quickstrat.yaml")
+    line = fails(capsys, "--config", "quickstart", "--trainer.max_epoks", "3")  # it is found
+    assert "option --trainer.max_epoks is not accepted; did you mean '--trainer.max_epochs'?" in line
+
+
+def test_what_no_rule_knows_stays_as_it_is():
+    assert explain("something else entirely") == "something else entirely"
