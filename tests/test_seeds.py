@@ -95,3 +95,30 @@ def test_a_subset_is_drawn_once_each_in_rising_order_from_names():
     assert not torch.equal(found, subset(50, 10, 3, "a", 2))
     assert subset(4, 10, 0).tolist() == [0, 1, 2, 3]
     assert subset(4, None, 0).tolist() == [0, 1, 2, 3]
+
+
+def test_an_items_seed_depends_on_each_number():
+    found = {seeds.item_seed(base, place, visit) for base in range(3) for place in range(3) for visit in range(3)}
+    assert len(found) == 27
+    assert seeds.item_seed(5, 1) == seeds.item_seed(5, 1, 0)
+    assert all(0 <= seed < 2**63 for seed in found)
+
+
+def test_seeding_an_item_seeds_what_its_transforms_draw_from():
+    with seeds.isolated():
+        seeds.seed_item(7)
+        first = draws()
+        seeds.seed_item(7)
+        assert draws() == first
+        seeds.seed_item(8)
+        assert all(one != other for one, other in zip(draws(), first, strict=True))
+
+
+def test_the_cpus_generators_alone_can_be_isolated():
+    torch.manual_seed(3)
+    with seeds.isolated(devices=False):
+        torch.rand(5)
+        random.random()
+    after = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(after, torch.rand(1))

@@ -12,6 +12,7 @@ from fedgen.clients.client import Client, hold_out
 from fedgen.clients.lazy_turn import make_turn
 from fedgen.clients.turn import Turn
 from fedgen.data import DataSet, Examples
+from fedgen.data.lazy import LazyExamples
 from fedgen.losses import EmbeddedLoss
 from fedgen.seeds import resolve
 
@@ -124,13 +125,18 @@ def relabelled(examples: Examples, classes: Sequence[str]) -> Examples:
     """The examples with labels that are positions in other classes, among which theirs are.
 
     Raises:
-        ValueError: if one is not.
+        ValueError: if one is not, or the labels are elsewhere, in data that are read from disk.
     """
     if examples.classes == tuple(classes):
         return examples
     if missing := [name for name in examples.classes if name not in classes]:
         raise ValueError(
             f"{examples.name} has the class {missing[0]!r}, which the federation does not: {list(classes)}"
+        )
+    if isinstance(examples, LazyExamples):
+        raise ValueError(
+            f"{examples.name} has the classes {list(examples.classes)} and the federation {list(classes)}: batches that"
+            " are read from disk have the data's own numbers; use in_memory=True, or give every client all classes"
         )
     places = torch.tensor([classes.index(name) for name in examples.classes], dtype=torch.int64)
     labels = places[examples.labels] if len(places) else examples.labels

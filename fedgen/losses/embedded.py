@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fedgen.data.lazy import LazyInputs, join_inputs
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.images import SeenRange
 from fedgen.losses.feature_loss import FeatureLoss
@@ -96,18 +97,21 @@ class EmbeddedLoss(nn.Module):
     def _feature_losses(self) -> list[FeatureLoss]:
         return [loss for loss in self.losses if isinstance(loss, FeatureLoss)]
 
-    def set_references(self, clients: Sequence[Tensor], device: torch.device | str | None = None) -> "EmbeddedLoss":
+    def set_references(
+        self, clients: Sequence[Tensor | LazyInputs], device: torch.device | str | None = None
+    ) -> "EmbeddedLoss":
         """The loss itself, against the clients' images from now on; embeds them all.
 
         Args:
-            clients: images [n_i, C, H, W], uint8 or floats in [-1, 1], or points [n_i, D]; one tensor a client.
+            clients: images [n_i, C, H, W], uint8 or floats in [-1, 1], or points [n_i, D]; one tensor a client, or
+                `LazyInputs` of these.
             device: where to embed; the embeddings move there.
 
         Raises:
             ValueError: for images that an embedding cannot take; floats in [0, 1] are refused where they are many.
         """
         cache = FeatureCache(self.cache) if self.cache else None
-        images, counts = torch.cat(list(clients)), [len(part) for part in clients]
+        images, counts = join_inputs(clients), [len(part) for part in clients]
         for loss, embedding in zip(self._feature_losses, self.embeddings):
             assert isinstance(embedding, Embedding)
             description = f"embedding the loss's references with {embedding.name}"

@@ -370,3 +370,17 @@ def test_it_and_its_clients_print_in_one_line():
     assert repr(module) == str(module) == "FederatedDataModule(Pictures, 2 clients, 20 examples, IID(num_clients=2))"
     assert repr(module.clients[0]) == "Client('client 0', 8 training and 2 held-out examples)"
     assert repr(make(Existing(), IID(2))) == "FederatedDataModule(Existing, not loaded yet, IID(num_clients=2))"
+
+
+class Named(Pictures):
+    """Pictures whose labels have names."""
+
+    def __init__(self, *classes):
+        super().__init__(8, len(classes))
+        self.classes = list(classes)
+
+
+def test_clients_whose_labels_mean_different_classes_are_refused():
+    assert make({"a": Named("cat", "dog"), "b": Named("cat", "dog", "fox")}).examples.classes == ("cat", "dog", "fox")
+    with pytest.raises(ValueError, match="client 'b' call label 0 'dog', and those of all clients 'cat'"):
+        make({"a": Named("cat", "dog"), "b": Named("dog", "fox")})

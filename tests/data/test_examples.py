@@ -101,3 +101,25 @@ def test_a_subset_keeps_who_made_each_example():
 def test_owners_that_do_not_fit_are_refused(owners, names, message):
     with pytest.raises(ValueError, match=message):
         writers(owners, names)
+
+
+def test_numpy_arrays_and_lists_are_taken():
+    found = Examples(
+        np.zeros((3, 1, 2, 2), np.uint8), [0, 1, 1], "toy", ("a", "b"), np.array([0, 0, 1], np.int32), ("x", "y")
+    )
+    assert (found.inputs.dtype, found.labels.dtype, found.owners.dtype) == (torch.uint8, torch.int64, torch.int64)
+    assert found.labels.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        (np.zeros((3, 1, 2, 2)), r"got the type torch.float64 \(of shape \(3, 1, 2, 2\)\); convert it"),
+        (np.zeros((3, 28, 28), np.uint8), r"got torch.uint8 of shape \(3, 28, 28\): 4 axes are needed"),
+        (torch.zeros(3, 1, 2, 2), r"got torch.float32 of shape \(3, 1, 2, 2\): 2 axes are needed"),
+        ([[1], [2, 3], [4]], "inputs must be a tensor or an array, got list"),
+    ],
+)
+def test_what_is_wrong_with_inputs_is_the_type_or_the_shape(inputs, words):
+    with pytest.raises(ValueError, match=words):
+        Examples(inputs, [0, 0, 0], "toy", ())

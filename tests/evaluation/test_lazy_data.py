@@ -16,6 +16,7 @@ from fedgen.embeddings import FeatureCache, Pixels, embed
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.heterogeneity import measure_clients
 from fedgen.federated import FedAvgStrategy
+from fedgen.losses import EmbeddedLoss, FastFIDLoss
 from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
 
@@ -148,3 +149,12 @@ def test_a_federation_trains_and_is_scored_alike_in_memory_and_read_by_workers(t
         ours, ours_scores = fit(tmp_path / f"lazy{workers}", Pictures(), workers)
         assert np.array_equal(ours, weights)
         assert ours_scores == scores
+
+
+def test_a_loss_takes_its_references_from_images_that_are_read():
+    values = []
+    for module in both(IID(3)):
+        loss = EmbeddedLoss(FastFIDLoss(), ["pixels"])
+        loss.set_references([client.train_examples.inputs for client in module.clients])
+        values.append(loss(noise(80, torch.Generator().manual_seed(0))).item())
+    assert values[0] == values[1]
