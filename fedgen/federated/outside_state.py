@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning.pytorch import LightningModule
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import accumulates
