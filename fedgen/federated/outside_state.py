@@ -6,12 +6,22 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import accumulates
-from fedgen.federated.python_state import MISSING, Attributes, Change, Node, PythonState, RandomState, reseed
+from fedgen.federated.python_state import (
+    MISSING,
+    Attributes,
+    Change,
+    Node,
+    PythonState,
+    RandomState,
+    reseed,
+    storage_of,
+)
 from fedgen.federated.rules import Rules
 from fedgen.seeds import derive
 from fedgen.tensor_files import bytes_of, tensors_in
@@ -75,7 +85,8 @@ class OutsideState:
         """Takes the present state as the server's."""
         self._clear_round()
         self._owned = _owned_by(self._module, self._foreign)
-        self._storages = {t.untyped_storage().data_ptr() for t in _saved_tensors(self._module)} - {0}
+        self._storages = {storage_of(tensor) for tensor in _saved_tensors(self._module)} - {0}
+        self._metrics = [m for m in self._module.modules() if accumulates(m)]
         roots = [_attributes(prefix, part) for prefix, part in self._parts()]
         roots += [_NonPersistent(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set]
         self._state = PythonState(roots, self._enter)
@@ -87,7 +98,6 @@ class OutsideState:
             if self._rules.rule_of([path]) == "personal"
         ]
         self._random = [node for node in self._state.nodes if isinstance(node, RandomState)]
-        self._metrics = [m for m in self._module.modules() if accumulates(m)]
         if self._values:
             self._write(self._values)
             self._values = {}
@@ -107,8 +117,11 @@ class OutsideState:
     def _enter(self, path: str, value: Any) -> bool:
         if id(value) in self._owned or self._rules.rule_of([path]) == "personal":
             return False
-        if isinstance(value, Tensor) and value.untyped_storage().data_ptr() in self._storages:
+        if isinstance(value, Tensor) and storage_of(value) in self._storages:
             return False  # a view of a parameter or saved buffer, which is isolated with it
+        if isinstance(value, nn.Module) and accumulates(value):
+            self._metrics.append(value)  # held in a list or dictionary, so that the module does not know it
+            return False
         kind = type(value).__module__ or ""
         return not kind.startswith("fedgen.")
 
@@ -120,6 +133,9 @@ class OutsideState:
         kept = self.personal.get(client, {})
         for node, key, path in self._kept_apart:
             node.write(key, self._copy(kept.get(path, node.contents[key])))
+        for path in kept.keys() - {path for *_, path in self._kept_apart}:  # what the server has not
+            if (place := self._place(path, {})) is not None:
+                place[0].write(place[1], self._copy(kept[path]))
         self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], _no_parameters)
 
     def end_turn(self, client: int, weight: float, completed: bool) -> None:
@@ -131,9 +147,8 @@ class OutsideState:
             completed: whether it is part of the round; what a client left out has changed is dropped.
         """
         if completed:
-            if self._kept_apart:
-                self.personal[client] = {path: node._read()[key] for node, key, path in self._kept_apart}  # type: ignore[attr-defined]
             changes = [change for node in self._state.changed() for change in node.changes()]
+            self._keep(client, changes)
             self._others += weight
             self._take(changes, weight)
         else:
@@ -144,10 +159,16 @@ class OutsideState:
         for node in self._state.changed():
             node.restore()
 
+    def _keep(self, client: int, changes: Sequence[Change]) -> None:
+        """Keeps what the rule "personal" says of the client's, also what its turn has made or taken away."""
+        present = {path: _present(node, key) for node, key, path in self._kept_apart}
+        present |= {c.path: c.after for c in changes if self._rules.rule_of([c.path]) == "personal"}
+        if present:
+            self.personal[client] = {path: value for path, value in present.items() if value is not MISSING}
+
     def _take(self, changes: Sequence[Change], weight: float) -> None:
-        personal = {path for *_, path in self._kept_apart}
         for change in changes:
-            if change.path in personal:
+            if self._rules.rule_of([change.path]) == "personal":
                 self.found[change.path] = "personal"
                 continue
             if isinstance(change.container, RandomState):
@@ -163,18 +184,18 @@ class OutsideState:
                 self.found[change.path] = "mean"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
-            elif rule is None and _was_empty(change):
+            elif rule is None and (_was_empty(change) or _is_recomputed(change)):
                 self.found.setdefault(change.path, "rebuilt")
             else:
                 self.found[change.path] = "server" if rule == "server" else "reset"
 
     def _raise_to(self, change: Change) -> None:
         declared = self._rules.rule_of(_with_ancestors(change.path)) == "max"
-        if not declared and change.after < change.before:
+        if not declared and bool(change.after < change.before):
             self._shrunk.add(change.path)
             self.found[change.path] = "reset"
             return
-        known = self._largest.get(change.path, change.before)
+        known = self._largest.get(change.path, change.after if _was_empty(change) else change.before)
         self._largest[change.path] = _larger(known, change.after)
         self.found.setdefault(change.path, "max")
 
@@ -199,7 +220,7 @@ class OutsideState:
         """What other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
         return {
             "sums": {path: (_on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
-            "largest": self._largest,
+            "largest": {path: _on_cpu(value) for path, value in self._largest.items()},
             "shrunk": sorted(self._shrunk),
             "weight": self._others,
             "found": {path: word for path, word in self.found.items() if word != "gathered"},
@@ -226,9 +247,10 @@ class OutsideState:
             self.found[path] = "reset"
         values: dict[str, Any] = {path: v for path, v in self._largest.items() if path not in self._shrunk}
         for path, (total, seen) in self._sums.items():
-            rest = self._others - seen  # clients that left the value alone have the server's
-            mean = (total + (rest * _number(server[path]) if rest else 0.0)) / self._others
-            values[path] = mean
+            rest, before = self._others - seen, server.get(path)
+            if rest and before is not None:  # clients that left the value alone have the server's
+                total, seen = total + rest * _number(before), self._others
+            values[path] = total / seen
         self._write(values)
         for node, key, items in self._gathered.values():
             before = _value_at(node, key, None)
@@ -275,7 +297,7 @@ class OutsideState:
             if (place := self._place(path, places)) is not None:
                 node, key = place
                 before = _value_at(node, key, value)
-                node.write(key, value.to(before) if isinstance(before, Tensor) else type(before)(value))
+                node.write(key, _in_the_form_of(before, value))
 
     def _copy(self, value: Any) -> Any:
         """A deep copy that shares what is the module's own: its parameters, buffers and parts."""
@@ -331,9 +353,10 @@ class _NonPersistent(Node):
     """The non-persistent buffers of a module."""
 
     def note(self) -> None:
-        self.contents = self._read()
+        self.contents = self.now()
 
-    def _read(self) -> dict[str, Any]:
+    def now(self) -> dict[str, Any]:
+        """The present buffers by name."""
         buffers = self.holder._buffers
         return {name: buffers.get(name) for name in sorted(self.holder._non_persistent_buffers_set)}
 
@@ -403,16 +426,48 @@ def _was_empty(change: Change) -> bool:
     return change.before is MISSING or change.before is None  # arrays do not compare as a whole
 
 
+def _present(node: Node, key: Any) -> Any:
+    """What a node holds now under a key; MISSING if nothing."""
+    if isinstance(node.contents, dict):
+        return node.now().get(key, MISSING)
+    return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING
+
+
 def _is_count(change: Change) -> bool:
-    kinds = (type(change.before), type(change.after))
-    return kinds in ((int, int), (bool, bool))
+    before, after = change.before, change.after
+    return type(before) is type(after) and isinstance(before, (bool, int, np.integer, np.bool_))
 
 
 def _is_averaged(change: Change) -> bool:
     before, after = change.before, change.after
-    if isinstance(before, Tensor) and isinstance(after, Tensor):
-        return before.shape == after.shape and before.is_floating_point()
-    return isinstance(before, (int, float)) and isinstance(after, (int, float))
+    if _was_empty(change):
+        before = after
+    if isinstance(before, (Tensor, np.ndarray)):
+        kind = Tensor if isinstance(before, Tensor) else np.ndarray
+        return isinstance(after, kind) and before.shape == after.shape and _is_floating(after)
+    return isinstance(before, (int, float, np.number)) and isinstance(after, (int, float, np.number))
+
+
+def _is_floating(value: Any) -> bool:
+    return value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
+
+
+def _is_recomputed(change: Change) -> bool:
+    """Whether an attribute is computed from parameters before each forward pass (old weight and spectral norm)."""
+    parameters = getattr(change.container.holder, "_parameters", None) or {}
+    return any(f"{change.key}{ending}" in parameters for ending in ("_orig", "_v"))
+
+
+def _in_the_form_of(before: Any, value: Any) -> Any:
+    """A value that was worked out over clients, in the type of the one whose place it takes."""
+    if isinstance(before, Tensor):
+        return value.to(before)
+    if isinstance(before, np.ndarray):
+        return np.asarray(value, dtype=before.dtype)
+    if isinstance(before, (bool, np.number, np.bool_)):
+        return type(before)(value)
+    # the mean of whole numbers is none in general
+    return int(value) if isinstance(before, int) and float(value).is_integer() else value
 
 
 def _larger(one: Any, other: Any) -> Any:
@@ -420,7 +475,9 @@ def _larger(one: Any, other: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    return value.detach().double() if isinstance(value, Tensor) else float(value)
+    if isinstance(value, Tensor):
+        return value.detach().double()
+    return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
 
 
 def _on_cpu(value: Any) -> Any:

@@ -100,18 +100,19 @@ class Node:
 class _Keyed(Node):
     """A mapping, or the attributes of an object."""
 
-    def _read(self) -> Mapping[Any, Any]:
+    def now(self) -> Mapping[Any, Any]:
+        """The present contents."""
         raise NotImplementedError
 
     def note(self) -> None:
-        self.contents = dict(self._read())
+        self.contents = dict(self.now())
 
     def is_same(self) -> bool:
-        now = self._read()
+        now = self.now()
         return len(now) == len(self.contents) and all(now.get(k, MISSING) is v for k, v in self.contents.items())
 
     def changes(self) -> Iterator[Change]:
-        now = self._read()
+        now = self.now()
         for key in (*self.contents, *(key for key in now if key not in self.contents)):
             before, after = self.contents.get(key, MISSING), now.get(key, MISSING)
             if before is not after and not _equal(before, after):
@@ -144,7 +145,7 @@ class Attributes(_Keyed):
     def _is_left_out(self, key: str) -> bool:
         return key in self._without or (bool(self._beginnings) and key.startswith(self._beginnings))
 
-    def _read(self) -> Mapping[Any, Any]:
+    def now(self) -> Mapping[Any, Any]:
         own = vars(self.holder)
         return {key: value for key, value in own.items() if not self._is_left_out(key)} if self._without else own
 
@@ -173,7 +174,7 @@ class Attributes(_Keyed):
 class _Slots(_Keyed):
     """The slots of an object that has no dictionary."""
 
-    def _read(self) -> Mapping[Any, Any]:
+    def now(self) -> Mapping[Any, Any]:
         names = [n for kind in type(self.holder).__mro__ for n in _names(getattr(kind, "__slots__", ()))]
         return {n: getattr(self.holder, n) for n in names if n[:2] != "__" and hasattr(self.holder, n)}
 
@@ -186,7 +187,7 @@ class _Slots(_Keyed):
 
 
 class _Mapping(_Keyed):
-    def _read(self) -> Mapping[Any, Any]:
+    def now(self) -> Mapping[Any, Any]:
         return self.holder
 
     def restore(self) -> None:
@@ -378,6 +379,22 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
+def storage_of(tensor: Tensor) -> int:
+    """Where a tensor's numbers lie; 0 for sparse ones, which have no single place."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+def _parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The dense tensors that hold a tensor's numbers."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    by_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    outer = (tensor.crow_indices(), tensor.col_indices()) if by_rows else (tensor.ccol_indices(), tensor.row_indices())
+    return (*outer, tensor.values())
+
+
 def _read_tensor(tensor: Tensor) -> Tensor:
     return tensor.detach().clone()
 
@@ -391,14 +408,22 @@ def _write_tensor(tensor: Tensor, values: Tensor) -> None:
 
 
 def _same_tensor(tensor: Tensor, values: Tensor) -> bool:
-    if (tensor.shape, tensor.dtype, tensor.device) != (values.shape, values.dtype, values.device):
+    kinds = [(t.shape, t.dtype, t.device, t.layout) for t in (tensor, values)]
+    if kinds[0] != kinds[1]:
         return False
-    return torch.equal(tensor, values) or (
-        values.is_floating_point() and bool(torch.isclose(tensor, values, rtol=0, atol=0, equal_nan=True).all())
+    pairs = list(zip(_parts_of(tensor), _parts_of(values)))
+    return all(one.shape == other.shape and _same_numbers(one, other) for one, other in pairs)
+
+
+def _same_numbers(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one, other) or (
+        other.is_floating_point() and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
     )
 
 
 def _write_array(array: np.ndarray, values: np.ndarray) -> None:
+    if array.shape != values.shape:  # resized in place
+        array.resize(values.shape, refcheck=False)
     array[...] = values
 
 

@@ -788,6 +788,11 @@ class FedAvgStrategy(DDPStrategy):
         if not self._has_explained:
             self._has_explained = True
             tell_state(self.state_table())
+            if unmatched := self._rules.unmatched:
+                rank_zero_warn(
+                    f"rules for {', '.join(map(repr, unmatched))} have matched nothing of the module's state in the"
+                    " first round; strategy.state_table() has the names"
+                )
 
     def state_table(self) -> list[StateRow]:
         """What becomes of the module's state: what travels, is averaged, reset, kept by clients, or not isolated."""

@@ -405,3 +405,82 @@ def test_random_generators_are_seeded_by_round_and_client(make):
     assert draws(module, 1, 2, 1, 0) == first[::-1]  # whoever trained before
     assert draws(module, 2, 0)[0] != first[0]
     assert draws(module, 1, 0, round=1)[0] != first[0]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_tensors_are_state_like_others():
+    module = Holding()
+    module.graph = torch.eye(2).to_sparse()
+    module.rows = torch.eye(2).to_sparse_csr()
+    outside = outside_of(module)
+
+    def turn(module):
+        module.graph._values().mul_(3)
+
+    play(outside, turn, nothing)
+    assert torch.equal(module.graph.to_dense(), torch.eye(2))
+    assert outside.found == {"graph": "reset"}
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("max", 5), ("mean", 3.5)])
+def test_a_value_that_was_none_takes_that_of_the_clients_that_set_it(rule, expected):
+    module = Holding()
+    play(outside_of(module, {"cache": rule}), assigning(cache=2), assigning(cache=5), nothing)
+    assert module.cache == expected
+
+
+def test_the_mean_of_whole_numbers_is_not_rounded():
+    module = Holding()
+    play(outside_of(module, {"steps": "mean"}), assigning(steps=2), assigning(steps=5))
+    assert module.steps == 3.5
+
+
+def test_numpy_numbers_count_and_arrays_have_means():
+    module = Holding()
+    module.steps = np.int64(1)
+    outside = outside_of(module, {"array": "mean"})
+    play(outside, assigning(steps=np.int64(4), array=np.ones(2)), assigning(steps=np.int64(2)))
+    assert module.steps == 4
+    assert type(module.steps) is np.int64
+    assert module.array.tolist() == [0.5, 0.5]
+
+
+def test_what_a_client_keeps_may_be_made_or_taken_away_by_its_turn():
+    seen = []
+    module = Holding()
+    outside = outside_of(module, {"fresh": "personal", "number": "personal"})
+
+    def first(module):
+        module.fresh = torch.ones(1)
+        del module.number
+
+    play(outside, first, nothing)
+    assert not hasattr(module, "fresh")
+    assert module.number == 0.5
+    play(outside, *[lambda m: seen.append((getattr(m, "fresh", None), m.number))] * 2, round=1)
+    assert seen == [(torch.ones(1), 0.5), (None, 0.5)]
+
+
+def test_an_array_that_a_turn_resized_is_put_back():
+    module = Holding()
+    before = module.array
+    play(outside_of(module), lambda m: m.array.resize(5, refcheck=False))
+    assert module.array is before
+    assert module.array.tolist() == [0.0, 0.0]
+
+
+def test_metrics_in_lists_accumulate_over_completed_turns_alone():
+    module = Holding()
+    module.metrics_by_name = {"sum": SumMetric()}
+    outside = outside_of(module)
+    turns = [lambda m, v=value: m.metrics_by_name["sum"].update(v) for value in (1.0, 2.0, 4.0)]
+    play(outside, *turns, failing=(1,))
+    assert float(module.metrics_by_name["sum"].compute()) == 5.0
+
+
+def test_weights_that_are_computed_before_each_pass_are_no_state_that_is_lost():
+    module = Holding()
+    module.layer = torch.nn.utils.spectral_norm(nn.Linear(2, 2))
+    outside = outside_of(module)
+    play(outside, lambda m: m.layer(torch.ones(1, 2)))
+    assert set(outside.found.values()) <= {"rebuilt"}

@@ -162,3 +162,8 @@ def test_clients_before_the_first_that_moves_a_buffer_count_with_the_servers_val
     make_trainer(strategy, 1).fit(module, make_data(sizes))
     assert strategy.exchange.moving == ["level", "net.1.running_mean", "net.1.running_var"]
     assert module.level.item() == pytest.approx(8 * sizes[1] / sum(sizes))
+
+
+def test_a_rule_that_matches_nothing_is_named():
+    with pytest.warns(UserWarning, match=r"rules for 'no\.such\*' have matched nothing"):
+        make_trainer(FedAvgStrategy(1, seed=0, rules={"no.such*": "mean"}), 1).fit(Automatic("SGD"), make_data())
