@@ -1,6 +1,7 @@
 """The server's side of FedAvg: rounds, averages and checkpoints as ever, with turns that clients elsewhere take."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -108,6 +109,7 @@ class FlowerStrategy(FedAvgStrategy):
                 steps=self.clock.server_steps,
                 rounds=self.clock.rounds,
                 fixed=self._fixed_exchange,
+                counts=self.outside.server_counts,
             )
             for client in cohort
         }
@@ -155,6 +157,8 @@ class FlowerStrategy(FedAvgStrategy):
                 f"its steps logged {len(answer.metrics)} values, of which {MOST_METRICS} are taken, under names of 1 to"
                 f" {LONGEST_METRIC} printable characters"
             )
+        if answer.counts and (self._fixed_exchange or self.aggregator.private or self.aggregator.robust):
+            raise MessageError("it tells Python counters, which no single client sets here")
         self._try_out(turn, answer)
         return answer
 
@@ -166,6 +170,7 @@ class FlowerStrategy(FedAvgStrategy):
                 check_states(answer.told, self._local.optimizers, turn.client, weight)
             check_forms(forms_of(answer.told), self._forms)
             self._merge_told([*self._told[:1], answer.told])
+            self.outside.take_counts(answer.counts)
         except Exception as error:  # whatever it is, it is the client's
             raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
         finally:
@@ -196,10 +201,12 @@ class FlowerStrategy(FedAvgStrategy):
     def _move_schedules(self) -> None:
         """Moves the server's own schedules by one turn's iterations, as the clients' have moved."""
         clock = self.clock
-        for iteration in range(self.communication_interval if self._schedules else 0):
-            clock.iteration = iteration
-            if not clock.accumulates and self._schedules is not None:
-                self._schedules.move(iteration)
+        with warnings.catch_warnings():  # the optimizer's steps have been taken elsewhere
+            warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler.step\(\)` before `optimizer.step\(\)`")
+            for iteration in range(self.communication_interval if self._schedules else 0):
+                clock.iteration = iteration
+                if not clock.accumulates and self._schedules is not None:
+                    self._schedules.move(iteration)
 
     def _end_round(self) -> None:
         round = self._module.current_epoch

@@ -54,6 +54,7 @@ class Task:
         steps: the server's `global_step`, with which the turn begins.
         rounds: that the server plans; -1 without end.
         fixed: whether the set of tensors that travel is fixed beforehand, as under masks.
+        counts: Python counters of the server's module, by dotted path, with which the turn begins.
     """
 
     weights: Mapping[str, Tensor]
@@ -69,6 +70,7 @@ class Task:
     steps: int = 0
     rounds: int = -1
     fixed: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +87,7 @@ class Answer:
         failure: why the turn failed; "" if it did not.
         moved: whether the client's optimizers ended the turn with other settings than they began with.
         steps: optimizer steps of the turn.
+        counts: Python counters that the turn raised, by dotted path; none beside masks or noise.
     """
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -95,6 +98,7 @@ class Answer:
     failure: str = ""
     moved: bool = False
     steps: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 Asked = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums"]

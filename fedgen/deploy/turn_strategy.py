@@ -50,6 +50,8 @@ class TurnStrategy(FedAvgStrategy):
             unpack_state(self._before, self._memory, self._stateful, self.exchange)
         self._local.load_server_state(self._task.local)
         self.clock.set_steps(self._task.steps)
+        self.outside.begin_with(self._task.counts)
+        self.outside.exchanges = self.outside.exchanges and not self._fixed_exchange
         own = self.client_algorithm.state_dict()
         self.client_algorithm.load_state_dict({**own, **_without_clients(self._task.algorithm)})
         self._ranks = Recorder()
@@ -102,6 +104,7 @@ class TurnStrategy(FedAvgStrategy):
                 self._ranks.told,
                 moved=self._local.moved and not self._schedules,
                 steps=self.clock.turn_steps,
+                counts=self.outside.counts,
             )
             self.kept = pack_state(self._memory, self._stateful)
         self._turn, self.in_round = None, False

@@ -21,6 +21,7 @@ from fedgen.federated.python_state import (
     RandomState,
     reseed,
     storage_of,
+    vars_of_class,
 )
 from fedgen.federated.rules import Rules
 from fedgen.seeds import derive
@@ -57,7 +58,8 @@ class OutsideState:
     Attributes:
         personal: what clients keep, by client and path.
         found: by path, what became of the state that turns have changed so far, in a word; for the report.
-        exchanges: whether counters may be told over clients; False under differential privacy.
+        exchanges: whether counters and means may be told over clients; False under differential privacy and masks, and
+            under rules that bound what a single client does.
         opaque: what cannot be looked into, and so not isolated: type names by path.
     """
 
@@ -146,18 +148,19 @@ class OutsideState:
             weight: its weight in means.
             completed: whether it is part of the round; what a client left out has changed is dropped.
         """
+        changed = self._state.changed()
         if completed:
-            changes = [change for node in self._state.changed() for change in node.changes()]
+            changes = [change for node in changed for change in node.changes()]
             self._keep(client, changes)
             self._others += weight
             self._take(changes, weight)
         else:
             for node in self._metrics_before.changed():
                 node.restore()
+        for node in changed:
+            node.restore()
         for node, key, _ in self._kept_apart:
             node.write(key, node.contents[key])
-        for node in self._state.changed():
-            node.restore()
 
     def _keep(self, client: int, changes: Sequence[Change]) -> None:
         """Keeps what the rule "personal" says of the client's, also what its turn has made or taken away."""
@@ -305,6 +308,41 @@ class OutsideState:
         # deepcopy refuses results of a computation
         memo |= {id(t): t.detach().clone() for t in tensors_in(value) if t.grad_fn is not None}
         return copy.deepcopy(value, memo)
+
+    # ---- clients elsewhere ----
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counters that the round's turns have raised, by path, as far as nothing keeps them from travelling."""
+        paths = [path for path in self._largest if path not in self._shrunk and not self._is_reset_with_others(path)]
+        return {path: int(self._largest[path]) for path in paths if type(self._largest[path]) in (int, bool)}
+
+    @property
+    def server_counts(self) -> dict[str, int]:
+        """The server's counters that turns have raised in earlier rounds, with which every turn begins."""
+        kept = getattr(self, "_kept_values", {})
+        return {path: int(value) for path, value in kept.items() if type(value) in (int, bool)}
+
+    def take_counts(self, counts: Mapping[str, int]) -> None:
+        """Takes counters that a turn elsewhere has raised.
+
+        Raises:
+            ValueError: for one that the module does not have as a Python integer or boolean, or that is not larger.
+        """
+        places = self._places() if counts else {}
+        for path, count in counts.items():
+            place = self._place(path, places)
+            before = MISSING if place is None or place[1] is None else _value_at(*place, MISSING)
+            if before is MISSING and place is not None:
+                before = vars_of_class(type(place[0].holder), place[1])
+            if type(before) not in (int, bool) or count <= before:
+                raise ValueError(f"its counter {path!r} is {count} and the server's {before!r}")
+            self._largest[path] = max(type(before)(count), self._largest.get(path, before))
+            self.found.setdefault(path, "max")
+
+    def begin_with(self, counts: Mapping[str, int]) -> None:
+        """Gives the server's counters to the turn that starts next, taken elsewhere."""
+        self._values = dict(counts)
 
     # ---- checkpoints ----
 

@@ -142,6 +142,10 @@ class Attributes(_Keyed):
         self._without, self._beginnings = without, beginnings
         super().__init__(path, holder)
 
+    def note(self) -> None:
+        super().note()
+        self._size = len(vars(self.holder))
+
     def _is_left_out(self, key: str) -> bool:
         return key in self._without or (bool(self._beginnings) and key.startswith(self._beginnings))
 
@@ -153,7 +157,7 @@ class Attributes(_Keyed):
         own, known = vars(self.holder), self.contents
         if not all(own.get(key, MISSING) is value for key, value in known.items()):
             return False
-        return len(own) == len(known) or all(key in known or self._is_left_out(key) for key in own)
+        return len(own) == self._size or all(key in known or self._is_left_out(key) for key in own)
 
     def restore(self) -> None:
         own = vars(self.holder)

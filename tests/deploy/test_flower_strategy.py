@@ -30,6 +30,7 @@ VARIANTS = {
         "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
         "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
     },
+    "a module with state of its own": {"model": {"class_path": "tests.deploy.stateful.Stateful"}},
     "generator trained by the server": {"model": small_gan(generator_trained_by="server")},
 }
 
@@ -49,6 +50,19 @@ def test_the_model_is_that_of_the_simulation(name, images, tmp_path):
     trained = sum(node.calls.count("train") for node in grid.nodes.values())
     assert trained == 3 * VARIANTS[name].get("cohort_size", 4)
     assert deployed["fedavg"]["left_out"] == []
+
+
+def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
+    settings = recipe(2, model={"class_path": "tests.deploy.stateful.Stateful"})
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    assert simulated["global_step"] == deployed["global_step"] == 2 * 3
+    assert simulated["fedavg"]["outside"] == deployed["fedavg"]["outside"] == {"values": {"steps": 6}, "personal": {}}
+    assert simulated["fedavg"]["clock"] == deployed["fedavg"]["clock"] == {"total_steps": 2 * 3 * 4}
+    assert simulated["fedavg"]["exchange"] == deployed["fedavg"]["exchange"] == {"moving": ["average", "shift"]}
+    rates = [one["lr_schedulers"][0]["_last_lr"] for one in (simulated, deployed)]
+    assert rates[0] == rates[1] == [0.0]
+    same_weights(simulated, deployed)
 
 
 @pytest.mark.slow

@@ -1,0 +1,41 @@
+"""A module with state of its own, as modules by others have it: an average, a flag, a counter and a schedule by steps."""
+
+import copy
+
+import lightning as L
+import torch
+from torch import nn
+
+
+class Stateful(L.LightningModule):
+    """Learns the images' mean; every kind of state changes what it learns next."""
+
+    def __init__(self):
+        super().__init__()
+        self.image = nn.Parameter(torch.zeros(1, 8, 8))
+        self.average = copy.deepcopy(self.image).requires_grad_(False)
+        self.register_buffer("initialised", torch.zeros(1, dtype=torch.bool))
+        self.register_buffer("shift", torch.zeros(1))
+        self.register_buffer("constant", torch.full((1,), 0.5))
+        self.steps = 0
+
+    def training_step(self, batch, batch_idx):
+        images = batch[0]
+        if not self.initialised:
+            self.shift.copy_(images.mean()[None])
+            self.initialised.fill_(True)
+        weight = 1 / (1 + self.steps) + self.constant
+        self.steps += 1
+        return (weight * (self.image + self.shift - images).square()).mean() + (self.image - self.average).square().sum()
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        with torch.no_grad():
+            self.average.lerp_(self.image, 0.1)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD([self.image], lr=0.1)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, self.trainer.estimated_stepping_batches)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    def sample(self, num_images, generator=None, labels=None):
+        return self.average.detach().expand(num_images, -1, -1, -1).clone()
