@@ -107,7 +107,7 @@ class FlowerStrategy(FedAvgStrategy):
                 fingerprints=fingerprints,
                 iterations=self._memory.iterations.get(client, 0),
                 steps=self.clock.server_steps,
-                rounds=self.clock.rounds,
+                rounds=max(0, self.clock.rounds),
                 fixed=self._fixed_exchange,
                 counts=self.outside.server_counts,
             )

@@ -52,7 +52,7 @@ class Task:
         fingerprints: of the embeddings that the model's own loss of clients' images has at the server, by name.
         iterations: of this client that the server counts, of all turns before whose answers it took in.
         steps: the server's `global_step`, with which the turn begins.
-        rounds: that the server plans; -1 without end.
+        rounds: that the server plans; 0 without end.
         fixed: whether the set of tensors that travel is fixed beforehand, as under masks.
         counts: Python counters of the server's module, by dotted path, with which the turn begins.
     """
@@ -68,7 +68,7 @@ class Task:
     fingerprints: dict[str, str] = field(default_factory=dict)
     iterations: int = 0
     steps: int = 0
-    rounds: int = -1
+    rounds: int = 0
     fixed: bool = False
     counts: dict[str, int] = field(default_factory=dict)
 

@@ -29,7 +29,7 @@ class TurnStrategy(FedAvgStrategy):
             kept: what this client kept of its last turn; None before its first.
         """
         self._task, self._before = task, kept
-        self._fixed_exchange, self._planned_rounds = task.fixed, task.rounds
+        self._fixed_exchange, self._planned_rounds = task.fixed, task.rounds or -1
         self.answer = Answer(failure="the turn has not been taken")
         self.kept: dict[str, Any] = {}
 

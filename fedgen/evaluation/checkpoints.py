@@ -86,7 +86,7 @@ def local_models(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, 
     personal = personal_tensors(module, checkpoint)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     kept = {tuple(map(escape, own)) for own in personal.values()}  # names as patterns of themselves alone
-    return {} if any(Exchange(module, trained, names).shared for names in kept) else personal
+    return {} if any(Exchange(module, trained, names, fixed=True).shared for names in kept) else personal
 
 
 def personal_tensors(module: nn.Module, checkpoint: Mapping[str, Any]) -> dict[int, dict[str, Tensor]]:

@@ -26,7 +26,7 @@ class Counters:
     """
 
     def __init__(self, declared: Collection[str] = (), advancing: Collection[str] = (), robust: bool = False) -> None:
-        self._declared, self._advancing, self._robust = set(declared), set(advancing), robust
+        self._declared, self._advancing, self._robust = declared, advancing, robust
         self._warned: set[str] = set()
         self.seen: set[str] = set()  # names that some turn has raised
         self.start_round()

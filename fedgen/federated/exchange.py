@@ -125,6 +125,11 @@ class Exchange:
         return [name for name in self.shared if name not in self.trained]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing travels, and nothing would if turns changed it."""
+        return not self.shared and self.quiet.keys() <= self._becomes_personal
+
+    @property
     def num_bytes(self) -> int:
         """What a client sends to the server in a round: the size of the shared tensors, and what goes beside them."""
         found = [

@@ -16,6 +16,7 @@ from fedgen.federated.python_state import (
     MISSING,
     Attributes,
     Change,
+    Keyed,
     Node,
     PythonState,
     RandomState,
@@ -89,7 +90,7 @@ class OutsideState:
         self._owned = _owned_by(self._module, self._foreign)
         self._storages = {storage_of(tensor) for tensor in _saved_tensors(self._module)} - {0}
         self._metrics = [m for m in self._module.modules() if accumulates(m)]
-        roots = [_attributes(prefix, part) for prefix, part in self._parts()]
+        roots: list[Node] = [_attributes(prefix, part) for prefix, part in self._parts()]
         roots += [_NonPersistent(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set]
         self._state = PythonState(roots, self._enter)
         self.opaque |= self._state.opaque
@@ -129,9 +130,9 @@ class OutsideState:
 
     def start_turn(self, round: int, client: int) -> None:
         """Gives a client what it keeps, and seeds random generators; the rest is the server's already."""
-        for node in self._random:
-            if self._rules.rule_of([node.path]) != "server":
-                reseed(node, derive(self._seed, "state", node.path, round, client))
+        for generator in self._random:
+            if self._rules.rule_of([generator.path]) != "server":
+                reseed(generator, derive(self._seed, "state", generator.path, round, client))
         kept = self.personal.get(client, {})
         for node, key, path in self._kept_apart:
             node.write(key, self._copy(kept.get(path, node.contents[key])))
@@ -332,7 +333,7 @@ class OutsideState:
         places = self._places() if counts else {}
         for path, count in counts.items():
             place = self._place(path, places)
-            before = MISSING if place is None or place[1] is None else _value_at(*place, MISSING)
+            before: Any = MISSING if place is None or place[1] is None else _value_at(*place, MISSING)
             if before is MISSING and place is not None:
                 before = vars_of_class(type(place[0].holder), place[1])
             if type(before) not in (int, bool) or count <= before:
@@ -466,7 +467,7 @@ def _was_empty(change: Change) -> bool:
 
 def _present(node: Node, key: Any) -> Any:
     """What a node holds now under a key; MISSING if nothing."""
-    if isinstance(node.contents, dict):
+    if isinstance(node, (Keyed, _NonPersistent)):
         return node.now().get(key, MISSING)
     return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING
 

@@ -97,7 +97,7 @@ class Node:
         raise NotImplementedError
 
 
-class _Keyed(Node):
+class Keyed(Node):
     """A mapping, or the attributes of an object."""
 
     def now(self) -> Mapping[Any, Any]:
@@ -126,7 +126,7 @@ class _Keyed(Node):
         return f"{self.path}.{name}" if self.path else name
 
 
-class Attributes(_Keyed):
+class Attributes(Keyed):
     """The attributes of a module or object, but for some.
 
     Args:
@@ -175,7 +175,7 @@ class Attributes(_Keyed):
         vars(self.holder)[key] = value
 
 
-class _Slots(_Keyed):
+class _Slots(Keyed):
     """The slots of an object that has no dictionary."""
 
     def now(self) -> Mapping[Any, Any]:
@@ -190,7 +190,7 @@ class _Slots(_Keyed):
         object.__setattr__(self.holder, key, value)
 
 
-class _Mapping(_Keyed):
+class _Mapping(Keyed):
     def now(self) -> Mapping[Any, Any]:
         return self.holder
 

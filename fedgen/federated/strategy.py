@@ -200,7 +200,7 @@ class FedAvgStrategy(DDPStrategy):
     def _reset_fit(self) -> None:
         self._turn: Turn | None = None
         self._local_batch: Any = None
-        self._opened: Iterator[Any] | None = None  # batches of a turn of which callbacks have seen the first
+        self._begun_batches: Iterator[Any] | None = None  # batches of a turn of which callbacks have seen the first
         self._turn_shown: Turn | None = None
         self._shown: Any = None
         self._batch_idx = 0
@@ -400,7 +400,7 @@ class FedAvgStrategy(DDPStrategy):
     @property
     def local_only(self) -> bool:
         """Whether nothing is exchanged: every client trains alone."""
-        return not self.exchange.shared
+        return self.exchange.is_empty
 
     @property
     def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
@@ -651,7 +651,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def _batches_of(self, turn: Turn) -> Iterator[Any]:
         """The turn's batches; the first may have been shown to callbacks."""
-        opened, self._opened = self._opened if turn is self._turn_shown else None, None
+        opened, self._begun_batches = self._begun_batches if turn is self._turn_shown else None, None
         self._turn_shown = turn
         return turn.batches(self.communication_interval) if opened is None else opened
 
@@ -663,7 +663,7 @@ class FedAvgStrategy(DDPStrategy):
             return self._shown
         batches = turn.batches(self.communication_interval)
         self._turn_shown, self._shown = turn, next(batches)
-        self._opened = chain([self._shown], batches)
+        self._begun_batches = chain([self._shown], batches)
         return self._shown
 
     def _warn_of_remainder(self) -> None:
@@ -728,7 +728,7 @@ class FedAvgStrategy(DDPStrategy):
     def _hear(self, told: Sequence[Mapping[str, Any]]) -> None:
         """Takes every rank's `_news`."""
         for part, name in ((self._counters, "counters"), (self.outside, "outside"), (self.clock, "clock")):
-            part.hear([one[name] for one in told])  # type: ignore[attr-defined]
+            part.hear([one[name] for one in told])
         self._local.hear([one["local"] for one in told])
         self._grow(sorted({name for one in told for name in one["found"]}))
         self._logged.hear([one["logged"] for one in told], self._module.trainer._results, self.root_device)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedgen.clients.turn import Turn
 
+Sums = tuple[Tensor, Tensor]  # of logged values times their weights, and of the weights, where a mean is logged
 NEVER = 2**62  # a schedule's frequency, in Lightning's batches, that is never reached
 BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
 
@@ -171,15 +172,16 @@ class TurnClock:
 def speak_locally(trainer: Trainer, clock: TurnClock) -> None:
     """Lets a trainer's properties follow the clock; `speak_globally` ends it."""
     if not isinstance(trainer, _LocalWords):
-        trainer.__class__ = _with_local_words(type(trainer))
-    trainer.turn_clock = clock  # type: ignore[attr-defined]
+        kind: Any = type(trainer)
+        trainer.__class__ = _with_local_words(kind)
+    vars(trainer)["turn_clock"] = clock
 
 
 def speak_globally(trainer: Trainer) -> None:
     """Gives a trainer its own class back."""
     if isinstance(trainer, _LocalWords):
         trainer.__class__ = type(trainer).__mro__[2]
-        del trainer.turn_clock  # type: ignore[attr-defined]
+        del vars(trainer)["turn_clock"]
 
 
 class _LocalWords:
@@ -210,7 +212,7 @@ class _LocalWords:
 
 
 @cache
-def _with_local_words(kind: type[Trainer]) -> type[Trainer]:
+def _with_local_words(kind: Any) -> Any:
     return type(kind.__name__, (_LocalWords, kind), {"__module__": kind.__module__, "__qualname__": kind.__qualname__})
 
 
@@ -354,8 +356,7 @@ class LoggedValues:
     """
 
     def __init__(self) -> None:
-        self._before: dict[str, tuple[Tensor, Tensor | None]] = {}
-        self._synced: set[str] = set()
+        self._before: dict[str, Sums] = {}
 
     def start_turn(self, results: Any) -> None:
         """Notes the sums before a turn."""
@@ -376,18 +377,18 @@ class LoggedValues:
                 if float(of) > 0:
                     metric.value, metric.cumulated_batch_size = value + logged / of * weight, count + weight
 
-    def _drop(self, metric: Any, known: tuple[Tensor, Tensor | None] | None) -> None:
+    def _drop(self, metric: Any, known: Sums | None) -> None:
         if known is None:
             metric.reset()
             return
         metric.value = known[0]
-        if known[1] is not None:
+        if metric.meta.is_mean_reduction:
             metric.cumulated_batch_size = known[1]
 
     def news(self, results: Any) -> dict[str, Any]:
         """This rank's sums of values to be brought together, with how they were logged."""
         return {
-            key: (replace(metric.meta, _sync=None), *(t if t is None else t.cpu() for t in _sums(metric)))
+            key: (replace(metric.meta, _sync=None), *(tensor.cpu() for tensor in _sums(metric)))
             for key, metric in results.items()
             if metric.is_tensor and not metric.has_reset and metric.meta.on_epoch and metric.meta.sync.should
         }
@@ -405,14 +406,14 @@ class LoggedValues:
             metric._update_count = max(1, metric._update_count)
 
 
-def _sums(metric: Any) -> tuple[Tensor, Tensor | None]:
-    return metric.value, metric.cumulated_batch_size if metric.meta.is_mean_reduction else None
+def _sums(metric: Any) -> Sums:
+    return metric.value, metric.cumulated_batch_size if metric.meta.is_mean_reduction else torch.ones(())
 
 
-def _reduced(meta: Any, found: Sequence[tuple[Any, Tensor, Tensor | None]]) -> Tensor:
+def _reduced(meta: Any, found: Sequence[tuple[Any, Tensor, Tensor]]) -> Tensor:
     values = torch.stack([value for _, value, _ in found])
     if meta.is_mean_reduction:
-        return values.sum() / torch.stack([count for *_, count in found]).sum()  # type: ignore[arg-type]
+        return values.sum() / torch.stack([count for _, _, count in found]).sum()
     if meta.is_sum_reduction:
         return values.sum()
     return values.max() if meta.is_max_reduction else values.min()

@@ -1,7 +1,7 @@
 """The clock of a model under federated training: its own iterations, and the ends of turns and rounds."""
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning
 
@@ -22,7 +22,7 @@ class RoundClock(lightning.LightningModule):
             `log_means`. Turns that are not merged do not count.
     """
 
-    own_turn_state = ("means", "_opens_epoch")
+    own_turn_state: ClassVar[tuple[str, ...]] = ("means", "_opens_epoch")
     """Beginnings of attributes that the class looks after itself in clients' turns: FedAvg leaves them alone."""
 
     def __init__(self) -> None:

@@ -248,6 +248,8 @@ class Existing(LightningDataModule):
 
 
 class Regressor(lightning.LightningModule):
+    own_turn_state = ("seen",)  # recorded for the test, over turns
+
     def __init__(self):
         super().__init__()
         self.net = torch.nn.Linear(36, 4)

@@ -1,4 +1,4 @@
-"""A module with state of its own, as modules by others have it: an average, a flag, a counter and a schedule by steps."""
+"""A module with state of its own, as others' have: an average, a flag, a counter and a schedule by steps."""
 
 import copy
 
@@ -26,7 +26,8 @@ class Stateful(L.LightningModule):
             self.initialised.fill_(True)
         weight = 1 / (1 + self.steps) + self.constant
         self.steps += 1
-        return (weight * (self.image + self.shift - images).square()).mean() + (self.image - self.average).square().sum()
+        distance = (weight * (self.image + self.shift - images).square()).mean()
+        return distance + (self.image - self.average).square().sum()
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
         with torch.no_grad():

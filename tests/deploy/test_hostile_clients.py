@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedgen.deploy.apps import run_server
-from fedgen.deploy.messages import Answer, pack
+from fedgen.deploy.messages import VERSION, Answer, pack
 from fedgen.deploy.payload import to_bytes
 from fedgen.deploy.secure_strategy import SecureStrategy
 from tests.deploy.loopback import Loopback
@@ -76,7 +76,7 @@ def header(shape):
 
 def raw(**parts):
     """The bytes of an answer with other fields, such as `to_bytes` never writes."""
-    file, whole = io.BytesIO(), {"version": 1, "examples": 16, "iterations": 3, "told": [], "metrics": {}}
+    file, whole = io.BytesIO(), {"version": VERSION, "examples": 16, "iterations": 3, "told": [], "metrics": {}}
     torch.save({**whole, "failure": "", **parts}, file)
     return file.getvalue()
 
@@ -127,7 +127,7 @@ FAULTS = {
     "bytes that are no message": (packed(b"PK"), "the answer cannot be read"),
     "no bytes": (packed(b""), "the answer cannot be read"),
     "a list of parts": (packed(to_bytes([1])), "it has no named parts"),
-    "an unknown part": (packed(to_bytes({"version": 1, "colour": 3})), "unexpected keyword argument 'colour'"),
+    "an unknown part": (packed(to_bytes({"version": VERSION, "colour": 3})), "unexpected keyword argument 'colour'"),
     "another version": (packed(to_bytes({"version": True})), "of version True"),
     "more numbers than there are": (
         packed(raw(told=[torch.zeros(1).expand(2**44)])),

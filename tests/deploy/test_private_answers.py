@@ -160,9 +160,9 @@ PROMISES = {
 class Failing(WGANGP):
     """Fails at client b, in words that are about its images."""
 
-    def on_train_batch_start(self, batch, batch_idx):
-        super().on_train_batch_start(batch, batch_idx)
-        self.fails = batch.name == "b"
+    def on_turn_start(self, turn):
+        super().on_turn_start(turn)
+        self.fails = turn.name == "b"
 
     def training_step(self, batch, batch_idx):
         if self.fails:

@@ -15,6 +15,8 @@ from tests.deploy.test_bad_updates import rule
 from tests.deploy.test_stage_replies import noise, with_parts
 from tests.quick import first_quick
 
+INTERVAL = 3  # of the recipes
+
 
 class WithoutB(Mean):
     """The mean without client 1."""
@@ -51,7 +53,7 @@ def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_pat
     assert step == pytest.approx(2 * 0.5 / 2**22)
     # a step for each of four clients, wider by the largest weight over the mean one, and the weights' own rounding
     assert error == pytest.approx(step) if weights == "uniform" else 4 / (58 / 20) < error / step < 6 / (58 / 20)
-    same_weights(simulated, deployed, atol=error + 1e-7)  # float32's own
+    same_weights(simulated, deployed, atol=error + 1e-7, interval=INTERVAL)  # float32's own
     assert deployed["fedavg"]["left_out"] == []
 
 
@@ -62,7 +64,7 @@ def test_a_model_in_bfloat16_is_averaged(images, tmp_path):
     deployed, _ = deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
     assert {tensor.dtype for tensor in deployed["state_dict"].values()} >= {torch.bfloat16}
     assert deployed["fedavg"]["left_out"] == []
-    same_weights(simulated, deployed, atol=2**-8)  # of numbers below 1
+    same_weights(simulated, deployed, atol=2**-8, interval=INTERVAL)  # of numbers below 1
 
 
 def test_a_complex_model_is_averaged_in_both_parts(images, tmp_path):
@@ -105,7 +107,7 @@ def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
     assert any(not torch.equal(found["state_dict"][n], everyone["state_dict"][n]) for n in found["state_dict"])
     left_out = {"aggregator": {"class_path": "tests.deploy.test_secure.WithoutB"}}
     expected = simulate(recipe(1, client_weights="uniform", **left_out), images, tmp_path / "simulated")
-    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22)
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
 
 
 @pytest.mark.filterwarnings(
@@ -126,7 +128,7 @@ def test_a_round_goes_on_without_a_client_whose_reply_to_a_stage_is_empty(stage,
     assert last or "of secure aggregation is unusable: " in left_out["b"]
     without = {} if last else {"aggregator": {"class_path": "tests.deploy.test_secure.WithoutB"}}
     expected = simulate(recipe(1, client_weights="uniform", **without), images, tmp_path / "simulated")
-    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22)
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
 
 
 class Deaf(Node):
@@ -148,7 +150,7 @@ def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
     }
     found, _ = deploy(settings, images, tmp_path / "run", nodes, config=config)
     assert found["fedavg"]["left_out"] == []
-    same_weights(simulate(settings, images, tmp_path / "simulated"), found, atol=4 * 2 * 0.5 / 2**22)
+    same_weights(simulate(settings, images, tmp_path / "simulated"), found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
 
 
 @pytest.mark.filterwarnings(
@@ -166,7 +168,7 @@ def test_a_round_whose_sum_is_spoilt_is_asked_for_again_even_where_a_client_fail
     assert [one["name"] for one in found["fedavg"]["left_out"]] == ["b"]
     left_out = {"aggregator": {"class_path": "tests.deploy.test_secure.WithoutB"}}
     expected = simulate(recipe(1, client_weights="uniform", **left_out), images, tmp_path / "simulated")
-    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22)
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
 
 
 @pytest.mark.filterwarnings("ignore:.* update was beyond update-range:UserWarning")

@@ -79,6 +79,7 @@ def test_images_are_those_that_an_evaluation_draws_from_the_checkpoint(trained, 
     assert torch.equal(trained.images(first, 9)[:7], images)
 
 
+@pytest.mark.filterwarnings("ignore:the model's samples")  # of one grey level each, none below 0
 def test_of_training_without_exchange_the_clients_own_models_are_mixed(trained, runs):
     first = next(iter(checkpoints_of(runs).values()))
     saved = torch.load(first.path, weights_only=True)

@@ -200,7 +200,7 @@ def kept(*keys, like, shape, step=True):
 
 STATE = {
     **one_of("fedavg", values=(None, [], {}, 3)),
-    **one_of("fedavg", "version", values=(None, 0, 2, 99, -1, "1", 1.0, True, LOST)),
+    **one_of("fedavg", "version", values=(None, 0, 3, 99, -1, "1", 1.0, True, LOST)),
     **one_of(
         "fedavg", "iterations", values=(None, [], {"0": 2}, {0: -2}, {0: "2"}, {0: 2.5}, {-1: 2}, {None: 2}, LOST)
     ),

@@ -106,7 +106,7 @@ def test_half_precision_leaves_its_numbers_whole():
 
 def test_the_server_averages_p_and_what_an_update_still_needs():
     ada = AdaptiveAugment(kimg=1)
-    exchange = Exchange(ada, [], [])
+    exchange = Exchange(ada, [], [], fixed=True)
     assert {"signs", "count", "augment.p"} <= set(exchange.shared)
     exchange.snapshot()
     filters, mean = ada.augment.Hz_fbank.clone(), Mean()
