@@ -18,7 +18,7 @@ def kind_of(inputs: Any) -> str:
     Args:
         inputs: a tensor, or what is read where it is indexed.
     """
-    return KINDS.get(inputs.dtype, "items")
+    return KINDS.get(inputs.dtype, "items") if getattr(inputs, "has_images", True) else "items"
 
 
 @dataclass(frozen=True, eq=False)
