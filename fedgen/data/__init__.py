@@ -1,5 +1,6 @@
-"""Data sets: labelled images or points, in memory or read when they are needed."""
+"""Data sets: labelled images, points or texts, in memory or read when they are needed."""
 
+from fedgen.data.bible_text import BibleKJV
 from fedgen.data.celeba import CelebA
 from fedgen.data.cifar10 import CIFAR10
 from fedgen.data.cifar100 import CIFAR100
@@ -19,12 +20,14 @@ from fedgen.data.mnist import MNIST
 from fedgen.data.mnist5k import MNIST5k
 from fedgen.data.photo_patches import PhotoPatches
 from fedgen.data.style_shift import StyleShift
+from fedgen.data.text import TextFolder
 
 __all__ = [
     "CIFAR10",
     "CIFAR100",
     "FEMNIST",
     "MNIST",
+    "BibleKJV",
     "CelebA",
     "DataSet",
     "Digits",
@@ -40,4 +43,5 @@ __all__ = [
     "MedMNIST",
     "PhotoPatches",
     "StyleShift",
+    "TextFolder",
 ]

@@ -1,4 +1,4 @@
-"""Labelled images or points in memory; `LazyExamples` offers the same for what is read when it is needed."""
+"""Labelled images, points or tokens in memory; `LazyExamples` offers the same for what is read when it is needed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,15 +8,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
+"""What inputs in memory are, by their type."""
+
+
+def kind_of(inputs: Any) -> str:
+    """What inputs are: "images", "points" or "texts"; "items" where they are none of these.
+
+    Args:
+        inputs: a tensor, or what is read where it is indexed.
+    """
+    return KINDS.get(inputs.dtype, "items") if getattr(inputs, "has_images", True) else "items"
+
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Labelled images or points in memory; no notion of clients, though the data may say who made each example.
+    """Labelled images, points or texts in memory; no notion of clients, though the data may say who made each example.
 
     NumPy arrays and lists are taken too, and labels and owners of any integer type.
 
     Args:
-        inputs: images, uint8 [N, C, H, W], or points, float32 [N, D].
+        inputs: images, uint8 [N, C, H, W], points, float32 [N, D], or texts as tokens, int64 [N, T].
         labels: int64 [N], positions in `classes`; all 0 for data without labels.
         name: data set and split, e.g. "digits/train"; it stands in every stored score.
         classes: the labels' names; empty for data without labels.
@@ -66,8 +78,8 @@ class Examples:
     def _check_inputs(self) -> None:
         """ValueError that says whether the type or the shape is wrong."""
         dtype, shape = self.inputs.dtype, tuple(self.inputs.shape)
-        expected = "inputs must be uint8 [N, C, H, W] or float32 [N, D]"
-        if dtype not in (torch.uint8, torch.float32):
+        expected = "inputs must be uint8 [N, C, H, W], float32 [N, D] or int64 [N, T]"
+        if dtype not in KINDS:
             raise ValueError(f"{self.name}: {expected}, got the type {dtype} (of shape {shape}); convert it")
         axes = 4 if dtype == torch.uint8 else 2
         if len(shape) != axes:
@@ -90,13 +102,17 @@ class Examples:
         return len(self.labels)
 
     def __repr__(self) -> str:
-        kind = "images" if self.is_images else "points"
-        return f"Examples({self.name!r}, {len(self)} {kind} {self.shape}, {len(self.classes)} classes)"
+        return f"Examples({self.name!r}, {len(self)} {self.kind} {self.shape}, {len(self.classes)} classes)"
 
     @property
     def is_images(self) -> bool:
-        """True for images, False for points."""
+        """True for images, False for points and texts."""
         return self.inputs.ndim == 4
+
+    @property
+    def kind(self) -> str:
+        """What the inputs are: "images", "points" or "texts"; "items" where they are none of these."""
+        return kind_of(self.inputs)
 
     @property
     def is_labelled(self) -> bool:

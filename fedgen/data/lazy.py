@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +19,12 @@ from fedgen.seeds import derive, item_seed
 
 PROBED = 64  # images that tell the range of all
 CHUNK = 64  # images read at a time
+OR_LOSS = "; or measure the model's own loss alone, scores=['loss']"
 _MEASURED = derive(0, "measured")  # what transforms draw where images are measured: the same in every run
+
+
+class NoImagesError(ValueError):
+    """Items that have no images or points to measure; a model may still be asked for its losses of them."""
 
 
 class ImageReader:
@@ -76,15 +82,15 @@ class ImageReader:
         try:
             images = torch.as_tensor(self.images_of(batch))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-            raise ValueError(
+            raise NoImagesError(
                 f"{self.name} has no images to measure ({error}); give images_of, a function from a batch to its"
-                " images [B, C, H, W] or points [B, D]"
+                f" images [B, C, H, W] or points [B, D]{OR_LOSS}"
             ) from error
         is_images = images.ndim == 4 and (images.dtype == torch.uint8 or images.is_floating_point())
         if not (is_images or (images.ndim == 2 and images.is_floating_point())):
-            raise ValueError(
+            raise NoImagesError(
                 f"{self.name} has no images to measure: images_of gives {images.dtype} {list(images.shape)}, not images"
-                " [B, C, H, W] (uint8, or floats) or points [B, D] (floats)"
+                f" [B, C, H, W] (uint8, or floats) or points [B, D] (floats){OR_LOSS}"
             )
         return images
 
@@ -125,6 +131,25 @@ class LazyInputs:
 
     def __repr__(self) -> str:
         return f"LazyInputs({self.reader.name!r}, {len(self)} to be read)"
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there are images or points to measure; if not, there are `batches` alone."""
+        try:
+            _ = self.reader.probe
+        except NoImagesError:
+            return False
+        return True
+
+    def batches(self, size: int = CHUNK) -> Iterator[tuple[Any, int]]:
+        """Batches, as the items' `collate_fn` makes them, in their order, with how many items each has.
+
+        Args:
+            size: at most so many.
+        """
+        chunks = [chunk.tolist() for chunk in self.positions.split(size) if len(chunk)]
+        runs = [run for chunk in chunks for run in self.reader.items.runs(chunk)]
+        yield from zip(self.reader.items.stream(map(measured_task, runs)), map(len, runs))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -305,3 +330,11 @@ def join_inputs(parts: Sequence[Any]) -> Any:
     if len(readers) == 1 and all(isinstance(part, LazyInputs) for part in parts):
         return parts[0].view_of(torch.cat([part.positions for part in parts]))
     return torch.cat([part[:] for part in parts])
+
+
+def in_parts(inputs: Any, counts: Sequence[int]) -> Sequence[Any]:
+    """Inputs cut into so many each: a tensor, or a view of data on disk, of which nothing is read."""
+    if isinstance(inputs, Tensor):
+        return inputs.split(list(counts))
+    ends = [*accumulate(counts, initial=0)]
+    return [inputs.part(slice(start, end)) for start, end in pairwise(ends)]

@@ -197,8 +197,7 @@ class Evaluator:
             points = self.splits[0].images[:2]
             Reference([points], "ll").score(points, errors=False, density=density)
         if losses is not None:
-            first = self.splits[0]
-            losses(first.images[:2], None if first.labels is None else first.labels[:2], self.seed)
+            losses(*self.splits[0].first(2), self.seed)
         if not self.needs_images:
             return
         images, _ = self._draw(sample, 2, -1, stream="trial", chunk=2, description="trying out")
@@ -217,7 +216,7 @@ class Evaluator:
         None where no score needs some.
         """
         if not self.needs_images:
-            return torch.empty(0, *self.splits[0].shape, dtype=self.splits[0].images.dtype), None
+            return torch.empty(0), None
         self._seen = options["seen"] = SeenRange(*SAMPLES, told=self._seen.told)  # each model's own range, told once
         if self._frequencies is not None and takes_labels(sample, self._frequencies):
             return draw_labelled(sample, count, self.seed, round, self._frequencies, **options)

@@ -199,14 +199,14 @@ class OwnModels:
     def _questions(self, module: nn.Module) -> Iterator[tuple[list[Panel], Question]]:
         """What scores ask of the model, on a few examples, each with the embeddings that hang on it."""
         evaluator, first = self.evaluator, self.evaluator.splits[0]
-        images, labels = first.images[:EXAMPLES], None if first.labels is None else first.labels[:EXAMPLES]
+        images, labels = first.first(EXAMPLES)
         sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)
         density, losses = asked["density"], asked["losses"]
 
         def of_images() -> list[Tensor]:
             with torch.no_grad():
                 drawn = [sample(EXAMPLES, generator(evaluator.seed, PROBE))] if evaluator.needs_images else []
-            return drawn if density is None else [*drawn, density.log_prob(images.double())]
+            return drawn if density is None else [*drawn, density.log_prob(images[:].double())]
 
         yield [panel for panel in evaluator.panels if not panel.on_model], of_images
         if losses is not None:

@@ -51,12 +51,10 @@ class Plan:
         check_distinct("split", [split.name for split in self.splits])
         if self.num_images < 2:
             raise ValueError(f"num_images={self.num_images}: scores need at least 2 generated images, better thousands")
-        shape = self.splits[0].shape
         for split in self.splits:
-            if split.shape != shape:
-                raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
+            if not all(panel.on_model for panel in self.panels):
+                self._check_images(split)
             for panel in self.panels:
-                panel.embedding.check((2, *split.shape))
                 self._check_scores(split, panel)
         if self.controls:
             self._check_controls()
@@ -66,6 +64,19 @@ class Plan:
             self._check_labels(score)
         check_distinct("column", self.column_names())
         check_aggregates(self.aggregates, [choice for panel in self.panels for choice in panel.choices])
+
+    def _check_images(self, split: Split) -> None:
+        """Of scores that compare images, or points: those of all splits are of one shape, which embeddings take."""
+        shape = self.splits[0].shape
+        if split.shape != shape:
+            raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
+        for panel in self.panels:
+            if split.kind == "texts" and not panel.on_model:
+                raise ValueError(
+                    f"score {panel.choices[0].name} compares images, and {split.source} has texts: measure the model's"
+                    " own loss of them, scores=['loss']"
+                )
+            panel.embedding.check((2, *split.shape))
 
     def _check_scores(self, split: Split, panel: Panel) -> None:
         """Of splits beside the first, scores that need more images than a client holds are left out with a warning."""

@@ -1,16 +1,17 @@
 """The clients' real images in every embedding, with stand-ins: what is computed once for all models."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedgen.data.lazy import LazyInputs
+from fedgen.data.lazy import LazyInputs, in_parts
 from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.reference import Reference
-from fedgen.evaluation.splits import Split
+from fedgen.evaluation.splits import Split, StandIn, part_of
 from fedgen.seeds import subset
 
 
@@ -50,20 +51,25 @@ class RealSide:
                 if not self.plan.choices(split, panel):
                     continue
                 references[key] = self._reference(split, panel, features)
-                for name, stand_in in self.plan.stand_ins(split).items():
+                for name, stand_in in self._stand_ins_of(split, panel).items():
                     chosen = subset(len(stand_in.images), self.plan.num_images, self.seed, name, split.stream)
                     labels = None if stand_in.labels is None else stand_in.labels[chosen]
                     stand_ins[*key, name] = features[id(stand_in.images)][chosen], labels
         self._references, self._stand_ins = references, stand_ins
 
-    def _embed_real(self, panel: Panel) -> dict[int, Tensor]:
+    def _stand_ins_of(self, split: Split, panel: Panel) -> dict[str, StandIn]:
+        """What is scored in a generator's place; nothing where the model is asked, which nothing can stand in for."""
+        return {} if panel.on_model else self.plan.stand_ins(split)
+
+    def _embed_real(self, panel: Panel) -> dict[int, Any]:
         """Features of all splits' images and stand-ins by the images' identity: those of one are often another's."""
-        found: dict[int, Tensor] = {}
+        found: dict[int, Any] = {}
         for split in self.plan.splits:
-            others = [(one.images, f"{name} of {split.name}") for name, one in self.plan.stand_ins(split).items()]
+            stand_ins = self._stand_ins_of(split, panel)
+            others = [(one.images, f"{name} of {split.name}") for name, one in stand_ins.items()]
             for images, what in ((split.images, split.reference), *others):
-                if panel.on_images:
-                    found[id(images)] = images[:]  # these scores compare the images themselves
+                if panel.on_images:  # these scores compare the images themselves, or ask the model about anything
+                    found[id(images)] = part_of(images, slice(None))
                 elif id(images) not in found:
                     try:
                         found[id(images)] = self._embed(panel.embedding, images, f"embedding {what} with", self.cache)
@@ -72,9 +78,9 @@ class RealSide:
                         raise ValueError(f"{what}{client}: {error}") from error
         return found
 
-    def _reference(self, split: Split, panel: Panel, features: Mapping[int, Tensor]) -> Reference:
+    def _reference(self, split: Split, panel: Panel, features: Mapping[int, Any]) -> Reference:
         plan, choices, counts = self.plan, self.plan.choices(split, panel), list(split.counts)
-        parts = features[id(split.images)].split(counts)
+        parts = in_parts(features[id(split.images)], counts)
         other = plan.held_out if any(choice.needs == "held out" for choice in choices) else None
         held_out = features[id(other.images)].split(list(other.counts)) if other else None
         labels = None if split.labels is None or not panel.on_images else split.labels.split(counts)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgen.data.lazy import LazyInputs
 from fedgen.evaluation.aggregates import AGGREGATES, choose_aggregates, with_further
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
@@ -25,7 +26,8 @@ class Reference:
     The clients' features are held once for all scores, and not copied where they are the `split` of one tensor.
 
     Args:
-        clients: features float [n_i, D] of each client; a summary where only that is known, for fid.
+        clients: features float [n_i, D] of each client; a summary where only that is known, for fid; for loss, what the
+            model is asked about.
         scores: names, or {"name": ..., options}: see `evaluation.score_choice.KINDS`.
         weights: the clients' weights, shared by all scores and by avg and all.
         aggregates: power means beside avg, all and worst, e.g. "power-2".
@@ -42,7 +44,7 @@ class Reference:
 
     def __init__(
         self,
-        clients: Sequence[Tensor | Gaussian],
+        clients: Sequence[Tensor | Gaussian | LazyInputs],
         scores: ScoreLike | Sequence[ScoreLike],
         weights: Weights = "examples",
         aggregates: Sequence[str] = (),
@@ -52,7 +54,7 @@ class Reference:
     ) -> None:
         self.choices = choose_scores(scores)
         self.aggregates = choose_aggregates(aggregates)
-        counts = [len(part) if isinstance(part, Tensor) else part.count for part in clients]
+        counts = [part.count if isinstance(part, Gaussian) else len(part) for part in clients]
         self._weights = resolve_weights(weights, counts)
         check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
         side = ClientSide(shared(clients), weights, held_out, labels, num_classes)
@@ -232,7 +234,7 @@ def _times(values: Mapping[str, float], factor: float) -> dict[str, float]:
     return {key: value * factor for key, value in values.items()}
 
 
-def shared(clients: Sequence[Tensor | Gaussian]) -> Sequence[Tensor | Gaussian]:
+def shared(clients: Sequence[Any]) -> Sequence[Any]:
     """The clients' features as views of one tensor, where all are known by features of one length and dtype."""
     parts = [part.detach() for part in clients if isinstance(part, Tensor)]
     if len(parts) < len(clients) or len({(part.ndim, part.shape[-1], part.dtype, part.device) for part in parts}) != 1:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedgen.data.lazy import join_inputs
 from fedgen.embeddings import ClassifierOptions
 from fedgen.evaluation.score_choice import polynomial, rbf
 from fedgen.scores import (
@@ -30,8 +31,8 @@ from fedgen.scores.mmd import Estimator
 from fedgen.statistics import Gaussian
 
 Options = Mapping[str, Any]
-Losses = Callable[[Tensor, Tensor | None], Tensor]
-"""Images and their labels to the model's losses float64 [N]."""
+Losses = Callable[[Any, Tensor | None], Tensor]
+"""Images, or what else the clients have, and their labels to the model's losses float64 [N]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +41,15 @@ class ClientSide:
 
     Args:
         parts: features [n_i, D] of each; a summary where only that is known. Rows of one tensor are not copied. Images
-            uint8 [n_i, C, H, W] for a score that needs labels.
+            uint8 [n_i, C, H, W] for a score that needs labels; for one that asks the model also points, texts, or items
+            to be read then.
         weights: shared by all scores and by avg and all.
         held_out: features of images that each client did not train on, where a score needs them.
         labels: int64 [n_i] of each client's images, where a score needs them.
         num_classes: of those labels.
     """
 
-    parts: Sequence[Tensor | Gaussian]
+    parts: Sequence[Any]
     weights: Weights
     held_out: Sequence[Tensor] | None = None
     labels: Sequence[Tensor] | None = None
@@ -208,14 +210,14 @@ class OfLosses:
     shares_out = False
 
     def __init__(self, side: ClientSide, options: Options) -> None:
-        self._images, self._labels = side.features, side.labels
+        self._images, self._labels = side.parts, side.labels
         self._weights = resolve_weights(side.weights, [len(part) for part in self._images])
 
     def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
         if made.losses is None:
             raise ValueError("score loss needs the model's own losses, example_losses(images, labels, seed)")
         labels = None if self._labels is None else torch.cat(list(self._labels))
-        losses = made.losses(torch.cat(self._images), labels).split([len(part) for part in self._images])
+        losses = made.losses(join_inputs(self._images), labels).split([len(part) for part in self._images])
         return {"loss": mean_score("loss", losses, self._weights, errors)}
 
 
@@ -232,8 +234,8 @@ def _critics(side: ClientSide, options: Options) -> OfFeatures:
     return OfFeatures("w1", reference)
 
 
-def _count(part: Tensor | Gaussian) -> float:
-    return len(part) if isinstance(part, Tensor) else part.count
+def _count(part: Any) -> float:
+    return part.count if isinstance(part, Gaussian) else len(part)
 
 
 FAMILIES: dict[str, Callable[[ClientSide, Options], Score]] = {

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgen.data import Examples
+from fedgen.data.examples import kind_of
 from fedgen.data.lazy import LazyInputs, join_inputs
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
@@ -35,7 +36,8 @@ class Split:
 
     Args:
         name: "train", "report", ...; part of the columns' names, so letters, digits, "-" and "_".
-        images: uint8 [N, C, H, W], or points float32 [N, D]; in memory, or read when they are embedded.
+        images: uint8 [N, C, H, W], points float32 [N, D], or texts int64 [N, T]; in memory, or read when they are
+            embedded. Items of any other structure have no images; of these only a model's own losses are scored.
         counts: images of each client, adding up to N.
         source: what the images are, e.g. "digits/train".
         client_names: one a client; numbered by default.
@@ -110,13 +112,31 @@ class Split:
         )
 
     @property
+    def kind(self) -> str:
+        """What the clients have: "images", "points", "texts", or "items" of any other structure."""
+        return kind_of(self.images)
+
+    def first(self, count: int) -> tuple[Tensor | LazyInputs, Tensor | None]:
+        """The first images and their labels; items without images to be read later."""
+        own = slice(0, count)
+        return part_of(self.images, own), None if self.labels is None else self.labels[own]
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one image, (C, H, W), or point, (D,)."""
+        """The shape of one image, (C, H, W), point, (D,), or text, (T,).
+
+        Raises:
+            ValueError: for items without images.
+        """
         return tuple(self.images.shape[1:])
 
     @property
     def reference(self) -> str:
         """The split in words: "digits/train, 10 clients, 1438 images"."""
-        kind = "images" if self.images.ndim == 4 else "points"
         clients = "1 client" if len(self.counts) == 1 else f"{len(self.counts)} clients"
-        return f"{self.source}, {clients}, {len(self.images)} {kind}"
+        return f"{self.source}, {clients}, {len(self.images)} {self.kind}"
+
+
+def part_of(inputs: Tensor | LazyInputs, own: slice) -> Tensor | LazyInputs:
+    """A part of images, in memory; of items without images, to be read later."""
+    return inputs.part(own) if isinstance(inputs, LazyInputs) and not inputs.has_images else inputs[own]

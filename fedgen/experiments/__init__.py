@@ -114,6 +114,10 @@ EXPERIMENTS = {
         "fedgen.experiments.classifier_control:classifier_control",
         "a classifier under the same partitions, beside the signs and orderings of the published tables",
     ),
+    "text-gap": (
+        "fedgen.experiments.text_gap:text_gap",
+        "a character model on the 66 books of the King James Version, a third of which it never sees",
+    ),
     "number-of-clients": (
         "fedgen.experiments.number_of_clients:number_of_clients",
         "more clients that train: what clients that never do gain",

@@ -13,16 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.table import Table
-
 from fedgen.evaluation.gap_table import SPLITS
-from fedgen.experiments.client_percentiles import TAIL, percentile_table, spread_of, tails_of
+from fedgen.experiments.client_percentiles import TAIL, served, tail_lines
 from fedgen.experiments.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION, last
 from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
 from fedgen.experiments.paired import Claim, by_chance, compare_pairs, difference, verdict
 from fedgen.experiments.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC, PartitionChoice
-from fedgen.experiments.percentile_figure import draw_percentiles
 from fedgen.experiments.study import Study
 
 ERRORS = "loss"  # the classifier's score of that name is its error rate
@@ -70,15 +67,7 @@ def classifier_control(output: Path | None = None, **options: Any) -> None:
     study = Study("classifier-control", output, choice.settings())
     arms = choice.arms
     found = run_arms(study, choice, arms)
-    spread = study.step(
-        "spread",
-        lambda: {
-            arm.name: {str(seed): spread_of(choice.records(arm, seed), (ERRORS,)) for seed in choice.seeds_of}
-            for arm in arms
-        },
-    )
-    tables: list[Table | str] = [percentile_table(spread, ERRORS)]
-    tables.append(f"percentiles: {draw_percentiles(spread, ERRORS, study.path('percentiles.png'))}")
+    spread, tables = served(study, choice, arms, ERRORS)
     report_arms(study, found, "error rate of a classifier", [*tables, *outcomes(found), *tails(spread)])
 
 
@@ -111,10 +100,4 @@ def outcomes(found: Found) -> list[str]:
 
 def tails(spread: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Table 2: the badly served clients have more errors among unseen ones; so does the median client."""
-    lines = []
-    for arm in (NATURAL, CENTRAL):
-        for name, text in ((TAIL, "95th percentile"), ("pct50", "median")):
-            seen, unseen = tails_of(spread[arm], ERRORS, name)
-            said = f"{arm}: the {text} of the clients' errors is larger over unseen clients"
-            lines.append(verdict(said, compare_pairs(seen, unseen), "more"))
-    return lines
+    return tail_lines(spread, (NATURAL, CENTRAL), ERRORS, "errors", {TAIL: "95th percentile", "pct50": "median"})

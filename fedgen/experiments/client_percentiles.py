@@ -16,6 +16,7 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.aggregates import PERCENTILES
 from fedgen.evaluation.gap_table import SPLITS
 from fedgen.evaluation.records import FLOOR, MODEL
+from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.gap_study import run_arms
 from fedgen.experiments.paired import by_chance, compare_pairs, verdict
 from fedgen.experiments.participation_gap import PartitionChoice
@@ -67,6 +68,49 @@ def tails(spread: Mapping[str, Mapping[str, Any]], floors: Mapping[str, Mapping[
                 floor, own = ([b - a for a, b in zip(*tails_of(of, score))] for of in (floors[arm], by_seed))
                 lines.append(verdict(f"{text}, by more than the floor's", compare_pairs(floor, own), "more"))
     return [*lines, by_chance(len(lines))]
+
+
+def served(
+    study: Study, choice: PartitionChoice, arms: Sequence[Arm], score: str
+) -> tuple[dict[str, dict[str, Any]], list[Table | str]]:
+    """How single clients are served after runs of one score: percentiles by arm and seed, their table and figure.
+
+    Args:
+        study: the experiment's, whose runs are there.
+        choice: of its runs.
+        arms: of its runs.
+        score: which.
+    """
+    spread = study.step(
+        "spread",
+        lambda: {
+            arm.name: {str(seed): spread_of(choice.records(arm, seed), (score,)) for seed in choice.seeds_of}
+            for arm in arms
+        },
+    )
+    figure = draw_percentiles(spread, score, study.path("percentiles.png"))
+    return spread, [percentile_table(spread, score), f"percentiles: {figure}"]
+
+
+def tail_lines(
+    spread: Mapping[str, Mapping[str, Any]], arms: Sequence[str], score: str, what: str, percentiles: Mapping[str, str]
+) -> list[str]:
+    """Whether percentiles of the clients' scores are larger over unseen clients, of each arm.
+
+    Args:
+        spread: of `served`.
+        arms: which.
+        score: which.
+        what: the scores of clients are in a sentence.
+        percentiles: by name, what they are in a sentence.
+    """
+    lines = []
+    for arm in arms:
+        for name, text in percentiles.items():
+            seen, unseen = tails_of(spread[arm], score, name)
+            said = f"{arm}: the {text} of the clients' {what} is larger over unseen clients"
+            lines.append(verdict(said, compare_pairs(seen, unseen), "more"))
+    return lines
 
 
 def tails_of(by_seed: Mapping[str, Any], score: str, percentile: str = TAIL) -> list[list[float]]:

@@ -1,6 +1,7 @@
-"""Generative models: Lightning modules with `sample()`, and a sampler of stored images."""
+"""Generative models: Lightning modules with `sample()`, a language model, and a sampler of stored images."""
 
 from fedgen.models.adversarial import AdversarialLoss, Hinge, NonSaturating, WassersteinGP
+from fedgen.models.character_transformer import CharacterTransformer
 from fedgen.models.ddpm import DDPM
 from fedgen.models.diffusion_sampling import Sampler
 from fedgen.models.diffusion_schedule import NoiseSchedule
@@ -22,6 +23,7 @@ __all__ = [
     "GAN",
     "WGANGP",
     "AdversarialLoss",
+    "CharacterTransformer",
     "DistributedFineTuning",
     "EmpiricalGenerator",
     "FewStepGenerator",

@@ -1,0 +1,117 @@
+"""Text as tokens: the bytes of its UTF-8, cut into windows, with whose text each one is."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgen.data.dataset import DataSet, Split
+from fedgen.data.examples import Examples
+
+VOCABULARY = 256
+"""Tokens that there are: bytes."""
+
+
+def encode(text: str) -> Tensor:
+    """The tokens int64 [T] of a text, one a byte of its UTF-8: one a character where that is ASCII."""
+    return torch.from_numpy(np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64))
+
+
+def decode(tokens: Tensor) -> str:
+    """The text of tokens int64 [T] in 0 .. 255; bytes that are no UTF-8 become the replacement character."""
+    return bytes(tokens.tolist()).decode(errors="replace")
+
+
+def cut_windows(tokens: Tensor, length: int) -> Tensor:
+    """The windows int64 [n, length + 1] of tokens int64 [T], one after the other without overlap.
+
+    A model predicts each token but the first from those before it in its window, so a window has `length` predictions.
+    What is left at the end is dropped.
+    """
+    count = len(tokens) // (length + 1)
+    return tokens[: count * (length + 1)].view(count, length + 1)
+
+
+def windows_of(
+    texts: Mapping[str, str],
+    length: int,
+    name: str,
+    kinds: Mapping[str, str] | None = None,
+    classes: Iterable[str] = (),
+) -> Examples:
+    """The windows of every owner's text as examples: tokens int64 [N, length + 1].
+
+    Args:
+        texts: by owner.
+        length: tokens that are predicted in a window.
+        name: of the examples.
+        kinds: the class of each owner's text; windows have no labels by default.
+        classes: all of them, in their order.
+
+    Raises:
+        ValueError: if a text is shorter than one window, naming its owner.
+    """
+    parts = {owner: cut_windows(encode(text), length) for owner, text in texts.items()}
+    for owner, part in parts.items():
+        if not len(part):
+            raise ValueError(
+                f"{name}: the text of {owner!r} has {len(texts[owner].encode())} tokens, and a window of"
+                f" length={length} takes {length + 1}; use shorter windows, or leave it out"
+            )
+    sizes = torch.tensor([len(part) for part in parts.values()])
+    order = tuple(classes)
+    places = torch.tensor([order.index(kinds[owner]) if kinds else 0 for owner in parts])
+    owners = torch.arange(len(parts)).repeat_interleave(sizes)
+    return Examples(torch.cat(list(parts.values())), places[owners], name, order, owners, tuple(parts))
+
+
+def check_length(length: int) -> None:
+    """Nothing, for a window with a token to predict; ValueError otherwise."""
+    if length < 1:
+        raise ValueError(f"length={length}: a window has at least one token to predict")
+
+
+class TextFolder(DataSet):
+    """The text files of a folder, UTF-8, each an owner's, in windows: tokens int64 [N, length + 1], without labels.
+
+    Args:
+        root: the folder; `*.txt` in it and in the folders below it are read, in the order of their names. The owner's
+            name is the file's, with its folder below `root` in front.
+        length: tokens that are predicted in a window.
+        name: what stored scores call the data; the folder's name by default.
+
+    Raises:
+        ValueError: for a length below 1.
+    """
+
+    splits = ("train",)
+
+    def __init__(self, root: str | Path, length: int = 64, name: str | None = None) -> None:
+        check_length(length)
+        self.root, self.length = Path(root), length
+        self.name = f"{name or self.root.resolve().name}-{length}"
+
+    def read(self, split: Split) -> Examples:
+        """The windows of all files.
+
+        Raises:
+            FileNotFoundError: if there is no such folder, or no text file in it.
+            ValueError: for a file that is not UTF-8 or shorter than one window.
+        """
+        files = sorted(self.root.rglob("*.txt")) if self.root.is_dir() else []
+        if not files:
+            raise FileNotFoundError(f"{self.root} is no folder with text files (*.txt), one an owner")
+        return windows_of(
+            {str(file.relative_to(self.root).with_suffix("")): _text_of(file) for file in files},
+            self.length,
+            f"{self.name}/{split}",
+        )
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 ({error}); convert it, or move it out of the folder") from error
