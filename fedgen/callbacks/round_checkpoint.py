@@ -21,8 +21,8 @@ class RoundCheckpoint(ModelCheckpoint):
     Both are the same bytes on disk (a hard link, or a copy where links are not possible), appear whole or not at all,
     and load with `weights_only=True`. `trainer.fit(ckpt_path="last")` resumes from `last.ckpt`. Rounds that were cut
     short are not saved. Works under any strategy, where a round is an epoch. Clients that were left out of rounds, and
-    what was remarked on others, are in `left_out.jsonl` beside them, if there were any. After the first round and at the
-    end of training `state.txt` has what becomes of the module's state in clients' turns (`FedAvgStrategy.state_table`).
+    what was remarked on others, are in `left_out.jsonl` beside them, if there were any. After the first round and when
+    training ends `state.txt` has what becomes of the module's state in clients' turns (`FedAvgStrategy.state_table`).
 
     Args:
         dirpath: the folder; the trainer's `default_root_dir` by default.

@@ -87,8 +87,13 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
     return "\n".join(lines)
 
 
-def tell_state(rows: Sequence[StateRow]) -> None:
-    """Tells, once the first round is over, what was found of the module's state; warns of what may surprise."""
+def tell_state(rows: Sequence[StateRow], unmatched: Sequence[str] = ()) -> None:
+    """Tells, once the first round is over, what was found of the module's state; warns of what may surprise.
+
+    Args:
+        rows: of `state_rows`.
+        unmatched: patterns of the strategy's rules that have decided nothing.
+    """
     rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
     found = {row.fate: row for row in rows}
     if (row := found.get(RESET)) is not None:
@@ -105,6 +110,13 @@ def tell_state(rows: Sequence[StateRow]) -> None:
             "What a client's turn does to them reaches the next client. Make them anew in `on_turn_start(turn)`, or"
             f" declare that they are no state: own_turn_state = ({attribute!r},) in the class that holds them",
             category=UnexchangedStateWarning,
+        )
+    if unmatched:
+        named = [name for row in rows for name in row.names]
+        rank_zero_warn(
+            f"FedAvgStrategy(rules=...): {', '.join(map(repr, unmatched))} decided nothing in the first round: no state"
+            " has such a name, or an earlier pattern or `personal` has taken it; names are dotted, such as"
+            f" {', '.join(named[:2])}; strategy.state_table() has all"
         )
 
 

@@ -140,6 +140,12 @@ def test_a_fit_warns_of_the_number_that_had_a_value_alone():
     assert rows[WORDS["rebuilt"]] == ("last",)
 
 
+def test_a_rule_that_fits_no_state_is_named():
+    strategy = FedAvgStrategy(1, seed=0, rules={"level": "server", "lvl*": "mean"})
+    with pytest.warns(UserWarning, match=r"rules=\.\.\.\): 'lvl\*' decided nothing in the .* such as net\.0\.weight"):
+        make_trainer(strategy, 1).fit(Remembers(), make_data((8, 8)))
+
+
 def test_the_table_wants_a_whole_round():
     strategy = FedAvgStrategy(1, seed=0)
     with pytest.raises(NoRoundError, match=r"has trained no whole round yet: call it after trainer\.fit"):
