@@ -15,7 +15,7 @@ from fedgen.tensor_files import bytes_of
 
 MOST_NAMES = 4  # of a row in the log
 STATE_FILE = "state.txt"  # of a run's folder
-RESET, OPAQUE = "not in state_dict, reset at every turn", "cannot be isolated"  # what is warned of
+RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # beginnings of what is warned of
 
 
 class StateRow(NamedTuple):
@@ -54,8 +54,8 @@ def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) ->
         "gathered": "lists of the round's outputs, gathered over clients",
         "seeded": "random generators, seeded for each turn",
         "rebuilt": "not in state_dict, made anew in every turn",
-        "server": "not in state_dict, reset at every turn as declared",
-        "reset": RESET,
+        "server": "declared 'server', not in state_dict, reset at every turn",
+        "reset": "not in state_dict, reset at every turn",
     }
     rows += [_row(words[word], by_fate[word]) for word in words if word in by_fate]
     rows.append(_row(OPAQUE, [f"{path} ({kind})" for path, kind in outside.opaque.items()]))
@@ -87,36 +87,23 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
     return "\n".join(lines)
 
 
-def tell_state(rows: Sequence[StateRow], unmatched: Sequence[str] = ()) -> None:
-    """Tells, once the first round is over, what was found of the module's state; warns of what may surprise.
-
-    Args:
-        rows: of `state_rows`.
-        unmatched: patterns of the strategy's rules that have decided nothing.
-    """
+def tell_state(rows: Sequence[StateRow]) -> None:
+    """Tells, once the first round is over, what was found of the module's state; warns of what may surprise."""
     rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
-    found = {row.fate: row for row in rows}
-    if (row := found.get(RESET)) is not None:
+    for row in (row for row in rows if row.fate.startswith(RESET)):
         rank_zero_warn(
             f"clients' turns change state that is not in state_dict and is not exchanged:\n{table_of([row])}\n"
             "Declare what becomes of it, or that it is well so: FedAvgStrategy(rules={"
             f"{row.names[0]!r}: 'mean', 'max', 'personal' or 'server'}})",
             category=UnexchangedStateWarning,
         )
-    if (row := found.get(OPAQUE)) is not None:
+    for row in (row for row in rows if row.fate.startswith(OPAQUE)):
         attribute = row.names[0].split(" ")[0].split(".")[-1]
         rank_zero_warn(
             f"the module holds objects that cannot be looked into:\n{table_of([row])}\n"
             "What a client's turn does to them reaches the next client. Make them anew in `on_turn_start(turn)`, or"
             f" declare that they are no state: own_turn_state = ({attribute!r},) in the class that holds them",
             category=UnexchangedStateWarning,
-        )
-    if unmatched:
-        named = [name for row in rows for name in row.names]
-        rank_zero_warn(
-            f"FedAvgStrategy(rules=...): {', '.join(map(repr, unmatched))} decided nothing in the first round: no state"
-            " has such a name, or an earlier pattern or `personal` has taken it; names are dotted, such as"
-            f" {', '.join(named[:2])}; strategy.state_table() has all"
         )
 
 

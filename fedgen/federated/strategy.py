@@ -785,7 +785,7 @@ class FedAvgStrategy(DDPStrategy):
         """Says once what was found of the module's state."""
         if not self._has_explained:
             self._has_explained = True
-            tell_state(self.state_table(), self._rules.unmatched)
+            tell_state(self.state_table())
 
     def state_table(self) -> list[StateRow]:
         """What becomes of the module's state: what travels, is averaged, reset, kept by clients, or not isolated."""
