@@ -21,7 +21,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
 
-from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar
+from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar, StateReport
+from fedgen.callbacks.state_report import TITLE
 from fedgen.cli_lock import only_run
 from fedgen.cli_resume import naming_write_errors, progress_from, resumes_at, starting_point
 from fedgen.clients import FederatedDataModule
@@ -29,14 +30,16 @@ from fedgen.evaluation import read_records
 from fedgen.evaluation.checkpoints import LAST
 from fedgen.evaluation.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.scores_file import SCORES_FILE
+from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import describe, read_left_out
+from fedgen.federated.state_table import read_state
 from fedgen.figures import report_run
 from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
 from fedgen.recipe_errors import explain, with_recipe
 
-_NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads"}
+_NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads", "explain"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
 _FREE = {
     f"trainer.{key}"
@@ -72,6 +75,7 @@ class FedgenCLI(LightningCLI):
     - The run folder is `trainer.default_root_dir`; `checkpoints/<recipe's name>` by default.
     - `--local_only` trains every client alone (nothing is exchanged), `--centralised` trains on the pooled data; each
       in a folder of its own beside the federated run's.
+    - `--explain` prints, after the first round, what becomes of the module's state in clients' turns.
     - A run that was stopped goes on from its last whole round (`--ckpt_path previous`: from the checkpoint before it,
       if the last one is damaged); a finished one says so; another recipe in the same folder is an error.
     """
@@ -118,6 +122,11 @@ class FedgenCLI(LightningCLI):
         parser.add_argument(
             "--threads", type=PositiveInt | None, default=None, help="CPU threads; one is fastest for tiny networks"
         )
+        parser.add_argument(
+            "--explain",
+            action="store_true",
+            help="after the first round, print what becomes of the module's state: exchanged, reset, kept by clients",
+        )
 
     previous = "--ckpt_path previous"  # how the checkpoint before the last is asked for
 
@@ -152,6 +161,8 @@ class FedgenCLI(LightningCLI):
             callbacks.append(RoundCheckpoint())
         if settings.enable_progress_bar:
             callbacks.append(RoundProgressBar())
+        if self.config.explain:
+            callbacks.append(StateReport())
         options: dict[str, Any] = {"callbacks": callbacks}
         if settings.logger in (None, True):
             options["logger"] = TensorBoardLogger(folder, name="", version="logs")
@@ -163,11 +174,12 @@ def train(cli: FedgenCLI) -> None:
 
     Raises:
         FileNotFoundError: if the last checkpoint or the one before it is asked for and there is none.
-        ValueError: for a checkpoint that is damaged, with what to do.
+        ValueError: for a checkpoint that is damaged, with what to do; for --explain without FedAvgStrategy.
         OSError: for a disk that is full or can only be read, naming the folder; if another run is at work there.
     """
     first = not getattr(rank_zero_only, "rank", 0)  # of several processes one speaks and writes
     trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
+    check_explain(cli)
     folder = require_writable(trainer.default_root_dir)
     last = folder_of(RoundCheckpoint, trainer) / LAST
     shown = [
@@ -181,8 +193,9 @@ def train(cli: FedgenCLI) -> None:
         done, stopped = progress_from(path, last, cli.previous)
         if path == last and (stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)):
             console.print(f"{folder} is finished: {done} rounds. Remove the folder to train again.")
-            for line in describe(read_left_out(last.parent)):
-                console.print(line, markup=False, soft_wrap=True)
+            kept = read_state(last.parent) if cli.config.explain else ""
+            for line in [*describe(read_left_out(last.parent)), *([f"{TITLE}:\n{kept}"] if kept else [])]:
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
             if done:
                 console.print(f"Resuming {folder} after {done} rounds.")
@@ -191,6 +204,19 @@ def train(cli: FedgenCLI) -> None:
             run_fit(cli, path, last, console)
         if first and shown:
             report_run(folder_of(FederatedEvaluation, trainer), console)
+
+
+def check_explain(cli: FedgenCLI) -> None:
+    """Refuses to tell of a run without clients' turns.
+
+    Raises:
+        ValueError: if it is asked for and the run's strategy is another.
+    """
+    if cli.config.explain and not isinstance(cli.trainer.strategy, FedAvgStrategy):
+        raise ValueError(
+            "--explain tells what FedAvgStrategy does with a module's state, and this run trains under"
+            f" {type(cli.trainer.strategy).__name__}; leave it out"
+        )
 
 
 def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> None:

@@ -117,6 +117,28 @@ def test_a_finished_run_says_so_and_more_rounds_go_on(recipe, capsys):
     assert {record.round for record in Run("checkpoints/tiny").records} >= {0, 1, 2}
 
 
+def test_explain_prints_what_becomes_of_state_after_the_first_round_and_training_goes_on(recipe, capsys):
+    """BatchNorm lies in none of the pair: weights are averaged, and the EMA is nobody's turn's."""
+    assert fit(recipe, "--explain") == 0
+    shown = capsys.readouterr().out
+    assert shown.count("What becomes of the module's state in clients' turns:\n  trained, averaged: ") == 1
+    assert shown.index("trained, averaged") < shown.index("fid_avg")  # that is at the end
+    assert "... (" not in shown.split("trained, averaged")[1].split("\n")[0]
+    kept = Path("checkpoints/tiny/state.txt").read_text()
+    assert kept in shown
+    assert "explain" not in Path("checkpoints/tiny/recipe.yaml").read_text()
+    assert {record.round for record in Run("checkpoints/tiny").records} >= {0, 1}
+    assert fit(recipe, "--explain") == 0
+    assert kept in capsys.readouterr().out  # of the finished run
+    assert fit(recipe) == 0
+    assert "trained, averaged" not in capsys.readouterr().out
+
+
+def test_explain_is_refused_where_there_are_no_turns(recipe, capsys):
+    assert fit(recipe, "--explain", "--centralised") == 2
+    assert "--explain tells what FedAvgStrategy does with a module's state" in capsys.readouterr().err
+
+
 def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
     fit(recipe)
     assert fit(recipe, "--model.init_args.lr", "0.01") == 2

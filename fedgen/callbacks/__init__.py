@@ -1,7 +1,8 @@
-"""Lightning callbacks: the evaluation at rounds, checkpoints of rounds, progress in rounds."""
+"""Lightning callbacks: the evaluation at rounds, checkpoints of rounds, progress in rounds, what becomes of state."""
 
 from fedgen.callbacks.federated_evaluation import FederatedEvaluation
 from fedgen.callbacks.progress import RoundProgressBar
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint
+from fedgen.callbacks.state_report import StateReport
 
-__all__ = ["FederatedEvaluation", "RoundCheckpoint", "RoundProgressBar"]
+__all__ = ["FederatedEvaluation", "RoundCheckpoint", "RoundProgressBar", "StateReport"]

@@ -11,6 +11,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.evaluation.checkpoints import LAST, checkpoint_name, list_checkpoints
 from fedgen.federated.left_out import Entry, report_of, write_left_out
+from fedgen.federated.state_table import rows_so_far, write_state
 from fedgen.files import remove_unfinished, require_writable, sync_folder
 
 
@@ -20,7 +21,8 @@ class RoundCheckpoint(ModelCheckpoint):
     Both are the same bytes on disk (a hard link, or a copy where links are not possible), appear whole or not at all,
     and load with `weights_only=True`. `trainer.fit(ckpt_path="last")` resumes from `last.ckpt`. Rounds that were cut
     short are not saved. Works under any strategy, where a round is an epoch. Clients that were left out of rounds, and
-    what was remarked on others, are in `left_out.jsonl` beside them, if there were any.
+    what was remarked on others, are in `left_out.jsonl` beside them, if there were any. After the first round and when
+    training ends `state.txt` has what becomes of the module's state in clients' turns (`FedAvgStrategy.state_table`).
 
     Args:
         dirpath: the folder; the trainer's `default_root_dir` by default.
@@ -74,10 +76,12 @@ class RoundCheckpoint(ModelCheckpoint):
         folder, round = self._folder(trainer), trainer.current_epoch
         partial = folder / f".{LAST}.partial"
         self.last_model_path = self.best_model_path = str(folder / LAST)
-        self._saved_round = round
+        first, self._saved_round = self._saved_round is None, round
         trainer.save_checkpoint(partial, weights_only=False)
         if trainer.is_global_zero:
             self._write_left_out(trainer)
+            if first:
+                write_state(folder, rows_so_far(trainer.strategy))
             _sync(partial)
             if self._is_kept(trainer, round):  # before `last.ckpt`: a resumed run never lacks an evaluated checkpoint
                 _link(partial, folder / checkpoint_name(round))
@@ -93,6 +97,7 @@ class RoundCheckpoint(ModelCheckpoint):
         if trainer.is_global_zero and round is not None and (folder / LAST).exists():
             path = folder / checkpoint_name(round)
             self._write_left_out(trainer)
+            write_state(folder, rows_so_far(trainer.strategy))
             if not path.exists() and (round in _evaluated(trainer) or not _has_evaluation(trainer)):
                 _link(folder / LAST, path)
 

@@ -14,7 +14,7 @@ from fedgen.files import read_yaml
 from fedgen.recipe_errors import explain
 from fedgen.seeds import isolated
 
-PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "local_only", "centralised")
+PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "explain", "local_only", "centralised")
 WRITTEN = ("optimizer", "lr_scheduler")  # by LightningCLI, into the recipes that runs keep
 
 

@@ -7,7 +7,6 @@ restores the whole graph, and what compares equal costs one comparison of refere
 
 import enum
 import io
-import random
 import re
 import threading
 import types
@@ -21,6 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedgen.federated.random_generators import (
+    GENERATORS,
+    read_generator,
+    same_generator,
+    seed_generator,
+    write_generator,
+)
 
 MOST_CONTAINERS = 20_000  # that are looked into; more are not state of a training step but data
 
@@ -318,8 +325,8 @@ class PythonState:
             return _Whole(path, value, _read_tensor, _write_tensor, _same_tensor)
         if isinstance(value, np.ndarray):
             return _Whole(path, value, np.copy, _write_array, _same_array)
-        if (random_state := _random_node(path, value)) is not None:
-            return random_state
+        if isinstance(value, GENERATORS):
+            return RandomState(path, value, read_generator, write_generator, same_generator)
         if isinstance(value, MutableMapping):
             return _Mapping(path, value)
         if isinstance(value, (list, deque)):
@@ -341,7 +348,7 @@ class PythonState:
             return Attributes(path, value)
         if any(hasattr(kind, "__slots__") for kind in type(value).__mro__[:-1]):
             return _Slots(path, value)
-        if module not in _UNCHANGING:
+        if module not in _UNCHANGING and not hasattr(type(value), "__members__"):  # as pybind11's enumerations have
             self.opaque[path] = f"{module}.{type(value).__qualname__}"
         return None
 
@@ -442,38 +449,6 @@ def _write_elements(holder: Any, contents: Any) -> None:
     (holder.extend if isinstance(holder, bytearray) else holder.update)(contents)
 
 
-def _random_node(path: str, value: Any) -> RandomState | None:
-    if isinstance(value, torch.Generator):
-        return RandomState(path, value, torch.Generator.get_state, torch.Generator.set_state, _same_generator)
-    if isinstance(value, random.Random):
-        return RandomState(path, value, random.Random.getstate, random.Random.setstate, _same_random)
-    if isinstance(value, np.random.Generator):
-        return RandomState(path, value, _numpy_state, _set_numpy_state, lambda g, state: _numpy_state(g) == state)
-    return None
-
-
-def _same_generator(generator: torch.Generator, state: Tensor) -> bool:
-    return torch.equal(generator.get_state(), state)
-
-
-def _same_random(generator: random.Random, state: Any) -> bool:
-    return generator.getstate() == state
-
-
-def _numpy_state(generator: np.random.Generator) -> Any:
-    return generator.bit_generator.state
-
-
-def _set_numpy_state(generator: np.random.Generator, state: Any) -> None:
-    generator.bit_generator.state = state
-
-
 def reseed(node: RandomState, seed: int) -> None:
     """Seeds a generator anew."""
-    if isinstance(node.holder, torch.Generator):
-        node.holder.manual_seed(seed)
-    elif isinstance(node.holder, random.Random):
-        node.holder.seed(seed)
-    else:
-        kind = type(node.holder.bit_generator)
-        node.holder.bit_generator.state = kind(seed).state
+    seed_generator(node.holder, seed)

@@ -1,7 +1,8 @@
-"""A short table of what becomes of a module's state under federated averaging, as found in training."""
+"""A table of what becomes of a module's state under federated averaging, as found in training."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
@@ -9,10 +10,12 @@ from torch import Tensor
 from fedgen.federated.counters import Counters
 from fedgen.federated.exchange import Exchange
 from fedgen.federated.outside_state import OutsideState
-from fedgen.files import in_bytes
+from fedgen.files import atomic_write, in_bytes
 from fedgen.tensor_files import bytes_of
 
-MOST_NAMES = 4
+MOST_NAMES = 4  # of a row in the log
+STATE_FILE = "state.txt"  # of a run's folder
+RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # beginnings of what is warned of
 
 
 class StateRow(NamedTuple):
@@ -55,7 +58,7 @@ def state_rows(exchange: Exchange, counters: Counters, outside: OutsideState) ->
         "reset": "not in state_dict, reset at every turn",
     }
     rows += [_row(words[word], by_fate[word]) for word in words if word in by_fate]
-    rows.append(_row("cannot be isolated", [f"{path} ({kind})" for path, kind in outside.opaque.items()]))
+    rows.append(_row(OPAQUE, [f"{path} ({kind})" for path, kind in outside.opaque.items()]))
     rows.append(_row("kept by clients, but not in checkpoints", outside.not_in_checkpoints))
     return [row for row in rows if row.names]
 
@@ -87,16 +90,60 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
 def tell_state(rows: Sequence[StateRow]) -> None:
     """Tells, once the first round is over, what was found of the module's state; warns of what may surprise."""
     rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
-    surprising = [row for row in rows if row.fate.startswith(("not in state_dict, reset", "cannot be isolated"))]
-    if surprising:
-        first = surprising[0].names[0].split(" ")[0]
+    for row in (row for row in rows if row.fate.startswith(RESET)):
         rank_zero_warn(
-            f"clients' turns change state that is not in state_dict and is not exchanged:\n{table_of(surprising)}\n"
+            f"clients' turns change state that is not in state_dict and is not exchanged:\n{table_of([row])}\n"
             "Declare what becomes of it, or that it is well so: FedAvgStrategy(rules={"
-            f"{first!r}: 'mean', 'max', 'personal' or 'server'}})",
+            f"{row.names[0]!r}: 'mean', 'max', 'personal' or 'server'}})",
+            category=UnexchangedStateWarning,
+        )
+    for row in (row for row in rows if row.fate.startswith(OPAQUE)):
+        attribute = row.names[0].split(" ")[0].split(".")[-1]
+        rank_zero_warn(
+            f"the module holds objects that cannot be looked into:\n{table_of([row])}\n"
+            "What a client's turn does to them reaches the next client. Make them anew in `on_turn_start(turn)`, or"
+            f" declare that they are no state: own_turn_state = ({attribute!r},) in the class that holds them",
             category=UnexchangedStateWarning,
         )
 
 
 class UnexchangedStateWarning(UserWarning):
-    """A module keeps state that neither its clients nor its server see again."""
+    """What clients' turns do to some of a module's state is lost with each turn, or reaches the next client."""
+
+
+class NoRoundError(RuntimeError):
+    """The table was asked for before a round was trained, in which it is found."""
+
+
+def require_round(trained: bool) -> None:
+    """Refuses to tell of a fit that has trained no whole round.
+
+    Raises:
+        NoRoundError: with what to do.
+    """
+    if not trained:
+        raise NoRoundError(
+            "state_table() tells what clients' turns were found to change, and this strategy has trained no whole round"
+            " yet: call it after trainer.fit(...), or in a callback's on_train_epoch_end"
+        )
+
+
+def rows_so_far(strategy: Any) -> list[StateRow]:
+    """The rows of a strategy's `state_table`; none before its first whole round, or if it has no such table."""
+    try:
+        return strategy.state_table() if hasattr(strategy, "state_table") else []
+    except NoRoundError:
+        return []
+
+
+def write_state(folder: str | Path, rows: Sequence[StateRow]) -> None:
+    """Keeps the rows with all names in a run's folder, as `table_of` writes them; nothing if there are none."""
+    if rows:
+        with atomic_write(Path(folder) / STATE_FILE) as file:
+            file.write(f"{table_of(rows, most=None)}\n".encode())
+
+
+def read_state(folder: str | Path) -> str:
+    """What `write_state` kept; empty if there is no file."""
+    path = Path(folder) / STATE_FILE
+    return path.read_text(encoding="utf-8", errors="replace").rstrip("\n") if path.exists() else ""

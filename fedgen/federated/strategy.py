@@ -56,7 +56,7 @@ from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
 from fedgen.federated.rules import Rule, Rules, check_rules
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
-from fedgen.federated.state_table import StateRow, state_rows, tell_state
+from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state
 from fedgen.federated.switches import Switches
 from fedgen.federated.termination import end_on_sigterm
 from fedgen.federated.turn_clock import (
@@ -797,6 +797,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def state_table(self) -> list[StateRow]:
         """What becomes of the module's state: what travels, is averaged, reset, kept by clients, or not isolated."""
+        require_round(self._has_explained)
         return state_rows(self.exchange, self._counters, self.outside)
 
     def _call_turn_start(self, turn: Turn) -> None:
