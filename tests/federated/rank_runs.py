@@ -8,6 +8,7 @@ scoring. With "node" it is one process of each of two nodes, as the variables MA
 say.
 """
 
+import copy
 import os
 import signal
 import sys
@@ -96,6 +97,34 @@ class Net(L.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
 
+class Stateful(Net):
+    """Has an average of its own weights, a flag, a counter, a schedule by steps, and values logged over processes."""
+
+    def __init__(self):
+        super().__init__()
+        self.average = copy.deepcopy(self.head).requires_grad_(False)
+        self.register_buffer("initialised", torch.zeros(1, dtype=torch.bool))
+        self.steps = 0
+
+    def training_step(self, batch, batch_idx):
+        if not self.initialised:
+            self.initialised.fill_(True)
+        self.steps += 1
+        loss = super().training_step(batch, batch_idx) + (self.head.weight - self.average.weight).square().sum()
+        self.log("synced", loss / self.steps, on_step=True, on_epoch=True, sync_dist=True)
+        return loss
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        with torch.no_grad():
+            for average, weight in zip(self.average.parameters(), self.head.parameters()):
+                average.lerp_(weight, 0.1)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD([*self.body.parameters(), *self.head.parameters()], 0.1)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, self.trainer.estimated_stepping_batches)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
 def points():
     draws = torch.Generator().manual_seed(5)
     owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
@@ -139,6 +168,7 @@ CONFIGURATIONS = {
     "gan": (gan, {"optimizer_state": "average"}),
     "gan-server": (lambda: gan(generator_trained_by="server"), {}),
     "ddpm": (ddpm, {}),
+    "stateful": (Stateful, {}),
 }
 PICTURED = ("gan", "gan-server", "ddpm")
 RESUMED = ("personal", "adam-average", "scaffold")

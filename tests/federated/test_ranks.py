@@ -60,6 +60,18 @@ def test_several_processes_train_the_model_of_one(runs, devices, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [2, 3])
+def test_what_modules_keep_themselves_and_log_over_processes_is_that_of_one(runs, devices):
+    """Five clients on two or three processes: turns differ in number, so nothing may be exchanged within them."""
+    one, several = (read(runs, number, "stateful") for number in (1, devices))
+    assert several["clients"]["outside"] == one["clients"]["outside"] == {"values": {"steps": 12}, "personal": {}}
+    assert bool(several["weights"]["initialised"])
+    assert several["clients"]["exchange"] == one["clients"]["exchange"]
+    assert several["clients"]["clock"] == one["clients"]["clock"] == {"total_steps": 4 * 5 * ROUNDS}
+    assert several["metrics"]["synced_epoch"] == pytest.approx(one["metrics"]["synced_epoch"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 3])
 def test_a_checkpoint_holds_every_ranks_clients(runs, devices):
     one, several = (read(runs, number, "personal")["clients"] for number in (1, devices))
     assert sorted(several["personal"]) == [0, 1, 2, 3, 4]
