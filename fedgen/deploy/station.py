@@ -186,8 +186,9 @@ class Station:
 
 
 def _keeps_tensors(kept: dict[str, Any]) -> bool:
-    """Whether a client kept more than its count: personal tensors, its optimizers' state, control variates."""
-    return any((*kept["personal"].values(), kept["local"].get("clients"), kept["algorithm"].get("clients")))
+    """Whether a client kept more than its count: personal state, its optimizers' state, control variates."""
+    parts = (kept["local"].get("clients"), kept["algorithm"].get("clients"), kept["outside"].get("personal"))
+    return any((*kept["personal"].values(), *parts))
 
 
 def use_threads(settings: dict[str, Any]) -> None:

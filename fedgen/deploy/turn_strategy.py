@@ -91,6 +91,11 @@ class TurnStrategy(FedAvgStrategy):
         client = self._task.client
         if not self._memory.completed:
             self.answer = Answer(failure=self._memory.left_out[-1]["reason"])
+        elif means := self.outside.means:
+            self.answer = Answer(
+                failure=f"{means[0]} has the rule 'mean' and is not in state_dict, and clients send tensors of the"
+                " state_dict: register it as a buffer, or declare 'personal' or 'server'"
+            )
         else:
             assert isinstance(self._ranks, Recorder)
             self._local.merge(self._ranks, torch.device("cpu"))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import accumulates
@@ -175,10 +176,14 @@ class OutsideState:
             if self._rules.rule_of([change.path]) == "personal":
                 self.found[change.path] = "personal"
                 continue
-            if isinstance(change.container, RandomState):
-                self.found[change.path] = "seeded"
-                continue
             rule = self._rules.rule_of(_with_ancestors(change.path))
+            if isinstance(change.container, RandomState):
+                self.found[change.path] = "server" if rule == "server" else "seeded"
+                continue
+            if rule == "advance":
+                raise MisconfigurationException(
+                    f"{change.path} is no integer tensor and has the rule 'advance'; declare 'max' or 'server'"
+                )
             if rule is None and (added := self._added(change)) is not None:
                 self._gathered.setdefault(change.path, (change.container, change.key, []))[2].extend(added)
                 self.found[change.path] = "gathered"
@@ -317,6 +322,11 @@ class OutsideState:
         """The counters that the round's turns have raised, by path, as far as nothing keeps them from travelling."""
         paths = [path for path in self._largest if path not in self._shrunk and not self._is_reset_with_others(path)]
         return {path: int(self._largest[path]) for path in paths if type(self._largest[path]) in (int, bool)}
+
+    @property
+    def means(self) -> list[str]:
+        """The paths of which turns of the round have given values for a mean."""
+        return list(self._sums)
 
     @property
     def server_counts(self) -> dict[str, int]:

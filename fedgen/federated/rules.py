@@ -50,6 +50,11 @@ class Rules:
         return None
 
     @property
+    def keep_clients(self) -> bool:
+        """Whether something is declared personal: each client then trains in one process for good."""
+        return "personal" in self._given.values() or any("personal" in rules.values() for _, rules in self._declared)
+
+    @property
     def unmatched(self) -> list[str]:
         """The strategy's patterns that no name has matched so far."""
         return [pattern for pattern in self._given if pattern not in self._matched]

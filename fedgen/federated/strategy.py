@@ -110,7 +110,8 @@ class FedAvgStrategy(DDPStrategy):
     With `Trainer(devices=...)` or `num_nodes` above 1 each process trains a share of every round's clients, balanced by
     examples, and one weighted sum over processes makes the round's average: the same model as of one process, to
     rounding. A client of whom something is kept between rounds stays with one process; checkpoints hold all of them and
-    resume on any number. What a `training_step` logs is its own process's: no `sync_dist` there, as turns differ.
+    resume on any number. What a `training_step` logs with `sync_dist` is brought together at the round's end, as turns
+    differ between processes; without it, values are the process's own.
 
     Training on a CPU lets freed memory stay with the process (`fedgen.allocator`), unless the environment sets that.
 
@@ -427,7 +428,7 @@ class FedAvgStrategy(DDPStrategy):
         size, rank = self._ranks.size, self._ranks.rank
         if size == 1 or self._exchange is None:  # before fitting has started somebody may look at the batches
             return list(cohort)
-        if self.optimizer_state_mode == "keep" or self.exchange.personal or self.client_algorithm.keeps_clients:
+        if self.optimizer_state_mode == "keep" or self._keeps_clients:
             if not self._owners:
                 dealt = share_out(sizes, size)
                 self._owners = {client: owner for owner, clients in enumerate(dealt) for client in clients}
@@ -437,6 +438,11 @@ class FedAvgStrategy(DDPStrategy):
             dealt = share_out([sizes[client] for client in cohort], size)
             mine, longest = [cohort[place] for place in dealt[rank]], max(map(len, dealt))
         return [*mine, *[None] * (longest - len(mine))]
+
+    @property
+    def _keeps_clients(self) -> bool:
+        """Whether something is remembered of each client, which then trains in one process for good."""
+        return bool(self.exchange.personal) or self._rules.keep_clients or self.client_algorithm.keeps_clients
 
     @property
     def metrics(self) -> dict[str, float]:

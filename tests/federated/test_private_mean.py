@@ -15,6 +15,7 @@ from fedgen.clients.partitions import Natural
 from fedgen.federated import PrivateMean, Scaffold, private_mean
 from fedgen.federated.aggregators import Federation
 from fedgen.statistics.accounting import spent_epsilon
+from tests.federated.modules import Automatic, make_data, make_trainer
 from tests.federated.rank_runs import Net, points
 
 
@@ -309,3 +310,34 @@ def test_what_would_leave_clients_beside_it_is_refused(options, said):
 def test_settings_out_of_range_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         PrivateMean(**{"max_norm": 1.0, "noise_multiplier": 1.0, **settings})
+
+
+class WithConstants(Automatic):
+    """Has a schedule beside its net, as a diffusion model has, and counters."""
+
+    def __init__(self):
+        super().__init__("SGD")
+        self.register_buffer("betas", torch.linspace(0.1, 0.9, 100))
+        self.register_buffer("table", torch.arange(3))
+
+
+def test_constants_get_no_noise_and_do_not_travel():
+    """BatchNorm's statistics, which turns change, get noise; its count grows by the interval in every round."""
+    module = WithConstants()
+    strategy = FedAvgStrategy(
+        2, seed=0, aggregator=PrivateMean(1.0, 1.0), client_weights="uniform", rules={"table": "server"}
+    )
+    make_trainer(strategy, 3).fit(module, make_data())
+    assert torch.equal(module.betas, torch.linspace(0.1, 0.9, 100))
+    assert module.table.tolist() == [0, 1, 2]
+    assert int(module.net[1].num_batches_tracked) == 3 * 2
+    assert strategy.exchange.moving == ["net.1.running_mean", "net.1.running_var"]
+    # Linear(3, 8), BatchNorm1d(8) with its statistics, Linear(8, 2)
+    assert strategy.exchange.num_bytes == 4 * (24 + 8 + 4 * 8 + 16 + 2)
+
+
+@pytest.mark.parametrize(("rules", "named"), [({}, "table: integer"), ({"table": "max"}, "table has the rule 'max'")])
+def test_counters_of_one_client_are_refused_beside_noise(rules, named):
+    strategy = FedAvgStrategy(2, seed=0, aggregator=PrivateMean(1.0, 1.0), client_weights="uniform", rules=rules)
+    with pytest.raises(MisconfigurationException, match=named):
+        make_trainer(strategy, 1).fit(WithConstants(), make_data())
