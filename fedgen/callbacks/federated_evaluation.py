@@ -157,7 +157,8 @@ class FederatedEvaluation(Callback):
         with paused(trainer), together():
             floor = self.evaluator.floor()
         if trainer.is_global_zero:
-            remove_unfinished(self._folder(trainer) / "samples", "*.png")
+            for folder, names in (("samples", "*.png"), (".", "*.png"), (".", "*.npz")):
+                remove_unfinished(self._folder(trainer) / folder, names)
             drop_from(self._scores_path(trainer), first)
             append_records(self._scores_path(trainer), floor)
             self._keep_clients(trainer)

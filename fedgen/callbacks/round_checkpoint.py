@@ -10,8 +10,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.evaluation.checkpoints import LAST, checkpoint_name, list_checkpoints
-from fedgen.federated.left_out import Entry, report_of, write_left_out
-from fedgen.federated.state_table import rows_so_far, write_state
+from fedgen.federated.left_out import LEFT_OUT_FILE, Entry, report_of, write_left_out
+from fedgen.federated.state_table import STATE_FILE, rows_so_far, write_state
 from fedgen.files import remove_unfinished, require_writable, sync_folder
 
 
@@ -138,8 +138,10 @@ def _evaluated(trainer: Trainer) -> set[int | None]:
 
 
 def _remove_unfinished(folder: Path) -> None:
-    """Removes what kills left of checkpoints that were being written: hidden, and each as large as a whole one."""
-    remove_unfinished(folder, ".*.ckpt.partial")
+    """Removes what kills left of files that were being written: checkpoints, hidden and each as large as a whole one,
+    and what is written beside them."""
+    for names in (".*.ckpt.partial", STATE_FILE, LEFT_OUT_FILE):
+        remove_unfinished(folder, names)
     for path in folder.glob(".*.ckpt.partial"):
         path.unlink(missing_ok=True)
 
