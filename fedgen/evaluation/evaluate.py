@@ -74,8 +74,8 @@ class Evaluator:
             (epochs, seed, batch_size, learning_rate; class-conditional models: accuracy on held-out images of a
             small classifier trained on the generated images; it has no embedding), "loss" (the model's own loss of the
             clients' images, by its `example_losses`; no embedding either), or the class path of a torchmetrics class
-            with its arguments as options ("torchmetrics.text.Perplexity"; of the model's `predictions`). Data without
-            images have these two alone.
+            with its arguments as options ("torchmetrics.text.Perplexity", which records keep under "metric"; of the
+            model's `predictions`). Data without images have these two alone.
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours
             know no weights: all of precision, recall, density and coverage counts every image once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
