@@ -17,7 +17,7 @@ from fedgen.deploy.told_reference import ToldReference
 from fedgen.deploy.unanswered import UnansweredError
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.aggregates import with_further
-from fedgen.evaluation.example_losses import ExampleLosses
+from fedgen.evaluation.answers import Answers
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real_side import RealSide
@@ -54,16 +54,16 @@ class RemoteEvaluator(Evaluator):
     def _make_side(self, data: RemoteClients, batch_size: int) -> "RemoteSide":
         return RemoteSide(self.plan, self.seed, data, batch_size, self.device, self._kept)
 
-    def try_out(self, sample: Sample, density: Density | None = None, losses: ExampleLosses | None = None) -> None:
+    def try_out(self, sample: Sample, density: Density | None = None, answers: Answers | None = None) -> None:
         """As `Evaluator`'s, and what ranges need to know of generated images before training."""
-        super().try_out(sample, density, losses)
+        super().try_out(sample, density, answers)
         number = min(self.num_images, TRIAL)
         images, _ = self._draw(sample, number, -1, stream="trial", chunk=number, description="trying out")
         features = {panel.embedding.name: self._real.embed(panel, images) for panel in self.panels}
         self._side.look({key: features[key[1]] for key in self._side.places()})
 
     def _of_model(
-        self, sample: Sample, round: int, density: Density | None, losses: ExampleLosses | None
+        self, sample: Sample, round: int, density: Density | None, answers: Answers | None
     ) -> tuple[dict[tuple[str, str], list[FederatedScore]], Tensor]:
         """As `Evaluator`'s, with the clients asked about all generated images at once."""
         made = self.generated(sample, round)

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.linalg import LinAlgError
 
 from fedgen.deploy.statistics import sketch_of
+from fedgen.evaluation.answers import SeededAnswers
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.reference import Reference, scaled
 from fedgen.evaluation.score_choice import ScoreChoice
-from fedgen.evaluation.scorers import Losses
 from fedgen.evaluation.splits import Split
 from fedgen.scores import Density, FederatedScore
 from fedgen.statistics import FourierSketch, Gaussian
@@ -64,7 +64,7 @@ class ToldReference(Reference):
         density: Density | None = None,
         only: Sequence[str] | None = None,
         labels: Tensor | None = None,
-        losses: Losses | None = None,
+        answers: SeededAnswers | None = None,
     ) -> list[FederatedScore]:
         """As `Reference.score`, of the generated images that clients were asked about; without what they left out.
 

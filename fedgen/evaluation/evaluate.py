@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
+from fedgen.evaluation.answers import Answers, SeededAnswers
 from fedgen.evaluation.density import density_of
-from fedgen.evaluation.example_losses import ExampleLosses, losses_of
 from fedgen.evaluation.federation_splits import Clients, as_splits
 from fedgen.evaluation.gaps import GAPS, gaps_of
 from fedgen.evaluation.generated import Generated
@@ -48,7 +48,7 @@ class Asked(TypedDict):
     """What a model is asked for besides images; None where no score needs it."""
 
     density: Density | None
-    losses: ExampleLosses | None
+    answers: Answers | None
 
 
 class Evaluator:
@@ -73,7 +73,9 @@ class Evaluator:
             (in the first split, where there is a split "report" of the same clients' held-out images), "utility"
             (epochs, seed, batch_size, learning_rate; class-conditional models: accuracy on held-out images of a
             small classifier trained on the generated images; it has no embedding), "loss" (the model's own loss of the
-            clients' images, by its `example_losses`; no embedding either).
+            clients' images, by its `example_losses`; no embedding either), or the class path of a torchmetrics class
+            with its arguments as options ("torchmetrics.text.Perplexity", which records keep under "metric"; of the
+            model's `predictions`). Data without images have these two alone.
         weights: "examples" (n_i / n), "uniform", or one number a client; the same for avg and all, but that neighbours
             know no weights: all of precision, recall, density and coverage counts every image once.
         seed: of the generated images; None takes what `seed_everything` was given, else 0.
@@ -136,18 +138,19 @@ class Evaluator:
         """What a model is asked for besides images, for `try_out` and `evaluate`.
 
         Args:
-            model: with `log_prob(points)` where a score needs its density, and `example_losses(images, labels, seed)`
-                where one needs its losses.
+            model: with `log_prob(points)` where a score needs its density, `example_losses(images, labels, seed)`
+                where one needs its losses, and `predictions(images, labels, seed)` for a metric; see `Answers`.
 
         Raises:
             TypeError: if it lacks one that is needed.
         """
         density = density_of(model) if self.plan.asking("points") else None
-        return {"density": density, "losses": losses_of(model) if self.plan.asking("model") else None}
+        choices = [choice for panel in self.panels for choice in panel.choices]
+        return {"density": density, "answers": Answers.of(model, choices)}
 
     @property
     def needs_images(self) -> bool:
-        """Whether a score needs generated images; those of a model's own losses and of its density do not."""
+        """Whether a score needs generated images; those that ask the model about examples do not."""
         return any(choice.needs not in ("model", "points") for panel in self.panels for choice in panel.choices)
 
     def sampler_of(self, model: nn.Module) -> Sample:
@@ -179,13 +182,13 @@ class Evaluator:
         """Embeds the clients' images of every split, and those of the stand-ins, once."""
         self._real.prepare()
 
-    def try_out(self, sample: Sample, density: Density | None = None, losses: ExampleLosses | None = None) -> None:
+    def try_out(self, sample: Sample, density: Density | None = None, answers: Answers | None = None) -> None:
         """Draws and embeds two images, if a score needs some: what would fail after a long training fails before it.
 
         Args:
             sample: the model's sampler.
             density: the model's, of `asked_of`; asked for the log-density at two points.
-            losses: the model's, of `asked_of`; asked for those of two images.
+            answers: the model's, of `asked_of`; asked about two examples.
 
         Raises:
             ValueError: if the images are not of the clients' shape, or an embedding fails on them, or a density is
@@ -196,8 +199,8 @@ class Evaluator:
         if self.plan.asking("points"):
             points = self.splits[0].images[:2]
             Reference([points], "ll").score(points, errors=False, density=density)
-        if losses is not None:
-            losses(*self.splits[0].first(2), self.seed)
+        if answers is not None:
+            answers.try_out(*self.splits[0].first(2), self.seed)
         if not self.needs_images:
             return
         images, _ = self._draw(sample, 2, -1, stream="trial", chunk=2, description="trying out")
@@ -230,7 +233,7 @@ class Evaluator:
         optimised_on: Sequence[str] = (),
         note: str = "",
         density: Density | None = None,
-        losses: ExampleLosses | None = None,
+        answers: Answers | None = None,
     ) -> Evaluation:
         """The scores of one model against every split and embedding.
 
@@ -244,20 +247,20 @@ class Evaluator:
             optimised_on: scores or embeddings that a training loss used.
             note: what else a reader must know.
             density: the model's, of `asked_of`.
-            losses: the model's, of `asked_of`.
+            answers: the model's, of `asked_of`.
         """
         sampling = dict(getattr(sample, "sampling", {}))
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
-        found, images = self._of_model(sample, round, density, losses)
+        found, images = self._of_model(sample, round, density, answers)
         return Evaluation(self.records(found, MODEL, len(images), sampling=sampling, **details), images)
 
     def _of_model(
-        self, sample: Sample, round: int, density: Density | None, losses: ExampleLosses | None
+        self, sample: Sample, round: int, density: Density | None, answers: Answers | None
     ) -> tuple[Found, Tensor]:
         """The scores of one model, and the first split's generated images."""
         self.prepare()
         made = self.generated(sample, round)
-        found = self.measured(made, density, losses)
+        found = self.measured(made, density, answers)
         return found, made.first
 
     def generated(self, sample: Sample, round: int) -> Generated:
@@ -273,7 +276,7 @@ class Evaluator:
         self,
         made: Generated,
         density: Density | None,
-        losses: ExampleLosses | None,
+        answers: Answers | None,
         where: Callable[[Split, Panel], bool] = lambda split, panel: True,
     ) -> Found:
         """The scores of one model by split and embedding.
@@ -281,17 +284,17 @@ class Evaluator:
         Args:
             made: its images.
             density: the model's, of `asked_of`.
-            losses: the model's, of `asked_of`.
+            answers: the model's, of `asked_of`.
             where: whether an embedding's scores are wanted on a split.
         """
         self.prepare()
-        own = None if losses is None else lambda images, labels: losses(images, labels, self.seed)
+        own = None if answers is None else SeededAnswers(answers, self.seed)
         found: Found = {}
         for split in self.splits:
             for panel in self.panels:
                 if where(split, panel) and self._real.reference(split, panel):  # not all of its scores are left out
                     features, labels = made.of(split, panel)
-                    scores = self._score(split, panel, features, density=density, labels=labels, losses=own)
+                    scores = self._score(split, panel, features, density=density, labels=labels, answers=own)
                     found[split.name, panel.embedding.name] = scores
         return found
 

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from fedgen.evaluation.checkpoints import tensors_in_place
 from fedgen.evaluation.evaluate import Evaluation, Evaluator, Found
-from fedgen.evaluation.example_losses import ExampleLosses
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.records import MODEL
@@ -201,7 +200,7 @@ class OwnModels:
         evaluator, first = self.evaluator, self.evaluator.splits[0]
         images, labels = first.first(EXAMPLES)
         sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)
-        density, losses = asked["density"], asked["losses"]
+        density, answers = asked["density"], asked["answers"]
 
         def of_images() -> list[Tensor]:
             with torch.no_grad():
@@ -209,10 +208,10 @@ class OwnModels:
             return drawn if density is None else [*drawn, density.log_prob(images[:].double())]
 
         yield [panel for panel in evaluator.panels if not panel.on_model], of_images
-        if losses is not None:
+        if answers is not None:
             yield (
                 [panel for panel in evaluator.panels if panel.on_model],
-                partial(_losses, losses, images, labels, evaluator.seed),
+                partial(answers.try_out, images, labels, evaluator.seed),
             )
 
 
@@ -224,10 +223,6 @@ def own_in_place(module: nn.Module, own: Tensors) -> AbstractContextManager[None
         own: the client's tensors; none leave it as it is.
     """
     return tensors_in_place(module, with_averages(module, own))
-
-
-def _losses(losses: ExampleLosses, *examples: Any) -> list[Tensor]:
-    return [losses(*examples)]
 
 
 def _differs(module: nn.Module, ask: Question, models: Sequence[Tensors], seed: int) -> bool:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from fedgen.data.lazy import LazyInputs
 from fedgen.evaluation.aggregates import AGGREGATES, choose_aggregates, with_further
+from fedgen.evaluation.answers import SeededAnswers
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
-from fedgen.evaluation.scorers import FAMILIES, ClientSide, Losses, Made, Score
+from fedgen.evaluation.scorers import FAMILIES, ClientSide, Made, Score
 from fedgen.ranks import spread
 from fedgen.scores import CriticOptions, Density, FederatedScore, WassersteinReference
 from fedgen.scores.aggregate import Weights, resolve_weights
@@ -69,7 +70,7 @@ class Reference:
         density: Density | None = None,
         only: Sequence[str] | None = None,
         labels: Tensor | None = None,
-        losses: Losses | None = None,
+        answers: SeededAnswers | None = None,
     ) -> list[FederatedScore]:
         """Every score of generated features [m, D] against every client and their pool, in the order asked for.
 
@@ -79,13 +80,13 @@ class Reference:
             density: of the model, for ll.
             only: names of the scores that are wanted; all by default.
             labels: int64 [m], what generated images were asked for, for utility.
-            losses: of the model, for loss.
+            answers: of the model, for loss and metrics.
 
         Raises:
             ValueError: for unusable features, another D, or too few images for a score.
         """
         wanted = [choice.name for choice in self.choices] if only is None else list(only)
-        made = Made(generated, density, labels, losses)
+        made = Made(generated, density, labels, answers)
         chosen = [([choice for choice in group if choice.name in wanted], score) for group, score in self._passes]
         ready = [(choices, score) for choices, score in chosen if choices]
         found: dict[str, FederatedScore] = {}

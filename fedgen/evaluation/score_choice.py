@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+from fedgen.class_paths import is_class_path
 from fedgen.embeddings import ClassifierOptions
+from fedgen.evaluation.metric_choice import PATH, make_metric, name_of_metric
 from fedgen.evaluation.records import HIGHER_IS_BETTER
 from fedgen.scores import CriticOptions, PolynomialKernel, RBFKernel, manifold
 from fedgen.scores.mmd import Estimator
@@ -103,6 +105,7 @@ KINDS: dict[str, Kind] = {
     "ll": Kind("ll", needs="points"),
     "memorisation": Kind("memorisation", needs="held out"),
     "loss": Kind("loss", needs="model"),
+    "metric": Kind("metric", {PATH: ""}, "model", make_metric),
     "utility": Kind("utility", asdict(ClassifierOptions()), "labels", lambda options: ClassifierOptions(**options)),
 }
 
@@ -127,7 +130,7 @@ class ScoreChoice:
     def settings(self) -> dict[str, Any]:
         """The options that are not the kind's defaults, as records keep them."""
         defaults = KINDS[self.kind].defaults
-        found = {key: value for key, value in self.options.items() if value != defaults[key]}
+        found = {key: value for key, value in self.options.items() if key not in defaults or value != defaults[key]}
         return found | ({"scale": self.scale} if self.scale != 1 else {})
 
     @property
@@ -138,12 +141,17 @@ class ScoreChoice:
     @property
     def higher_is_better(self) -> bool:
         """Whether a better model has a larger value."""
+        if self.kind == "metric":
+            return bool(make_metric(self.options).higher_is_better)
         return self.kind in HIGHER_IS_BETTER
 
     @property
     def has_powers(self) -> bool:
         """Whether power means of it say something: values differ by client, and none is below 0."""
-        return self.kind not in ("w1", "ll", "is", "memorisation", "loss") and self.options.get("estimator") != "u"
+        return (
+            self.kind not in ("w1", "ll", "is", "memorisation", "loss", "metric")
+            and self.options.get("estimator") != "u"
+        )
 
     @property
     def least(self) -> int:
@@ -161,6 +169,9 @@ ScoreLike = str | Mapping[str, Any] | ScoreChoice
 def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> ScoreChoice:
     """The score of a name, of {"name": ..., options}, or of a choice, which it is already.
 
+    A name may be the class path of a torchmetrics class, such as "torchmetrics.text.Perplexity", with its arguments as
+    options; the score is then called "perplexity".
+
     Args:
         score: what is asked for.
         name: what records call it; its own name by default.
@@ -175,13 +186,20 @@ def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> Sco
     kind = given.pop("name", None)
     if kind is None:
         raise ValueError(f"a score given by options needs its name, got {sorted(given)}")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"unknown score {kind!r}; known: {', '.join(KINDS)}")
+    if isinstance(kind, str) and is_class_path(kind):
+        options = {PATH: kind, **given}
+        make_metric(options)
+        return ScoreChoice(name or name_of_metric(kind), "metric", options, scale)
+    known = [one for one in KINDS if one != "metric"]
+    if not isinstance(kind, str) or kind not in known:
+        raise ValueError(
+            f"unknown score {kind!r}; known: {', '.join(known)}, and torchmetrics classes by their class paths"
+        )
     defaults = KINDS[kind].defaults
     for option in given:
         if option not in defaults:
-            known = ", ".join(defaults) or "none"
-            raise ValueError(f"score {kind} has no option {option!r}; its options: {known}")
+            its = ", ".join(defaults) or "none"
+            raise ValueError(f"score {kind} has no option {option!r}; its options: {its}")
     options = {**defaults, **given}
     try:
         KINDS[kind].check(options)

@@ -6,9 +6,12 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from fedgen.data.lazy import join_inputs
 from fedgen.embeddings import ClassifierOptions
+from fedgen.evaluation.answers import SeededAnswers
+from fedgen.evaluation.metric_choice import PATH, make_metric
 from fedgen.evaluation.score_choice import polynomial, rbf
 from fedgen.scores import (
     CriticOptions,
@@ -31,8 +34,6 @@ from fedgen.scores.mmd import Estimator
 from fedgen.statistics import Gaussian
 
 Options = Mapping[str, Any]
-Losses = Callable[[Any, Tensor | None], Tensor]
-"""Images, or what else the clients have, and their labels to the model's losses float64 [N]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +72,12 @@ class ClientSide:
 @dataclass(frozen=True, eq=False)
 class Made:
     """What is to be scored: features of generated images, or their summary, or the images themselves; the model's
-    density and its losses if it has some; the labels that the images were asked for."""
+    density and its answers about examples if it has some; the labels that the images were asked for."""
 
     features: Tensor | Gaussian
     density: Density | None = None
     labels: Tensor | None = None
-    losses: Losses | None = None
+    answers: SeededAnswers | None = None
 
     @property
     def rows(self) -> Tensor:
@@ -214,11 +215,46 @@ class OfLosses:
         self._weights = resolve_weights(side.weights, [len(part) for part in self._images])
 
     def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
-        if made.losses is None:
+        if made.answers is None:
             raise ValueError("score loss needs the model's own losses, example_losses(images, labels, seed)")
         labels = None if self._labels is None else torch.cat(list(self._labels))
-        losses = made.losses(join_inputs(self._images), labels).split([len(part) for part in self._images])
+        losses = made.answers.losses(join_inputs(self._images), labels).split([len(part) for part in self._images])
         return {"loss": mean_score("loss", losses, self._weights, errors)}
+
+
+class OfMetric:
+    """A torchmetrics class of the model's predictions: each client's own value, and for all that of all examples.
+
+    Like neighbours it knows no weights: all counts every example once. No standard errors are known of it.
+    """
+
+    shares_out = False
+
+    def __init__(self, side: ClientSide, options: Options) -> None:
+        self._parts, self._options = side.parts, options
+        self._labels = [None] * len(side.parts) if side.labels is None else list(side.labels)
+        self._weights = resolve_weights(side.weights, [len(part) for part in self._parts])
+
+    def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
+        if made.answers is None:
+            raise ValueError(f"score {self._options[PATH]} needs the model's predictions(images, labels, seed)")
+        pooled, values = make_metric(self._options), []
+        for part, labels in zip(self._parts, self._labels):
+            own = make_metric(self._options)
+            for arguments in made.answers.predictions(part, labels):
+                own.update(*arguments)
+                pooled.update(*arguments)
+            values.append(self._value(own))
+        per_client = torch.tensor(values, dtype=torch.float64)
+        higher = bool(pooled.higher_is_better)
+        score = combine("metric", per_client, self._value(pooled), self._weights, higher_is_better=higher)
+        return {"metric": score}
+
+    def _value(self, metric: Metric) -> float:
+        found = metric.compute()
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            raise ValueError(f"{self._options[PATH]} gives {found!r}, and a score is one number; ask it for its mean")
+        return float(found)
 
 
 def _kernel(kind: str, side: ClientSide, kernel: Kernel, estimator: Estimator) -> OfFeatures:
@@ -251,4 +287,5 @@ FAMILIES: dict[str, Callable[[ClientSide, Options], Score]] = {
     "memorisation": OfHeldOut,
     "utility": OfClassifier,
     "loss": OfLosses,
+    "metric": OfMetric,
 }

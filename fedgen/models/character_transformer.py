@@ -105,6 +105,21 @@ class CharacterTransformer(LightningModule):
         return found
 
     @torch.no_grad()
+    def predictions(self, windows: Tensor, labels: Tensor | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """What `torchmetrics.text.Perplexity` takes: logits [N, T, vocabulary], and tokens [N, T] that they predict.
+
+        Args:
+            windows: int64 [N, T + 1].
+            labels: not used.
+            seed: nothing is drawn.
+        """
+        was, given = self.training, windows.to(self.device)
+        self.eval()
+        logits: Tensor = self(given[:, :-1])
+        self.train(was)
+        return logits, given[:, 1:]
+
+    @torch.no_grad()
     def write(
         self, length: int, prompt: str = "\n", temperature: float = 1.0, generator: torch.Generator | None = None
     ) -> str:

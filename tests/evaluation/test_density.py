@@ -60,7 +60,7 @@ def test_a_model_without_a_density_is_named_before_any_work():
         evaluate(lambda number, draws: torch.zeros(number, 2), CLIENTS, **OPTIONS)
     judge = Evaluator(CLIENTS, **OPTIONS)
     assert judge.asked_of(Normal())["density"] is not None
-    assert judge.asked_of(Normal())["losses"] is None
+    assert judge.asked_of(Normal())["answers"] is None
     with pytest.raises(ValueError, match="ll needs a generator's density"):
         judge.try_out(lambda number, draws: torch.zeros(number, 2))
 

@@ -1,6 +1,7 @@
 """Data without images: texts, and items of any structure, scored by the model's own loss of them."""
 
 import json
+import math
 
 import lightning as L
 import pytest
@@ -156,3 +157,85 @@ def test_losses_of_another_number_of_items_are_refused():
 
     with pytest.raises(ValueError, match=r"example_losses of 2 items must be \[2\], got \[1\]"):
         evaluate(Wrong(), FederatedDataModule(Sentences(), IID(3)), scores=["loss"])
+
+
+# ---------------------------------------------------------- metrics by class path
+
+PERPLEXITY = "torchmetrics.text.Perplexity"
+
+
+def test_perplexity_of_each_client_and_of_all_is_that_of_the_mean_loss():
+    """All windows are of one length, so the perplexity of a set is exp of its mean loss."""
+    found = by_column(evaluate(model(), federation(), scores=["loss", PERPLEXITY]))
+    for place in ("", "part_val/", "unpart/"):
+        loss, avg, every = (found[f"{place}{name}"][0] for name in ("loss_avg", "perplexity_avg", "perplexity_all"))
+        assert avg.per_client == pytest.approx([math.exp(value) for value in loss.per_client], rel=1e-5)
+        assert every.value == pytest.approx(math.exp(loss.value), rel=1e-5)
+        assert avg.value >= every.value  # of a convex function
+    gap = found["unpart/perplexity_all"][0].value - found["part_val/perplexity_all"][0].value
+    assert found["gap/participation/perplexity_all"][0].value == pytest.approx(gap)
+    assert avg.score_settings == {"metric": PERPLEXITY}
+    assert avg.higher_is_better is False
+
+
+class Judge(Words):
+    """Asked for predictions alone: of dictionaries, whether a text weighs more than 2, by chance right or wrong."""
+
+    example_losses = None
+
+    def predictions(self, batch, labels=None, seed=0):
+        weighs_more = (batch["weight"] > 2).long()
+        return torch.where(batch["input_ids"][:, 0] % 2 == 0, weighs_more, 1 - weighs_more), weighs_more
+
+
+def test_a_metric_of_items_of_any_structure_needs_no_losses():
+    name = "torchmetrics.classification.BinaryAccuracy"
+    data = federation(Sentences(), owners="owners", split=None)
+    found = by_column(evaluate(Judge(), data, scores=[{"name": name, "threshold": 0.5}]))
+    avg = found["binaryaccuracy_avg"][0]
+    for client, value in zip(data.clients, avg.per_client):
+        even = [int(Sentences()[int(at)]["input_ids"][0]) % 2 == 0 for at in client.train]
+        assert value == pytest.approx(sum(even) / len(even))
+    assert avg.higher_is_better
+    assert found["binaryaccuracy_worst"][0].value == pytest.approx(min(avg.per_client))
+    assert avg.score_settings == {"metric": name, "threshold": 0.5}
+
+
+def test_metrics_are_columns_while_a_model_trains(tmp_path):
+    data = FederatedDataModule(texts(), Natural(), 8, seed=0)
+    judge = FederatedEvaluation(every_n_rounds=1, scores=["loss", PERPLEXITY], report=False)
+    strategy = FedAvgStrategy(communication_interval=2, cohort_size=2, personal=["head.bias"])
+    trainer = make_trainer(strategy, 1, callbacks=[judge], default_root_dir=tmp_path)
+    trainer.fit(model(), data)
+    assert "perplexity_avg" in trainer.callback_metrics
+    assert "perplexity_all" not in trainer.callback_metrics  # every client has a model of its own
+
+
+@pytest.mark.parametrize(
+    ("score", "says"),
+    [
+        ("torchmetrics.text.Nothing", "has no 'Nothing'"),
+        ("torch.nn.Linear", "torch.nn.Linear is no torchmetrics class"),
+        ({"name": PERPLEXITY, "ignore": 3}, "cannot be made of {'ignore': 3}"),
+        ("torchmetrics.SumMetric", "does not say whether more of it is better"),
+        ("perplexity", "unknown score 'perplexity'; known: fid, .*, and torchmetrics classes by their class paths"),
+        ("metric", "unknown score 'metric'"),
+    ],
+)
+def test_metrics_that_cannot_be_made_are_refused_before_any_work(score, says):
+    with pytest.raises(ValueError, match=says):
+        Evaluator(federation(), scores=[score])
+
+
+def test_a_model_without_predictions_and_a_metric_of_many_numbers_are_refused():
+    with pytest.raises(TypeError, match=r"Words has no method predictions\(images, labels, seed\).*perplexity"):
+        evaluate(Words(), federation(Sentences(), owners="owners"), scores=[PERPLEXITY])
+
+    class Classes(Judge):
+        def predictions(self, batch, labels=None, seed=0):
+            found, real = super().predictions(batch)
+            return found, real
+
+    many = {"name": "torchmetrics.classification.MulticlassAccuracy", "num_classes": 2, "average": "none"}
+    with pytest.raises(ValueError, match=r"MulticlassAccuracy gives .* and a score is one number"):
+        evaluate(Classes(), federation(Sentences(), owners="owners"), scores=[many])
