@@ -36,7 +36,7 @@ def noise(count, draws):
 
 
 def test_the_other_snippets_are_python():
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 4
     for snippet in SNIPPETS:
         compile(snippet, "docs/your-data.md", "exec")
     assert {"FederatedDataModule", "FederatedEvaluation", "FedAvgStrategy", "WGANGP"} <= set(fedgen.__all__)

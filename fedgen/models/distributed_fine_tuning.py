@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
@@ -112,6 +112,7 @@ class DistributedFineTuning(RoundClock):
     server_iterations: Tensor
 
     own_turn_state = ("_step", "_sent", "_logged", "_batches")
+    federated_rules: ClassVar[dict[str, str]] = {"server_iterations": "server"}
 
     def __init__(
         self,

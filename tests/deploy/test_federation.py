@@ -68,7 +68,7 @@ def test_weights_are_summed_under_masks(federation, images, tmp_path):
     said = federation.run(app(1, tmp_path / "app"), output=str(tmp_path / "run"), **told)
     found = read(tmp_path / "run")
     assert found["fedavg"]["left_out"] == [], said[-3000:]
-    same_weights(simulate(recipe(1), images, tmp_path / "simulated"), found, atol=6 * 2 * 0.5 / 2**22)
+    same_weights(simulate(recipe(1), images, tmp_path / "simulated"), found, atol=6 * 2 * 0.5 / 2**22, interval=3)
 
 
 @pytest.mark.slow
