@@ -1,4 +1,4 @@
-"""The README's code runs as written, only shorter."""
+"""The code of the README and of the pages beside it runs as written, only shorter; what they name exists."""
 
 import os
 import re
@@ -11,21 +11,60 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+README, QUICKSTART, FOLDERS, STYLEGAN2, LOSSES, YOUR_MODEL, YOUR_DATA = (
+    (ROOT / name).read_text()
+    for name in (
+        "README.md",
+        "docs/quickstart.md",
+        "docs/score-folders.md",
+        "docs/stylegan2.md",
+        "docs/losses.md",
+        "docs/your-model-and-embedding.md",
+        "docs/your-data.md",
+    )
+)
+PLACES = re.findall(r"^\| (.+?) \| `(fedgen fit .+?)` \|$", QUICKSTART, re.MULTILINE)  # where to run it
 
 
-PLACES = re.findall(r"^\| (.+?) \| `(fedgen fit .+?)` \|$", README, re.MULTILINE)  # where to run it
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def snippets(page):
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
+def lines(snippet):
+    return [line for line in snippet.splitlines() if line.strip()]
+
+
+def test_the_readme_is_short_and_has_one_figure():
+    assert len(README.encode()) <= 8000
+    assert len(re.findall(r"^!\[", README, re.MULTILINE)) == 1
 
 
 @pytest.mark.slow
-def test_the_snippet_is_at_most_15_lines_and_selects_a_checkpoint(tmp_path, monkeypatch, capsys):
-    snippet = SNIPPETS[0]
-    assert len([line for line in snippet.splitlines() if line.strip()]) <= 15
+def test_ones_own_module_and_data_take_at_most_15_lines(tmp_path, monkeypatch, capsys):
+    """With the classes of the two pages on one's own model and data as `my_project`."""
+    (snippet,) = snippets(README)
+    assert len(lines(snippet)) <= 15
+    own = snippets(YOUR_MODEL)[0] + re.search(r"import torch\n.*?(?=\naugmented)", snippets(YOUR_DATA)[0], re.DOTALL)[0]
+    (tmp_path / "my_project.py").write_text(own + "\nMyDataset = Scans\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    shorter = snippet.replace("max_epochs=200", "max_epochs=2, logger=False, enable_progress_bar=False")
+    shorter = shorter.replace("every_n_rounds=50", "every_n_rounds=1").replace("num_images=1000", "num_images=60")
+    exec(compile(shorter, "README.md", "exec"), {})
+    assert re.search(r"round=0000[01]\.ckpt", capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_the_quickstart_in_python_is_at_most_15_lines_and_selects_a_checkpoint(tmp_path, monkeypatch, capsys):
+    (snippet,) = snippets(QUICKSTART)
+    assert len(lines(snippet)) <= 15
     shorter = snippet.replace("max_epochs=2400", "max_epochs=2").replace("num_images=1000", "num_images=20")
     assert shorter != snippet
     monkeypatch.chdir(tmp_path)
-    exec(compile(shorter.replace('"cpu"', '"cpu", logger=False, enable_progress_bar=False'), "README.md", "exec"), {})
+    exec(
+        compile(shorter.replace('"cpu"', '"cpu", logger=False, enable_progress_bar=False'), "quickstart.md", "exec"), {}
+    )
     out = " ".join(capsys.readouterr().out.split())
     assert "round=00001.ckpt" in out
     (embedding,) = re.findall(r"embeddings: \[(.+?)\]", (ROOT / "recipes" / "quickstart.yaml").read_text())
@@ -39,24 +78,44 @@ def test_metrics_losses_and_the_shipped_network_work_as_written(capsys, monkeypa
     clients = [torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8, generator=draws) for _ in range(2)]
     fake = (torch.rand(12, 1, 8, 8, generator=draws) * 2 - 1).requires_grad_()
     names = {"clients": clients, "generated": clients[1], "fake": fake}
-    for snippet in SNIPPETS[1:]:
-        exec(compile(snippet, "README.md", "exec"), names)
-    assert len(SNIPPETS) == 4
+    for snippet in [*snippets(FOLDERS), *snippets(STYLEGAN2)]:
+        exec(compile(snippet, "docs", "exec"), names)
     assert names["images"].shape == (16, 1, 32, 32)
     assert re.search(r"'fid_avg': tensor.*'fid_all': tensor", capsys.readouterr().out)
     assert fake.grad.abs().max() > 0
 
 
 def test_the_page_on_losses_makes_a_model_that_knows_what_it_trains_on():
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "losses.md").read_text(), re.DOTALL)
+    (snippet,) = snippets(LOSSES)
     names = {}
     exec(compile(snippet, "losses.md", "exec"), names)
     assert names["model"].optimised_on == ["efficientnet-lite0-32"]
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"recipes/\w+\.yaml|docs/[\w-]+\.\w+|CITATION\.cff", README))))
-def test_files_that_the_readme_names_exist(path):
-    assert (ROOT / path).exists()
+def anchors(text):
+    """The names that a page's headings are linked by."""
+    return {
+        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+        for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_links_to_or_names_exists(page):
+    text = page.read_text()
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not heading or heading in anchors(target.read_text()), link
+    for path in re.findall(r"recipes/[a-z]\w+\.yaml", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_page_of_recipes_names_each_of_them():
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    names = {path.stem for path in (ROOT / "recipes").glob("*.yaml")}
+    assert names - set(re.findall(r"`(\w+)`", page)) == set()
 
 
 @pytest.mark.slow

@@ -72,11 +72,11 @@ def test_flowers_simulation_trains_and_scores_the_same_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_readmes_commands_for_clients_work(tmp_path):
+def test_the_pages_commands_for_clients_work(tmp_path):
     """As written, but for a round and 50 images in place of 2,400 rounds and 1,000."""
     pytest.importorskip("ray", reason='Flower\'s simulation needs pip install "flwr[simulation]"')
     ((deploys, runs),) = re.findall(
-        r"`(fedgen deploy [^`]+)`, then `(flwr run [^`]+)`", (ROOT / "README.md").read_text()
+        r"`(fedgen deploy [^`]+)`, then `(flwr run [^`]+)`", (ROOT / "docs" / "quickstart.md").read_text()
     )
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     with superlink(tmp_path) as environment:
