@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench bench-peers clean
+.PHONY: help setup demo test test-slow check docs bench bench-peers clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,13 @@ check: $(READY) ## lint, formatting, types, layering
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet tests/test_layering.py
+
+docs: $(VENV)/.docs ## the documentation site, with tutorials that run, in build/docs/index.html (three minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
 
 bench: $(READY) ## speed and memory, one JSON line a figure
 	@status=0; for name in frechet fastfid mmd2 manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data long_run; do \

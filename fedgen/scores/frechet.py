@@ -47,7 +47,8 @@ class FrechetReference:
     """The clients' cached side of the distance: means, traces and roots of covariances, of each client and the pool.
 
     A client of more images than features costs a triangular factor (18.9 MB at D = 2048), another its deviations.
-    The distance on a fixed public PCA, where few images bring little bias, is that of projected features or summaries:
+    The distance on a fixed public PCA, where few images bring little bias, is that of projected features or summaries::
+
         FrechetReference.from_features(map(projection.project, clients)).score(projection.project(generated))
         FrechetReference.from_summaries(map(projection.project_summary, summaries)).score(...)
 

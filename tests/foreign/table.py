@@ -40,7 +40,7 @@ Each of these modules is trained by `FedAvgStrategy` as it is, and compared with
 computed from ordinary Lightning fits: for every round and client a plain `lightning.Trainer` fits a copy of the
 server's whole module on the client's batches of that round, with the same random state; then floating tensors take the
 clients' mean weighted by examples, counters and flags the largest over clients, and what is declared goes by its rule
-([tests/foreign/reference.py](../tests/foreign/reference.py)). The whole `state_dict` is compared, and Python state
+(`tests/foreign/reference.py`). The whole `state_dict` is compared, and Python state
 where a case names it. Three clients of 12, 20 and 7 examples, two or three rounds of three to five iterations, tiny
 nets, one CPU. A source that is a package is used as published; other modules are written anew after the paper or the
 repository named, with its hooks and names of state.

@@ -1,0 +1,125 @@
+"""Sphinx configuration: `make docs` writes the site to build/docs/index.html."""
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import fedgen
+
+project = "fedgen"
+author = "the fedgen authors"
+copyright = "2026, the fedgen authors"
+release = fedgen.__version__
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "myst_nb", "sphinx_copybutton"]
+exclude_patterns = ["conf.py"]
+
+html_theme = "furo"
+html_title = f"fedgen {release}"
+html_theme_options = {"top_of_page_buttons": [], "footer_icons": []}
+html_show_sphinx = False
+templates_path: list[str] = []
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+default_role = "code"
+
+myst_heading_anchors = 4  # links to headings as on a forge
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(Path(__file__).parent.parent / "build" / "notebooks")
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True  # what a tutorial writes is not kept
+nb_merge_streams = True
+
+
+PACKAGES = [
+    "clients",
+    "clients.partitions",
+    "data",
+    "embeddings",
+    "federated",
+    "models",
+    "scores",
+    "metrics",
+    "losses",
+    "statistics",
+    "evaluation",
+    "callbacks",
+]
+
+
+def directive(package: str, name: str) -> str:
+    """Return the directive that documents a public name of a package under the name that users import."""
+    value = getattr(import_module(package), name)
+    if inspect.isclass(value):
+        return f".. autoclass:: {package}.{name}\n   :members:\n"
+    kind = "autofunction" if callable(value) else "py:data"
+    return f".. {kind}:: {package}.{name}\n"
+
+
+def write_reference(app: Any) -> None:
+    """Write a page for each package into docs/api, from its `__all__`, and an index with the names of the root."""
+    folder = Path(app.srcdir) / "api"
+    folder.mkdir(exist_ok=True)
+    for package in PACKAGES:
+        module = import_module(f"fedgen.{package}")
+        names = [name for name in module.__all__ if not name.startswith("_")]
+        body = "\n".join(directive(module.__name__, name) for name in names)
+        write(folder / f"{package}.md", f"# {module.__name__}\n\n{module.__doc__}\n\n```{{eval-rst}}\n{body}```\n")
+    root = "\n".join(root_row(name) for name in fedgen.__all__ if not name.startswith("_"))
+    pages = "\n".join(PACKAGES)
+    text = f"# API reference\n\nThe names of `fedgen` itself:\n\n| name | what it is |\n|---|---|\n{root}\n\n"
+    write(folder / "index.md", f"{text}Each package:\n\n```{{toctree}}\n:maxdepth: 1\n\n{pages}\n```\n")
+
+
+def root_row(name: str) -> str:
+    """Return the row of a name of the root: where it is documented, and the first sentence of its docstring."""
+    package = fedgen._PUBLIC[name]
+    first = inspect.getdoc(getattr(fedgen, name)).split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+    link = f"[`{name}`](#fedgen.{package}.{name})" if package in PACKAGES else f"`{name}`"
+    return f"| {link} | {first} |"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a page if it changed, so that an unchanged one is not built again."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def as_restructured_text(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Make reStructuredText of docstrings, which are written to be read in the source.
+
+    They have names in single backticks, plain stars, bars and underscores, and lists without an empty line before them.
+    """
+    written = lines[:]
+    lines.clear()
+    for line in written:
+        if line.lstrip().startswith("- ") and lines and lines[-1].strip() and not in_list(lines):
+            lines.append("")
+        parts = re.split(r"(`+[^`]+`+)", line)
+        lines.append("".join(literal(part) if part.startswith("`") else escaped(part) for part in parts))
+
+
+def in_list(lines: list[str]) -> bool:
+    """Whether the paragraph that ends here has begun with a list's item."""
+    paragraph = lines[max((index + 1 for index, line in enumerate(lines) if not line.strip()), default=0) :]
+    return any(line.lstrip().startswith("- ") for line in paragraph)
+
+
+def literal(part: str) -> str:
+    return f"``{part.strip('`')}``"
+
+
+def escaped(part: str) -> str:
+    return re.sub(r"(?<=\w)_(?=\W|$)", r"\_", re.sub(r"([*|])", r"\\\1", part))
+
+
+def setup(app: Any) -> None:
+    app.connect("builder-inited", write_reference)
+    app.connect("autodoc-process-docstring", as_restructured_text, priority=400)  # before napoleon reads sections
