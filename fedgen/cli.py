@@ -27,7 +27,7 @@ from fedgen.cli_lock import only_run
 from fedgen.cli_resume import naming_write_errors, progress_from, resumes_at, starting_point
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import read_records
-from fedgen.evaluation.checkpoints import LAST
+from fedgen.evaluation.checkpoint_names import LAST
 from fedgen.evaluation.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.federated import FedAvgStrategy

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
+    from fedgen.evaluation.checkpoint_names import checkpoint_name, list_checkpoints
+    from fedgen.evaluation.checkpoints import load_weights
     from fedgen.evaluation.evaluate import Evaluation, Evaluator
     from fedgen.evaluation.federation_splits import splits_of
     from fedgen.evaluation.heterogeneity import Heterogeneity, measure_clients, measure_features
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from fedgen.evaluation.presets import PRESETS, Preset, find_preset
     from fedgen.evaluation.records import Columns, ScoreRecord, by_column
     from fedgen.evaluation.report import print_report
-    from fedgen.evaluation.run import Run, evaluate_run
+    from fedgen.evaluation.run import evaluate_run
+    from fedgen.evaluation.run_folder import Run
     from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
     from fedgen.evaluation.scores_file import append_records, drop_from, drop_round, read_records
     from fedgen.evaluation.selection import (

@@ -7,8 +7,6 @@ place is, whichever way is better. If all clients have one distribution the part
 
 from collections.abc import Mapping, Sequence
 
-from scipy import stats
-
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.splits import PART_TRAIN, PART_VAL, UNPART
 from fedgen.scores import FederatedScore
@@ -72,5 +70,7 @@ def interval(record: ScoreRecord, level: float = 0.95) -> tuple[float, float] | 
     """
     if record.error_over_clients is None or record.num_clients < 2:
         return None
+    from scipy import stats  # slow to import, and most commands show no interval
+
     reach = float(stats.t.ppf((1 + level) / 2, record.num_clients - 1)) * record.error_over_clients
     return record.value - reach, record.value + reach

@@ -10,7 +10,7 @@ from fedgen.class_paths import gives, import_object
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
 from fedgen.clients.three_way import load_roles, save_roles
-from fedgen.evaluation.checkpoints import list_checkpoints
+from fedgen.evaluation.checkpoint_names import list_checkpoints
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.files import read_yaml
 from fedgen.models.checkpoint_file import rebuild_model

@@ -6,8 +6,9 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
-    from fedgen.scores.client_entropy import EntropyOptions, client_entropies
+    from fedgen.scores.client_entropy import client_entropies
     from fedgen.scores.critic import CriticOptions
+    from fedgen.scores.entropy_options import EntropyOptions
     from fedgen.scores.extrapolation import Extrapolation, fid_infinity
     from fedgen.scores.federated_kid import SummedKID, kid_from_messages, kid_message
     from fedgen.scores.frechet import FrechetReference, frechet_distance
