@@ -6,7 +6,7 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 
-from fedgen.class_paths import gives, import_object
+from fedgen.class_paths import gives, import_object, load_classes
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
 from fedgen.clients.three_way import load_roles, save_roles
@@ -37,6 +37,7 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
     """
     path = Path(run) / RECIPE
     recipe = _read_recipe(path)
+    load_classes()
     parser = ArgumentParser(exit_on_error=False)
     for key, kind in (("model", LightningModule), ("data", LightningDataModule)):
         parser.add_subclass_arguments(kind, key, required=True, fail_untyped=False)

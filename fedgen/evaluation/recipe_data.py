@@ -8,6 +8,7 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule
 
+from fedgen.class_paths import load_classes
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation.rebuild import PARTITION, RECIPE, restore_clients
 from fedgen.files import read_yaml
@@ -16,6 +17,8 @@ from fedgen.seeds import isolated
 
 PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "explain", "local_only", "centralised")
 WRITTEN = ("optimizer", "lr_scheduler")  # by LightningCLI, into the recipes that runs keep
+OF_DATA = ("clients", "clients.partitions", "data", "embeddings")
+"""The folders of fedgen that have classes for a recipe's data."""
 
 
 def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> FederatedDataModule:
@@ -61,6 +64,7 @@ def _parser() -> ArgumentParser:
 
 
 def _parse(path: Path, recipe: dict[str, Any], overrides: Sequence[str]) -> Any:
+    load_classes(OF_DATA)
     found = {key: recipe[key] for key in ("data", "seed_everything") if key in recipe}
     try:
         return _parser().parse_args([f"--config={json.dumps(found)}", *overrides])
