@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from fedgen.embeddings.fidelity import FidelityEmbedding
     from fedgen.embeddings.mnist_classifier import MNISTClassifier
     from fedgen.embeddings.module import ModuleEmbedding
+    from fedgen.embeddings.names import network_of
     from fedgen.embeddings.pixels import Identity, Pixels
-    from fedgen.embeddings.registry import embedding_names, load_embedding, network_of
+    from fedgen.embeddings.registry import embedding_names, load_embedding
     from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, train_classifier
 
 __all__ = [

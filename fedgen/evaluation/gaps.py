@@ -6,10 +6,13 @@ place is, whichever way is better. If all clients have one distribution the part
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from fedgen.evaluation.record_names import PART_TRAIN, PART_VAL, UNPART
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.splits import PART_TRAIN, PART_VAL, UNPART
-from fedgen.scores import FederatedScore
+
+if TYPE_CHECKING:
+    from fedgen.scores import FederatedScore
 
 GAPS = {"gap/out_of_sample": (PART_TRAIN, PART_VAL), "gap/participation": (PART_VAL, UNPART)}
 """name of the gap, in a split's place in records -> (where the score is better, where it is worse)"""
@@ -21,7 +24,7 @@ def gap_title(gap: str) -> str:
     return gap.removeprefix("gap/").replace("_", " ") + " gap"
 
 
-def gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
+def gap(better: "FederatedScore", worse: "FederatedScore") -> "FederatedScore":
     """One score of one generated set on two splits of clients that are paired in their order and equally weighted.
 
     Its errors over clients are those of the pairs' differences, so that what both sides of a pair share, and what both
@@ -31,6 +34,8 @@ def gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
         better: the score where it ought to be better.
         worse: the score where it ought to be worse.
     """
+    from fedgen.scores import FederatedScore
+
     sign = -1.0 if better.higher_is_better else 1.0
     over_clients = None
     if better.over_clients is not None and worse.over_clients is not None:
@@ -44,7 +49,7 @@ def gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
     )
 
 
-def gaps_of(scores: Mapping[str, Sequence[FederatedScore]]) -> dict[str, list[FederatedScore]]:
+def gaps_of(scores: "Mapping[str, Sequence[FederatedScore]]") -> "dict[str, list[FederatedScore]]":
     """The gaps, by name, of the scores that both of their splits have.
 
     Args:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from fedgen.data import image_files
-from fedgen.embeddings.fidelity import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
+from fedgen.embeddings.names import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
 from fedgen.evaluation.preset_names import SUBSET_SIZE
 from fedgen.evaluation.preset_names import Peer as Preset
 from fedgen.evaluation.records import ScoreRecord
