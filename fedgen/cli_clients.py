@@ -50,18 +50,20 @@ def look_at_clients(
         vae: how those are fitted.
         overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N.
     """
-    from fedgen.embeddings import FeatureCache, load_embedding
     from fedgen.evaluation.device import require_device
+    from fedgen.evaluation.recipe_data import load_federation
+
+    require_device(device)
+    data = load_federation(recipe, overrides)
+
+    from fedgen.embeddings import FeatureCache, load_embedding
     from fedgen.evaluation.heterogeneity import measure_clients
     from fedgen.evaluation.partition_summary import PartitionSummary
     from fedgen.evaluation.partition_table import partition_tables, remarks_on
-    from fedgen.evaluation.recipe_data import load_federation
     from fedgen.figures.partition import draw_partition
     from fedgen.files import require_writable, write_json
     from fedgen.progress import make_console
 
-    require_device(device)
-    data = load_federation(recipe, overrides)
     folder = require_writable(output or Path("checkpoints") / f"clients-{recipe.stem}")
     summary = PartitionSummary.of(data)
     network = load_embedding(embedding or ("efficientnet-lite0-32" if data.examples.is_images else "identity"))

@@ -63,6 +63,7 @@ def evaluate_checkpoints(
     from fedgen.embeddings import FeatureCache
     from fedgen.evaluation.device import require_device
     from fedgen.evaluation.panels import DEFAULT_SCORES
+    from fedgen.evaluation.run_files import RECIPE, read_recipe
     from fedgen.evaluation.run_folder import Run
     from fedgen.evaluation.sampling_settings import change_sampling
     from fedgen.evaluation.table import inversion_table, score_tables
@@ -71,6 +72,9 @@ def evaluate_checkpoints(
     named, presets = embeddings_in(embeddings), names_in(preset)
     _check_networks(named, presets, scores, weights)
     require_device(device)
+    if model is None and data is None:
+        read_recipe(run / RECIPE)  # a folder that has none is refused before Lightning is loaded
+
     from fedgen.evaluation.evaluate import Evaluator
     from fedgen.evaluation.fine_tuned import FineTuning
     from fedgen.evaluation.gap_table import gap_tables
