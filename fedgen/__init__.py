@@ -1,43 +1,47 @@
 """fedgen: train, fine-tune and score generative models on data that stays with its owners."""
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
+
+from fedgen.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
+    from fedgen.clients import FederatedDataModule
+    from fedgen.clients.partitions import ByClass, Dirichlet
+    from fedgen.data import Digits, Examples
+    from fedgen.embeddings import Embedding, load_embedding
+    from fedgen.evaluation import evaluate, select
+    from fedgen.federated import FedAdam, FedAvgStrategy
+    from fedgen.losses import EmbeddedLoss, FastFIDLoss, MMD2Loss
+    from fedgen.models import DDPM, WGANGP, StyleGAN2
+    from fedgen.pytorch_lightning_alias import alias_pytorch_lightning
+    from fedgen.scores import FrechetReference, KernelReference
 
 __version__ = "0.1.0"
+__all__ = [
+    "DDPM",
+    "WGANGP",
+    "ByClass",
+    "Digits",
+    "Dirichlet",
+    "EmbeddedLoss",
+    "Embedding",
+    "Examples",
+    "FastFIDLoss",
+    "FedAdam",
+    "FedAvgStrategy",
+    "FederatedDataModule",
+    "FederatedEvaluation",
+    "FrechetReference",
+    "KernelReference",
+    "MMD2Loss",
+    "RoundCheckpoint",
+    "StyleGAN2",
+    "__version__",
+    "alias_pytorch_lightning",
+    "evaluate",
+    "load_embedding",
+    "select",
+]
 
-# name -> folder; loaded when first used, so that importing fedgen is instant
-_PUBLIC = {
-    "Digits": "data",
-    "Examples": "data",
-    "Embedding": "embeddings",
-    "load_embedding": "embeddings",
-    "FrechetReference": "scores",
-    "KernelReference": "scores",
-    "EmbeddedLoss": "losses",
-    "FastFIDLoss": "losses",
-    "MMD2Loss": "losses",
-    "WGANGP": "models",
-    "DDPM": "models",
-    "StyleGAN2": "models",
-    "ByClass": "clients.partitions",
-    "Dirichlet": "clients.partitions",
-    "FederatedDataModule": "clients",
-    "FedAvgStrategy": "federated",
-    "FedAdam": "federated",
-    "evaluate": "evaluation",
-    "select": "evaluation",
-    "FederatedEvaluation": "callbacks",
-    "RoundCheckpoint": "callbacks",
-    "alias_pytorch_lightning": "pytorch_lightning_alias",
-}
-__all__ = ["__version__", *_PUBLIC]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'fedgen' has no attribute {name!r}")
-    return getattr(import_module(f"fedgen.{_PUBLIC[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+load_on_use(__name__)

@@ -13,6 +13,29 @@ HINT = (
     " which `fedgen` does not"
 )
 
+CLASSES = (
+    "callbacks",
+    "clients",
+    "clients.partitions",
+    "data",
+    "embeddings",
+    "federated",
+    "losses",
+    "models",
+    "models.networks",
+    "models.stylegan2",
+)
+"""The folders whose classes recipes name."""
+
+
+def load_classes(folders: Sequence[str] = CLASSES) -> None:
+    """Loads the public names of folders of fedgen: only among loaded classes does jsonargparse find `Dirichlet`, a name
+    without its folder, and list what help calls known subclasses."""
+    for folder in folders:
+        module = importlib.import_module(f"fedgen.{folder}")
+        for name in module.__all__:
+            getattr(module, name)
+
 
 def is_class_path(text: str) -> bool:
     """Whether a text is a dotted name: "my_package.MyEmbedding"."""

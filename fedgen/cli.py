@@ -23,11 +23,12 @@ from rich.console import Console
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgressBar, StateReport
 from fedgen.callbacks.state_report import TITLE
+from fedgen.class_paths import load_classes
 from fedgen.cli_lock import only_run
 from fedgen.cli_resume import naming_write_errors, progress_from, resumes_at, starting_point
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import read_records
-from fedgen.evaluation.checkpoints import LAST
+from fedgen.evaluation.checkpoint_names import LAST
 from fedgen.evaluation.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.federated import FedAvgStrategy
@@ -82,6 +83,7 @@ class FedgenCLI(LightningCLI):
 
     def __init__(self, args: Any = None) -> None:
         alias_if_unused()  # before the recipe's own classes are imported
+        load_classes()
         super().__init__(
             LightningModule,
             LightningDataModule,

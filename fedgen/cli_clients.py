@@ -2,21 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser
 
-from fedgen.embeddings import FeatureCache, load_embedding, network_of
-from fedgen.evaluation.device import require_device
-from fedgen.evaluation.entropy import with_entropy
-from fedgen.evaluation.heterogeneity import measure_clients
-from fedgen.evaluation.partition_summary import PartitionSummary
-from fedgen.evaluation.partition_table import partition_tables, remarks_on
-from fedgen.evaluation.recipe_data import load_federation
-from fedgen.figures.partition import draw_partition
-from fedgen.files import require_writable, write_json
 from fedgen.flags import with_flags
-from fedgen.progress import make_console
-from fedgen.scores.client_entropy import DEFAULT, EntropyOptions
+from fedgen.scores.entropy_options import DEFAULT, EntropyOptions
+
+if TYPE_CHECKING:  # the parser is made, and help printed, without torch
+    from fedgen.evaluation.partition_summary import PartitionSummary
 
 DESCRIPTION = (
     "Settings of the recipe are changed as for `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g."
@@ -56,14 +50,28 @@ def look_at_clients(
         vae: how those are fitted.
         overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N.
     """
+    from fedgen.evaluation.device import require_device
+    from fedgen.evaluation.recipe_data import load_federation
+
     require_device(device)
     data = load_federation(recipe, overrides)
+
+    from fedgen.embeddings import FeatureCache, load_embedding
+    from fedgen.evaluation.heterogeneity import measure_clients
+    from fedgen.evaluation.partition_summary import PartitionSummary
+    from fedgen.evaluation.partition_table import partition_tables, remarks_on
+    from fedgen.figures.partition import draw_partition
+    from fedgen.files import require_writable, write_json
+    from fedgen.progress import make_console
+
     folder = require_writable(output or Path("checkpoints") / f"clients-{recipe.stem}")
     summary = PartitionSummary.of(data)
     network = load_embedding(embedding or ("efficientnet-lite0-32" if data.examples.is_images else "identity"))
     store = FeatureCache(cache)
     found = measure_clients(data.everyone, network, num_images, max_clients, controls, data.seed, store, device)
     if entropy:
+        from fedgen.evaluation.entropy import with_entropy
+
         found = with_entropy(found, data.everyone, vae, seed=data.seed, device=device)
     console = make_console()
     for table in partition_tables(summary, found):
@@ -75,8 +83,10 @@ def look_at_clients(
     console.print(f"written: {picture}, {folder / NUMBERS}", markup=False, soft_wrap=True)
 
 
-def same_network(summary: PartitionSummary, embedding: str) -> list[str]:
+def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
     """A line, where images were dealt by the very network that they are measured in."""
+    from fedgen.embeddings import network_of
+
     own = summary.partition.get("embedding")
     name = own.get("name") if isinstance(own, dict) else own
     if not isinstance(name, str) or network_of(name) != network_of(embedding):

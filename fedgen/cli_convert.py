@@ -5,12 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import auto_cli
-from rich.markup import escape
 
-from fedgen.files import in_bytes, require_writable
 from fedgen.flags import with_flags
-from fedgen.models.stylegan2.convert import read_official_networks, read_trained_networks
-from fedgen.progress import make_console
 
 
 def convert_networks(source: Path, target: Path, half: bool = False, overwrite: bool = False) -> None:
@@ -29,6 +25,12 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
         raise ValueError(f"{target}: name it {target.with_suffix('.safetensors').name}, as its content is")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; choose another name, or replace it with --overwrite")
+    from rich.markup import escape
+
+    from fedgen.files import in_bytes, require_writable
+    from fedgen.models.stylegan2.convert import read_official_networks, read_trained_networks
+    from fedgen.progress import make_console
+
     require_writable(target.parent)
     found = read_trained_networks(source) if source.suffix == ".ckpt" else read_official_networks(source)
     found.write(target, half)

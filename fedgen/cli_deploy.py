@@ -6,13 +6,7 @@ from typing import Any
 
 from jsonargparse import auto_cli
 
-from fedgen.deploy.measured import without_unmeasured
-from fedgen.deploy.recipe import FOLDERS, place_of, read_settings
-from fedgen.deploy.write_app import export_clients, write_app
-from fedgen.evaluation.recipe_data import load_federation
-from fedgen.files import require_writable
 from fedgen.flags import with_flags
-from fedgen.progress import make_console
 
 
 def deploy_recipe(
@@ -45,6 +39,13 @@ def deploy_recipe(
         raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
     if not recipe.is_file():
         raise FileNotFoundError(f"{recipe} does not exist; give a recipe as for `fedgen fit`")
+    from fedgen.deploy.measured import without_unmeasured
+    from fedgen.deploy.recipe import read_settings
+    from fedgen.deploy.write_app import export_clients, write_app
+    from fedgen.evaluation.recipe_data import load_federation
+    from fedgen.files import require_writable
+    from fedgen.progress import make_console
+
     found, unmeasured = without_unmeasured(read_settings(recipe))
     chosen = choose_data(recipe, found, data, settings)
     require_writable(folder)
@@ -68,6 +69,9 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
     Raises:
         ValueError: for a class that reads no folder.
     """
+    from fedgen.deploy.recipe import FOLDERS, place_of
+    from fedgen.evaluation.recipe_data import load_federation
+
     if data is not None:
         chosen = {"class_path": data if "." in data else f"fedgen.data.{data}", "init_args": dict(settings or {})}
         place_of(chosen)

@@ -2,44 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from jsonargparse import ArgumentParser, auto_cli
-from lightning.pytorch import LightningModule
-from rich.markup import escape
-from rich.table import Table
 
 from fedgen.cli_stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, scores_in
-from fedgen.clients import FederatedDataModule
-from fedgen.embeddings import FeatureCache
-from fedgen.evaluation import (
-    Evaluator,
-    Ranked,
-    Run,
-    ScoreRecord,
-    by_column,
-    compare,
-    comparison_table,
-    evaluate_run,
-    find_preset,
-    inversion_table,
-    score_tables,
-)
-from fedgen.evaluation import select as select_checkpoints
-from fedgen.evaluation.device import require_device
-from fedgen.evaluation.directions import say_directions
-from fedgen.evaluation.fine_tuned import FineTuning
-from fedgen.evaluation.gap_table import gap_tables
-from fedgen.evaluation.marks import explained, strongest
-from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED
-from fedgen.evaluation.rebuild import rebuild, rebuild_given
-from fedgen.evaluation.sampling_settings import change_sampling, say_sampling
-from fedgen.evaluation.score_choice import choose_scores
-from fedgen.evaluation.selection import unmarked
-from fedgen.evaluation.table import format_value
 from fedgen.flags import with_flags
-from fedgen.progress import make_console
+
+if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
+    from lightning.pytorch import LightningModule
+    from rich.table import Table
+
+    from fedgen.clients import FederatedDataModule
+    from fedgen.evaluation import Ranked, ScoreRecord
 
 
 def evaluate_checkpoints(
@@ -85,9 +60,26 @@ def evaluate_checkpoints(
             a function without arguments that makes one, or the class of one that keeps its arguments in checkpoints.
         data: likewise its FederatedDataModule, my_module:make_data.
     """
+    from fedgen.embeddings import FeatureCache
+    from fedgen.evaluation.device import require_device
+    from fedgen.evaluation.panels import DEFAULT_SCORES
+    from fedgen.evaluation.run_files import RECIPE, read_recipe
+    from fedgen.evaluation.run_folder import Run
+    from fedgen.evaluation.sampling_settings import change_sampling
+    from fedgen.evaluation.table import inversion_table, score_tables
+    from fedgen.progress import make_console
+
     named, presets = embeddings_in(embeddings), names_in(preset)
     _check_networks(named, presets, scores, weights)
     require_device(device)
+    if model is None and data is None:
+        read_recipe(run / RECIPE)  # a folder that has none is refused before Lightning is loaded
+
+    from fedgen.evaluation.evaluate import Evaluator
+    from fedgen.evaluation.fine_tuned import FineTuning
+    from fedgen.evaluation.gap_table import gap_tables
+    from fedgen.evaluation.run import evaluate_run
+
     module, clients = _model_and_clients(run, model, data)
     change_sampling(module, sampling or {})
     module.to(device)
@@ -104,7 +96,7 @@ def evaluate_checkpoints(
         presets=[{"name": name, "weights": weights} for name in presets],
         controls=controls,
     )
-    tuning = None if fine_tune is None else FineTuning(clients, fine_tune, torch.device(device).type)
+    tuning = None if fine_tune is None else FineTuning(clients, fine_tune, device.split(":")[0])
     evaluate_run(run, module, evaluator, rounds, tuning)
     console, records = make_console(), Run(run).records
     for embedding in evaluator.embeddings:
@@ -115,14 +107,20 @@ def evaluate_checkpoints(
     console.print(inversion_table(records))
 
 
-def _model_and_clients(run: Path, model: str | None, data: str | None) -> tuple[LightningModule, FederatedDataModule]:
+def _model_and_clients(run: Path, model: str | None, data: str | None) -> "tuple[LightningModule, FederatedDataModule]":
     """Those of a run's recipe, or those that are named."""
+    from fedgen.evaluation.rebuild import rebuild, rebuild_given
+
     if (model is None) != (data is None):
         raise ValueError("--model and --data go together: both are needed of a run trained in Python")
     return rebuild(run) if model is None or data is None else rebuild_given(run, model, data)
 
 
 def _check_networks(named: Sequence[Any], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
+    from fedgen.evaluation.panels import UNEMBEDDED
+    from fedgen.evaluation.presets import find_preset
+    from fedgen.evaluation.score_choice import choose_scores
+
     asked = None if scores is None else choose_scores(scores_in(scores))
     unembedded = asked is not None and all(choice.needs in UNEMBEDDED for choice in asked)
     if not named and not presets and not unembedded:
@@ -143,6 +141,14 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
         by: the column, e.g. fid_all, fid_avg, kid_all, precision_all, report/fid_all, report/pixels/kid_avg.
         against: a second column: list where it and the first disagree, in place of avg and all of every score.
     """
+    from fedgen.evaluation.directions import say_directions
+    from fedgen.evaluation.records import by_column
+    from fedgen.evaluation.run_folder import Run
+    from fedgen.evaluation.selection import compare
+    from fedgen.evaluation.selection import select as select_checkpoints
+    from fedgen.evaluation.table import comparison_table, inversion_table
+    from fedgen.progress import make_console
+
     found, console = Run(run), make_console()
     records = found.records
     ranking = select_checkpoints(found, by)
@@ -156,8 +162,13 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
     console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)
 
 
-def remarks_on(records: Sequence[ScoreRecord], by: str) -> list[str]:
+def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
     """What must be known of a column that checkpoints are chosen by: how models sampled, and whether a loss used it."""
+    from fedgen.evaluation.marks import explained, strongest
+    from fedgen.evaluation.records import by_column
+    from fedgen.evaluation.sampling_settings import say_sampling
+    from fedgen.evaluation.selection import unmarked
+
     group = by_column(records)[by]
     remarks = [f"{by}: {words}" for words in sorted({say_sampling(record.sampling) for record in group} - {""})]
     if strongest(group):
@@ -169,8 +180,13 @@ def remarks_on(records: Sequence[ScoreRecord], by: str) -> list[str]:
     return remarks
 
 
-def ranking_table(ranking: Sequence[Ranked], by: str, title: str) -> Table:
+def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
     """Checkpoints, best first; with their standard errors over clients where there are some."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedgen.evaluation.table import format_value
+
     table = Table(title=escape(title))
     spread = any(entry.error_over_clients is not None for entry in ranking)
     for heading in ("rank", "round", by, *(["± over clients"] if spread else []), "checkpoint"):

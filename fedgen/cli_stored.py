@@ -2,36 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
-from rich.console import Console
 
 from fedgen import __version__
-from fedgen.embeddings import FeatureCache, load_embedding
-from fedgen.embeddings.fidelity import CLEAN
-from fedgen.evaluation import (
-    PRESETS,
-    PeerEvaluation,
-    Reading,
-    ScoreRecord,
-    StoredEvaluation,
-    StoredOptions,
-    client_tables,
-    peer_table,
-    save_features,
-    save_statistics,
-)
-from fedgen.evaluation.device import require_device
-from fedgen.evaluation.peers import SUBSET_SIZE, Preset
-from fedgen.evaluation.stored_embedding import Named
-from fedgen.evaluation.stored_files import FEATURES_OF, STATISTICS_OF, files_in
-from fedgen.evaluation.stored_images import LISTED
-from fedgen.figures import draw_clients
-from fedgen.files import require_writable, write_json
-from fedgen.progress import make_console
+from fedgen.evaluation.preset_names import NAMES, SUBSET_SIZE, Peer
+
+if TYPE_CHECKING:  # the parser is made, and help printed, without torch
+    from rich.console import Console
+
+    from fedgen.evaluation import ScoreRecord, StoredEvaluation
+    from fedgen.evaluation.stored_embedding import Named
 
 FLAGS = ("--generated", "--clients", "--reference")
 PATHS = ("generated", "clients", "reference", "weights", "cache", "output", "save_statistics", "save_features")
@@ -85,7 +69,7 @@ def _add_sets(parser: ArgumentParser) -> None:
     add("--counts", nargs="+", default=[], metavar="NAME=N", help="numbers of images of statistics that do not say")
     add(
         "--preset",
-        choices=[*PRESETS, *get_args(Preset)],
+        choices=[*NAMES, *get_args(Peer)],
         default=None,
         help="with --clients a score with its own embedding (fid, kid, fd-dinov2, cmmd, is), in place of --embedding"
         " and --scores; with --reference whose numbers (torch-fidelity by default, or clean-fid)",
@@ -149,6 +133,9 @@ def _add_output(parser: ArgumentParser) -> None:
 def evaluate_stored(arguments: Sequence[str]) -> int:
     """`fedgen evaluate --generated PATH --clients PATH ... | --reference PATH`."""
     settings = _parse(arguments)
+    from fedgen.evaluation.stored_files import FEATURES_OF, STATISTICS_OF, files_in, save_features, save_statistics
+    from fedgen.progress import make_console
+
     targets = _targets(settings)
     evaluation = _evaluation(settings)
     kinds = ((settings.save_statistics, STATISTICS_OF), (settings.save_features, FEATURES_OF))
@@ -160,6 +147,8 @@ def evaluate_stored(arguments: Sequence[str]) -> int:
     console = make_console(emoji=False)
     _report(evaluation, records, console)
     if len(targets) > 1:
+        from fedgen.figures import draw_clients
+
         written.append(draw_clients(records, targets[1]))
     written += save_statistics(evaluation, settings.save_statistics) if settings.save_statistics else []
     written += save_features(evaluation, settings.save_features) if settings.save_features else []
@@ -182,13 +171,13 @@ def _targets(settings: Any) -> list[Path]:
     """The JSON file and, with clients, the figure."""
     if (settings.clients is None) == (settings.reference is None):
         raise ValueError("give either --clients (one path each) or --reference (one path)")
-    if settings.clients and (settings.preset in get_args(Preset) or settings.kid_subset_size):
+    if settings.clients and (settings.preset in get_args(Peer) or settings.kid_subset_size):
         raise ValueError("--preset torch-fidelity or clean-fid, and --kid_subset_size, are for --reference")
-    if settings.reference and settings.preset in PRESETS:
+    if settings.reference and settings.preset in NAMES:
         raise ValueError(f"--preset {settings.preset} is for --clients, of which there may be one")
     if settings.reference and settings.aggregates:
         raise ValueError("--aggregates are means over --clients; one --reference has none")
-    if settings.preset == CLEAN and settings.kid_subset_size:
+    if settings.preset == "clean-fid" and settings.kid_subset_size:
         raise ValueError("--kid_subset_size is for torch-fidelity's kid; clean-fid draws its subsets without a seed")
     if settings.save_statistics and settings.save_statistics == settings.save_features:
         raise ValueError("--save_statistics and --save_features name their files alike; give two folders")
@@ -199,8 +188,10 @@ def _targets(settings: Any) -> list[Path]:
     return targets
 
 
-def _check_folders(settings: Any, evaluation: StoredEvaluation) -> None:
+def _check_folders(settings: Any, evaluation: "StoredEvaluation") -> None:
     """Makes the folders to write into, once nothing else is wrong and before any long work."""
+    from fedgen.files import require_writable
+
     place = settings.output.parent.resolve()
     for path in [stored.path for stored in evaluation.sets if stored.path.is_dir() and settings.clients]:
         if place == path.resolve() or (settings.recursive and path.resolve() in place.parents):
@@ -216,7 +207,11 @@ def _refuse_existing(paths: Sequence[Path], overwrite: bool) -> None:
         raise ValueError(f"{existing} is there already; choose another place, or --overwrite it")
 
 
-def _evaluation(settings: Any) -> StoredEvaluation:
+def _evaluation(settings: Any) -> "StoredEvaluation":
+    from fedgen.embeddings import FeatureCache
+    from fedgen.evaluation import PeerEvaluation, Reading, StoredEvaluation, StoredOptions
+    from fedgen.evaluation.device import require_device
+
     reading = Reading(settings.resize, settings.recursive, settings.skip_unreadable)
     options = StoredOptions(
         scores=scores_in(settings.scores) if settings.scores else None,
@@ -233,17 +228,19 @@ def _evaluation(settings: Any) -> StoredEvaluation:
     embedding, weights = _embedding(settings.embedding, settings.weights)
     if settings.clients:
         return StoredEvaluation(settings.generated, settings.clients, embedding, weights, options)
-    preset: Preset = settings.preset or "torch-fidelity"
+    preset: Peer = settings.preset or "torch-fidelity"
     both, size = (settings.generated, settings.reference), settings.kid_subset_size or SUBSET_SIZE
     return PeerEvaluation(*both, preset, embedding, weights, options, size)
 
 
-def _embedding(text: str | None, weights: Path | None) -> tuple[Named | None, Path | None]:
+def _embedding(text: str | None, weights: Path | None) -> "tuple[Named | None, Path | None]":
     """The embedding of a text and its weights, which one that is given by options has in it."""
     given = embeddings_in(text)
     if len(given) > 1:
         raise ValueError(f"--embedding takes one embedding, got {text}")
     if given and isinstance(given[0], dict):
+        from fedgen.embeddings import load_embedding
+
         return load_embedding(given[0], weights), None
     return text, weights
 
@@ -297,7 +294,10 @@ def _counts(given: Sequence[str]) -> dict[str, float]:
     return counts
 
 
-def _report(evaluation: StoredEvaluation, records: Sequence[ScoreRecord], console: Console) -> None:
+def _report(evaluation: "StoredEvaluation", records: "Sequence[ScoreRecord]", console: "Console") -> None:
+    from fedgen.evaluation import PeerEvaluation, client_tables, peer_table
+    from fedgen.evaluation.stored_images import LISTED
+
     if isinstance(evaluation, PeerEvaluation):
         console.print(peer_table(evaluation, records))
     else:
@@ -311,7 +311,9 @@ def _report(evaluation: StoredEvaluation, records: Sequence[ScoreRecord], consol
             console.print(f"  and {len(evaluation.skipped) - LISTED} more, which the JSON file lists")
 
 
-def _write_scores(settings: Any, evaluation: StoredEvaluation, records: Sequence[ScoreRecord]) -> Path:
+def _write_scores(settings: Any, evaluation: "StoredEvaluation", records: "Sequence[ScoreRecord]") -> Path:
+    from fedgen.files import write_json
+
     sets = [
         {"name": stored.name, "path": str(stored.path), "kind": stored.kind, "count": count}
         for stored, count in zip(evaluation.sets, evaluation.counts())

@@ -21,6 +21,7 @@ LAYERS = [
         "files",
         "hashing",
         "flags",
+        "lazy",
         "restricted_pickle",
         "progress",
         "pytorch_lightning_alias",

@@ -1,8 +1,15 @@
 """Lightning callbacks: the evaluation at rounds, checkpoints of rounds, progress in rounds, what becomes of state."""
 
-from fedgen.callbacks.federated_evaluation import FederatedEvaluation
-from fedgen.callbacks.progress import RoundProgressBar
-from fedgen.callbacks.round_checkpoint import RoundCheckpoint
-from fedgen.callbacks.state_report import StateReport
+from typing import TYPE_CHECKING
+
+from fedgen.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from fedgen.callbacks.federated_evaluation import FederatedEvaluation
+    from fedgen.callbacks.progress import RoundProgressBar
+    from fedgen.callbacks.round_checkpoint import RoundCheckpoint
+    from fedgen.callbacks.state_report import StateReport
 
 __all__ = ["FederatedEvaluation", "RoundCheckpoint", "RoundProgressBar", "StateReport"]
+
+load_on_use(__name__)

@@ -13,8 +13,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.trainer.states import TrainerFn
 
-from fedgen.evaluation.aggregates import AGGREGATES, POWER
 from fedgen.evaluation.presets import PRESETS
+from fedgen.evaluation.record_names import AGGREGATES, POWER
 from fedgen.evaluation.score_choice import KINDS
 
 EPOCH_END, VALIDATION_END = "on_train_epoch_end", "on_validation_end"

@@ -1,9 +1,16 @@
 """Owners of data: partitions, cohorts, turns and the data module."""
 
-from fedgen.clients.client import Client
-from fedgen.clients.cohort import sample_cohort
-from fedgen.clients.data_module import FederatedDataModule
-from fedgen.clients.three_way import ThreeWaySplit
-from fedgen.clients.turn import Turn
+from typing import TYPE_CHECKING
+
+from fedgen.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from fedgen.clients.client import Client
+    from fedgen.clients.cohort import sample_cohort
+    from fedgen.clients.data_module import FederatedDataModule
+    from fedgen.clients.three_way import ThreeWaySplit
+    from fedgen.clients.turn import Turn
 
 __all__ = ["Client", "FederatedDataModule", "ThreeWaySplit", "Turn", "sample_cohort"]
+
+load_on_use(__name__)

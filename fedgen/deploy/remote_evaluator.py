@@ -21,9 +21,10 @@ from fedgen.evaluation.answers import Answers
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real_side import RealSide
+from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.sampling import Sample
 from fedgen.evaluation.score_choice import ScoreChoice
-from fedgen.evaluation.splits import LEAST, REPORT, SELECT, Split
+from fedgen.evaluation.splits import LEAST, Split
 from fedgen.federated.left_out import EVALUATION
 from fedgen.scores import Density, FederatedScore, FrechetReference
 from fedgen.scores.aggregate import combine

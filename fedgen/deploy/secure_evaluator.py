@@ -21,9 +21,9 @@ from fedgen.deploy.secure_sums import fixed_point
 from fedgen.deploy.statistics import shared_key
 from fedgen.deploy.summed_reference import SummedReference
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.aggregates import AGGREGATES
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.record_names import AGGREGATES
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.evaluation.splits import Split
 from fedgen.scores import FederatedScore

@@ -22,8 +22,8 @@ from fedgen.deploy.released import (
 from fedgen.deploy.run_statistics import RefusedError
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
+from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
-from fedgen.evaluation.splits import REPORT, SELECT
 from fedgen.federated.left_out import shorten
 from fedgen.scores import Kernel, KernelReference
 from fedgen.scores.federated_fid import fid_message

@@ -12,10 +12,9 @@ from torch.nn import functional as F
 
 from fedgen import seeds
 from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS
 from fedgen.embeddings.weights import load_into, read_state
 
-TIMM, TRANSFORMERS = "timm/", "transformers/"
-SIZE = "@"  # between a name and a size that is not the network's own
 PILLOW = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # its numbers for ways to resample
 ANTIALIASED = ("bilinear", "bicubic")
 
@@ -122,12 +121,6 @@ def load_transformers(name: str, weights: str | Path | None = None, size: int | 
     own, mean, std, resample = _processing(processor, name)
     features = _ImageFeatures(network.float())
     return Backbone(features, f"{TRANSFORMERS}{name}", size or own, own, mean, std, resample, features.layer)
-
-
-def split_size(name: str) -> tuple[str, int | None]:
-    """The name of a network and the size that a stored name carries behind it."""
-    base, _, size = name.rpartition(SIZE)
-    return (base, int(size)) if base and size.isdigit() else (name, None)
 
 
 class _ImageFeatures(nn.Module):

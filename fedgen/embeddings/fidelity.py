@@ -18,26 +18,18 @@ from torch.nn import functional as F
 from fedgen import seeds
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.fidelity_weights import build_clip, build_dinov2, build_inception, build_vgg16
+from fedgen.embeddings.names import CLEAN, CMMD, DGM_EVAL, DINOV2_DIMS, INCEPTION, UNIT
 from fedgen.embeddings.pillow_resize import centre_square, pillow_resize
 
-INCEPTION = "inception-v3-compat"
 INCEPTION_LAYERS = {"64": 64, "192": 192, "768": 768, "2048": 2048, "logits_unbiased": 1008, "logits": 1008}
 VGG16_LAYERS = ("fc2_relu", "fc2")
-CLIP_NAMES = tuple(
-    f"clip-{model}"
-    for model in ("rn50", "rn101", "rn50x4", "rn50x16", "rn50x64", "vit-b-32", "vit-b-16", "vit-l-14", "vit-l-14-336px")
-)
-DINOV2_DIMS = {"dinov2-vit-s-14": 384, "dinov2-vit-b-14": 768, "dinov2-vit-l-14": 1024, "dinov2-vit-g-14": 1536}
 
 Precision = Literal["float32", "float64"]
 Resize = Literal["tensorflow-1", "clean-fid"]
-CLEAN = "clean-fid"
 CLEAN_RESIZE = "clean-fid bicubic antialiased"  # in settings and statistics files
 INCEPTION_SIZE = 299
 ClipResize = Literal["tensorflow-1", "cmmd"]
 Dinov2Resize = Literal["tensorflow-1", "dgm-eval"]
-CMMD, DGM_EVAL = "cmmd", "dgm-eval"
-UNIT = "unit"  # behind the name of features that are scaled to length 1
 
 
 @dataclass(frozen=True)

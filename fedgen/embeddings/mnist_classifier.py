@@ -15,12 +15,13 @@ from torch.nn import functional as F
 
 from fedgen.data import MNIST5k
 from fedgen.embeddings.base import Embedding
+from fedgen.embeddings.names import LOGITS, SEED
+from fedgen.embeddings.names import MNIST_CLASSIFIER as NAME
 from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, fitted, train_classifier
 from fedgen.embeddings.weights import load_into, read_state
 from fedgen.seeds import generator, isolated
 from fedgen.tensor_files import read_safetensors, write_safetensors
 
-NAME, SEED, LOGITS = "classifier-mnist5k", "seed", "logits"
 SIDE, CLASSES, HELD_OUT = 28, 10, 1000
 EPOCHS = 14
 VERSION = 1  # of the training: another one makes other weights
@@ -58,19 +59,6 @@ class MNISTClassifier(Embedding):
 
     def features(self, levels: Tensor) -> Tensor:
         return self.network(levels) if self.layer == LOGITS else self.network.features(levels)
-
-
-def options_in(suffix: str) -> dict[str, object]:
-    """The options that a stored name's suffix stands for: "seed1-logits" is {"seed": 1, "layer": "logits"}."""
-    found: dict[str, object] = {}
-    for part in suffix.split("-"):
-        if part == LOGITS:
-            found["layer"] = LOGITS
-        elif part.removeprefix(SEED).isdigit() and part.startswith(SEED):
-            found["seed"] = int(part.removeprefix(SEED))
-        else:
-            return {}
-    return found
 
 
 def weights_path(seed: int = 0) -> Path:

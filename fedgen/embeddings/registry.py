@@ -11,25 +11,22 @@ from torch import nn
 
 from fedgen import seeds
 from fedgen.class_paths import gives, import_by_path, is_class_path
-from fedgen.embeddings.backbones import TIMM, TRANSFORMERS, load_timm, load_transformers, split_size
+from fedgen.embeddings.backbones import load_timm, load_transformers
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.efficientnet_lite0 import EfficientNetLite0
-from fedgen.embeddings.fidelity import (
-    CLEAN,
+from fedgen.embeddings.fidelity import load_clip, load_dinov2, load_inception, load_vgg16
+from fedgen.embeddings.mnist_classifier import MNISTClassifier
+from fedgen.embeddings.module import ModuleEmbedding
+from fedgen.embeddings.names import (
     CLIP_NAMES,
-    CMMD,
-    DGM_EVAL,
     DINOV2_DIMS,
     INCEPTION,
-    UNIT,
-    load_clip,
-    load_dinov2,
-    load_inception,
-    load_vgg16,
+    MNIST_CLASSIFIER,
+    TIMM,
+    TRANSFORMERS,
+    split_size,
+    with_suffix,
 )
-from fedgen.embeddings.mnist_classifier import NAME as MNIST_CLASSIFIER
-from fedgen.embeddings.mnist_classifier import MNISTClassifier, options_in
-from fedgen.embeddings.module import ModuleEmbedding
 from fedgen.embeddings.pixels import Identity, Pixels
 
 WITHOUT_WEIGHTS: dict[str, Callable[[], Embedding]] = {"pixels": Pixels, "identity": Identity}
@@ -45,28 +42,6 @@ WITH_WEIGHTS: dict[str, Callable[..., Embedding]] = {
 
 # what a name begins with -> how the rest of it is loaded
 PACKAGES: dict[str, Callable[..., Embedding]] = {TIMM: load_timm, TRANSFORMERS: load_transformers}
-
-
-def _inception_options(suffix: str) -> dict[str, Any]:
-    layer = suffix.removesuffix(CLEAN).removesuffix("-") if suffix.endswith(CLEAN) else suffix
-    return ({"layer": layer} if layer else {}) | ({"resize": CLEAN} if suffix.endswith(CLEAN) else {})
-
-
-def _clip_options(suffix: str) -> dict[str, Any]:
-    resized, unit = suffix.startswith(CMMD), suffix.endswith(UNIT)
-    options = ({"resize": CMMD} if resized else {}) | ({"unit_length": True} if unit else {})
-    return options if suffix == "-".join([*([CMMD] if resized else []), *([UNIT] if unit else [])]) else {}
-
-
-# Names of stored scores load again: `efficientnet-lite0-224` is efficientnet-lite0 with size=224.
-SUFFIXES: dict[str, Callable[[str], dict[str, Any]]] = {
-    "efficientnet-lite0": lambda suffix: {"size": int(suffix)} if suffix.isdigit() else {},
-    MNIST_CLASSIFIER: options_in,
-    INCEPTION: _inception_options,
-    "vgg16": lambda suffix: {"layer": suffix},
-    **dict.fromkeys(CLIP_NAMES, _clip_options),
-    **dict.fromkeys(DINOV2_DIMS, lambda suffix: {"resize": DGM_EVAL} if suffix == DGM_EVAL else {}),
-}
 
 
 def embedding_names() -> list[str]:
@@ -118,7 +93,7 @@ def load_embedding(
             return _of_package(prefix, load, str(name_or_module), {"weights": weights, **options})
     if is_class_path(str(name_or_module)):
         return _of_class(str(name_or_module), None, {"weights": weights, **options})
-    name, options = _with_suffix(str(name_or_module), options)
+    name, options = with_suffix(str(name_or_module), options)
     if name in WITHOUT_WEIGHTS:
         if weights is not None:
             raise ValueError(f"embedding {name} has no weights; leave weights={str(weights)!r} out")
@@ -126,14 +101,6 @@ def load_embedding(
     if name not in WITH_WEIGHTS:
         raise ValueError(_unknown(name))
     return _made(name, WITH_WEIGHTS[name], weights=weights, **options)
-
-
-def network_of(name: str) -> str:
-    """The network that a stored name stands for, whatever its size, layer or seed: "inception-v3-compat" for
-    "inception-v3-compat-192"; a name that is nobody's here is its own."""
-    if name.startswith(tuple(PACKAGES)):
-        return split_size(name)[0]
-    return _with_suffix(name, {})[0]
 
 
 def _of_package(prefix: str, load: Callable[..., Embedding], name: str, options: dict[str, Any]) -> Embedding:
@@ -180,15 +147,6 @@ def _made(title: str, factory: Callable[..., Embedding], /, *args: Any, **option
             known = ", ".join(key for key in allowed if key != "weights") or "none"
             raise ValueError(f"embedding {title} has no option {option!r}; its options: {known}")
     return factory(*args, **options)
-
-
-def _with_suffix(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    for base, options_of in SUFFIXES.items():
-        suffix = name.removeprefix(f"{base}-")
-        found = options_of(suffix) if suffix != name else {}
-        if found and not found.keys() & options.keys():
-            return base, {**options, **found}
-    return name, options
 
 
 def _unknown(name: str) -> str:

@@ -1,38 +1,45 @@
 """Models to score records, records to a ranking of checkpoints."""
 
-from fedgen.evaluation.checkpoints import checkpoint_name, list_checkpoints, load_weights
-from fedgen.evaluation.evaluate import Evaluation, Evaluator
-from fedgen.evaluation.federation_splits import splits_of
-from fedgen.evaluation.heterogeneity import Heterogeneity, measure_clients, measure_features
-from fedgen.evaluation.one_model import evaluate
-from fedgen.evaluation.peers import PeerEvaluation, score_reference
-from fedgen.evaluation.presets import PRESETS, Preset, find_preset
-from fedgen.evaluation.records import Columns, ScoreRecord, by_column
-from fedgen.evaluation.report import print_report
-from fedgen.evaluation.run import Run, evaluate_run
-from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
-from fedgen.evaluation.scores_file import append_records, drop_from, drop_round, read_records
-from fedgen.evaluation.selection import (
-    Comparison,
-    InvertedPair,
-    Ranked,
-    aggregates_compared,
-    compare,
-    inversions,
-    select,
-)
-from fedgen.evaluation.splits import Split
-from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions, score_stored
-from fedgen.evaluation.stored_files import save_features, save_statistics
-from fedgen.evaluation.stored_images import Reading
-from fedgen.evaluation.stored_table import client_table, client_tables, peer_table
-from fedgen.evaluation.table import (
-    comparison_table,
-    inversion_table,
-    score_table,
-    score_tables,
-    selection_table,
-)
+from typing import TYPE_CHECKING
+
+from fedgen.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from fedgen.evaluation.checkpoint_names import checkpoint_name, list_checkpoints
+    from fedgen.evaluation.checkpoints import load_weights
+    from fedgen.evaluation.evaluate import Evaluation, Evaluator
+    from fedgen.evaluation.federation_splits import splits_of
+    from fedgen.evaluation.heterogeneity import Heterogeneity, measure_clients, measure_features
+    from fedgen.evaluation.one_model import evaluate
+    from fedgen.evaluation.peers import PeerEvaluation, score_reference
+    from fedgen.evaluation.presets import PRESETS, Preset, find_preset
+    from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+    from fedgen.evaluation.report import print_report
+    from fedgen.evaluation.run import evaluate_run
+    from fedgen.evaluation.run_folder import Run
+    from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
+    from fedgen.evaluation.scores_file import append_records, drop_from, drop_round, read_records
+    from fedgen.evaluation.selection import (
+        Comparison,
+        InvertedPair,
+        Ranked,
+        aggregates_compared,
+        compare,
+        inversions,
+        select,
+    )
+    from fedgen.evaluation.splits import Split
+    from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions, score_stored
+    from fedgen.evaluation.stored_files import save_features, save_statistics
+    from fedgen.evaluation.stored_images import Reading
+    from fedgen.evaluation.stored_table import client_table, client_tables, peer_table
+    from fedgen.evaluation.table import (
+        comparison_table,
+        inversion_table,
+        score_table,
+        score_tables,
+        selection_table,
+    )
 
 __all__ = [
     "PRESETS",
@@ -86,3 +93,5 @@ __all__ = [
     "selection_table",
     "splits_of",
 ]
+
+load_on_use(__name__)

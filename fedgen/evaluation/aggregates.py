@@ -6,15 +6,9 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from fedgen.evaluation.record_names import AGGREGATES, DISTRIBUTION, PERCENTILES, POWER
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.scores import FederatedScore, aggregate
-
-AGGREGATES = ("avg", "all", "worst")
-POWER = "power-"
-PERCENTILES = {f"pct{q}": q for q in (95, 75, 50, 25, 5)}
-DISTRIBUTION = ("unweighted", "var", *PERCENTILES)
-"""Of the clients' scores, each client once: mean, variance (divisor K), and percentiles that occur ("nearest"), as
-section 3 and appendix C of Yuan et al. 2022 (arXiv 2110.14216) have them."""
 
 
 def choose_aggregates(further: Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor
 
 from fedgen.data.lazy import CHUNK, LazyInputs
@@ -93,6 +92,8 @@ class Answers:
             yield _as_given(examples[own]), None if asked is None else asked[own]
 
     def _batches(self, items: Any) -> Iterator[tuple[Any, int]]:
+        from lightning.fabric.utilities import move_data_to_device  # its models have Lightning loaded
+
         device = getattr(self.model, "device", "cpu")
         yield from ((move_data_to_device(batch, device), count) for batch, count in items.batches())
 

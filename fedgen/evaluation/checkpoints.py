@@ -1,7 +1,6 @@
-"""The checkpoints of a run folder: their names, and reading one into a model without unpickling objects."""
+"""The checkpoints of a run folder, read into a model without unpickling objects."""
 
 import filecmp
-import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,26 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.evaluation.checkpoint_names import LAST, list_checkpoints
 from fedgen.federated.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, check_packed
 from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.tensor_files import check_state
-
-LAST = "last.ckpt"
-
-
-def checkpoint_name(round: int) -> str:
-    """The file name of a round's checkpoint: "round=00012.ckpt"."""
-    return f"round={round:05d}.ckpt"
-
-
-def list_checkpoints(folder: str | Path) -> dict[int, Path]:
-    """The checkpoints of whole rounds in a folder, by round, ascending; `last.ckpt` is not among them."""
-    found = {}
-    for path in Path(folder).glob("round=*.ckpt"):
-        if match := re.fullmatch(r"round=(\d+)\.ckpt", path.name):
-            found[int(match[1])] = path
-    return dict(sorted(found.items()))
 
 
 def previous_checkpoint(folder: str | Path) -> Path:

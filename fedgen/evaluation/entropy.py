@@ -9,7 +9,8 @@ from torch import Tensor
 from fedgen.clients import Client
 from fedgen.evaluation.heterogeneity import Heterogeneity, Measure, deal_again
 from fedgen.scores.between_clients import label_table
-from fedgen.scores.client_entropy import DEFAULT, EntropyOptions, client_entropies, grey_floor
+from fedgen.scores.client_entropy import client_entropies, grey_floor
+from fedgen.scores.entropy_options import DEFAULT, EntropyOptions
 from fedgen.seeds import subset
 
 LEAST = 5  # images of a label, for it to be asked for in turn

@@ -6,8 +6,9 @@ import torch
 
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
+from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.records import FLOOR
-from fedgen.evaluation.splits import LEAST, REPORT, SELECT, Split, StandIn
+from fedgen.evaluation.splits import LEAST, Split, StandIn
 from fedgen.evaluation.three_way import three_way_splits
 
 Clients = (

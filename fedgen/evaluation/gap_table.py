@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.aggregates import DISTRIBUTION, PERCENTILES
 from fedgen.evaluation.gaps import AGGREGATES, GAPS, gap_title, interval
 from fedgen.evaluation.marks import marked
+from fedgen.evaluation.record_names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, UNPART
 from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS, ScoreRecord
-from fedgen.evaluation.splits import PART_TRAIN, PART_VAL, UNPART
 from fedgen.evaluation.table import format_value
 
 SPLITS = (PART_TRAIN, PART_VAL, UNPART)

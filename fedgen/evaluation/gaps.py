@@ -6,12 +6,13 @@ place is, whichever way is better. If all clients have one distribution the part
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from scipy import stats
-
+from fedgen.evaluation.record_names import PART_TRAIN, PART_VAL, UNPART
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.splits import PART_TRAIN, PART_VAL, UNPART
-from fedgen.scores import FederatedScore
+
+if TYPE_CHECKING:
+    from fedgen.scores import FederatedScore
 
 GAPS = {"gap/out_of_sample": (PART_TRAIN, PART_VAL), "gap/participation": (PART_VAL, UNPART)}
 """name of the gap, in a split's place in records -> (where the score is better, where it is worse)"""
@@ -23,7 +24,7 @@ def gap_title(gap: str) -> str:
     return gap.removeprefix("gap/").replace("_", " ") + " gap"
 
 
-def gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
+def gap(better: "FederatedScore", worse: "FederatedScore") -> "FederatedScore":
     """One score of one generated set on two splits of clients that are paired in their order and equally weighted.
 
     Its errors over clients are those of the pairs' differences, so that what both sides of a pair share, and what both
@@ -33,6 +34,8 @@ def gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
         better: the score where it ought to be better.
         worse: the score where it ought to be worse.
     """
+    from fedgen.scores import FederatedScore
+
     sign = -1.0 if better.higher_is_better else 1.0
     over_clients = None
     if better.over_clients is not None and worse.over_clients is not None:
@@ -46,7 +49,7 @@ def gap(better: FederatedScore, worse: FederatedScore) -> FederatedScore:
     )
 
 
-def gaps_of(scores: Mapping[str, Sequence[FederatedScore]]) -> dict[str, list[FederatedScore]]:
+def gaps_of(scores: "Mapping[str, Sequence[FederatedScore]]") -> "dict[str, list[FederatedScore]]":
     """The gaps, by name, of the scores that both of their splits have.
 
     Args:
@@ -72,5 +75,7 @@ def interval(record: ScoreRecord, level: float = 0.95) -> tuple[float, float] | 
     """
     if record.error_over_clients is None or record.num_clients < 2:
         return None
+    from scipy import stats  # slow to import, and most commands show no interval
+
     reach = float(stats.t.ppf((1 + level) / 2, record.num_clients - 1)) * record.error_over_clients
     return record.value - reach, record.value + reach

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable
 
 from fedgen.embeddings import network_of
+from fedgen.evaluation.record_names import HELD_OUT
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.splits import HELD_OUT
 
 SAME, RELATED = "*", "(*)"
 MEANINGS = {

@@ -6,13 +6,15 @@ torch-fidelity: `fidelity --input1 GENERATED --input2 REFERENCE --fid --kid`; cl
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from torch import Tensor
 
 from fedgen.data import image_files
-from fedgen.embeddings.fidelity import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
+from fedgen.embeddings.names import CLEAN, CLIP_NAMES, DINOV2_DIMS, INCEPTION
+from fedgen.evaluation.preset_names import SUBSET_SIZE
+from fedgen.evaluation.preset_names import Peer as Preset
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.stored_embedding import FITTED, Named
 from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions
@@ -20,8 +22,7 @@ from fedgen.evaluation.stored_images import Images
 from fedgen.progress import track
 from fedgen.scores.mmd import subset_values
 
-Preset = Literal["torch-fidelity", "clean-fid"]
-SUBSETS, SUBSET_SIZE, SUBSET_SEED = 100, 1000, 2020  # torch-fidelity's
+SUBSETS, SUBSET_SEED = 100, 2020  # torch-fidelity's
 KID_SUBSETS = "kid_subsets"
 # of the files that a peer looks for in a folder
 SUFFIXES = {"torch-fidelity": frozenset({".png", ".jpg", ".jpeg"}), CLEAN: image_files.SUFFIXES}

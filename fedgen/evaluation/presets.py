@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
+from fedgen.evaluation.preset_names import NAMES
 from fedgen.evaluation.reference import Reference
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose
 from fedgen.scores import FederatedScore
@@ -127,7 +128,7 @@ IS = Preset(
     "is",
     source="Salimans et al. 2016, arXiv 1606.03498; of all images at once, where torch-fidelity averages over splits",
 )
-PRESETS = {preset.name: preset for preset in (FID, KID, FD_DINOV2, CMMD, IS)}
+PRESETS = dict(zip(NAMES, (FID, KID, FD_DINOV2, CMMD, IS)))
 
 
 def find_preset(name: str) -> Preset:

@@ -6,18 +6,15 @@ from typing import Any
 from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import LightningDataModule, LightningModule, seed_everything
 
-from fedgen.class_paths import gives, import_object
+from fedgen.class_paths import gives, import_object, load_classes
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
 from fedgen.clients.three_way import load_roles, save_roles
-from fedgen.evaluation.checkpoints import list_checkpoints
-from fedgen.evaluation.scores_file import SCORES_FILE
-from fedgen.files import read_yaml
+from fedgen.evaluation.checkpoint_names import list_checkpoints
+from fedgen.evaluation.run_files import PARTITION, RECIPE, ROLES, read_recipe
 from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.recipe_errors import explain
 from fedgen.seeds import isolated
-
-RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
 
 
 def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
@@ -36,7 +33,8 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
             of other data is refused when the clients are first asked for.
     """
     path = Path(run) / RECIPE
-    recipe = _read_recipe(path)
+    recipe = read_recipe(path)
+    load_classes()
     parser = ArgumentParser(exit_on_error=False)
     for key, kind in (("model", LightningModule), ("data", LightningDataModule)):
         parser.add_subclass_arguments(kind, key, required=True, fail_untyped=False)
@@ -128,22 +126,3 @@ def restore_clients(data: FederatedDataModule, run: str | Path) -> None:
         data.partition = SavedPartition(saved)
     if (roles := Path(run) / ROLES).exists():
         data.roles = load_roles(roles)
-
-
-def _read_recipe(path: Path) -> Any:
-    if not path.exists():
-        raise FileNotFoundError(_without_recipe(path))
-    return read_yaml(path)
-
-
-def _without_recipe(path: Path) -> str:
-    """What can be done about a folder without a recipe."""
-    folder = path.parent
-    if not folder.is_dir() or not (list_checkpoints(folder) or (folder / SCORES_FILE).exists()):
-        return f"{path} does not exist; give the folder of a run made by `fedgen fit`"
-    return (
-        f"{folder} is of a run trained in Python, which keeps no recipe: say what its model and data are with --model"
-        " my_module:make_model --data my_module:make_data (objects, or functions without arguments; train.py:make_model"
-        f" for a file), or call evaluate_run({str(folder)!r}, model, Evaluator(data, ['pixels'])) of fedgen.evaluation."
-        f" Its stored scores need neither: fedgen select {folder}"
-    )

@@ -3,22 +3,25 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentError, ArgumentParser
-from lightning.pytorch import LightningDataModule
 
-from fedgen.clients import FederatedDataModule
-from fedgen.evaluation.rebuild import PARTITION, RECIPE, restore_clients
+from fedgen.class_paths import load_classes
+from fedgen.evaluation.run_files import PARTITION, RECIPE
 from fedgen.files import read_yaml
 from fedgen.recipe_errors import explain
-from fedgen.seeds import isolated
+
+if TYPE_CHECKING:  # a file that is no recipe is refused without Lightning
+    from fedgen.clients import FederatedDataModule
 
 PARTS = ("trainer", "model", "data", "seed_everything", "ckpt_path", "threads", "explain", "local_only", "centralised")
 WRITTEN = ("optimizer", "lr_scheduler")  # by LightningCLI, into the recipes that runs keep
+OF_DATA = ("clients", "clients.partitions", "data", "embeddings")
+"""The folders of fedgen that have classes for a recipe's data."""
 
 
-def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> FederatedDataModule:
+def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "FederatedDataModule":
     """The data module of a recipe, whose clients are those that `fedgen fit` would train with its seed.
 
     Only the recipe's `data` and `seed_everything` are read, so that a file with nothing else in it will do.
@@ -36,6 +39,10 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> Federa
     recipe = _read(path)
     if overrides and (source / PARTITION).exists():
         raise ValueError(f"{source} is a run, whose clients are dealt; leave {overrides[0]} out, or give its recipe")
+    from fedgen.clients import FederatedDataModule
+    from fedgen.evaluation.rebuild import restore_clients
+    from fedgen.seeds import isolated
+
     settings = _parse(path, recipe, overrides)
     own = settings.data.get("init_args", {})
     if "seed" in own and own["seed"] is None:
@@ -53,6 +60,8 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> Federa
 
 
 def _parser() -> ArgumentParser:
+    from lightning.pytorch import LightningDataModule
+
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--config", action="config")
     parser.add_argument("--seed_everything", type=bool | int, default=0)
@@ -61,6 +70,7 @@ def _parser() -> ArgumentParser:
 
 
 def _parse(path: Path, recipe: dict[str, Any], overrides: Sequence[str]) -> Any:
+    load_classes(OF_DATA)
     found = {key: recipe[key] for key in ("data", "seed_everything") if key in recipe}
     try:
         return _parser().parse_args([f"--config={json.dumps(found)}", *overrides])

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from fedgen.data.lazy import LazyInputs
-from fedgen.evaluation.aggregates import AGGREGATES, choose_aggregates, with_further
+from fedgen.evaluation.aggregates import choose_aggregates, with_further
 from fedgen.evaluation.answers import SeededAnswers
+from fedgen.evaluation.record_names import AGGREGATES
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.scorers import FAMILIES, ClientSide, Made, Score

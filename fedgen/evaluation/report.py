@@ -9,7 +9,7 @@ from rich.table import Table
 from fedgen.evaluation.gap_table import distribution_table, gap_tables
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.run import Run
+from fedgen.evaluation.run_folder import Run
 from fedgen.evaluation.table import inversion_table, score_tables, selection_table
 from fedgen.progress import make_console
 

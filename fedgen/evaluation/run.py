@@ -1,4 +1,4 @@
-"""A run folder: its scores, its checkpoints, and scoring the checkpoints again."""
+"""Scoring the checkpoints of a run folder again."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -8,77 +8,18 @@ from pathlib import Path
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
-from fedgen.evaluation.checkpoints import (
-    list_checkpoints,
-    load_weights,
-    local_models,
-    personal_tensors,
-    tensors_in_place,
-)
+from fedgen.evaluation.checkpoints import load_weights, local_models, personal_tensors, tensors_in_place
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.fine_tuned import FineTuning
 from fedgen.evaluation.own_models import OwnModels, Personal
-from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.run_folder import Run
 from fedgen.evaluation.sampling import Sample, Sampler, inside, mixture, sampler_of
 from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.evaluation.score_choice import Needs
-from fedgen.evaluation.scores_file import SCORES_FILE, append_records, keep_records, read_records
+from fedgen.evaluation.scores_file import append_records, keep_records, read_records
 
 LOCAL_NOTE = "mixture of local models"
-
-
-class Run:
-    """What training left in a folder.
-
-    Args:
-        folder: the run folder, with `scores.jsonl` and checkpoints.
-
-    Raises:
-        FileNotFoundError: if there is no such folder.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        if not self.folder.is_dir():
-            raise FileNotFoundError(f"no run folder {self.folder}; give the folder that training wrote into")
-
-    @property
-    def scores_path(self) -> Path:
-        """Where the scores are stored."""
-        return self.folder / SCORES_FILE
-
-    @property
-    def records(self) -> list[ScoreRecord]:
-        """All score records, read anew.
-
-        Raises:
-            FileNotFoundError: if nothing was scored yet.
-        """
-        records = read_records(self.scores_path)
-        if not records:
-            raise FileNotFoundError(
-                f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
-            )
-        columns = by_column(records).items()
-        mixed = [name for name, group in columns if len({record.conditions for record in group}) > 1]
-        if mixed:
-            warnings.warn(
-                f"{self.scores_path}: column {', '.join(mixed)} mixes values of other weights, reference, number of"
-                " images, score options or sampling settings, which do not compare; score all checkpoints again with"
-                " the same settings",
-                stacklevel=2,
-            )
-        return records
-
-    @property
-    def columns(self) -> Columns:
-        """The names of the run's columns."""
-        return Columns.of(self.records)
-
-    @property
-    def checkpoints(self) -> dict[int, Path]:
-        """The checkpoints by round."""
-        return list_checkpoints(self.folder)
 
 
 def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:

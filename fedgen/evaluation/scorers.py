@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from fedgen.data.lazy import join_inputs
 from fedgen.embeddings import ClassifierOptions
@@ -32,6 +31,9 @@ from fedgen.scores.aggregate import Weights, combine, resolve_weights
 from fedgen.scores.linear import mean_score
 from fedgen.scores.mmd import Estimator
 from fedgen.statistics import Gaussian
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
 
 Options = Mapping[str, Any]
 
@@ -250,7 +252,7 @@ class OfMetric:
         score = combine("metric", per_client, self._value(pooled), self._weights, higher_is_better=higher)
         return {"metric": score}
 
-    def _value(self, metric: Metric) -> float:
+    def _value(self, metric: "Metric") -> float:
         found = metric.compute()
         if not isinstance(found, Tensor) or found.numel() != 1:
             raise ValueError(f"{self._options[PATH]} gives {found!r}, and a score is one number; ask it for its mean")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.marks import mark_of, strongest
+from fedgen.evaluation.record_names import REPORT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
-from fedgen.evaluation.run import Run
-from fedgen.evaluation.splits import REPORT
+from fedgen.evaluation.run_folder import Run
 from fedgen.scores import rankings
 
 DEFAULT_COLUMN = "fid_all"

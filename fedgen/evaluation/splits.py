@@ -12,9 +12,6 @@ from fedgen.data.examples import kind_of
 from fedgen.data.lazy import LazyInputs, join_inputs
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
-SELECT, REPORT = "train", "report"
-PART_TRAIN, PART_VAL, UNPART = "part_train", "part_val", "unpart"
-HELD_OUT = (REPORT, PART_VAL, UNPART)  # of images that no training has seen
 
 
 @dataclass(frozen=True, eq=False)

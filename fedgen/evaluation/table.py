@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from fedgen.evaluation.aggregates import DISTRIBUTION
 from fedgen.evaluation.directions import say_directions
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.marks import explained, mark_of, marked, say_marks
+from fedgen.evaluation.record_names import DISTRIBUTION, REPORT, UNPART
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.evaluation.selection import Comparison, aggregates_compared, reported, select
-from fedgen.evaluation.splits import REPORT, UNPART
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
+from fedgen.evaluation.record_names import PART_TRAIN, PART_VAL, UNPART
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
-from fedgen.evaluation.splits import LEAST, PART_TRAIN, PART_VAL, UNPART, Split, StandIn
+from fedgen.evaluation.splits import LEAST, Split, StandIn
 from fedgen.seeds import subset
 
 NAMED = 5  # clients that are left out, in a warning of them

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.evaluation.checkpoints import checkpoint_name, load_weights
+from fedgen.evaluation.checkpoint_names import checkpoint_name
+from fedgen.evaluation.checkpoints import load_weights
 from fedgen.evaluation.rebuild import rebuild
 from fedgen.evaluation.sampling import draw_images, sampler_of
 from fedgen.experiments.image_scores import real_side

@@ -13,8 +13,8 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.aggregates import PERCENTILES
 from fedgen.evaluation.gap_table import SPLITS
+from fedgen.evaluation.record_names import PERCENTILES
 from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.gap_study import run_arms

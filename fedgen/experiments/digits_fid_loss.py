@@ -15,7 +15,7 @@ from rich.table import Table
 from fedgen.evaluation import Run, ScoreRecord, by_column
 from fedgen.evaluation.directions import direction_of, title_of
 from fedgen.evaluation.marks import mark_of, say_marks
-from fedgen.evaluation.splits import REPORT, SELECT
+from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.experiments.paired import change_of, compare_pairs
 from fedgen.experiments.recipe_file import fingerprints, local_iterations
 from fedgen.experiments.results import save_figure

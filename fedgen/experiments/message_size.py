@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.checkpoints import LAST
+from fedgen.evaluation.checkpoint_names import LAST
 from fedgen.evaluation.rebuild import RECIPE, rebuild
 from fedgen.experiments.runs import Training
 from fedgen.federated.exchange import Exchange

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.checkpoints import checkpoint_name
+from fedgen.evaluation.checkpoint_names import checkpoint_name
 from fedgen.experiments.mmd2_choice import CHECKPOINTS, Mmd2Choice
 from fedgen.experiments.recipe_file import component, embedded_loss, start_of
 from fedgen.experiments.runs import Training, kept_rounds

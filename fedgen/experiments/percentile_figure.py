@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedgen.evaluation.aggregates import PERCENTILES
 from fedgen.evaluation.gap_table import SPLITS
+from fedgen.evaluation.record_names import PERCENTILES
 from fedgen.figures.generalisation import COLOURS
 from fedgen.files import atomic_write
 

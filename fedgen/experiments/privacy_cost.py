@@ -13,8 +13,8 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation import Run
+from fedgen.evaluation.record_names import REPORT
 from fedgen.evaluation.records import FLOOR, MODEL
-from fedgen.evaluation.splits import REPORT
 from fedgen.experiments.comparison import expectation
 from fedgen.experiments.paired import change_of, compare_pairs, mean_of, verdict
 from fedgen.experiments.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of

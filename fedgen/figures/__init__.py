@@ -1,9 +1,16 @@
 """Pictures of what was measured."""
 
-from fedgen.figures.clients import draw_clients
-from fedgen.figures.curves import draw_curves
-from fedgen.figures.generalisation import draw_generalisation
-from fedgen.figures.partition import draw_partition
-from fedgen.figures.run_report import report_run
+from typing import TYPE_CHECKING
+
+from fedgen.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from fedgen.figures.clients import draw_clients
+    from fedgen.figures.curves import draw_curves
+    from fedgen.figures.generalisation import draw_generalisation
+    from fedgen.figures.partition import draw_partition
+    from fedgen.figures.run_report import report_run
 
 __all__ = ["draw_clients", "draw_curves", "draw_generalisation", "draw_partition", "report_run"]
+
+load_on_use(__name__)

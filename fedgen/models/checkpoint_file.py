@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch import LightningModule
 from torch import nn
 
 from fedgen.files import is_count
 from fedgen.models.networks.network import build, no_larger_than
 from fedgen.tensor_files import check_state, read_torch
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule
 
 EMA_PREFIX, PREFIX = "generator_ema.network.", "generator."
 OPTIMISED_ON = "optimised_on"  # the key of the embeddings that a loss trained on; older checkpoints have none
@@ -49,7 +51,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return checkpoint
 
 
-def rebuild_model(kind: type[LightningModule], path: str | Path) -> Any:
+def rebuild_model(kind: "type[LightningModule]", path: str | Path) -> Any:
     """The model of a checkpoint, on the CPU, made by Lightning of the arguments that the checkpoint keeps.
 
     Args:

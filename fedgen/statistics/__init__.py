@@ -1,23 +1,28 @@
 """Features to summaries that pool: what crosses the line between a client and a server."""
 
-from fedgen.statistics.accounting import noise_multiplier, spent_epsilon
-from fedgen.statistics.fixed_point import FixedPoint, mask
-from fedgen.statistics.fourier import FourierMoments, FourierSketch
-from fedgen.statistics.gaussian import Gaussian, RunningPool, pool, summarize
-from fedgen.statistics.low_rank import thin
-from fedgen.statistics.messages import (
-    Message,
-    MessageError,
-    add,
-    gaussian_from_message,
-    gaussian_to_message,
-    gaussian_to_sums,
-    message_size,
-)
-from fedgen.statistics.npz import Provenance, load_npz, save_npz
-from fedgen.statistics.private import Privacy, private_gaussian, private_sums, project_positive
-from fedgen.statistics.projection import Projection
-from fedgen.statistics.sketches import CubicSketch, Estimate, KernelMoments
+from typing import TYPE_CHECKING
+
+from fedgen.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from fedgen.statistics.accounting import noise_multiplier, spent_epsilon
+    from fedgen.statistics.fixed_point import FixedPoint, mask
+    from fedgen.statistics.fourier import FourierMoments, FourierSketch
+    from fedgen.statistics.gaussian import Gaussian, RunningPool, pool, summarize
+    from fedgen.statistics.low_rank import thin
+    from fedgen.statistics.messages import (
+        Message,
+        MessageError,
+        add,
+        gaussian_from_message,
+        gaussian_to_message,
+        gaussian_to_sums,
+        message_size,
+    )
+    from fedgen.statistics.npz import Provenance, load_npz, save_npz
+    from fedgen.statistics.private import Privacy, private_gaussian, private_sums, project_positive
+    from fedgen.statistics.projection import Projection
+    from fedgen.statistics.sketches import CubicSketch, Estimate, KernelMoments
 
 __all__ = [
     "CubicSketch",
@@ -50,3 +55,5 @@ __all__ = [
     "summarize",
     "thin",
 ]
+
+load_on_use(__name__)

@@ -1,6 +1,5 @@
 """Eigenvectors of symmetric matrices that may be singular."""
 
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -25,5 +24,7 @@ def eigh(matrix: Tensor, upper: bool = False) -> tuple[Tensor, Tensor]:
 
 
 def _by_qr(matrix: Tensor, upper: bool) -> tuple[Tensor, Tensor]:
+    import scipy.linalg  # needed once in a thousand matrices, and slow to import
+
     values, vectors = scipy.linalg.eigh(matrix.cpu().numpy(), lower=not upper, driver="ev")
     return torch.from_numpy(values), torch.from_numpy(vectors)

@@ -12,7 +12,7 @@ from fedgen.deploy.apps import client_app
 from fedgen.deploy.payload import from_bytes
 from fedgen.deploy.remote_data import RemoteClients
 from fedgen.evaluation import read_records
-from fedgen.evaluation.aggregates import AGGREGATES
+from fedgen.evaluation.record_names import AGGREGATES
 from fedgen.federated.left_out import read_left_out
 from fedgen.statistics import MessageError
 from fedgen.statistics.fixed_point import FixedPoint

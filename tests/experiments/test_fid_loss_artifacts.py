@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from fedgen.evaluation.checkpoints import checkpoint_name
+from fedgen.evaluation.checkpoint_names import checkpoint_name
 from fedgen.evaluation.rebuild import RECIPE, rebuild
 from fedgen.experiments import artifact_arms, fid_loss_artifacts
 from fedgen.experiments.artifact_arms import FAMILIES, FLOW, FLOW_FID, GAN, REMOVED, ArtifactRuns, Lengths

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedgen.evaluation.checkpoints import checkpoint_name
+from fedgen.evaluation.checkpoint_names import checkpoint_name
 from fedgen.evaluation.rebuild import RECIPE, rebuild
 from fedgen.experiments.runs import Training
 

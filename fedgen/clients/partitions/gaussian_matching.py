@@ -4,13 +4,14 @@ Yuan et al. 2022, App. D: clusters are matched label by label, the matched one's
 """
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from fedgen.clients.partitions.label_clusters import Clusters
 
 
 def match_clusters(first: Clusters, second: Clusters) -> np.ndarray:
     """For each cluster of `first` its partner in `second`: a permutation [C] of least total KL(first || second)."""
+    from scipy.optimize import linear_sum_assignment  # slow to import, and used by one partition
+
     return linear_sum_assignment(divergences(first, second))[1]
 
 

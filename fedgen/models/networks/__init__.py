@@ -1,13 +1,18 @@
 """Networks: pairs of a generator and a critic, a file each, and the UNet of diffusion models."""
 
-from fedgen.models.networks.dcgan import DCGANCritic, DCGANGenerator
-from fedgen.models.networks.glow import GlowNetwork
-from fedgen.models.networks.network import Critic, Generator, Network
-from fedgen.models.networks.resnet import ResNetCritic, ResNetGenerator
-from fedgen.models.networks.sagan import SAGANCritic, SAGANGenerator
-from fedgen.models.networks.small import SmallCritic, SmallGenerator
-from fedgen.models.networks.sngan import SNGANCritic, SNGANGenerator
-from fedgen.models.networks.unet import UNet
+from typing import TYPE_CHECKING
+
+from fedgen.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from fedgen.models.networks.dcgan import DCGANCritic, DCGANGenerator
+    from fedgen.models.networks.glow import GlowNetwork
+    from fedgen.models.networks.network import Critic, Generator, Network
+    from fedgen.models.networks.resnet import ResNetCritic, ResNetGenerator
+    from fedgen.models.networks.sagan import SAGANCritic, SAGANGenerator
+    from fedgen.models.networks.small import SmallCritic, SmallGenerator
+    from fedgen.models.networks.sngan import SNGANCritic, SNGANGenerator
+    from fedgen.models.networks.unet import UNet
 
 __all__ = [
     "Critic",
@@ -26,3 +31,5 @@ __all__ = [
     "SmallGenerator",
     "UNet",
 ]
+
+load_on_use(__name__)

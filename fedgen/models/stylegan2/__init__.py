@@ -1,11 +1,16 @@
 """StyleGAN2 and its adaptive discriminator augmentation, from the formulas, in plain PyTorch."""
 
-from fedgen.models.stylegan2.ada import AdaptiveAugment
-from fedgen.models.stylegan2.augment import Augment
-from fedgen.models.stylegan2.configurations import Configuration, configuration
-from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
-from fedgen.models.stylegan2.generator import StyleGAN2Generator
-from fedgen.models.stylegan2.stylegan2 import StyleGAN2
+from typing import TYPE_CHECKING
+
+from fedgen.lazy import load_on_use
+
+if TYPE_CHECKING:
+    from fedgen.models.stylegan2.ada import AdaptiveAugment
+    from fedgen.models.stylegan2.augment import Augment
+    from fedgen.models.stylegan2.configurations import Configuration, configuration
+    from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
+    from fedgen.models.stylegan2.generator import StyleGAN2Generator
+    from fedgen.models.stylegan2.stylegan2 import StyleGAN2
 
 __all__ = [
     "AdaptiveAugment",
@@ -16,3 +21,5 @@ __all__ = [
     "StyleGAN2Generator",
     "configuration",
 ]
+
+load_on_use(__name__)

@@ -13,7 +13,6 @@ from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile, build_network
 from fedgen.models.stylegan2.official_pickle import OfficialNetwork, read_official_pickle
 from fedgen.models.stylegan2.official_settings import discriminator_settings, generator_settings
-from fedgen.models.stylegan2.stylegan2 import StyleGAN2
 
 
 def read_official_networks(path: str | Path) -> NetworkFile:
@@ -51,6 +50,8 @@ def read_trained_networks(path: str | Path) -> NetworkFile:
         f"{path} is no checkpoint of a StyleGAN2: it describes no generator of it",
     )
     require("epoch" in checkpoint, f"{path} is damaged: it does not say how many rounds it has behind it")
+    from fedgen.models.stylegan2.stylegan2 import StyleGAN2  # a LightningModule, which official networks do not need
+
     model = rebuild_model(StyleGAN2, path)
     return model.as_file({"source": Path(path).name, "rounds": checkpoint["epoch"] + 1, "kimg": model.clock.kimg})
 

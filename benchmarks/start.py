@@ -1,0 +1,77 @@
+"""How long commands take to start, beside importing torch and Lightning (run: python -m benchmarks.start).
+
+In processor seconds of a process, which other work on the machine changes least, each the least of some runs that take
+turns.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+
+from benchmarks.report import report
+
+RUNS = 3
+SCORE = {
+    "score": "fid", "value": 1.0, "standard_error": 0.1, "split": "train", "embedding": "pixels",
+    "embedding_fingerprint": "0", "reference": "digits/train", "num_generated": 100, "num_clients": 2, "seed": 0,
+}  # fmt: skip
+HELP = ("select", "evaluate", "convert", "clients", "deploy", "reproduce")
+TORCH, LIGHTNING = "import torch", "import lightning.pytorch"
+FIT = "importing what `fedgen fit` needs"
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """What is started, by name: the arguments of Python."""
+    from fedgen.evaluation import ScoreRecord, append_records
+
+    records = [ScoreRecord(**SCORE, aggregate=name, round=round) for round in (0, 1) for name in ("avg", "all")]  # type: ignore[arg-type]
+    append_records(folder / "scores.jsonl", records)
+    recipe = folder / "bad.yaml"
+    recipe.write_text(yaml.safe_dump({"modle": {"class_path": "fedgen.models.WGANGP"}}))
+    images = ["--generated", str(folder / "none"), "--clients", str(folder / "nobody")]
+    fedgen = ["-m", "fedgen"]
+    return {
+        TORCH: ["-c", TORCH],
+        LIGHTNING: ["-c", LIGHTNING],
+        FIT: ["-c", "from fedgen.cli import load_classes; load_classes()"],
+        **{f"`fedgen {name} --help`": [*fedgen, name, "--help"] for name in HELP},
+        "`fedgen select RUN`": [*fedgen, "select", str(folder)],
+        "`fedgen evaluate` of folders that are not there": [*fedgen, "evaluate", *images],
+        "`fedgen fit` of a recipe with a wrong first key": [*fedgen, "fit", "--config", str(recipe)],
+    }
+
+
+def processor_seconds(arguments: list[str]) -> float:
+    """User and system time of a process, and of those that it waits for."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    process = subprocess.Popen([sys.executable, *arguments], **silent)  # type: ignore[call-overload]
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return float(usage.ru_utime + usage.ru_stime)
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        started = commands(Path(folder))
+        for arguments in started.values():
+            processor_seconds(arguments)  # which also compiles what is new
+        runs = [{name: processor_seconds(arguments) for name, arguments in started.items()} for _ in range(RUNS)]
+    least = {name: min(run[name] for run in runs) for name in started}
+    print_seconds = [report(name, least[name], "processor seconds") for name in (TORCH, LIGHTNING)]
+    limits = {FIT: (LIGHTNING, 1.05), "`fedgen fit` of a recipe with a wrong first key": (LIGHTNING, 1.1)}
+    limits |= {"`fedgen select RUN`": (TORCH, 1.2), "`fedgen evaluate` of folders that are not there": (TORCH, 1.3)}
+    limits |= {f"`fedgen {name} --help`": (TORCH, 0.15) for name in HELP}
+    within = [
+        report(name, least[name] / least[reference], f"times `{reference}`", limit)
+        for name, (reference, limit) in limits.items()
+    ]
+    return 0 if all([*print_seconds, *within]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Names of embeddings, known without loading what they stand for: stored scores carry them."""
+
+from collections.abc import Callable
+from typing import Any
+
+TIMM, TRANSFORMERS = "timm/", "transformers/"
+SIZE = "@"  # between a name and a size that is not the network's own
+MNIST_CLASSIFIER, SEED, LOGITS = "classifier-mnist5k", "seed", "logits"
+INCEPTION = "inception-v3-compat"
+CLIP_NAMES = tuple(
+    f"clip-{model}"
+    for model in ("rn50", "rn101", "rn50x4", "rn50x16", "rn50x64", "vit-b-32", "vit-b-16", "vit-l-14", "vit-l-14-336px")
+)
+DINOV2_DIMS = {"dinov2-vit-s-14": 384, "dinov2-vit-b-14": 768, "dinov2-vit-l-14": 1024, "dinov2-vit-g-14": 1536}
+CLEAN = "clean-fid"
+CMMD, DGM_EVAL = "cmmd", "dgm-eval"
+UNIT = "unit"  # behind the name of features that are scaled to length 1
+
+
+def network_of(name: str) -> str:
+    """The network that a stored name stands for, whatever its size, layer or seed: "inception-v3-compat" for
+    "inception-v3-compat-192"; a name that is nobody's here is its own."""
+    if name.startswith((TIMM, TRANSFORMERS)):
+        return split_size(name)[0]
+    return with_suffix(name, {})[0]
+
+
+def split_size(name: str) -> tuple[str, int | None]:
+    """The name of a network and the size that a stored name carries behind it."""
+    base, _, size = name.rpartition(SIZE)
+    return (base, int(size)) if base and size.isdigit() else (name, None)
+
+
+def with_suffix(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The name without what stored scores write behind it, and the options with those that this stands for."""
+    for base, options_of in SUFFIXES.items():
+        suffix = name.removeprefix(f"{base}-")
+        found = options_of(suffix) if suffix != name else {}
+        if found and not found.keys() & options.keys():
+            return base, {**options, **found}
+    return name, options
+
+
+def options_in(suffix: str) -> dict[str, object]:
+    """The options that a stored name's suffix stands for: "seed1-logits" is {"seed": 1, "layer": "logits"}."""
+    found: dict[str, object] = {}
+    for part in suffix.split("-"):
+        if part == LOGITS:
+            found["layer"] = LOGITS
+        elif part.removeprefix(SEED).isdigit() and part.startswith(SEED):
+            found["seed"] = int(part.removeprefix(SEED))
+        else:
+            return {}
+    return found
+
+
+def _inception_options(suffix: str) -> dict[str, Any]:
+    layer = suffix.removesuffix(CLEAN).removesuffix("-") if suffix.endswith(CLEAN) else suffix
+    return ({"layer": layer} if layer else {}) | ({"resize": CLEAN} if suffix.endswith(CLEAN) else {})
+
+
+def _clip_options(suffix: str) -> dict[str, Any]:
+    resized, unit = suffix.startswith(CMMD), suffix.endswith(UNIT)
+    options = ({"resize": CMMD} if resized else {}) | ({"unit_length": True} if unit else {})
+    return options if suffix == "-".join([*([CMMD] if resized else []), *([UNIT] if unit else [])]) else {}
+
+
+# Names of stored scores load again: `efficientnet-lite0-224` is efficientnet-lite0 with size=224.
+SUFFIXES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "efficientnet-lite0": lambda suffix: {"size": int(suffix)} if suffix.isdigit() else {},
+    MNIST_CLASSIFIER: options_in,
+    INCEPTION: _inception_options,
+    "vgg16": lambda suffix: {"layer": suffix},
+    **dict.fromkeys(CLIP_NAMES, _clip_options),
+    **dict.fromkeys(DINOV2_DIMS, lambda suffix: {"resize": DGM_EVAL} if suffix == DGM_EVAL else {}),
+}

@@ -1,0 +1,62 @@
+"""A run folder: its scores and its checkpoints."""
+
+import warnings
+from pathlib import Path
+
+from fedgen.evaluation.checkpoint_names import list_checkpoints
+from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+from fedgen.evaluation.scores_file import SCORES_FILE, read_records
+
+
+class Run:
+    """What training left in a folder.
+
+    Args:
+        folder: the run folder, with `scores.jsonl` and checkpoints.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"no run folder {self.folder}; give the folder that training wrote into")
+
+    @property
+    def scores_path(self) -> Path:
+        """Where the scores are stored."""
+        return self.folder / SCORES_FILE
+
+    @property
+    def records(self) -> list[ScoreRecord]:
+        """All score records, read anew.
+
+        Raises:
+            FileNotFoundError: if nothing was scored yet.
+        """
+        records = read_records(self.scores_path)
+        if not records:
+            raise FileNotFoundError(
+                f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
+            )
+        columns = by_column(records).items()
+        mixed = [name for name, group in columns if len({record.conditions for record in group}) > 1]
+        if mixed:
+            warnings.warn(
+                f"{self.scores_path}: column {', '.join(mixed)} mixes values of other weights, reference, number of"
+                " images, score options or sampling settings, which do not compare; score all checkpoints again with"
+                " the same settings",
+                stacklevel=2,
+            )
+        return records
+
+    @property
+    def columns(self) -> Columns:
+        """The names of the run's columns."""
+        return Columns.of(self.records)
+
+    @property
+    def checkpoints(self) -> dict[int, Path]:
+        """The checkpoints by round."""
+        return list_checkpoints(self.folder)

@@ -1,0 +1,49 @@
+"""Packages whose public names are loaded when they are first used, so that a command imports only what it needs.
+
+Such a package imports its names under `if TYPE_CHECKING`, where type checkers and readers find them, and calls
+`load_on_use(__name__)`.
+"""
+
+import ast
+import sys
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def load_on_use(package: str) -> None:
+    """Makes a package load each of the names that it imports under `if TYPE_CHECKING` when it is first asked for."""
+    sys.modules[package].__class__ = _LazyPackage
+
+
+@cache
+def homes(package: str) -> dict[str, str]:
+    """The public names that a package loads on use, and the module that each comes from.
+
+    The package is imported; nothing of it is.
+    """
+    source = Path(str(import_module(package).__file__)).read_text()
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    found = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: str(node.module) for node in found for alias in node.names}
+
+
+class _LazyPackage(ModuleType):
+    """A package with names that are loaded on use."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name not in self.__all__:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(homes(self.__name__)[name]), name)
+        vars(self)[name] = found
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # importing the file `embed.py` binds its module here, which would hide the function `embed`
+        if not (isinstance(value, ModuleType) and name in self.__all__):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*vars(self), *self.__all__})

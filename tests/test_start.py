@@ -1,0 +1,133 @@
+"""Commands import only what they need: help no torch, and what is checked or ranked no Lightning."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedgen.evaluation import PRESETS, ScoreRecord, append_records
+from fedgen.evaluation.preset_names import NAMES
+
+# of Lightning comes torchmetrics, and with that all the others
+HEAVY = {
+    "lightning",
+    "torchmetrics",
+    "torchvision",
+    "diffusers",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "transformers",
+    "flwr",
+}
+ROOT = Path(__file__).parent.parent
+SCRIPT = """
+import sys
+from fedgen.__main__ import main
+try:
+    status = main(sys.argv[1:])
+except SystemExit as end:
+    status = end.code
+print(*{name.split(".")[0] for name in sys.modules}, file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def run(*arguments):
+    """What a command returns, prints, says at the end of its errors, and the packages that it has imported."""
+    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    *errors, imported = result.stderr.splitlines()
+    return result.returncode, result.stdout, "\n".join(errors), set(imported.split())
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run folder with the scores of two rounds."""
+    own = {"standard_error": 0.1, "split": "train", "embedding": "pixels", "embedding_fingerprint": "0"}
+    shared = {"reference": "digits/train", "num_generated": 100, "num_clients": 2, "seed": 0}
+    append_records(
+        tmp_path / "scores.jsonl",
+        [
+            ScoreRecord("fid", aggregate, value, round=round, **own, **shared)
+            for round, value in ((0, 3.0), (1, 2.0))
+            for aggregate in ("avg", "all")
+        ],
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["select", "evaluate", "convert", "clients", "deploy", "reproduce"])
+def test_help_imports_no_torch(command):
+    status, shown, errors, imported = run(command, "--help")
+    assert (status, errors) == (0, "")
+    assert f"usage: fedgen {command}" in shown
+    assert imported & (HEAVY | {"torch"}) == set()
+
+
+def test_a_choice_among_checkpoints_imports_no_torch(folder):
+    status, shown, errors, imported = run("select", folder)
+    assert (status, errors) == (0, "")
+    assert "fid_all" in shown
+    assert imported & (HEAVY | {"torch"}) == set()
+
+
+@pytest.mark.slow
+def test_folders_are_checked_without_lightning(folder):
+    status, _, errors, imported = run("evaluate", "--generated", folder / "none", "--clients", folder / "nobody")
+    assert status == 2
+    assert "nobody" in errors
+    assert imported & HEAVY == set()
+
+
+@pytest.mark.slow
+def test_a_pickle_is_checked_without_lightning(tmp_path):
+    (tmp_path / "empty.pkl").touch()
+    status, _, errors, imported = run("convert", tmp_path / "empty.pkl", tmp_path / "empty.safetensors")
+    assert status == 2
+    assert "empty.pkl is empty" in errors
+    assert imported & HEAVY == set()
+
+
+def test_the_names_of_presets_that_options_list_are_those_of_presets():
+    assert {name: preset.name for name, preset in PRESETS.items()} == {name: name for name in NAMES}
+
+
+# --- the packages' public names
+
+SHADOWED = """
+import json, sys
+import fedgen.embeddings.embed, fedgen.evaluation.records
+import fedgen.embeddings, fedgen.evaluation
+shown = {"embed": type(fedgen.embeddings.embed).__name__, "records": type(fedgen.evaluation.records).__name__}
+loaded = "fedgen.embeddings.pixels" in sys.modules
+from fedgen.embeddings import Pixels
+print(json.dumps([shown, loaded, Pixels.__module__, "Pixels" in dir(fedgen.embeddings)]))
+"""
+
+
+@pytest.mark.slow
+def test_a_public_name_loads_on_use_and_is_not_hidden_by_a_file_of_its_name():
+    result = subprocess.run([sys.executable, "-c", SHADOWED], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    shown, loaded, home, listed = json.loads(result.stdout)
+    assert shown == {"embed": "function", "records": "module"}
+    assert (loaded, home, listed) == (False, "fedgen.embeddings.pixels", True)
+
+
+@pytest.mark.slow
+def test_a_class_is_found_by_its_name_alone(tmp_path):
+    command = [sys.executable, "-m", "fedgen", "fit", "--config", "recipes/quickstart.yaml", "--print_config"]
+    given = [
+        "--data.partition",
+        "SavedPartition",
+        "--data.partition.path",
+        "p.npz",
+        "--model.generator",
+        "DCGANGenerator",
+    ]
+    result = subprocess.run([*command, *given], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "class_path: fedgen.clients.partitions.SavedPartition" in result.stdout
+    assert "class_path: fedgen.models.networks.DCGANGenerator" in result.stdout
