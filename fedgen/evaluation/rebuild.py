@@ -81,16 +81,7 @@ def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModu
         raise FileNotFoundError(f"no run folder {folder}; give the folder that training wrote into")
     if (folder / RECIPE).exists():
         raise ValueError(f"{folder} has a recipe, which says what model and data are; leave --model and --data out")
-    saved = folder / PARTITION
-    stored = load_partition(saved).seed if saved.exists() else None
-    if stored is not None:
-        seed_everything(stored, verbose=False)
-    clients = _named(data, FederatedDataModule)
-    if stored is not None and clients.seed != stored:
-        raise ValueError(
-            f"{saved} was dealt at seed {stored}, and {data} has seed {clients.seed}: give it seed={stored}"
-        )
-    restore_clients(clients, folder)
+    clients = clients_given(folder, data)
     found = import_object(model)
     if gives(found, LightningModule) and isinstance(found, type):
         checkpoints = list_checkpoints(folder)
@@ -98,6 +89,27 @@ def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModu
             raise FileNotFoundError(f"{folder} has no checkpoint round=*.ckpt to make {model} of")
         return rebuild_model(found, next(iter(checkpoints.values()))), clients
     return _named(model, LightningModule), clients
+
+
+def clients_given(folder: Path, data: str) -> FederatedDataModule:
+    """The clients of a run that was trained in Python, of the data that its author names; see `rebuild_given`."""
+    saved = folder / PARTITION
+    stored = load_partition(saved).seed if saved.exists() else None
+    if stored is not None:
+        seed_everything(stored, verbose=False)
+    clients: FederatedDataModule = _named(data, FederatedDataModule)
+    if stored is not None and clients.seed != stored:
+        raise ValueError(
+            f"{saved} was dealt at seed {stored}, and {data} has seed {clients.seed}: give it seed={stored}"
+        )
+    restore_clients(clients, folder)
+    return clients
+
+
+def is_python_run(folder: Path) -> bool:
+    """Whether a folder is of a run that was trained in Python: it has a partition, checkpoints or scores, no recipe."""
+    known = (folder / PARTITION).exists() or (folder / SCORES_FILE).exists() or bool(list_checkpoints(folder))
+    return known and not (folder / RECIPE).exists()
 
 
 def _named(text: str, kind: type) -> Any:
@@ -139,7 +151,7 @@ def _read_recipe(path: Path) -> Any:
 def _without_recipe(path: Path) -> str:
     """What can be done about a folder without a recipe."""
     folder = path.parent
-    if not folder.is_dir() or not (list_checkpoints(folder) or (folder / SCORES_FILE).exists()):
+    if not folder.is_dir() or not is_python_run(folder):
         return f"{path} does not exist; give the folder of a run made by `fedgen fit`"
     return (
         f"{folder} is of a run trained in Python, which keeps no recipe: say what its model and data are with --model"
