@@ -1,13 +1,14 @@
 """`fedgen deploy RECIPE DIR`: the same recipe on Flower, for clients on machines of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import auto_cli
 
 from fedgen.deploy.measured import without_unmeasured
-from fedgen.deploy.recipe import FOLDERS, place_of, read_settings
+from fedgen.deploy.node_data import is_of_kit, place_of, takes_place
+from fedgen.deploy.recipe import read_settings, without_place
 from fedgen.deploy.write_app import export_clients, write_app
 from fedgen.evaluation.recipe_data import load_federation
 from fedgen.files import require_writable
@@ -33,8 +34,9 @@ def deploy_recipe(
         recipe: as for `fedgen fit`.
         folder: of the app.
         clients: how many the server waits for.
-        data: class of each client's data, e.g. ImageFolder or fedgen.data.ImageManifest; by default the recipe's own
-            if it reads a folder, else ImageFolder. Where they lie each client's node says itself.
+        data: class of each client's data, e.g. ImageFolder, fedgen.data.HuggingFace, or my_kit.Scans of one's own, or a
+            function that returns one; by default the recipe's own if it is one's own or reads a folder, else
+            ImageFolder. Where they lie each client's node says itself.
         settings: of that class, e.g. '{"channels": 1, "size": 32}'.
         export: writes the clients that the recipe simulates as folders here, to try the app with them.
         overwrite: replace the app if it exists.
@@ -66,21 +68,25 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
     """The class of the clients' data and its settings.
 
     Raises:
-        ValueError: for a class that reads no folder.
+        ValueError: for a class of the kit that reads no folder, and one that is no data's.
     """
     if data is not None:
         chosen = {"class_path": data if "." in data else f"fedgen.data.{data}", "init_args": dict(settings or {})}
         place_of(chosen)
         return chosen
     own = ((found["data"] or {}).get("init_args") or {}).get("data") or {}
-    try:
-        place = place_of(own)
-    except ValueError:
+    if _is_simulated(own):
         channels = int(load_federation(recipe, []).examples.inputs.shape[1])
         return {"class_path": "fedgen.data.ImageFolder", "init_args": {"channels": channels, **(settings or {})}}
-    kept = {name: value for name, value in (own.get("init_args") or {}).items() if name not in (*FOLDERS, *_OF_MANY)}
-    assert place in FOLDERS
+    kept = dict(without_place(own).get("init_args") or {})
+    if is_of_kit(own):
+        kept = {name: value for name, value in kept.items() if name not in _OF_MANY}
     return {"class_path": own["class_path"], "init_args": {**kept, **(settings or {})}}
+
+
+def _is_simulated(data: Mapping[str, Any]) -> bool:
+    """Whether a recipe's data are a set of the kit that reads no folder, whose clients are simulated."""
+    return not data or (is_of_kit(data) and not takes_place(data))
 
 
 _OF_MANY = ("owner_folders", "owner_column", "test_root")  # of data of many owners

@@ -130,7 +130,9 @@ def test_mistakes_have_one_message_each(tmp_path, capsys):
     assert main(["deploy", str(QUICKSTART), app, "--data", "Digits"]) == 2
     assert "Digits reads no folder" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app, "--data", "Nothing"]) == 2
-    assert "no class of data sets" in capsys.readouterr().err
+    assert "the clients' data: module 'fedgen.data' has no 'Nothing'" in capsys.readouterr().err
+    assert main(["deploy", str(QUICKSTART), app, "--data", "fedgen.models.WGANGP"]) == 2
+    assert "is no class of data sets" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app]) == 0
     assert main(["deploy", str(QUICKSTART), app]) == 2
     assert "--overwrite" in capsys.readouterr().err
