@@ -150,8 +150,8 @@ def find_data(data: Mapping[str, Any]) -> Any:
                 f" {found.__name__}(...) -> torch.utils.data.Dataset"
             )
         raise ValueError(
-            f"the clients' data {named!r} is no class of data sets, such as fedgen.data.ImageFolder, no torch Dataset or"
-            " LightningDataModule, and no function that returns one"
+            f"the clients' data {named!r} is no class of data sets, such as fedgen.data.ImageFolder, no torch Dataset"
+            " or LightningDataModule, and no function that returns one"
         )
     return found
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from types import SimpleNamespace
 
 import datasets
@@ -146,7 +147,7 @@ def test_a_run_s_config_names_no_data(tmp_path):
     path = tmp_path / "app" / "federation" / "recipe.yaml"
     foreign = write(tmp_path / "foreign.yaml", {"data": made("Words", path="/etc/passwd")})
     run = {"clients": 1, "data-config": foreign, "data-path": "/etc", "partition-id": 0, "data": made("Words")}
-    with pytest.raises(ValueError, match="data-config=.* in the run's config: there is no such key"):
+    with pytest.raises(ValueError, match=r"data-config=.* in the run's config: there is no such key"):
         run_server(path, Loopback({}), run)
     station = _station(path, context({"data-path": str(tmp_path / "own")}, run))
     assert station._settings["data"]["init_args"]["data"] == made("Scans", root=str(tmp_path / "own"))
@@ -173,42 +174,39 @@ def test_a_node_s_settings_go_before_the_recipe_s(tmp_path):
     assert (node.name, node.state) == ("mine", tmp_path / ".mine-fedgen")
 
 
-@pytest.mark.parametrize(
-    ("node", "file", "says"),
-    [
-        (
-            {},
-            {"data": made("Words"), "workers": 3},
-            "has 'workers'; did you mean 'num_workers'.; a node says of its data",
-        ),
-        ({}, {"data": "Words"}, "data='Words'; give a class_path"),
-        ({}, ["Words"], "holds no settings of data"),
-        ({}, {"data": made("Words")}, "tests.deploy.own_kit.Words needs path; start it with --node-config 'data-path="),
-        ({}, {"data": made("Slice")}, "own_kit.Slice needs partition_id; give partition-id in its config"),
-        (
-            {},
-            {"data": made("Wods", path="x")},
-            "the clients' data: module 'tests.deploy.own_kit' has no 'Wods'; did you",
-        ),
-        ({}, {"data": made("parity")}, r"parity is a function that does not say what it returns: write def parity\("),
-        ({}, {"data": made("Mean")}, "Mean' is no class of data sets"),
-        (
-            {"data-path": "."},
-            {"data": made("Slice", partition_id=0)},
-            "data-path=. of this node's config: .* takes no root",
-        ),
-    ],
-)
-def test_what_a_node_cannot_say_is_named(tmp_path, node, file, says):
+FAULTS = {
+    "another setting": ({"data": made("Words"), "workers": 3}, "has 'workers'; did you mean 'num_workers'"),
+    "a name": ({"data": "Words"}, "data='Words'; give a class_path"),
+    "a list": (["Words"], "holds no settings of data"),
+    "no place": ({"data": made("Words")}, "Words needs path; start it with --node-config 'data-path="),
+    "no number": ({"data": made("Slice")}, "own_kit.Slice needs partition_id; give partition-id in its config"),
+    "no class": (
+        {"data": made("Wods")},
+        "the clients' data: module 'tests.deploy.own_kit' has no 'Wods'; did you mean",
+    ),
+    "no type": ({"data": made("parity")}, "does not say what it returns: write def parity(...) -> torch"),
+    "a model": ({"data": made("Mean")}, "Mean' is no class of data sets"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_a_node_cannot_say_is_named(tmp_path, name):
+    file, says = FAULTS[name]
     config = write(tmp_path / "mine.yaml", file)
-    with pytest.raises(ValueError, match=says):
-        NodeData.of_node({**node, "data-config": config, "num-partitions": 2}).fill({"data": made("Scans", root="r")})
+    with pytest.raises(ValueError, match=re.escape(says)):
+        NodeData.of_node({"data-config": config, "num-partitions": 2}).fill({"data": made("Scans", root="r")})
+
+
+def test_a_place_that_nobody_reads_is_named(tmp_path):
+    file = write(tmp_path / "mine.yaml", {"data": made("Slice", partition_id=0, num_partitions=2)})
+    with pytest.raises(ValueError, match=r"data-path=.* of this node's config: .*Slice takes no root, path, folder"):
+        NodeData.of_node({"data-path": str(tmp_path), "data-config": file}).fill({})
 
 
 def test_missing_places_and_listed_labels_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="gone does not exist; see data-path"):
         NodeData.of_node({"data-path": str(tmp_path / "gone")})
-    with pytest.raises(FileNotFoundError, match="gone.yaml does not exist; see data-config"):
+    with pytest.raises(FileNotFoundError, match=r"gone\.yaml does not exist; see data-config"):
         NodeData.of_node({"data-config": str(tmp_path / "gone.yaml")})
     settings = of_own_data(made("Scans"), labels=[0, 1])
     with pytest.raises(ValueError, match="labels lists a label for every item of all clients"):
