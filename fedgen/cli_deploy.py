@@ -54,9 +54,12 @@ def deploy_recipe(
         federation = load_federation(recipe, [])
         export_clients(federation, export)
         clients = len(federation.clients)
-    write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
+    modules = write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
     console = make_console()
     console.print(f"{folder}: an app for {clients} clients; see its README.md", markup=False)
+    if modules:
+        names = ", ".join(map(str, modules))
+        console.print(f"taken along, for the server and all clients: {names}", markup=False, soft_wrap=True)
     if unmeasured:
         names = ", ".join(unmeasured)
         console.print(f"left out, as clients would have to show images or features: {names}", markup=False)

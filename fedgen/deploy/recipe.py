@@ -21,11 +21,26 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; `fedgen deploy RECIPE DIR` writes it")
-    found = read_yaml(path)
+    found = spelled_out(read_yaml(path))
     if not isinstance(found, dict) or not all(
         isinstance(found.get(part), dict) for part in ("trainer", "model", "data")
     ):
         raise ValueError(f"{path} is no recipe: it needs trainer, model and data")
+    return found
+
+
+def spelled_out(recipe: Any) -> Any:
+    """The recipe with a class_path where it names model, data, their source or the strategy by a class's name alone."""
+    if not isinstance(recipe, Mapping):
+        return recipe
+    found = copy.deepcopy(dict(recipe))
+    for place, key in ((found, "model"), (found, "data"), (found.get("trainer"), "strategy")):
+        if isinstance(place, dict) and isinstance(value := place.get(key), str) and (key != "strategy" or "." in value):
+            place[key] = {"class_path": value}
+    own = (found["data"] or {}).get("init_args") if isinstance(found.get("data"), dict) else None
+    for key in ("data", "evaluation_data"):
+        if isinstance(own, dict) and isinstance(own.get(key), str):
+            own[key] = {"class_path": own[key]}
     return found
 
 
