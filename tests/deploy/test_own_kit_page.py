@@ -1,4 +1,4 @@
-"""A stranger's model, data with augmentation, embedding and recipe, as docs/deployment.md has them: here and on Flower."""
+"""A stranger's model, data, embedding and recipe, as docs/deployment.md has them: here and on Flower."""
 
 import re
 import sys
@@ -40,6 +40,7 @@ def app_of(here, capsys):
     return here / "app" / "federation" / "recipe.yaml"
 
 
+@pytest.mark.slow
 def test_twenty_lines_train_and_score_here_and_on_flower(here, capsys):
     quiet = ["--trainer.logger", "false", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
     assert main(["fit", "--config", "my_recipe.yaml", *quiet]) == 0
