@@ -104,8 +104,8 @@ def public_names(module: Any) -> list[str]:
     return [name for name in dir(module) if not name.startswith("_")]
 
 
-def gives(found: Any, kind: type) -> bool:
-    """Whether something is a subclass of a class, or a function that says that it returns one."""
+def gives(found: Any, kind: type | tuple[type, ...]) -> bool:
+    """Whether something is a subclass of a class or of one of several, or a function that says that it returns one."""
     if isinstance(found, type):
         return issubclass(found, kind)
     if not inspect.isfunction(found):

@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # the parser is made, and help printed, without torch
 
 DESCRIPTION = (
     "Settings of the recipe are changed as for `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g."
-    " --data.partition.alpha 0.1, or --data.partition IID --data.partition.num_clients 10."
+    " --data.partition.alpha 0.1, or --data.partition IID --data.partition.num_clients 10. A run that was trained in"
+    " Python keeps no recipe: --data my_module:make_data, or train.py:make_data, names its FederatedDataModule."
 )
 PICTURE, NUMBERS = "clients.png", "clients.json"
 OF_RECIPES = ("--data", "--seed_everything")
@@ -38,7 +39,8 @@ def look_at_clients(
     Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
 
     Args:
-        recipe: the recipe, of which its data and seed are read; or a run folder.
+        recipe: the recipe, of which its data and seed are read; or a run folder, of a run trained in Python with
+            --data my_module:make_data.
         embedding: in whose features clients are compared: efficientnet-lite0-32 by default, identity for points.
         num_images: images measured in all, drawn from each client in proportion.
         max_clients: clients measured; a random sample where there are more.
@@ -48,7 +50,7 @@ def look_at_clients(
         device: where to embed and to fit, e.g. cuda.
         entropy: whether to measure client entropy, for which autoencoders are fitted to 50 clients' images.
         vae: how those are fitted.
-        overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N.
+        overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N; or --data=NAME.
     """
     from fedgen.evaluation.device import require_device
     from fedgen.evaluation.recipe_data import load_federation

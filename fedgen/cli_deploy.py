@@ -1,6 +1,6 @@
 """`fedgen deploy RECIPE DIR`: the same recipe on Flower, for clients on machines of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,9 @@ def deploy_recipe(
         recipe: as for `fedgen fit`.
         folder: of the app.
         clients: how many the server waits for.
-        data: class of each client's data, e.g. ImageFolder or fedgen.data.ImageManifest; by default the recipe's own
-            if it reads a folder, else ImageFolder. Where they lie each client's node says itself.
+        data: class of each client's data, e.g. ImageFolder, fedgen.data.HuggingFace, or my_kit.Scans of one's own, or a
+            function that returns one; by default the recipe's own if it is one's own or reads a folder, else
+            ImageFolder. Where they lie each client's node says itself.
         settings: of that class, e.g. '{"channels": 1, "size": 32}'.
         export: writes the clients that the recipe simulates as folders here, to try the app with them.
         overwrite: replace the app if it exists.
@@ -53,9 +54,12 @@ def deploy_recipe(
         federation = load_federation(recipe, [])
         export_clients(federation, export)
         clients = len(federation.clients)
-    write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
+    modules = write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
     console = make_console()
     console.print(f"{folder}: an app for {clients} clients; see its README.md", markup=False)
+    if modules:
+        names = ", ".join(map(str, modules))
+        console.print(f"taken along, for the server and all clients: {names}", markup=False, soft_wrap=True)
     if unmeasured:
         names = ", ".join(unmeasured)
         console.print(f"left out, as clients would have to show images or features: {names}", markup=False)
@@ -67,9 +71,10 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
     """The class of the clients' data and its settings.
 
     Raises:
-        ValueError: for a class that reads no folder.
+        ValueError: for a class of the kit that reads no folder, and one that is no data's.
     """
-    from fedgen.deploy.recipe import FOLDERS, place_of
+    from fedgen.deploy.node_data import is_of_kit, place_of
+    from fedgen.deploy.recipe import without_place
     from fedgen.evaluation.recipe_data import load_federation
 
     if data is not None:
@@ -77,14 +82,20 @@ def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, 
         place_of(chosen)
         return chosen
     own = ((found["data"] or {}).get("init_args") or {}).get("data") or {}
-    try:
-        place = place_of(own)
-    except ValueError:
+    if _is_simulated(own):
         channels = int(load_federation(recipe, []).examples.inputs.shape[1])
         return {"class_path": "fedgen.data.ImageFolder", "init_args": {"channels": channels, **(settings or {})}}
-    kept = {name: value for name, value in (own.get("init_args") or {}).items() if name not in (*FOLDERS, *_OF_MANY)}
-    assert place in FOLDERS
+    kept = dict(without_place(own).get("init_args") or {})
+    if is_of_kit(own):
+        kept = {name: value for name, value in kept.items() if name not in _OF_MANY}
     return {"class_path": own["class_path"], "init_args": {**kept, **(settings or {})}}
+
+
+def _is_simulated(data: Mapping[str, Any]) -> bool:
+    """Whether a recipe's data are a set of the kit that reads no folder, whose clients are simulated."""
+    from fedgen.deploy.node_data import is_of_kit, takes_place
+
+    return not data or (is_of_kit(data) and not takes_place(data))
 
 
 _OF_MANY = ("owner_folders", "owner_column", "test_root")  # of data of many owners

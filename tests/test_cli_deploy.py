@@ -130,8 +130,72 @@ def test_mistakes_have_one_message_each(tmp_path, capsys):
     assert main(["deploy", str(QUICKSTART), app, "--data", "Digits"]) == 2
     assert "Digits reads no folder" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app, "--data", "Nothing"]) == 2
-    assert "no class of data sets" in capsys.readouterr().err
+    assert "the clients' data: module 'fedgen.data' has no 'Nothing'" in capsys.readouterr().err
+    assert main(["deploy", str(QUICKSTART), app, "--data", "fedgen.models.WGANGP"]) == 2
+    assert "is no class of data sets" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app]) == 0
     assert main(["deploy", str(QUICKSTART), app]) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert main(["deploy", str(QUICKSTART), app, "--overwrite"]) == 0
+
+
+OWN = """
+import torch
+
+class Scans(torch.utils.data.Dataset):
+    def __init__(self, root: str, partition_id: int, noise: float = 0.0): ...
+
+def make_scans(noise: float) -> Scans: ...
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a module and a package of one's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("own_scans.py").write_text(OWN)
+    Path("own_networks/deep").mkdir(parents=True)
+    for file in ("__init__.py", "deep/__init__.py"):
+        Path("own_networks", file).write_text("Critic = 3\n")
+    yield tmp_path
+    sys.modules.pop("own_scans", None)
+
+
+def test_data_of_ones_own_are_kept_without_what_nodes_say_and_modules_go_along(own, capsys):
+    def change(recipe):
+        data = {"class_path": "own_scans.Scans", "init_args": {"root": "/all", "partition_id": 0, "noise": 0.1}}
+        recipe["data"]["init_args"].update(data=data, num_workers=2, collate_fn="own_networks.deep.collate", owners="x")
+        recipe["data"]["init_args"]["evaluation_data"] = {**data, "init_args": {"root": "/all", "noise": 0.0}}
+
+    assert main(["deploy", str(changed(own, change)), "app"]) == 0
+    said = "taken along, for the server and all clients: own_scans.py, own_networks/__init__.py, own_networks/deep/"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert Path("app/own_scans.py").read_text() == OWN
+    assert Path("app/own_networks/deep/__init__.py").exists()
+    assert yaml.safe_load(Path("app/federation/recipe.yaml").read_text())["data"]["init_args"] == {
+        "data": {"class_path": "own_scans.Scans", "init_args": {"noise": 0.1}},
+        "evaluation_data": {"class_path": "own_scans.Scans", "init_args": {"noise": 0.0}},
+        "collate_fn": "own_networks.deep.collate",
+        "num_workers": 2,
+        "batch_size": 32,
+    }
+    output = tomllib.loads(Path("app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["output"]
+    assert Path(output).is_absolute()  # simulated nodes tell it by their number
+
+
+def test_classes_may_be_named_alone_and_other_data_leave_the_recipe_s_reading_out(own):
+    def change(recipe):
+        recipe["data"]["init_args"].update(data="own_scans.make_scans", labels="kind", num_workers=2)
+        recipe["trainer"]["strategy"] = "fedgen.federated.FedAvgStrategy"
+
+    path = changed(own, change)
+    assert main(["deploy", str(path), "app", "--settings", '{"noise": 0.3}']) == 0
+    found = yaml.safe_load(Path("app/federation/recipe.yaml").read_text())
+    assert found["data"]["init_args"]["data"] == {"class_path": "own_scans.make_scans", "init_args": {"noise": 0.3}}
+    assert found["data"]["init_args"]["labels"] == "kind"
+    assert main(["deploy", str(path), "app", "--data", "ImageFolder", "--overwrite"]) == 0
+    found = yaml.safe_load(Path("app/federation/recipe.yaml").read_text())["data"]["init_args"]
+    assert found["data"]["class_path"] == "fedgen.data.ImageFolder"
+    assert "labels" not in found
+    assert found["num_workers"] == 2

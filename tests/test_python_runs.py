@@ -1,5 +1,6 @@
 """Runs trained in Python, without a recipe: the same tables and curves, and scored again by what their author names."""
 
+import json
 from pathlib import Path
 
 import lightning as L
@@ -130,6 +131,29 @@ def test_what_is_missing_is_said_with_the_call_that_does_it(own, capsys):
         assert message in words(capsys)
     assert main(["evaluate", "runs/none", "pixels"]) == 2
     assert "give the folder of a run made by `fedgen fit`" in words(capsys)
+
+
+def test_its_clients_are_shown_of_the_data_that_are_named(own, capsys, monkeypatch):
+    train(own, report=False)
+    monkeypatch.delenv("PL_GLOBAL_SEED")
+    look = ["clients", "runs/own", "--embedding", "pixels", "--num_images", "100", "--controls", "0"]
+    assert main([*look, "--data", "own_brush:make_data"]) == 0
+    assert "digits/train: 1,797 images, 10 clients, seed 3" in words(capsys)
+    stored = json.loads(Path("checkpoints/clients-own/clients.json").read_text())
+    assert stored["partition"]["class"] == "ByClass"
+    assert stored["partition"]["saved"] == "runs/own/partition.npz"
+    for arguments, message in [
+        ([], "its partition.npz says which of the 1797 examples of digits/train each of its 10 clients has (seed 3)"),
+        ([], "fedgen clients runs/own --data my_module:make_data"),
+        (["--data", "own_brush:data_of_seed_1"], "seed 3, and own_brush:data_of_seed"),
+        (["--data", "own_brush:make_model"], "must be a FederatedDataModule"),
+        (["--data.batch_size", "3"], "which is over; leave --data.batch_size=3 out"),
+    ]:
+        assert main([*look, *arguments]) == 2
+        assert message in words(capsys)
+    Path("runs/own/partition.npz").unlink()
+    assert main(look) == 2
+    assert "no partition.npz either, which FederatedEvaluation writes" in words(capsys)
 
 
 def test_evaluate_takes_a_data_module_its_clients_or_their_examples(own):

@@ -18,6 +18,7 @@ from fedgen.data.collate import collate_items
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy import LazyExamples, make_lazy
 from fedgen.data.model_batches import to_batch
+from fedgen.data.renumber import renumber, with_classes
 
 HOOKS = (
     "on_before_batch_transfer",
@@ -196,9 +197,8 @@ def _join_clients(clients: Mapping[str, Any], reading: Reading, measured: Mappin
     if len(kinds) == 1 and not any(one.parts for one in owned) and measured is None:
         inputs = torch.cat([one.examples.inputs for one in owned])
         return Examples(inputs, labels, title, classes, owners, names)
-    if reading.labels is None:
-        for name, one in zip(names, owned):
-            _check_numbers(one.examples, classes, name)
+    if reading.labels is None and classes:
+        owned = [_renumbered(one, classes, name) for name, one in zip(names, owned)]
     workers = max(reading.num_workers, *(one.workers for one in owned))
     items = Items([part for one in owned for part in _parts_of(one)], workers)
     shown = None
@@ -233,6 +233,14 @@ def _own(data: Any, reading: Reading, name: str) -> _Own:
     return _Own(found, parts, found.items.num_workers)
 
 
+def _renumbered(one: _Own, classes: Sequence[str], client: str) -> _Own:
+    """A client's data whose batches have labels of all clients' classes; ValueError where they mean others."""
+    if one.parts:
+        own = one.examples.classes
+        return replace(one, parts=renumber(one.parts, own, classes, f"the data of client {client!r}"))
+    return replace(one, examples=with_classes(one.examples, classes))
+
+
 def _parts_of(one: _Own) -> list[Part]:
     return one.parts or [Part(_InMemory(one.examples))]
 
@@ -261,17 +269,6 @@ def _merge_labels(parts: Sequence[Examples]) -> tuple[Tensor, tuple[str, ...]]:
         classes = tuple(sorted(every, key=int) if all(name.isdecimal() for name in every) else sorted(every))
     places = {name: place for place, name in enumerate(classes)}
     return torch.cat([torch.tensor([places[name] for name in part.classes])[part.labels] for part in parts]), classes
-
-
-def _check_numbers(own: Examples, classes: tuple[str, ...], client: str) -> None:
-    """ValueError where the labels in a client's batches, which are its data's own, mean other classes elsewhere."""
-    for number, name in enumerate(own.classes if classes else ()):
-        if classes[number] != name:
-            raise ValueError(
-                f"the data of client {client!r} call label {number} {name!r}, and those of all clients"
-                f" {classes[number]!r}: their batches would mean different classes; give all data the same list of"
-                " classes, or say labels= where batches have none"
-            )
 
 
 def common_name(names: Sequence[str]) -> str:

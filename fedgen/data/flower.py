@@ -6,11 +6,14 @@ from typing import Any, Protocol
 import torch
 
 from fedgen.data.arrow import Table, dataset_table, import_datasets
+from fedgen.data.collate import collate_levels
 from fedgen.data.columns import image_column, label_column, read_labels
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
-from fedgen.data.huggingface import read_images
+from fedgen.data.huggingface import TableImages, read_images
 from fedgen.data.image_files import check_form
+from fedgen.data.items import Items, Part
+from fedgen.data.lazy import make_lazy
 
 
 class FlowerPartitioner(Protocol):
@@ -41,6 +44,8 @@ class FlowerDataset(DataSet):
         label_column: as in `HuggingFace`.
         size: side to which images are resized, as in `HuggingFace`. Then the name ends in it.
         channels: 3 for RGB, 1 for grey; images are converted.
+        in_memory: False reads each image when it is needed, with the `num_workers` of the data module. Then a damaged
+            image, or one of another size, is found when it is read.
 
     Raises:
         ValueError: without a train partitioner, or for other splits.
@@ -54,6 +59,7 @@ class FlowerDataset(DataSet):
         label_column: str | None = None,
         size: int | None = None,
         channels: int = 3,
+        in_memory: bool = True,
     ) -> None:
         check_form(channels, size)
         if "train" not in partitioners or not {"train", "test"} >= set(partitioners):
@@ -66,6 +72,7 @@ class FlowerDataset(DataSet):
         self.label_column = label_column
         self.size = size
         self.channels = channels
+        self.in_memory = in_memory
         self.name = name + (f"-{size}" if size else "")
 
     def read(self, split: Split) -> Examples:
@@ -81,10 +88,13 @@ class FlowerDataset(DataSet):
         column = image_column(table, self.image_column)
         labels, classes = read_labels(table, label_column(table, self.label_column), train)
         name = f"{self.name}/{split}"
-        images = read_images(table, column, None, self.channels, self.size, name)
-        names = partition_names(self.partitioners[split], "partition")
+        names = tuple(partition_names(self.partitioners[split], "partition"))
         owners = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        return Examples(images, labels, name, classes, owners, tuple(names))
+        if not self.in_memory:
+            items = TableImages(table, column, labels, None, self.channels, self.size)
+            return make_lazy(Items([Part(items, collate_levels)]), name, labels, classes, owners, names)
+        images = read_images(table, column, None, self.channels, self.size, name)
+        return Examples(images, labels, name, classes, owners, names)
 
     def _open(self, split: str) -> tuple[Table, list[int]]:
         """All rows of a split's partitions, one after the other, and how many each has."""

@@ -323,13 +323,34 @@ def measured_task(positions: Sequence[int]) -> Task:
 
 
 def join_inputs(parts: Sequence[Any]) -> Any:
-    """Inputs one after the other: tensors, or views of one data set on disk."""
+    """Inputs one after the other: tensors, or views of data on disk, of which nothing is read.
+
+    Where tensors stand beside data on disk, or these say differently where a batch has its images, all are read.
+    """
     if all(isinstance(part, Tensor) for part in parts):
         return torch.cat(list(parts))
-    readers = {id(part.reader) for part in parts if isinstance(part, LazyInputs)}
-    if len(readers) == 1 and all(isinstance(part, LazyInputs) for part in parts):
-        return parts[0].view_of(torch.cat([part.positions for part in parts]))
-    return torch.cat([part[:] for part in parts])
+    lazy = [part for part in parts if isinstance(part, LazyInputs)]
+    readers = list({id(part.reader): part.reader for part in lazy}.values())
+    if len(lazy) < len(parts) or len({(reader.images_of, reader.value_range) for reader in readers}) > 1:
+        return torch.cat([part[:] for part in parts])
+    if len(readers) == 1:
+        return parts[0].view_of(torch.cat([part.positions for part in lazy]))
+    starts = dict(zip(map(id, readers), accumulate((len(reader.items) for reader in readers), initial=0)))
+    return LazyInputs(_join_readers(readers), torch.cat([part.positions + starts[id(part.reader)] for part in lazy]))
+
+
+def _join_readers(readers: Sequence[ImageReader]) -> ImageReader:
+    """One reader of all their items, one reader's after the other's."""
+    first = readers[0]
+    workers = max(reader.items.num_workers for reader in readers)
+    items = Items([part for reader in readers for part in reader.items.parts], workers)
+    name = f"{first.name} and {len(readers) - 1} more"
+    return ImageReader(items, name, first.images_of, first.value_range)
+
+
+def at_positions(inputs: Any, positions: Tensor) -> Any:
+    """Inputs at some positions: of a tensor, or of data on disk a view, of which nothing is read."""
+    return inputs[positions] if isinstance(inputs, Tensor) else inputs.view(positions)
 
 
 def in_parts(inputs: Any, counts: Sequence[int]) -> Sequence[Any]:

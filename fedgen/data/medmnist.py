@@ -26,7 +26,7 @@ class MedMNIST(DataSet):
 
     Args:
         name: of the set, e.g. "pathmnist", "bloodmnist", "organamnist".
-        root: folder of data sets, or that with the files.
+        root: folder of data sets, that with the files, or the file.
         size: side of the images, 28, 64, 128 or 224; other than 28 the name ends in it, e.g. "pathmnist-64".
         pad_to: side after padding with black, e.g. 32; then the name ends in it.
     """
@@ -56,6 +56,8 @@ class MedMNIST(DataSet):
 
     def _find(self) -> Path:
         file = self.flag + (f"_{self.size}" if self.size != 28 else "") + ".npz"
+        if self.root.is_file():
+            return self.root
         folders = [self.root, self.root / "medmnist"]
         for folder in folders:
             if (folder / file).is_file():

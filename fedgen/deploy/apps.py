@@ -14,6 +14,7 @@ from fedgen.deploy.end_report import EndReport
 from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.line import Line
 from fedgen.deploy.messages import LossQuestion, Question, Task
+from fedgen.deploy.node_data import NAME, STATE, NodeData
 from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.remote_data import LEAST, RemoteClients
@@ -36,17 +37,17 @@ from fedgen.deploy.secure_strategy import SecureStrategy, summand
 from fedgen.deploy.station import Station, use_threads
 from fedgen.deploy.untold import is_promised, telling_types
 
-DATA, STATE, NAME = "data-path", "state-path", "name"  # of a node's config
-PARTITION = "partition-id"  # of a simulated node's
 ABOUT_LOSS = "loss"  # the kind of question
 
 
 def client_app(recipe: Path) -> ClientApp:
     """The app of each client.
 
-    A node's config says where its data lie ("data-path"), and may say what it is called ("name", by default as that
-    folder) and where it keeps what is its own between turns ("state-path", by default beside the data). Where Flower
-    simulates nodes they have no config: then node k takes the k-th folder of the run config's "simulation-data".
+    A node's config says where its data lie ("data-path"), or names a file on its disk with their class and how they are
+    read ("data-config"); it may say which client it is ("partition-id" of "num-partitions"), what it is called ("name",
+    by default as that folder or file) and where it keeps what is its own between turns ("state-path", by default beside
+    the data). Where Flower simulates nodes they have no config but their numbers: then node k takes the k-th folder of
+    the run config's "simulation-data", or a class that takes `partition_id` its part.
 
     Args:
         recipe: the deployed recipe's file.
@@ -167,26 +168,11 @@ def least_of(config: Mapping[str, Any]) -> float:
     return least
 
 
-def _simulated(folder: Path, number: int) -> Path:
-    # hidden ones are what clients keep between turns
-    folders = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if number >= len(folders):
-        raise ValueError(f"{folder} has {len(folders)} clients' folders: simulate as many nodes (num-supernodes)")
-    return folders[number]
-
-
 def _station(recipe: Path, context: Context) -> Station:
     settings = read_settings(recipe)
     use_threads(settings)
     own, run = context.node_config, context.run_config
-    if DATA in own:
-        folder = Path(str(own[DATA]))
-    elif run.get(SIMULATION) and PARTITION in own:
-        folder = _simulated(Path(str(run[SIMULATION])), int(own[PARTITION]))
-    else:
-        raise ValueError(
-            f"this node's config does not say where its data lie: start it with --node-config '{DATA}=\"/my/images\"'"
-        )
-    state = Path(str(own.get(STATE, folder.parent / f".{folder.name}-fedgen")))
-    name = str(own.get(NAME, folder.name))
-    return Station(recipe, folder, state / run_name(run), name, is_promised(settings, run))
+    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) else None
+    data = NodeData.of_node(own, simulated)
+    name, state = str(own.get(NAME, data.name)), Path(str(own.get(STATE, data.state)))
+    return Station(recipe, data, state / run_name(run), name, is_promised(settings, run))

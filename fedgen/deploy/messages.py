@@ -24,7 +24,7 @@ class Hello:
     Args:
         name: no other client's.
         examples: how many it has.
-        shape: of one of them.
+        shape: of one of them; empty for data without images.
         classes: its labels' names; empty for data without labels.
         release: of its fedgen.
     """

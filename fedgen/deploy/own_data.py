@@ -1,18 +1,25 @@
 """A client's data on its own machine, as Lightning is given it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
 
 from fedgen.clients.client import Client, hold_out
+from fedgen.clients.data_module import Source
 from fedgen.clients.lazy_turn import make_turn
+from fedgen.clients.sources import load_source, take_hooks
 from fedgen.clients.turn import Turn
-from fedgen.data import DataSet, Examples
-from fedgen.data.lazy import LazyExamples
+from fedgen.data import Examples
+from fedgen.data.annotations import Annotation
+from fedgen.data.anybody import Reading
+from fedgen.data.items import Items
+from fedgen.data.lazy import LazyExamples, NoImagesError
+from fedgen.data.renumber import renumber, with_classes
 from fedgen.losses import EmbeddedLoss
 from fedgen.seeds import resolve
 
@@ -24,12 +31,18 @@ class OwnData(LightningDataModule):
     federation is simulated: `enroll` says which client this is.
 
     Args:
-        data: read here; all of it is the client's.
+        data: read here; all of it is the client's: any of what a `FederatedDataModule` takes from one source.
         batch_size: examples a batch (all of them for a client with fewer).
         held_out: the fraction kept from training, for measuring.
         seed: of the held-out examples; None takes what `seed_everything` was given, else 0.
         name: the client's.
         iterations: the server's affair; taken so that recipes may name it.
+        labels: as for `FederatedDataModule`, as the rest.
+        collate_fn: likewise.
+        num_workers: likewise; the processes live as long as a turn.
+        images_of: likewise.
+        value_range: likewise.
+        evaluation_data: likewise.
 
     Attributes:
         features: folder that keeps the images' features, for a model's own loss of them; None keeps none.
@@ -42,18 +55,27 @@ class OwnData(LightningDataModule):
 
     def __init__(
         self,
-        data: DataSet | Examples,
+        data: Source,
         batch_size: int = 64,
         held_out: float = 0.2,
         seed: int | None = None,
         name: str = "client",
         iterations: int | None = None,
+        labels: Annotation = None,
+        collate_fn: Callable[..., Any] | None = None,
+        num_workers: int = 0,
+        images_of: Callable[..., Any] | None = None,
+        value_range: tuple[float, float] | None = None,
+        evaluation_data: Source | None = None,
     ) -> None:
         super().__init__()
         if batch_size < 1 or not 0 <= held_out < 1:
             raise ValueError(f"batch_size={batch_size} counts from 1, and held_out={held_out} lies in [0, 1)")
         self.data, self.batch_size, self.held_out, self.name = data, batch_size, held_out, name
-        self._given_seed = seed
+        self.evaluation_data, self._given_seed = evaluation_data, seed
+        self._reading = Reading(labels, None, collate_fn, num_workers, images_of, value_range)
+        if isinstance(data, LightningDataModule):
+            take_hooks(self, data)
         self.number = 0
         self.features: Path | None = None
         self._classes: tuple[str, ...] | None = None
@@ -61,12 +83,14 @@ class OwnData(LightningDataModule):
     @cached_property
     def read(self) -> Examples:
         """The data as they lie here."""
-        return self.data.load("train") if isinstance(self.data, DataSet) else self.data
+        return load_source(self.data, self._reading, self.evaluation_data)
 
     @cached_property
     def examples(self) -> Examples:
         """The data, with labels as the whole federation numbers them."""
-        return self.read if self._classes is None else relabelled(self.read, self._classes)
+        return (
+            self.read if self._classes is None else relabelled(self.read, self._classes, self._reading.labels is None)
+        )
 
     def enroll(self, number: int, classes: Sequence[str]) -> None:
         """Tells the client its number and all clients' classes.
@@ -87,8 +111,11 @@ class OwnData(LightningDataModule):
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """The shape of one image (channels, height, width) or point (length,)."""
-        return tuple(self.read.inputs.shape[1:])
+        """The shape of one image (channels, height, width) or point (length,); () for data without images."""
+        try:
+            return tuple(self.read.inputs.shape[1:])
+        except NoImagesError:
+            return ()
 
     def give_references(self, objective: EmbeddedLoss, device: torch.device) -> None:
         """Gives a model's own loss of clients' images those that this client trains on."""
@@ -99,6 +126,12 @@ class OwnData(LightningDataModule):
 
     def train_dataloader(self) -> "_OneTurn":
         return _OneTurn(self)
+
+    def teardown(self, stage: str) -> None:
+        """Ends the processes that read."""
+        if isinstance(examples := self.__dict__.get("examples"), LazyExamples):
+            examples.items.close()
+            examples.inputs.reader.items.close()
 
 
 class _OneTurn:
@@ -121,23 +154,20 @@ class _OneTurn:
         yield turn
 
 
-def relabelled(examples: Examples, classes: Sequence[str]) -> Examples:
+def relabelled(examples: Examples, classes: Sequence[str], in_batches: bool = True) -> Examples:
     """The examples with labels that are positions in other classes, among which theirs are.
 
+    Args:
+        examples: of one client.
+        classes: of all clients.
+        in_batches: whether batches that are read from disk have these labels; with `labels=` they need not.
+
     Raises:
-        ValueError: if one is not, or the labels are elsewhere, in data that are read from disk.
+        ValueError: if a class is not among the others, or batches of somebody's own form would mean other classes.
     """
-    if examples.classes == tuple(classes):
-        return examples
-    if missing := [name for name in examples.classes if name not in classes]:
-        raise ValueError(
-            f"{examples.name} has the class {missing[0]!r}, which the federation does not: {list(classes)}"
-        )
-    if isinstance(examples, LazyExamples):
-        raise ValueError(
-            f"{examples.name} has the classes {list(examples.classes)} and the federation {list(classes)}: batches that"
-            " are read from disk have the data's own numbers; use in_memory=True, or give every client all classes"
-        )
-    places = torch.tensor([classes.index(name) for name in examples.classes], dtype=torch.int64)
-    labels = places[examples.labels] if len(places) else examples.labels
-    return replace(examples, labels=labels, classes=tuple(classes))
+    found = with_classes(examples, classes)
+    if found is examples or not isinstance(examples, LazyExamples) or not in_batches:
+        return found
+    assert isinstance(found, LazyExamples)
+    parts = renumber(examples.items.parts, examples.classes, classes, f"the data {examples.name}")
+    return replace(found, items=Items(parts, examples.items.num_workers))

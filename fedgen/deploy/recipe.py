@@ -1,16 +1,13 @@
 """A recipe's two halves in a deployment: what the server makes of it, and what each client does."""
 
 import copy
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from pydoc import locate
 from typing import Any
 
-from fedgen.data import DataSet
+from fedgen.deploy.node_data import FOLDERS, NUMBER, NUMBERS, READING, NodeData, place_of
 from fedgen.files import read_yaml
 
-FOLDERS = ("root", "path", "folder")  # what data sets call the place that they read
 STRATEGY, EVALUATION, FINE_TUNING = "FedAvgStrategy", "FederatedEvaluation", "DistributedFineTuning"
 _OF_CLIENTS = ("batch_size", "held_out", "seed", "iterations")
 
@@ -24,11 +21,26 @@ def read_settings(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; `fedgen deploy RECIPE DIR` writes it")
-    found = read_yaml(path)
+    found = spelled_out(read_yaml(path))
     if not isinstance(found, dict) or not all(
         isinstance(found.get(part), dict) for part in ("trainer", "model", "data")
     ):
         raise ValueError(f"{path} is no recipe: it needs trainer, model and data")
+    return found
+
+
+def spelled_out(recipe: Any) -> Any:
+    """The recipe with a class_path where it names model, data, their source or the strategy by a class's name alone."""
+    if not isinstance(recipe, Mapping):
+        return recipe
+    found = copy.deepcopy(dict(recipe))
+    for place, key in ((found, "model"), (found, "data"), (found.get("trainer"), "strategy")):
+        if isinstance(place, dict) and isinstance(value := place.get(key), str) and (key != "strategy" or "." in value):
+            place[key] = {"class_path": value}
+    own = (found["data"] or {}).get("init_args") if isinstance(found.get("data"), dict) else None
+    for key in ("data", "evaluation_data"):
+        if isinstance(own, dict) and isinstance(own.get(key), str):
+            own[key] = {"class_path": own[key]}
     return found
 
 
@@ -37,12 +49,13 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
 
     Args:
         recipe: as for `fedgen fit`.
-        data: the class of each client's data and its settings, without the place, which a client's node says.
+        data: the class of each client's data and its settings, without the place, which a client's node says. Where it
+            is the recipe's own, how the recipe reads it (labels, collate_fn, num_workers, ...) is kept.
 
     Raises:
         ValueError: for a recipe that neither trains with FedAvgStrategy nor fine-tunes at the server, whose data is no
             FederatedDataModule, that keeps clients from training, or measures what no client tells, of no fixed seed,
-            and for data that are read from no place.
+            for data sets of the kit that read no place, and labels that are listed for all clients' items.
     """
     if recipe.get("seed_everything") is True:
         raise ValueError(
@@ -67,8 +80,30 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
     place_of(data)
     result = copy.deepcopy(dict(recipe))
     kept = {name: own[name] for name in _OF_CLIENTS if name in own}
+    kept |= {name: copy.deepcopy(value) for name, value in _reading_of(own, data).items()}
     result["data"] = {"class_path": "fedgen.deploy.OwnData", "init_args": {"data": copy.deepcopy(dict(data)), **kept}}
     return result
+
+
+def _reading_of(own: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """How a recipe reads its data: of another class than the clients', the processes that read alone."""
+    is_own = data.get("class_path") == (own.get("data") or {}).get("class_path")
+    found = {name: own[name] for name in (READING if is_own else ("num_workers",)) if own.get(name) is not None}
+    if not isinstance(found.get("labels", ""), (str, Mapping)):
+        raise ValueError(
+            "data.init_args.labels lists a label for every item of all clients, and each client has its own items: give"
+            " the name of an attribute or column, or a function of an item's position"
+        )
+    if isinstance(shown := found.get("evaluation_data"), Mapping):
+        found["evaluation_data"] = without_place(shown)
+    return found
+
+
+def without_place(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A class of data without the arguments that each client's node gives."""
+    given = data.get("init_args") or {}
+    kept = {name: value for name, value in given.items() if name not in (*FOLDERS, NUMBER, NUMBERS)}
+    return {"class_path": data["class_path"], **({"init_args": kept} if kept else {})}
 
 
 def asks_clients(settings: Mapping[str, Any]) -> bool:
@@ -76,21 +111,6 @@ def asks_clients(settings: Mapping[str, Any]) -> bool:
     model = settings.get("model") or {}
     form = (model.get("init_args") or {}).get("form", "exact")
     return str(model.get("class_path")).endswith(FINE_TUNING) and form != "local"
-
-
-def place_of(data: Mapping[str, Any]) -> str:
-    """What a class of data calls the place that it reads.
-
-    Raises:
-        ValueError: if it is no data set, or reads none.
-    """
-    named = locate(str(data.get("class_path")))
-    if not isinstance(named, type) or not issubclass(named, DataSet):
-        raise ValueError(f"the clients' data {data.get('class_path')!r} is no class of data sets, such as ImageFolder")
-    for place in FOLDERS:
-        if place in inspect.signature(named).parameters:
-            return place
-    raise ValueError(f"{named.__name__} reads no folder of its client's; take a class that does, such as ImageFolder")
 
 
 def evaluations(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,18 +121,19 @@ def evaluations(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def for_client(settings: Mapping[str, Any], folder: Path, name: str) -> dict[str, Any]:
+def for_client(settings: Mapping[str, Any], own: NodeData, name: str) -> dict[str, Any]:
     """Settings with which one client takes turns.
 
     Args:
         settings: deployed ones.
-        folder: of its data.
+        own: what its node says of its data.
         name: the client's.
+
+    Raises:
+        ValueError: if recipe and node together do not say what its data are.
     """
     found = copy.deepcopy(dict(settings))
-    data = found["data"]["init_args"]
-    data["name"] = name
-    data["data"].setdefault("init_args", {})[place_of(data["data"])] = str(folder)
+    found["data"]["init_args"] = {**own.fill(found["data"]["init_args"]), "name": name}
     trainer = found["trainer"]
     trainer |= {"callbacks": [], "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     model = found["model"]

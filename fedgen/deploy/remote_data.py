@@ -87,7 +87,7 @@ class RemoteClients(LightningDataModule):
         self.left_out: list[Entry] = []
         self._asked: list[AskedClients] = []
         self.clients: list[RemoteClient] = []
-        self.image_shape: tuple[int, ...] = ()
+        self._shape: tuple[int, ...] = ()
         self.classes: tuple[str, ...] = ()
         self._unlabelled: list[str] = []
 
@@ -96,9 +96,20 @@ class RemoteClients(LightningDataModule):
         for one in clients:
             held_out = num_held_out(one.examples, self.held_out)
             self.clients.append(RemoteClient(one.name, range(one.examples - held_out), range(held_out)))
-        self.image_shape = tuple(clients[0].shape)
+        self._shape = tuple(clients[0].shape)
         self.classes = self.labels.names(clients)
         self._unlabelled = [one.name for one in clients if not one.classes]
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of one image or point, for models to check before training.
+
+        Raises:
+            AttributeError: for clients whose data have no images.
+        """
+        if not self._shape:
+            raise AttributeError("the clients' data have no images to measure or to compare with")
+        return self._shape
 
     def label_counts(self) -> Tensor:
         """Images of each class int64 [classes], as far as the server knows; see `RunLabels.count`."""

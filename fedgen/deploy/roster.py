@@ -197,7 +197,7 @@ def check_hello(one: Hello) -> None:
         raise MessageError(f"client {one.name!r} says that its fedgen is {shorten(ascii(one.release), 80)}")
     if not 1 <= one.examples <= MOST_EXAMPLES:
         raise MessageError(f"client {one.name!r} says that it has {one.examples} images, not 1 to {MOST_EXAMPLES}")
-    if not one.shape or min(one.shape) < 1 or math.prod(one.shape) > MOST_NUMBERS:
+    if min(one.shape, default=1) < 1 or math.prod(one.shape) > MOST_NUMBERS:
         raise MessageError(
             f"client {one.name!r} says that its images are of shape {shorten(str(list(one.shape)), 80)}, which has no"
             f" number or more than {MOST_NUMBERS}"

@@ -69,8 +69,18 @@ class RunLabels:
             )
 
     def names(self, clients: Sequence[Hello]) -> tuple[str, ...]:
-        """The classes of the run, in the labels' order."""
-        return self.classes or tuple(sorted({name for one in clients for name in one.classes}))
+        """The classes of the run, in the labels' order: named ones, else all that clients have, in the order of text.
+
+        Where clients have numbers in order of size, "10" after "9", as data sets with integers for labels, it is that.
+        """
+        if self.classes:
+            return self.classes
+        every = {name for one in clients for name in one.classes}
+        lists = [list(one.classes) for one in clients]
+        numbers = all(name.isdecimal() for name in every)
+        by_size = numbers and all(own == sorted(own, key=_size) for own in lists)
+        by_text = all(own == sorted(own) for own in lists)
+        return tuple(sorted(every, key=_size) if by_size and not by_text else sorted(every))
 
     def count(self, classes: Sequence[str], unlabelled: Sequence[str]) -> Tensor:
         """Images of each class int64 [classes]: what a conditional model draws labels by; all alike if none are told.
@@ -99,6 +109,10 @@ class RunLabels:
     def _check_counts(self, classes: int) -> None:
         if self.counts and len(self.counts) != classes:
             raise ValueError(f"{COUNTS} in the run's config gives {len(self.counts)} numbers for {classes} classes")
+
+
+def _size(name: str) -> tuple[int, str]:
+    return int(name), name
 
 
 def _of_commas(name: str) -> str:

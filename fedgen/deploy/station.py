@@ -11,6 +11,7 @@ import torch
 from fedgen.cli import FedgenCLI
 from fedgen.deploy.answering import Answering, sent_in
 from fedgen.deploy.messages import Answer, Hello, LossQuestion, Question, Task, Told
+from fedgen.deploy.node_data import NodeData
 from fedgen.deploy.own_data import OwnData
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.recipe import evaluations, for_client, read_settings
@@ -28,25 +29,23 @@ class Station:
 
     Args:
         recipe: the deployed recipe's file.
-        folder: of its data.
+        own: what its node says of its data.
         state: folder for what it keeps between turns: personal tensors, its optimizers' state, counts. It is its own,
             and no other run's.
-        name: the client's; its data folder's by default.
+        name: the client's; that of its data by default.
         promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
 
     Raises:
-        FileNotFoundError: if the recipe or the data are missing.
-        ValueError: for a recipe that cannot be read.
+        FileNotFoundError: if the recipe is missing.
+        ValueError: for a recipe that cannot be read, or that does not say with the node what its data are.
     """
 
     def __init__(
-        self, recipe: Path, folder: Path, state: Path, name: str | None = None, promised: bool = False
+        self, recipe: Path, own: NodeData, state: Path, name: str | None = None, promised: bool = False
     ) -> None:
-        if not folder.exists():
-            raise FileNotFoundError(f"the data folder {folder} does not exist; see data-path in this node's config")
-        self.name, self.state, self._promised = name or folder.name, state, promised
+        self.name, self.state, self._promised = name or own.name, state, promised
         settings = read_settings(recipe)
-        self._settings, self._evaluation = for_client(settings, folder, self.name), evaluations(settings)
+        self._settings, self._evaluation = for_client(settings, own, self.name), evaluations(settings)
 
     @cached_property
     def _made(self) -> FedgenCLI:

@@ -10,13 +10,15 @@ import yaml
 
 from fedgen import __version__
 from fedgen.clients import FederatedDataModule
+from fedgen.deploy.node_data import NUMBER, signature_of
+from fedgen.deploy.own_modules import RESERVED, own_modules
 from fedgen.deploy.ranges import RANGES
 from fedgen.deploy.recipe import deployable
 from fedgen.files import atomic_write
 from fedgen.images import save_png
 from fedgen.progress import track
 
-PACKAGE, RECIPE = "federation", "recipe.yaml"
+PACKAGE, RECIPE = RESERVED, "recipe.yaml"
 
 PYPROJECT = """\
 [build-system]
@@ -84,7 +86,7 @@ gradients in generated features; the type and text of its errors. With a `Privat
 `statistics-epsilon` in the run's config (below) neither what steps logged nor errors' texts.
 
 Try it on one machine, by Flower's simulation (`pip install "flwr[simulation]"`; needs `simulation-data` in
-pyproject.toml):
+pyproject.toml, or data that take `partition_id`):
 
     flwr run . local --stream --federation-config 'num-supernodes={clients}'
 
@@ -111,6 +113,13 @@ On each client, with the folder of its own images:
     flower-supernode --root-certificates ca.crt --superlink SERVER:8000 --auth-supernode-private-key client.key \\
       --node-config 'data-path="/my/images" name="hospital-a"'
 
+or with a file on its disk that names a class of its own, and how its data are read:
+
+    --node-config 'data-config="/my/data.yaml" name="hospital-a"'
+
+    data: {{class_path: my_kit.Scans, init_args: {{root: /my/images}}}}
+    num_workers: 2
+
 Then, from here:
 
     flwr run . federation --stream
@@ -123,8 +132,10 @@ Scores, checkpoints and pictures are in `output` on the server: `fedgen select` 
 """
 
 
-def write_app(recipe: Mapping[str, Any], data: Mapping[str, Any], folder: Path, clients: int, simulation: str) -> None:
-    """Writes the app's folder.
+def write_app(
+    recipe: Mapping[str, Any], data: Mapping[str, Any], folder: Path, clients: int, simulation: str
+) -> list[Path]:
+    """Writes the app's folder; modules of one's own that the recipe names, of the current folder, go with it.
 
     Args:
         recipe: as for `fedgen fit`.
@@ -133,15 +144,21 @@ def write_app(recipe: Mapping[str, Any], data: Mapping[str, Any], folder: Path, 
         clients: how many the server waits for.
         simulation: folder of clients' folders for Flower's simulation, or "".
 
+    Returns:
+        The modules, relative to the current folder.
+
     Raises:
         ValueError: for a recipe that cannot be deployed.
     """
-    settings = deployable(recipe, data)
+    settings, here = deployable(recipe, data), Path.cwd()
+    modules = [path.relative_to(here) for path in own_modules(settings, here)]
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "federation"
     words = {"name": name, "package": PACKAGE, "recipe": RECIPE, "version": __version__, "clients": clients}
     words["ranges"] = "\n".join(f"{statistic} = 0.0  # {what}" for statistic, what in RANGES.items())
     output = Path("checkpoints") / name
-    if simulation:  # Flower's own SuperLink goes on from run to run, in whichever folder it was first started
+    if (
+        simulation or NUMBER in signature_of(data).parameters
+    ):  # Flower's own SuperLink goes on from run to run, in whichever folder it was first started
         output = output.absolute()
     words |= {"output": json.dumps(str(output)), "simulation": json.dumps(simulation)}
     texts = {
@@ -152,9 +169,11 @@ def write_app(recipe: Mapping[str, Any], data: Mapping[str, Any], folder: Path, 
         folder / PACKAGE / "server.py": SIDE.format(side="server", **words),
         folder / PACKAGE / RECIPE: yaml.safe_dump(settings, sort_keys=False),
     }
+    texts |= {folder / module: (here / module).read_text() for module in modules}
     for path, text in texts.items():
         with atomic_write(path) as file:
             file.write(text.encode())
+    return modules
 
 
 def export_clients(data: FederatedDataModule, folder: Path) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedgen import seeds
+from fedgen.data.lazy import LazyInputs
 from fedgen.images import quantise
 from fedgen.progress import track
 
@@ -90,8 +91,8 @@ class SmallClassifier(nn.Module):
         return self((images if images.dtype == torch.uint8 else quantise(images)).float())
 
     @torch.no_grad()
-    def classify(self, images: Tensor) -> Tensor:
-        """The likeliest class of each uint8 image, int64 [N], on the CPU; in eval mode."""
+    def classify(self, images: Tensor | LazyInputs) -> Tensor:
+        """The likeliest class of each uint8 image, int64 [N], on the CPU; in eval mode; what is on disk is read."""
         device = self.head.weight.device
         self.eval()
         return torch.cat([self.logits(part.to(device)).argmax(1).cpu() for part in images.split(BATCH)])
@@ -167,7 +168,7 @@ def _batches(count: int, options: ClassifierOptions, draws: torch.Generator) -> 
         yield from (part for part in torch.randperm(count, generator=draws).split(options.batch_size) if len(part) > 1)
 
 
-def check_labelled(images: Tensor, labels: Tensor, num_classes: int) -> None:
+def check_labelled(images: Tensor | LazyInputs, labels: Tensor, num_classes: int) -> None:
     """Nothing, for uint8 images with a label each; ValueError otherwise."""
     if images.dtype != torch.uint8 or images.ndim != 4 or len(images) < 2:
         raise ValueError(f"a classifier needs at least 2 images uint8 [N, C, H, W], got {images.dtype} {images.shape}")

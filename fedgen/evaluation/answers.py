@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from fedgen.data.lazy import CHUNK, LazyInputs
 from fedgen.evaluation.methods import require_method
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.images import from_uint8
+from fedgen.progress import track
 from fedgen.seeds import derive
 
 Inputs = Tensor | LazyInputs
@@ -24,8 +26,10 @@ class Answers:
 
     Both get images [N, C, H, W] in [-1, 1], points [N, D] or texts [N, T], and their labels if the model has classes
     (`num_classes`), otherwise None. Of data without images they get batches of at most 64 items in their place, of the
-    structure that `training_step` gets and on the module's device, without labels. What is drawn follows from the seed
-    and the place of an example alone, so that sets of one size are compared at common draws.
+    structure that `training_step` gets and on the module's device, without labels. Images on disk come by 64 too, and
+    are forgotten before the next. What is drawn follows from the seed and the place of an example alone, so that sets
+    of one size are compared at common draws: of chunks each has a seed of its own, unless `example_losses` takes
+    `start`, the place of a chunk's first example; then its losses can be those of all examples at once.
 
     Args:
         model: with those methods that are asked for.
@@ -53,26 +57,30 @@ class Answers:
         return cls(model, "loss" in asking, "metric" in asking) if asking else None
 
     def losses(self, examples: Inputs, labels: Tensor | None, seed: int) -> Tensor:
-        """The model's losses float64 [N] of examples.
+        """The model's losses float64 [N] of examples: of all at once, or where they lie on disk, chunk by chunk.
 
         Raises:
             ValueError: if it gives another number of them.
         """
-        if not _is_read_here(examples):
-            given, count = _as_given(examples), len(examples)
-            return _checked(self.model.example_losses(given, self._labels(labels), seed=seed), count, "images")
-        found = []
-        for place, (batch, count) in enumerate(self._batches(examples)):
-            own = self.model.example_losses(batch, None, seed=derive(seed, "losses", place))
-            found.append(_checked(own, count, "items"))
+        if isinstance(examples, Tensor):
+            own = self.model.example_losses(_as_given(examples), self._labels(labels), seed=seed)
+            return _checked(own, len(examples), "images")
+        knows_places = "start" in signature(self.model.example_losses).parameters
+        found, start = [], 0
+        parts = self._parts(examples, labels)
+        for place, one in enumerate(track(parts, "the model's own losses", len(examples), "examples", _count_of)):
+            draws = {"seed": seed, "start": start} if knows_places else {"seed": derive(seed, "losses", place)}
+            found.append(_checked(self.model.example_losses(one.given, one.labels, **draws), one.count, "items"))
+            start += one.count
         return torch.cat(found)
 
     def predictions(self, examples: Inputs, labels: Tensor | None, seed: int) -> Iterator[tuple[Any, ...]]:
         """What a metric's `update` takes, of at most 64 examples at a time, on the CPU."""
-        for place, (part, own) in enumerate(self._parts(examples, labels)):
-            found = self.model.predictions(part, own, seed=derive(seed, "predictions", place))
+        parts = self._parts(examples, labels)
+        for place, one in enumerate(track(parts, "the model's predictions", len(examples), "examples", _count_of)):
+            found = self.model.predictions(one.given, one.labels, seed=derive(seed, "predictions", place))
             told = found if isinstance(found, tuple) else (found,)
-            yield tuple(one.detach().cpu() if isinstance(one, Tensor) else one for one in told)
+            yield tuple(part.detach().cpu() if isinstance(part, Tensor) else part for part in told)
 
     def try_out(self, examples: Inputs, labels: Tensor | None, seed: int) -> list[Tensor]:
         """All that the model says of a few examples, as tensors."""
@@ -82,20 +90,20 @@ class Answers:
             found += [one for part in parts for one in part if isinstance(one, Tensor)]
         return found
 
-    def _parts(self, examples: Inputs, labels: Tensor | None) -> Iterator[tuple[Any, Tensor | None]]:
-        if _is_read_here(examples):
-            yield from ((batch, None) for batch, _ in self._batches(examples))
+    def _parts(self, examples: Inputs, labels: Tensor | None) -> Iterator["_Part"]:
+        """The examples in chunks, of which those on disk are read when it is their turn."""
+        if isinstance(examples, LazyInputs) and not examples.has_images:
+            from lightning.fabric.utilities import move_data_to_device  # its models have Lightning loaded
+
+            device = getattr(self.model, "device", "cpu")
+            for batch, count in examples.batches():
+                yield _Part(move_data_to_device(batch, device), None, count)
             return
-        asked = self._labels(labels)
-        for start in range(0, len(examples), CHUNK):
-            own = slice(start, start + CHUNK)
-            yield _as_given(examples[own]), None if asked is None else asked[own]
-
-    def _batches(self, items: Any) -> Iterator[tuple[Any, int]]:
-        from lightning.fabric.utilities import move_data_to_device  # its models have Lightning loaded
-
-        device = getattr(self.model, "device", "cpu")
-        yield from ((move_data_to_device(batch, device), count) for batch, count in items.batches())
+        asked, start = self._labels(labels), 0
+        for chunk in examples.split(CHUNK):
+            end = start + len(chunk)
+            yield _Part(_as_given(chunk), None if asked is None else asked[start:end], len(chunk))
+            start = end
 
     def _labels(self, labels: Tensor | None) -> Tensor | None:
         return labels if getattr(self.model, "num_classes", None) is not None else None
@@ -122,14 +130,22 @@ class SeededAnswers:
         return self.answers.predictions(examples, labels, self.seed)
 
 
-def _is_read_here(examples: Inputs) -> bool:
-    return isinstance(examples, LazyInputs) and not examples.has_images
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some examples as models take them, their labels, and how many they are."""
+
+    given: Any
+    labels: Tensor | None
+    count: int
 
 
-def _as_given(examples: Inputs) -> Tensor:
+def _count_of(part: _Part) -> float:
+    return part.count
+
+
+def _as_given(examples: Tensor) -> Tensor:
     """Inputs as models take them."""
-    found = examples[:]
-    return from_uint8(found) if found.dtype == torch.uint8 else found
+    return from_uint8(examples) if examples.dtype == torch.uint8 else examples
 
 
 def _checked(losses: Tensor, count: int, what: str) -> Tensor:

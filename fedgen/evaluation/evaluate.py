@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
+from fedgen.data.lazy import LazyInputs
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.answers import Answers, SeededAnswers
 from fedgen.evaluation.density import density_of
@@ -340,13 +341,14 @@ class Evaluator:
         return self.records(found, name, counts)
 
     def _score_real(
-        self, split: Split, panel: Panel, features: Tensor, labels: Tensor | None, name: str
+        self, split: Split, panel: Panel, features: Tensor | LazyInputs, labels: Tensor | None, name: str
     ) -> list[FederatedScore]:
         possible = [choice for choice in self.plan.choices(split, panel) if choice.needs not in NO_STAND_IN]
         names = [choice.name for choice in possible if not too_few(choice, len(features), f"the {name}")]
         names = [name for name in names if labels is not None or not panel.on_images]
-        features = self._real.embed(panel, features) if panel.on_images else features  # to the device
-        return self._score(split, panel, features, only=names, labels=labels)
+        # read where they are on disk, and to the device
+        given = self._real.embed(panel, features) if panel.on_images else features[:]
+        return self._score(split, panel, given, only=names, labels=labels)
 
     def _score(self, split: Split, panel: Panel, features: Tensor, **options: Any) -> list[FederatedScore]:
         reference = self._real.reference(split, panel)

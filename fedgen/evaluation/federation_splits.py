@@ -6,6 +6,7 @@ import torch
 
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
+from fedgen.data.lazy import join_inputs
 from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.records import FLOOR
 from fedgen.evaluation.splits import LEAST, Split, StandIn
@@ -59,7 +60,7 @@ def _of_clients(clients: Sequence[Client]) -> Split:
     floor = {}
     if sum(map(len, held)) >= LEAST:
         labels = torch.cat([part.labels for part in held]) if held[0].is_labelled else None
-        floor = {FLOOR: StandIn(torch.cat([part.inputs for part in held]), labels)}
+        floor = {FLOOR: StandIn(join_inputs([part.inputs for part in held]), labels)}
     names = tuple(client.name for client in clients)
     return Split.of_clients(SELECT, [client.train_examples for client in clients], client_names=names, stand_ins=floor)
 

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.data.lazy import LazyInputs, in_parts
+from fedgen.data.lazy import LazyInputs, at_positions, in_parts
 from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.reference import Reference
-from fedgen.evaluation.splits import Split, StandIn, part_of
+from fedgen.evaluation.splits import Split, StandIn
 from fedgen.seeds import subset
 
 
@@ -36,14 +36,14 @@ class RealSide:
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
         self._references: dict[tuple[str, str], Reference] = {}
-        self._stand_ins: dict[tuple[str, str, str], tuple[Tensor, Tensor | None]] = {}
+        self._stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
 
     def prepare(self) -> None:
         """Embeds the clients' images of every split, and those of the stand-ins, once."""
         if self._references:
             return
         references: dict[tuple[str, str], Reference] = {}
-        stand_ins: dict[tuple[str, str, str], tuple[Tensor, Tensor | None]] = {}
+        stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
         for panel in self.plan.panels:
             features = self._embed_real(panel)
             for split in self.plan.splits:
@@ -54,7 +54,7 @@ class RealSide:
                 for name, stand_in in self._stand_ins_of(split, panel).items():
                     chosen = subset(len(stand_in.images), self.plan.num_images, self.seed, name, split.stream)
                     labels = None if stand_in.labels is None else stand_in.labels[chosen]
-                    stand_ins[*key, name] = features[id(stand_in.images)][chosen], labels
+                    stand_ins[*key, name] = at_positions(features[id(stand_in.images)], chosen), labels
         self._references, self._stand_ins = references, stand_ins
 
     def _stand_ins_of(self, split: Split, panel: Panel) -> dict[str, StandIn]:
@@ -69,7 +69,7 @@ class RealSide:
             others = [(one.images, f"{name} of {split.name}") for name, one in stand_ins.items()]
             for images, what in ((split.images, split.reference), *others):
                 if panel.on_images:  # these scores compare the images themselves, or ask the model about anything
-                    found[id(images)] = part_of(images, slice(None))
+                    found[id(images)] = images  # those on disk are read as they are compared
                 elif id(images) not in found:
                     try:
                         found[id(images)] = self._embed(panel.embedding, images, f"embedding {what} with", self.cache)
@@ -90,13 +90,14 @@ class RealSide:
         """The clients' side of a panel's scores on a split; None where none of them is measured there."""
         return self._references.get((split.name, panel.embedding.name))
 
-    def stand_in(self, name: str, split: Split, panel: Panel) -> tuple[Tensor, Tensor | None] | None:
+    def stand_in(self, name: str, split: Split, panel: Panel) -> tuple[Tensor | LazyInputs, Tensor | None] | None:
         """Features of a stand-in's images, or those themselves, and their labels; None where it is not there."""
         return self._stand_ins.get((split.name, panel.embedding.name, name))
 
-    def embed(self, panel: Panel, images: Tensor) -> Tensor:
-        """Features of generated images, or for a panel of image scores the images, on the device."""
+    def embed(self, panel: Panel, images: Tensor | LazyInputs) -> Tensor:
+        """Features of images in a generator's place, or for a panel of image scores the images, on the device."""
         if panel.on_images:
+            images = images[:]
             return images if self.device is None else images.to(self.device)
         return self._embed(panel.embedding, images, "embedding with", None)
 

@@ -10,7 +10,6 @@ from fedgen.class_paths import gives, import_object, load_classes
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
 from fedgen.clients.three_way import load_roles, save_roles
-from fedgen.evaluation.checkpoint_names import list_checkpoints
 from fedgen.evaluation.run_files import PARTITION, RECIPE, ROLES, read_recipe
 from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.recipe_errors import explain
@@ -79,16 +78,7 @@ def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModu
         raise FileNotFoundError(f"no run folder {folder}; give the folder that training wrote into")
     if (folder / RECIPE).exists():
         raise ValueError(f"{folder} has a recipe, which says what model and data are; leave --model and --data out")
-    saved = folder / PARTITION
-    stored = load_partition(saved).seed if saved.exists() else None
-    if stored is not None:
-        seed_everything(stored, verbose=False)
-    clients = _named(data, FederatedDataModule)
-    if stored is not None and clients.seed != stored:
-        raise ValueError(
-            f"{saved} was dealt at seed {stored}, and {data} has seed {clients.seed}: give it seed={stored}"
-        )
-    restore_clients(clients, folder)
+    clients = clients_given(folder, data)
     found = import_object(model)
     if gives(found, LightningModule) and isinstance(found, type):
         checkpoints = list_checkpoints(folder)
@@ -96,6 +86,21 @@ def rebuild_given(run: str | Path, model: str, data: str) -> tuple[LightningModu
             raise FileNotFoundError(f"{folder} has no checkpoint round=*.ckpt to make {model} of")
         return rebuild_model(found, next(iter(checkpoints.values()))), clients
     return _named(model, LightningModule), clients
+
+
+def clients_given(folder: Path, data: str) -> FederatedDataModule:
+    """The clients of a run that was trained in Python, of the data that its author names; see `rebuild_given`."""
+    saved = folder / PARTITION
+    stored = load_partition(saved).seed if saved.exists() else None
+    if stored is not None:
+        seed_everything(stored, verbose=False)
+    clients: FederatedDataModule = _named(data, FederatedDataModule)
+    if stored is not None and clients.seed != stored:
+        raise ValueError(
+            f"{saved} was dealt at seed {stored}, and {data} has seed {clients.seed}: give it seed={stored}"
+        )
+    restore_clients(clients, folder)
+    return clients
 
 
 def _named(text: str, kind: type) -> Any:

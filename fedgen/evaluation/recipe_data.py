@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentError, ArgumentParser
 
 from fedgen.class_paths import load_classes
-from fedgen.evaluation.run_files import PARTITION, RECIPE
+from fedgen.evaluation.run_files import PARTITION, RECIPE, is_python_run
 from fedgen.files import read_yaml
 from fedgen.recipe_errors import explain
 
@@ -28,13 +28,17 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "Feder
 
     Args:
         source: a recipe; or a run folder, whose clients are those of its partition file.
-        overrides: as for `fedgen fit`, "--data.SETTING=VALUE" and "--seed_everything=N".
+        overrides: as for `fedgen fit`, "--data.SETTING=VALUE" and "--seed_everything=N"; of a run that was trained in
+            Python "--data=my_module:make_data", a FederatedDataModule or a function without arguments that makes one.
 
     Raises:
         FileNotFoundError: if there is no such recipe.
-        ValueError: if it cannot be read, has unknown keys, or has no clients; or for overrides of a run, which is over.
+        ValueError: if it cannot be read, has unknown keys, or has no clients; or for overrides of a run, which is over;
+            for a run that was trained in Python without its data, with what its folder keeps.
     """
     source = Path(source)
+    if is_python_run(source):
+        return _of_python_run(source, overrides)
     path = source / RECIPE if source.is_dir() else source
     recipe = _read(path)
     if overrides and (source / PARTITION).exists():
@@ -57,6 +61,36 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "Feder
         raise ValueError(f"the data of {path} is a {type(data).__name__}, which has no clients")
     restore_clients(data, source)
     return data
+
+
+def _of_python_run(folder: Path, overrides: Sequence[str]) -> "FederatedDataModule":
+    """The clients of a run that was trained in Python.
+
+    Raises:
+        ValueError: unless its data are named, and nothing else.
+    """
+    from fedgen.clients.partitions import load_partition
+    from fedgen.evaluation.rebuild import clients_given
+
+    named = [text.removeprefix("--data=") for text in overrides if text.startswith("--data=")]
+    if len(named) == 1 == len(overrides):
+        return clients_given(folder, named[0])
+    if others := [text for text in overrides if not text.startswith("--data=")]:
+        raise ValueError(f"{folder} is a run trained in Python, which is over; leave {others[0]} out")
+    saved = folder / PARTITION
+    if saved.exists():
+        kept = load_partition(saved)
+        own = (
+            f"its {PARTITION} says which of the {kept.num_examples} examples of {kept.data} each of its"
+            f" {len(kept.names)} clients has (seed {kept.seed}), and not what they are"
+        )
+    else:
+        own = f"it has no {PARTITION} either, which FederatedEvaluation writes, so its clients would be dealt again"
+    raise ValueError(
+        f"{folder} is of a run trained in Python, which keeps no recipe; {own}. Say what makes its data:"
+        f" fedgen clients {folder} --data my_module:make_data (a FederatedDataModule, or a function without arguments;"
+        " train.py:make_data for a file)"
+    )
 
 
 def _parser() -> ArgumentParser:

@@ -21,10 +21,16 @@ def read_recipe(path: Path) -> Any:
     return read_yaml(path)
 
 
+def is_python_run(folder: Path) -> bool:
+    """Whether a folder is of a run that was trained in Python: it has a partition, checkpoints or scores, no recipe."""
+    known = (folder / PARTITION).exists() or (folder / SCORES_FILE).exists() or bool(list_checkpoints(folder))
+    return known and not (folder / RECIPE).exists()
+
+
 def _without_recipe(path: Path) -> str:
     """What can be done about a folder without a recipe."""
     folder = path.parent
-    if not folder.is_dir() or not (list_checkpoints(folder) or (folder / SCORES_FILE).exists()):
+    if not folder.is_dir() or not is_python_run(folder):
         return f"{path} does not exist; give the folder of a run made by `fedgen fit`"
     return (
         f"{folder} is of a run trained in Python, which keeps no recipe: say what its model and data are with --model"

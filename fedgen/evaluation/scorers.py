@@ -45,7 +45,7 @@ class ClientSide:
     Args:
         parts: features [n_i, D] of each; a summary where only that is known. Rows of one tensor are not copied. Images
             uint8 [n_i, C, H, W] for a score that needs labels; for one that asks the model also points, texts, or items
-            to be read then.
+            of any structure. What lies on disk is a `LazyInputs`, read in chunks at every score.
         weights: shared by all scores and by avg and all.
         held_out: features of images that each client did not train on, where a score needs them.
         labels: int64 [n_i] of each client's images, where a score needs them.
@@ -199,7 +199,7 @@ class OfClassifier:
         if side.labels is None:
             raise ValueError("score utility needs the labels of every client's images; none are given")
         settings = ClassifierOptions(**options)
-        self._reference = UtilityReference(side.features, side.labels, side.num_classes, side.weights, settings)
+        self._reference = UtilityReference(side.parts, side.labels, side.num_classes, side.weights, settings)
 
     def score(self, made: Made, errors: bool) -> Mapping[str, FederatedScore]:
         if made.labels is None:

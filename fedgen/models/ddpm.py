@@ -287,6 +287,7 @@ class DDPM(RoundClock):
         timesteps: int | Sequence[int] = 10,
         batch_size: int = 250,
         average: bool = True,
+        start: int = 0,
     ) -> Tensor:
         """The mean squared error of the predicted noise of each image, float32 [N] on the CPU.
 
@@ -299,6 +300,7 @@ class DDPM(RoundClock):
             timesteps: how many an example, each uniform in one of as many equal parts of all; or which.
             batch_size: images that the network gets at once, a bound on memory.
             average: whether to measure the moving average, if there is one.
+            start: the place of the first image, of a set that is asked about in parts.
 
         Raises:
             ValueError: for images or labels that do not fit, or a timestep that the model does not have.
@@ -316,7 +318,7 @@ class DDPM(RoundClock):
             require(self.null_label, "this model knows no 'any class': give the images' labels")
         network = self.averaged if average else self.network
         with evaluating(network):
-            return epsilon_losses(network, self.diffusion, images, labels, seed, timesteps, batch_size)
+            return epsilon_losses(network, self.diffusion, images, labels, seed, timesteps, batch_size, start)
 
     def _has(self, timesteps: Sequence[int]) -> bool:
         return 0 <= min(timesteps) <= max(timesteps) < self.diffusion.schedule.timesteps

@@ -19,6 +19,7 @@ def epsilon_losses(
     seed: int,
     timesteps: int | Sequence[int],
     batch_size: int,
+    first: int = 0,
 ) -> Tensor:
     """The mean squared error of the predicted noise of each image, float32 [N] on the CPU.
 
@@ -33,6 +34,7 @@ def epsilon_losses(
         seed: of the draws.
         timesteps: how many an example, each uniform in one of as many equal parts of all; or which.
         batch_size: images that the network gets at once.
+        first: the place of the first image, from 0.
 
     Raises:
         ValueError: for a batch size below 1.
@@ -42,7 +44,7 @@ def epsilon_losses(
     losses = []
     for start in range(0, len(images), batch_size):
         part = images[start : start + batch_size].to(parameter.device).float()
-        at, noise = _draws(start, part, seed, timesteps, diffusion.schedule.timesteps)
+        at, noise = _draws(first + start, part, seed, timesteps, diffusion.schedule.timesteps)
         of = () if labels is None else (labels[start : start + batch_size].to(parameter.device),)
         errors = []
         for t, e in zip(at.unbind(1), noise.unbind(1)):

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from fedgen.data.lazy import LazyInputs
 from fedgen.embeddings import ClassifierOptions, train_classifier
 from fedgen.embeddings.small_classifier import check_labelled
+from fedgen.progress import track
 from fedgen.scores.aggregate import FederatedScore, Weights, resolve_weights
 from fedgen.scores.linear import mean_score
 
@@ -18,7 +20,7 @@ class UtilityReference:
     """The clients' real images and labels, on which classifiers are tested.
 
     Args:
-        images: uint8 [n_i, C, H, W], one tensor a client.
+        images: uint8 [n_i, C, H, W], one tensor a client, or `LazyInputs`, read in chunks at every score.
         labels: int64 [n_i] of each.
         num_classes: of the data.
         weights: "examples" (n_i / n), "uniform" or K numbers; every image of client i counts w_i / n_i in `all`.
@@ -30,7 +32,7 @@ class UtilityReference:
 
     def __init__(
         self,
-        images: Sequence[Tensor],
+        images: Sequence[Tensor | LazyInputs],
         labels: Sequence[Tensor],
         num_classes: int,
         weights: Weights = "examples",
@@ -64,5 +66,6 @@ class UtilityReference:
         """
         title = "training the utility score's classifier"
         classifier = train_classifier(images, labels, self.num_classes, self.options, description=title)
-        hits = [(classifier.classify(own) == real).double() for own, real in zip(self._images, self._labels)]
+        clients = track(self._images, "testing it", sum(map(len, self._images)), "images", len)
+        hits = [(classifier.classify(own) == real).double() for own, real in zip(clients, self._labels)]
         return mean_score("utility", hits, self.weights, errors, higher_is_better=True)

@@ -3,10 +3,13 @@
 import datasets
 import numpy as np
 import pytest
+import torch
 
 from fedgen.clients import FederatedDataModule
+from fedgen.clients.lazy_turn import make_turn
 from fedgen.clients.partitions import Natural
-from fedgen.data import FlowerDataset
+from fedgen.data import FlowerDataset, huggingface
+from fedgen.data.lazy import LazyExamples
 from tests.data.flower import ByColumn, Columns, Deal
 from tests.data.tables import levels, picture, table
 
@@ -39,6 +42,32 @@ def test_partitions_without_natural_ids_are_numbered_and_may_be_empty():
     assert train.owner_names == tuple(f"partition {number}" for number in range(5))
     assert train.owners.tolist() == [0, 1, 2, 3]
     assert (train.name, train.inputs.shape) == ("letters-8/train", (4, 1, 8, 8))
+
+
+def test_images_are_read_when_they_are_needed_and_are_those_in_memory(monkeypatch):
+    decoded = []
+    plain = huggingface.decode
+    monkeypatch.setattr(huggingface, "decode", lambda *given: decoded.append(given) or plain(*given))
+    rows = writers("eve", "adam", "eve", "bob")
+    lazy, kept = (
+        FlowerDataset({"train": given(ByColumn("writer"), rows)}, "letters", channels=1, in_memory=in_memory)
+        for in_memory in (False, True)
+    )
+    modules = [FederatedDataModule(data, Natural(), held_out=0.0, seed=0) for data in (lazy, kept)]
+    assert isinstance(modules[0].examples, LazyExamples)
+    assert [client.name for client in modules[0].clients] == ["adam", "bob", "eve"]
+    assert not decoded
+    found, wanted = (
+        next(make_turn(one.data, one.train, 2, 0, 2, one.name, 0).batches(1))
+        for one in (module.clients[2] for module in modules)
+    )
+    assert torch.equal(found[0], wanted[0])
+    assert torch.equal(found[1], wanted[1])
+    assert torch.equal(modules[0].examples.inputs[:], modules[1].examples.inputs)
+    paths = writers("eve", "adam", values=(10, {"bytes": b"no image", "path": None}), labels=(0, 1))
+    broken = FlowerDataset({"train": given(ByColumn("writer"), paths)}, "letters", in_memory=False).load()
+    with pytest.raises(ValueError, match="letters, split train, row 0: the image cannot be read"):
+        _ = broken.inputs[:]
 
 
 def test_the_test_split_has_the_classes_of_the_train_split():

@@ -47,7 +47,7 @@ class Federation:
 
     Args:
         folder: for keys, certificates, logs and Flower's own files.
-        clients: {name: folder of its images}.
+        clients: {name: folder of its images, or its node's config}.
     """
 
     def __init__(self, folder, clients):
@@ -94,7 +94,8 @@ class Federation:
         self._wait_for(lambda: answers(self.port), "the SuperLink's port")
 
     def start_node(self, name, **config):
-        settings = {"data-path": str(self.clients[name]), "name": name, **config}
+        own = self.clients[name]
+        settings = {**(own if isinstance(own, dict) else {"data-path": str(own)}), "name": name, **config}
         options = ["--root-certificates", self.folder / "ca.crt", "--superlink", f"127.0.0.1:{self.port}"]
         options += ["--auth-supernode-private-key", self.folder / f"{name}.key", "--port", free_port()]
         told = " ".join(f'{key}="{value}"' for key, value in settings.items())

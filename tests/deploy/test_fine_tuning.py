@@ -11,6 +11,7 @@ from fedgen.deploy import apps
 from fedgen.deploy.apps import client_app
 from fedgen.deploy.asked_clients import TooFewAnswersError
 from fedgen.deploy.messages import LossQuestion, Told
+from fedgen.deploy.node_data import NodeData
 from fedgen.deploy.recipe import deployable, for_client, for_server
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.remote_data import RemoteClient, RemoteClients
@@ -399,7 +400,7 @@ def test_an_open_question_is_refused_where_answers_are_hidden(images, tmp_path):
 def test_a_client_has_neither_the_servers_data_nor_the_game(tmp_path):
     for form in FORMS:
         settings = deployable(fine_tuning(form), IMAGES)
-        model = for_client(settings, tmp_path, "a")["model"]
+        model = for_client(settings, NodeData(tmp_path), "a")["model"]
         if form == "local":
             assert model["init_args"]["server_data"] is None
         else:

@@ -4,10 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from fedgen.clients.lazy_turn import LazyTurn
 from fedgen.data import ImageFolder
+from fedgen.deploy.messages import Hello
 from fedgen.deploy.own_data import OwnData
+from fedgen.deploy.remote_data import RemoteClients
+from fedgen.deploy.run_labels import RunLabels
 from fedgen.federated import FedAvgStrategy
 from tests.data.test_image_folder import write_image
 
@@ -35,6 +39,55 @@ def test_its_turn_is_that_of_the_same_images_in_memory(pets):
         assert torch.equal(ours[1], theirs[1])
 
 
-def test_labels_that_the_federation_numbers_otherwise_are_refused(pets):
-    with pytest.raises(ValueError, match="batches that are read from disk have the data's own numbers; use in_memory"):
-        turn_of(ImageFolder(pets, in_memory=False), ("bird", "cat", "dog"))
+class Pets(Dataset):
+    """Labels that are positions among its own classes."""
+
+    def __init__(self, *classes):
+        self.classes, self.targets = classes, [number % len(classes) for number in range(6)]
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, position):
+        return torch.full((1, 4, 4), position / 6), self.targets[position]
+
+
+def test_labels_that_the_federation_numbers_otherwise_are_renumbered_in_the_kits_batches_and_else_refused(pets):
+    classes = ("bird", "cat", "dog")
+    kept, lazy = (turn_of(ImageFolder(pets, in_memory=in_memory), classes) for in_memory in (True, False))
+    for ours, theirs in zip(lazy.batches(4), kept.batches(4), strict=True):
+        assert torch.equal(ours[1], theirs[1])
+        assert set(ours[1].tolist()) <= {1, 2}
+    assert set(torch.cat([batch[1] for batch in turn_of(Pets("bird", "cat"), classes).batches(3)]).tolist()) == {0, 1}
+    with pytest.raises(ValueError, match="the data Pets call label 0 'cat', and those of all clients 'bird'"):
+        turn_of(Pets("cat", "dog"), classes)
+    with pytest.raises(ValueError, match="Pets has the class 'fox', which the federation does not"):
+        turn_of(Pets("cat", "fox"), classes)
+
+
+def test_labels_that_are_given_are_not_those_of_batches():
+    own = OwnData(Pets("cat", "dog"), held_out=0.0, labels=lambda position: ("cat", "dog")[position // 3])
+    own.enroll(0, ("bird", "cat", "dog"))
+    assert own.client.train_examples.labels.tolist() == [1, 1, 1, 2, 2, 2]
+
+
+def test_integer_labels_are_in_order_of_size_whoever_has_the_largest():
+    def hello(name, *classes):
+        return Hello(name, 5, (1, 4, 4), classes)
+
+    numbers = tuple(map(str, range(12)))
+    assert RunLabels().names([hello("a", *numbers[:3]), hello("b", *numbers)]) == numbers
+    folders = [hello("a", "1", "10", "2"), hello("b", "0")]
+    assert RunLabels().names(folders) == ("0", "1", "10", "2")
+    assert RunLabels().names([hello("a", "10"), hello("b", "2")]) == ("10", "2")
+
+
+def test_data_without_images_have_no_shape():
+    class Words(Pets):
+        def __getitem__(self, position):
+            return {"word": "cat", "length": 3}
+
+    assert OwnData(Words("cat")).image_shape == ()
+    data = RemoteClients()
+    data.enroll([Hello("a", 5, (), ("cat",))])
+    assert getattr(data, "image_shape", None) is None

@@ -15,6 +15,7 @@ from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 from fedgen.cli import FedgenCLI
 from fedgen.deploy.apps import client_app
 from fedgen.deploy.messages import Item, Question, Told, pack
+from fedgen.deploy.node_data import NodeData
 from fedgen.deploy.payload import to_bytes
 from fedgen.deploy.private_evaluator import PrivateReference
 from fedgen.deploy.records import from_records, to_records
@@ -326,7 +327,7 @@ def test_two_who_ask_at_once_are_given_one_release(tmp_path):
 
 def test_under_masks_a_client_shares_the_noise_with_those_that_are_asked(images, tmp_path):
     path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
-    station = Station(path, images / "a", tmp_path / "a", promised=True)
+    station = Station(path, NodeData(images / "a"), tmp_path / "a", promised=True)
 
     def asked(sharers):
         _, question = pack(questioned(sharers=sharers))

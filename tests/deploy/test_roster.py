@@ -53,7 +53,7 @@ HELLOS = {
     "examples 2**40": ({"examples": 2**40}, f"says that it has {2**40} images"),
     "shape 3": ({"shape": 3}, "shape of the hello is 3"),
     "shape x": ({"shape": ("x",)}, "shape of the hello is ('x',)"),
-    "no shape": ({"shape": ()}, "which has no number or more than"),
+    "negative shape": ({"shape": (-1, 8, 8)}, "shape of the hello is (-1, 8, 8), which no hello has"),
     "huge shape": ({"shape": (2**20, 2**20)}, "which has no number or more than"),
     "empty shape": ({"shape": (1, 0, 8)}, "which has no number or more than"),
     "classes of lists": ({"classes": ([1],)}, "classes of the hello is ([1],)"),

@@ -1,5 +1,8 @@
 """Scores of images that are read when they are embedded: those of the same images in memory."""
 
+import weakref
+from types import SimpleNamespace
+
 import lightning
 import numpy as np
 import pytest
@@ -11,11 +14,14 @@ from fedgen.callbacks import FederatedEvaluation
 from fedgen.clients import FederatedDataModule, ThreeWaySplit
 from fedgen.clients.partitions import IID, Dirichlet, VarianceLimited
 from fedgen.data import Digits
-from fedgen.data.lazy import LazyInputs
+from fedgen.data.anybody import Reading, as_examples
+from fedgen.data.lazy import ImageReader, LazyInputs, join_inputs
 from fedgen.embeddings import FeatureCache, Pixels, embed
-from fedgen.evaluation import Evaluator
+from fedgen.evaluation import Evaluator, evaluate
+from fedgen.evaluation.federation_splits import as_splits
 from fedgen.evaluation.heterogeneity import measure_clients
 from fedgen.federated import FedAvgStrategy
+from fedgen.images import from_uint8
 from fedgen.losses import EmbeddedLoss, FastFIDLoss
 from fedgen.models import WGANGP
 from fedgen.models.networks import SmallCritic, SmallGenerator
@@ -158,3 +164,84 @@ def test_a_loss_takes_its_references_from_images_that_are_read():
         loss.set_references([client.train_examples.inputs for client in module.clients])
         values.append(loss(noise(80, torch.Generator().manual_seed(0))).item())
     assert values[0] == values[1]
+
+
+# --------------------------------------------- scores of images themselves, and those that ask the model
+
+
+class Asked(torch.nn.Module):
+    """Draws digits of the classes that are asked for, and says how bright an image is."""
+
+    num_classes = 10
+
+    def __init__(self):
+        super().__init__()
+        self.digits = Digits().load("train")
+
+    def sample(self, number, draws=None, labels=None):
+        own = [(self.digits.labels == label).nonzero()[0] for label in labels]
+        return from_uint8(self.digits.inputs[torch.cat(own)]) + 0.1 * torch.randn(number, 1, 8, 8, generator=draws)
+
+    def example_losses(self, images, labels, seed=0):
+        assert labels is not None
+        assert isinstance(images, torch.Tensor)
+        return images.mean((1, 2, 3)) + labels
+
+    def predictions(self, images, labels, seed=0):
+        return (images.mean((1, 2, 3)) > -0.5).long(), (labels > 4).long()
+
+
+@pytest.fixture
+def alive(monkeypatch):
+    """The most images at once of those that were read and are still held, and how many were read."""
+    found = SimpleNamespace(now=0, most=0, read=0)
+    measured = ImageReader._measured
+
+    def release(count):
+        found.now -= count
+
+    def counted(self, images):
+        given = measured(self, images)
+        found.now, found.read = found.now + len(given), found.read + len(given)
+        found.most = max(found.most, found.now)
+        weakref.finalize(given.untyped_storage(), release, len(given))
+        return given
+
+    monkeypatch.setattr(ImageReader, "_measured", counted)
+    return found
+
+
+SCORES = ["loss", {"name": "utility", "epochs": 1}, "torchmetrics.classification.BinaryAccuracy"]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_scores_of_images_and_of_the_model_read_chunks_and_forget_them(alive, score):
+    found = []
+    for module in both(IID(3)):
+        judge = Evaluator(module, num_images=100, scores=[score], seed=0)
+        model, before = Asked(), alive.read
+        records = [*judge.evaluate(judge.sampler_of(model), **judge.asked_of(model)).records, *judge.floor()]
+        found.append([(r.name, r.split, r.value, r.standard_error) for r in records])
+        if isinstance(module.data, Pictures):
+            assert alive.read - before > len(judge.splits[-1].images)
+    assert found[0] == [(name, split, pytest.approx(v), pytest.approx(e)) for name, split, v, e in found[1]]
+    assert alive.most <= 256  # a classifier's batch, of 449 or 1,348 images
+    assert alive.now == 0
+
+
+def test_clients_of_several_data_sets_on_disk_are_joined_without_being_read(alive):
+    ours, theirs = both(IID(3))
+    parts = [
+        as_examples(torch.utils.data.Subset(Pictures(), client.train.tolist()), Reading()) for client in ours.clients
+    ]
+    joined = join_inputs([part.inputs for part in parts])
+    assert alive.read == 0
+    assert torch.equal(joined[:], torch.cat([client.train_examples.inputs for client in theirs.clients]))
+    model, options = Asked(), {"scores": ["loss"], "seed": 0}
+    values = [[r.value for r in evaluate(model, {"train": own}, **options)] for own in (parts, parts_of(theirs))]
+    assert values[0] == pytest.approx(values[1])
+    assert isinstance(as_splits(ours.clients)[0].stand_ins["floor"].images, LazyInputs)
+
+
+def parts_of(module):
+    return [client.train_examples for client in module.clients]

@@ -309,6 +309,7 @@ def test_example_losses_are_at_fixed_draws_whatever_the_batch_and_the_company(ma
     assert losses.shape == (5,)
     assert torch.allclose(losses, module.example_losses(images, timesteps=4, batch_size=2), rtol=1e-5)
     assert torch.allclose(losses[:3], module.example_losses(images[:3], timesteps=4), rtol=1e-5)
+    assert torch.allclose(losses[3:], module.example_losses(images[3:], timesteps=4, start=3), rtol=1e-5)
     assert not torch.allclose(losses, module.example_losses(images, timesteps=4, seed=1))
 
 
