@@ -10,6 +10,7 @@ from fedgen.class_paths import gives, import_object, load_classes
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import SavedPartition, load_partition, save_partition
 from fedgen.clients.three_way import load_roles, save_roles
+from fedgen.evaluation.checkpoint_names import list_checkpoints
 from fedgen.evaluation.run_files import PARTITION, RECIPE, ROLES, read_recipe
 from fedgen.models.checkpoint_file import rebuild_model
 from fedgen.recipe_errors import explain
