@@ -13,6 +13,7 @@ from torchmetrics import Metric
 
 from fedgen.federated.forms import Forms
 from fedgen.federated.rules import Rule, Rules
+from fedgen.federated.state_values import same_numbers
 from fedgen.tensor_files import bytes_of
 
 
@@ -175,7 +176,7 @@ class Exchange:
         """
         if change := self._forms.adopt():
             raise ValueError(f"{change}, after {iterations} local iterations")
-        self._changed = [name for name, tensor in self.quiet.items() if not same_values(tensor, self.server[name])]
+        self._changed = [name for name, tensor in self.quiet.items() if not same_numbers(tensor, self.server[name])]
         if self._fixed and self._changed:
             raise MisconfigurationException(
                 f"{self._changed[0]} does not train, and the turn changed it: what travels is fixed beforehand here;"
@@ -275,13 +276,6 @@ def accumulates(module: nn.Module) -> bool:
 def is_floating(tensor: Tensor) -> bool:
     """Whether a tensor's numbers are real or complex, not whole or truth values."""
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape hold the same numbers; NaN in the same places counts as the same."""
-    return torch.equal(one, other) or (
-        is_floating(one) and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
-    )
 
 
 def _named_tensors(module: nn.Module) -> list[tuple[list[str], Tensor]]:

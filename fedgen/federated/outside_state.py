@@ -2,17 +2,23 @@
 pools of images. Every turn starts from the server's, and nothing of it passes from one client to the next."""
 
 import copy
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
-import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import accumulates
+from fedgen.federated.module_nodes import (
+    NonPersistentBuffers,
+    attributes_of,
+    epoch_lists,
+    no_parameters,
+    owned_by,
+    saved_tensors,
+)
 from fedgen.federated.python_state import (
     MISSING,
     Attributes,
@@ -22,15 +28,12 @@ from fedgen.federated.python_state import (
     PythonState,
     RandomState,
     reseed,
-    storage_of,
     vars_of_class,
 )
 from fedgen.federated.rules import Rules
+from fedgen.federated.state_values import as_number, has_floats, in_the_form_of, is_plain, larger, on_cpu, storage_of
 from fedgen.seeds import derive
 from fedgen.tensor_files import bytes_of, tensors_in
-
-# hooks after whose calls a module's lists are whole: lists that these read are outputs of an epoch, not state
-_EPOCH_HOOKS = ("on_train_epoch_end", "on_train_epoch_start", "on_train_end", "on_round_end")
 
 
 class OutsideState:
@@ -68,7 +71,7 @@ class OutsideState:
     def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
         self._module, self._rules, self._seed = module, rules, seed
         self._foreign = [*foreign]
-        self._gathered_names = set(_epoch_lists(module))
+        self._gathered_names = set(epoch_lists(module))
         self.personal: dict[int, dict[str, Any]] = {}
         self.found: dict[str, str] = {}
         self.opaque: dict[str, str] = {}
@@ -88,11 +91,13 @@ class OutsideState:
     def start_round(self) -> None:
         """Takes the present state as the server's."""
         self._clear_round()
-        self._owned = _owned_by(self._module, self._foreign)
-        self._storages = {storage_of(tensor) for tensor in _saved_tensors(self._module)} - {0}
+        self._owned = owned_by(self._module, self._foreign)
+        self._storages = {storage_of(tensor) for tensor in saved_tensors(self._module)} - {0}
         self._metrics = [m for m in self._module.modules() if accumulates(m)]
-        roots: list[Node] = [_attributes(prefix, part) for prefix, part in self._parts()]
-        roots += [_NonPersistent(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set]
+        roots: list[Node] = [attributes_of(prefix, part) for prefix, part in self._parts()]
+        roots += [
+            NonPersistentBuffers(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set
+        ]
         self._state = PythonState(roots, self._enter)
         self.opaque |= self._state.opaque
         self._kept_apart = [  # of the rule "personal"
@@ -140,7 +145,7 @@ class OutsideState:
         for path in kept.keys() - {path for *_, path in self._kept_apart}:  # what the server has not
             if (place := self._place(path, {})) is not None:
                 place[0].write(place[1], self._copy(kept[path]))
-        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], _no_parameters)
+        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
 
     def end_turn(self, client: int, weight: float, completed: bool) -> None:
         """Takes what a turn made of the state and puts the server's back.
@@ -189,7 +194,7 @@ class OutsideState:
                 self.found[change.path] = "gathered"
             elif rule == "mean" and self.exchanges and _is_averaged(change):
                 total, seen = self._sums.get(change.path, (0.0, 0.0))
-                self._sums[change.path] = (total + weight * _number(change.after), seen + weight)
+                self._sums[change.path] = (total + weight * as_number(change.after), seen + weight)
                 self.found[change.path] = "mean"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
@@ -205,7 +210,7 @@ class OutsideState:
             self.found[change.path] = "reset"
             return
         known = self._largest.get(change.path, change.after if _was_empty(change) else change.before)
-        self._largest[change.path] = _larger(known, change.after)
+        self._largest[change.path] = larger(known, change.after)
         self.found.setdefault(change.path, "max")
 
     def _added(self, change: Change) -> list[Any] | None:
@@ -213,7 +218,7 @@ class OutsideState:
         if change.path.split(".")[0] not in self._gathered_names or not isinstance(change.after, (list, tuple)):
             return None
         before = () if _was_empty(change) else change.before
-        if not isinstance(before, (list, tuple)) or not all(map(_is_same_object, before, change.after)):
+        if not isinstance(before, (list, tuple)) or not all(map(is_, before, change.after)):
             return None
         return list(change.after[len(before) :]) if len(change.after) >= len(before) else None
 
@@ -228,8 +233,8 @@ class OutsideState:
     def news(self) -> dict[str, Any]:
         """What other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
         return {
-            "sums": {path: (_on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
-            "largest": {path: _on_cpu(value) for path, value in self._largest.items()},
+            "sums": {path: (on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
+            "largest": {path: on_cpu(value) for path, value in self._largest.items()},
             "shrunk": sorted(self._shrunk),
             "weight": self._others,
             "found": {path: word for path, word in self.found.items() if word != "gathered"},
@@ -243,7 +248,7 @@ class OutsideState:
                 before, weight = self._sums.get(path, (0.0, 0.0))
                 self._sums[path] = (before + total, weight + seen)
             for path, value in one["largest"].items():
-                self._largest[path] = _larger(value, self._largest.get(path, value))
+                self._largest[path] = larger(value, self._largest.get(path, value))
             self._shrunk |= set(one["shrunk"])
             self.found = {**one["found"], **self.found}
         self._others = sum(one["weight"] for one in told)
@@ -258,7 +263,7 @@ class OutsideState:
         for path, (total, seen) in self._sums.items():
             rest, before = self._others - seen, server.get(path)
             if rest and before is not None:  # clients that left the value alone have the server's
-                total, seen = total + rest * _number(before), self._others
+                total, seen = total + rest * as_number(before), self._others
             values[path] = total / seen
         self._write(values)
         for node, key, items in self._gathered.values():
@@ -306,7 +311,7 @@ class OutsideState:
             if (place := self._place(path, places)) is not None:
                 node, key = place
                 before = _value_at(node, key, value)
-                node.write(key, _in_the_form_of(before, value))
+                node.write(key, in_the_form_of(before, value))
 
     def _copy(self, value: Any) -> Any:
         """A deep copy that shares what is the module's own: its parameters, buffers and parts."""
@@ -389,82 +394,6 @@ def _value_at(node: Node, key: Any, default: Any) -> Any:
     return node.contents.get(key, default) if isinstance(node.contents, dict) else node.contents[key]
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value consists of numbers, texts, tensors, and lists, tuples and dictionaries of these."""
-    if isinstance(value, (list, tuple)):
-        return type(value) in (list, tuple) and all(map(is_plain, value))
-    if isinstance(value, dict):
-        return type(value) is dict and all(isinstance(k, (str, int)) and is_plain(v) for k, v in value.items())
-    return type(value) in (bool, int, float, str, bytes, type(None), Tensor)
-
-
-class _NonPersistent(Node):
-    """The non-persistent buffers of a module."""
-
-    def note(self) -> None:
-        self.contents = self.now()
-
-    def now(self) -> dict[str, Any]:
-        """The present buffers by name."""
-        buffers = self.holder._buffers
-        return {name: buffers.get(name) for name in sorted(self.holder._non_persistent_buffers_set)}
-
-    def is_same(self) -> bool:
-        return all(self.holder._buffers.get(name) is value for name, value in self.contents.items())
-
-    def restore(self) -> None:
-        self.holder._buffers.update(self.contents)
-
-    def changes(self) -> Iterator[Change]:
-        for name, before in self.contents.items():
-            if (after := self.holder._buffers.get(name)) is not before:
-                yield Change(f"{self.path}.{name}" if self.path else name, self, name, before, after)
-
-    def children(self) -> Iterator[tuple[Any, str, Any]]:
-        return ((n, f"{self.path}.{n}" if self.path else n, value) for n, value in self.contents.items())
-
-    def write(self, key: Any, value: Any) -> None:
-        self.holder._buffers[key] = value
-
-
-# what torch and Lightning keep in every module: hooks, registrations, and links to trainer and logs
-_INTERNAL = frozenset(vars(LightningModule())) | {"_forward_module", "_compiled_call_impl", "_compiler_ctx"}
-
-
-def _attributes(prefix: str, part: nn.Module) -> Attributes:
-    beginnings = tuple(own for kind in type(part).__mro__ for own in vars(kind).get("own_turn_state", ()))
-    return Attributes(prefix, part, _INTERNAL, beginnings)
-
-
-def _epoch_lists(module: nn.Module) -> Iterator[str]:
-    """Attribute names that the module's own epoch hooks mention."""
-    for hook in _EPOCH_HOOKS:
-        method = getattr(type(module), hook, None)
-        if method is not None and method is not getattr(LightningModule, hook, None):
-            yield from _names_in(getattr(inspect.unwrap(method), "__code__", None))
-
-
-def _names_in(code: Any) -> Iterator[str]:
-    yield from getattr(code, "co_names", ())
-    for constant in getattr(code, "co_consts", ()):
-        if hasattr(constant, "co_names"):  # comprehensions and inner functions
-            yield from _names_in(constant)
-
-
-def _owned_by(module: nn.Module, foreign: Sequence[Any]) -> dict[int, Any]:
-    """What is not a module's outside state, by identity: its parts and saved tensors, and foreign objects."""
-    owned = [*module.modules(), *_saved_tensors(module), *foreign]
-    return {id(one): one for one in owned}
-
-
-def _saved_tensors(module: nn.Module) -> list[Tensor]:
-    return [value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
-
-
-def _no_parameters(path: str, value: Any) -> bool:
-    return not isinstance(value, (nn.Parameter, nn.Module))
-
-
 def _with_ancestors(path: str) -> list[str]:
     """A path and those of everything that holds it: a rule for a list is one for what is in it."""
     parts = path.split(".")
@@ -477,7 +406,7 @@ def _was_empty(change: Change) -> bool:
 
 def _present(node: Node, key: Any) -> Any:
     """What a node holds now under a key; MISSING if nothing."""
-    if isinstance(node, (Keyed, _NonPersistent)):
+    if isinstance(node, (Keyed, NonPersistentBuffers)):
         return node.now().get(key, MISSING)
     return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING
 
@@ -493,45 +422,11 @@ def _is_averaged(change: Change) -> bool:
         before = after
     if isinstance(before, (Tensor, np.ndarray)):
         kind = Tensor if isinstance(before, Tensor) else np.ndarray
-        return isinstance(after, kind) and before.shape == after.shape and _is_floating(after)
+        return isinstance(after, kind) and before.shape == after.shape and has_floats(after)
     return isinstance(before, (int, float, np.number)) and isinstance(after, (int, float, np.number))
-
-
-def _is_floating(value: Any) -> bool:
-    return value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
 
 
 def _is_recomputed(change: Change) -> bool:
     """Whether an attribute is computed from parameters before each forward pass (old weight and spectral norm)."""
     parameters = getattr(change.container.holder, "_parameters", None) or {}
     return any(f"{change.key}{ending}" in parameters for ending in ("_orig", "_v"))
-
-
-def _in_the_form_of(before: Any, value: Any) -> Any:
-    """A value that was worked out over clients, in the type of the one whose place it takes."""
-    if isinstance(before, Tensor):
-        return value.to(before)
-    if isinstance(before, np.ndarray):
-        return np.asarray(value, dtype=before.dtype)
-    if isinstance(before, (bool, np.number, np.bool_)):
-        return type(before)(value)
-    # the mean of whole numbers is none in general
-    return int(value) if isinstance(before, int) and float(value).is_integer() else value
-
-
-def _larger(one: Any, other: Any) -> Any:
-    return torch.maximum(one, other.to(one)) if isinstance(one, Tensor) else max(one, other)
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().double()
-    return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
-
-
-def _on_cpu(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) else value
-
-
-def _is_same_object(one: Any, other: Any) -> bool:
-    return one is other

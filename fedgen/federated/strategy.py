@@ -43,7 +43,7 @@ from fedgen.federated.counters import Counters
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
 from fedgen.federated.hyperparameters import warn_of_objects
-from fedgen.federated.last_round import LastRound, settle_loops
+from fedgen.federated.last_round import LastRound, leave_ended_round, settle_loops
 from fedgen.federated.lazy_parameters import materialise
 from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
 from fedgen.federated.lightning_internals import explain_other_lightning
@@ -914,6 +914,7 @@ class FedAvgStrategy(DDPStrategy):
             for optimizer, state in zip(self.optimizers, states):
                 check_optimizer_state(optimizer, state)
             super().load_optimizer_state_dict(checkpoint)
+            leave_ended_round(self._module.trainer)
             if CHECKPOINT_KEY not in checkpoint:  # of ordinary training: the federation starts from its weights
                 self.aggregator.load_state_dict({})
                 return
