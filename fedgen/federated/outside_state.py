@@ -3,6 +3,7 @@ pools of images. Every turn starts from the server's, and nothing of it passes f
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import is_
 from typing import Any
 
@@ -139,13 +140,26 @@ class OutsideState:
         for generator in self._random:
             if self._rules.rule_of([generator.path]) != "server":
                 reseed(generator, derive(self._seed, "state", generator.path, round, client))
+        self._give_kept(client)
+        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
+
+    def _give_kept(self, client: int) -> None:
         kept = self.personal.get(client, {})
         for node, key, path in self._kept_apart:
             node.write(key, self._copy(kept.get(path, node.contents[key])))
         for path in kept.keys() - {path for *_, path in self._kept_apart}:  # what the server has not
             if (place := self._place(path, {})) is not None:
                 place[0].write(place[1], self._copy(kept[path]))
-        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
+
+    @contextmanager
+    def seen_by(self, client: int) -> Iterator[None]:
+        """Puts in place what a client keeps; what the block makes of the state is put back. For use between rounds."""
+        self.start_round()
+        self._give_kept(client)
+        try:
+            yield
+        finally:
+            self.drop_round()
 
     def end_turn(self, client: int, weight: float, completed: bool) -> None:
         """Takes what a turn made of the state and puts the server's back.

@@ -834,7 +834,10 @@ class FedAvgStrategy(DDPStrategy):
 
     @contextmanager
     def client_model(self, client: int) -> Iterator[None]:
-        """The module as the client sees it (its personal tensors in place); for use within `fit`."""
+        """The module as the client sees it (what it keeps to itself in place); for use within `fit`, between rounds.
+
+        What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
+        """
         if (owner := self._owners.get(client, self._ranks.rank)) != self._ranks.rank:
             raise MisconfigurationException(
                 f"the model of client {client} is on rank {owner} and not on rank {self._ranks.rank}; what looks into"
@@ -842,11 +845,15 @@ class FedAvgStrategy(DDPStrategy):
             )
         exchange = self.exchange
         exchange.snapshot()
-        self._memory.load_personal(client, exchange)
-        try:
-            yield
-        finally:
-            exchange.load_server()
+        self._switches.start_turn()
+        with self.outside.seen_by(client):
+            self._memory.load_personal(client, exchange)
+            try:
+                yield
+            finally:
+                exchange.restore_forms()
+                exchange.load_server()
+                self._switches.restore()
 
     def on_exception(self, exception: BaseException) -> None:
         if self.in_round and self._exchange is not None:
