@@ -34,7 +34,7 @@ class Exchange:
     changed it, and every turn starts from the server's values. Unless a rule is declared (`fedgen.federated.rules`):
 
     - `shared`: floating (or complex) tensors that travel and are averaged: parameters that train, and of all others
-      (buffers, frozen parameters such as a teacher's) those that a turn has been found to change. Constants do not
+      (buffers, parameters of a teacher or an average) those that a turn has been found to change. Constants do not
       travel.
     - `quiet`: floating tensors that no turn has changed so far; looked at after each turn.
     - `counters`: integer and boolean tensors; the server takes the largest over clients.
@@ -51,11 +51,12 @@ class Exchange:
 
     Args:
         module: the model.
-        optimized: parameters held by optimizers, which count as training even while requires_grad is off.
+        trained: the parameters that train (`trained_parameters`), even while requires_grad is off.
         personal: shell patterns of tensor names.
         rules: declared ones; none by default.
-        fixed: whether the set that travels is fixed beforehand, as under secure aggregation: floating buffers then
-            travel whether or not turns change them, and a turn that changes a frozen parameter is refused.
+        fixed: whether the set that travels is fixed beforehand, as under secure aggregation: floating buffers, and
+            parameters that require a gradient, then travel whether or not turns change them, and a turn that changes a
+            frozen parameter is refused.
         moving: names that earlier turns were found to change.
 
     Raises:
@@ -65,7 +66,7 @@ class Exchange:
     def __init__(
         self,
         module: nn.Module,
-        optimized: Iterable[Tensor],
+        trained: Iterable[Tensor],
         personal: Sequence[str],
         rules: Rules | None = None,
         fixed: bool = False,
@@ -82,7 +83,7 @@ class Exchange:
         self._becomes_personal: set[str] = set()  # of the quiet ones
         self._fixed, self._changed = fixed, list[str]()
         self.found: list[str] = []  # names that turns were found to change, in this fit
-        roles = _Roles(module, optimized, personal, rules or Rules({}, module), fixed, frozenset(moving))
+        roles = _Roles(module, trained, personal, rules or Rules({}, module), fixed, frozenset(moving))
         named = _named_tensors(module)
         self.first_names = {other: names[0] for names, _ in named for other in names}
         for names, tensor in named:
@@ -217,13 +218,13 @@ class _Roles:
     def __init__(
         self,
         module: nn.Module,
-        optimized: Iterable[Tensor],
+        trained: Iterable[Tensor],
         personal: Sequence[str],
         rules: Rules,
         fixed: bool,
         moving: frozenset[str],
     ) -> None:
-        self._optimized = {id(p) for p in optimized}
+        self._trained = {id(p) for p in trained}
         kinds = {f"{n}.": getattr(m, "exchanged", True) for n, m in module.named_modules()}
         self._alone = (*(p for p, kind in kinds.items() if kind is False), *getattr(module, "unexchanged", ()))
         self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and accumulates(m))
@@ -236,24 +237,25 @@ class _Roles:
         """The name of the dictionary of `Exchange` that a tensor belongs to, "alone" for none."""
         apart = all(n.startswith(self._alone) for n in names)
         parameter = isinstance(tensor, nn.Parameter)
-        frozen = parameter and not tensor.requires_grad and id(tensor) not in self._optimized
+        trains = parameter and id(tensor) in self._trained
+        frozen = parameter and not trains and not tensor.requires_grad
         hits = {pattern for pattern in self._personal if any(fnmatchcase(n, pattern) for n in names)}
         self.matched |= hits
         if hits:
             return "frozen personal" if frozen and not apart else "personal"
         if (rule := self._rules.rule_of(names)) is not None:
             self.declared[names[0]] = rule
-            return _declared_role(names[0], tensor, rule, parameter and not frozen)
+            return _declared_role(names[0], tensor, rule, trains)
         if apart:
             return "alone"
         if all(n.startswith(self._own) for n in names):
             return "frozen personal" if frozen else "personal"
         if not is_floating(tensor):
             return "counters"
-        if parameter and not frozen:
+        if trains:
             return "shared trained"
-        is_fixed_buffer = self._fixed and not parameter
-        return "shared" if is_fixed_buffer or names[0] in self._moving else "quiet"
+        is_fixed = self._fixed and not frozen
+        return "shared" if is_fixed or names[0] in self._moving else "quiet"
 
 
 def _declared_role(name: str, tensor: Tensor, rule: Rule, trains: bool) -> str:

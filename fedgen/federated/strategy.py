@@ -59,6 +59,7 @@ from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state
 from fedgen.federated.switches import Switches
 from fedgen.federated.termination import end_on_sigterm
+from fedgen.federated.trained_parameters import parameters_of, trained_parameters
 from fedgen.federated.turn_clock import (
     BatchHooks,
     LoggedValues,
@@ -317,7 +318,7 @@ class FedAvgStrategy(DDPStrategy):
         self._outside.exchanges = not (self.aggregator.private or self.aggregator.robust)
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
         self._local = LocalState(
-            [o for o in self.optimizers if o not in served and any(id(p) in live for p in _parameters_of(o))],
+            [o for o in self.optimizers if o not in served and any(id(p) in live for p in parameters_of(o))],
             [config.scheduler for config in self.lr_scheduler_configs],
             getattr(self.precision_plugin, "scaler", None),
             self.optimizer_state_mode,
@@ -367,10 +368,11 @@ class FedAvgStrategy(DDPStrategy):
 
     def _make_exchange(self) -> None:
         self._switches = Switches(self._module)
-        optimized = [p for optimizer in self.optimizers for p in _parameters_of(optimizer)]
+        trained = trained_parameters(self._module, self.optimizers)
+        self._trained = set(map(id, trained))
         present, moving = self._server_update, [] if self._exchange is None else self._exchange.moving
         self._rules = Rules(self.rules, self._module)
-        self._exchange = Exchange(self._module, optimized, self.personal, self._rules, self._fixed_exchange, moving)
+        self._exchange = Exchange(self._module, trained, self.personal, self._rules, self._fixed_exchange, moving)
         self._trainable = self._exchange.trainable
         self._exchange.beside = self.client_algorithm.num_bytes(self._trainable)
         self._exchange.snapshot()
@@ -380,6 +382,11 @@ class FedAvgStrategy(DDPStrategy):
         check_rates(self.server_schedule, [self._server_update.optimizer])
         if present is not None:
             present.check_replaceable()
+
+    def _trains_others(self) -> bool:
+        """Whether other parameters train than when the exchange was made: callbacks thaw layers between rounds."""
+        trained = trained_parameters(self._module, self.optimizers)
+        return self._switches.thawed_or_frozen() or set(map(id, trained)) != self._trained
 
     @property
     def exchange(self) -> Exchange:
@@ -472,7 +479,7 @@ class FedAvgStrategy(DDPStrategy):
         self._start_turn(batch)
 
     def _start_round(self) -> None:
-        if self._switches.thawed_or_frozen() or not self.exchange.still_fits():
+        if self._trains_others() or not self.exchange.still_fits():
             self._make_exchange()
         self.exchange.snapshot()
         start_afresh(self._module.trainer)
@@ -674,7 +681,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def _warn_of_remainder(self) -> None:
         """Warns where a module accumulates gradients by hand and a turn ends before a step is due."""
-        optimized = (p for optimizer in self._local.optimizers for p in _parameters_of(optimizer))
+        optimized = (p for optimizer in self._local.optimizers for p in parameters_of(optimizer))
         steps_by_hand = not self._module.automatic_optimization and self._last_step not in (-1, self.clock.iteration)
         if steps_by_hand and any(p.grad is not None and bool(p.grad.any()) for p in optimized):
             warn_of_remainder(self.communication_interval, self.clock.iteration - self._last_step)
@@ -930,7 +937,7 @@ class FedAvgStrategy(DDPStrategy):
                 state = {"aggregator": None, "exchange": {"moving": []}, **state}  # older checkpoints have none
                 if state.get("version") == OLD_CLOCKS:
                     state = self._with_clock(state)
-            if self._switches.thawed_or_frozen():  # since the setup: callbacks go on where layers had thawed
+            if self._trains_others():  # since the setup: callbacks go on where layers had thawed
                 self._make_exchange()
             unpack_state(state, self._memory, self._stateful, self.exchange)
             self._plateaus.load_state_dict(state)
@@ -965,7 +972,3 @@ class FedAvgStrategy(DDPStrategy):
 def _outputs_of(closure: Closure) -> dict[str, Any]:
     """What Lightning tells hooks of a step's result."""
     return {} if closure._result is None or closure._result.loss is None else closure._result.asdict()
-
-
-def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
