@@ -81,6 +81,7 @@ class Exchange:
         self.advancing: set[str] = set()  # counters that grow by the interval in each round
         self.declared: set[str] = set()  # names with a declared rule
         self._becomes_personal: set[str] = set()  # of the quiet ones
+        self._tables: set[str] = set()  # of the held ones, those that no turn may change
         self._fixed, self._changed = fixed, list[str]()
         self.found: list[str] = []  # names that turns were found to change, in this fit
         roles = _Roles(module, trained, personal, rules or Rules({}, module), fixed, frozenset(moving))
@@ -147,6 +148,14 @@ class Exchange:
         """Restores `state_dict`; names that the model has no more are passed over."""
         self.grow(state["moving"])
 
+    def hold_tables(self) -> None:
+        """Holds undeclared counters of several numbers at the server's values: index tables and masks, which stay.
+
+        A turn that changes one is refused, by `settle`.
+        """
+        self._tables = {n for n, tensor in self.counters.items() if tensor.numel() > 1 and n not in self.declared}
+        self.held |= {name: self.counters.pop(name) for name in self._tables}
+
     def snapshot(self) -> None:
         """Takes the model's present values as the server's."""
         live = self.live
@@ -178,6 +187,11 @@ class Exchange:
         if change := self._forms.adopt():
             raise ValueError(f"{change}, after {iterations} local iterations")
         self._changed = [name for name, tensor in self.quiet.items() if not same_numbers(tensor, self.server[name])]
+        if table := next((n for n in self._tables if not torch.equal(self.held[n], self.server[n])), None):
+            raise MisconfigurationException(
+                f"{table} is an integer tensor, and the turn changed it: the largest over clients would show one"
+                f" client's beside masks or noise; declare what becomes of it, e.g. rules={{{table!r}: 'server'}}"
+            )
         if self._fixed and self._changed:
             raise MisconfigurationException(
                 f"{self._changed[0]} does not train, and the turn changed it: what travels is fixed beforehand here;"

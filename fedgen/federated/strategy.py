@@ -327,8 +327,6 @@ class FedAvgStrategy(DDPStrategy):
         shares = self._shares(trainer)
         self.client_algorithm.start_fit(self._trainable, self._local.optimizers, shares)
         check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange, self._module)
-        if self.aggregator.private or self._fixed_exchange:
-            check_counters(self.exchange, self._module)
         check_robustness(self.aggregator, self.optimizer_state_mode, self.exchange)
         self._check_cohort()
         self._schedules = StepSchedules(trainer)
@@ -373,6 +371,8 @@ class FedAvgStrategy(DDPStrategy):
         present, moving = self._server_update, [] if self._exchange is None else self._exchange.moving
         self._rules = Rules(self.rules, self._module)
         self._exchange = Exchange(self._module, trained, self.personal, self._rules, self._fixed_exchange, moving)
+        if self.aggregator.private or self._fixed_exchange:
+            check_counters(self._exchange, self._module)
         self._trainable = self._exchange.trainable
         self._exchange.beside = self.client_algorithm.num_bytes(self._trainable)
         self._exchange.snapshot()
