@@ -40,3 +40,24 @@ class Stateful(L.LightningModule):
 
     def sample(self, num_images, generator=None, labels=None):
         return self.average.detach().expand(num_images, -1, -1, -1).clone()
+
+
+class Lazy(L.LightningModule):
+    """Learns classes with layers that get their shapes from the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Tanh(), nn.LazyLinear(10))
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class LazyOfTexts(Lazy):
+    """The same for batches that only its clients know the form of."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step((batch["text"], batch["label"]), batch_idx)

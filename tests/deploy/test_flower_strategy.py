@@ -7,6 +7,7 @@ import lightning as L
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.deploy.apps import client_app, run_server
 from fedgen.deploy.roster import Roster
@@ -63,6 +64,21 @@ def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
     rates = [one["lr_schedulers"][0]["_last_lr"] for one in (simulated, deployed)]
     assert rates[0] == rates[1] == [0.0]
     same_weights(simulated, deployed)
+
+
+def test_lazy_layers_are_those_of_the_simulation(images, tmp_path):
+    """The server, which has no batch, gets their shapes from a blank one, and draws the same first values."""
+    settings = recipe(1, model={"class_path": "tests.deploy.stateful.Lazy"})
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    assert simulated["state_dict"]["net.1.weight"].shape == (4, 64)
+    same_weights(simulated, deployed)
+
+
+def test_lazy_layers_of_batches_that_a_server_cannot_make_are_refused(images, tmp_path):
+    settings = recipe(1, model={"class_path": "tests.deploy.stateful.LazyOfTexts"})
+    with pytest.raises(MisconfigurationException, match=r"net.1.weight and .* is uninitialised .*give it its shape in"):
+        deploy(settings, images, tmp_path / "deployed")
 
 
 @pytest.mark.slow
