@@ -68,4 +68,4 @@ def leave_ended_round(trainer: Trainer) -> None:
     """
     loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
     if loop.restarting and epochs.ready == epochs.started == epochs.processed:
-        _Loop.restarting.fset(loop, False)  # type: ignore[attr-defined]  # the fit loop's own setter says True again
+        _Loop.restarting.fset(loop, False)  # the fit loop's own setter says True again

@@ -20,6 +20,7 @@ from fedgen.federated.module_nodes import (
     owned_by,
     saved_tensors,
 )
+from fedgen.federated.outside_values import OutsideValues, heard_number, told_number
 from fedgen.federated.python_state import (
     MISSING,
     Attributes,
@@ -32,7 +33,7 @@ from fedgen.federated.python_state import (
     vars_of_class,
 )
 from fedgen.federated.rules import Rules
-from fedgen.federated.state_values import as_number, has_floats, in_the_form_of, is_plain, larger, on_cpu, storage_of
+from fedgen.federated.state_values import has_floats, in_the_form_of, is_plain, storage_of
 from fedgen.seeds import derive
 from fedgen.tensor_files import bytes_of, tensors_in
 
@@ -78,14 +79,12 @@ class OutsideState:
         self.opaque: dict[str, str] = {}
         self.exchanges = True
         self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
+        self._kept_values: dict[str, Any] = {}  # the server's, of rounds so far
         self._clear_round()
 
     def _clear_round(self) -> None:
-        self._sums: dict[str, tuple[Any, float]] = {}  # mean-ruled values: weighted sum, total weight
-        self._largest: dict[str, Any] = {}
-        self._shrunk: set[str] = set()
+        self._round = OutsideValues()
         self._gathered: dict[str, tuple[Node, Any, list[Any]]] = {}
-        self._others = 0.0  # weight of completed clients, whether or not they changed a value
 
     # ---- rounds ----
 
@@ -173,7 +172,7 @@ class OutsideState:
         if completed:
             changes = [change for node in changed for change in node.changes()]
             self._keep(client, changes)
-            self._others += weight
+            self._round.weight += weight
             self._take(changes, weight)
         else:
             for node in self._metrics_before.changed():
@@ -207,8 +206,7 @@ class OutsideState:
                 self._gathered.setdefault(change.path, (change.container, change.key, []))[2].extend(added)
                 self.found[change.path] = "gathered"
             elif rule == "mean" and self.exchanges and _is_averaged(change):
-                total, seen = self._sums.get(change.path, (0.0, 0.0))
-                self._sums[change.path] = (total + weight * as_number(change.after), seen + weight)
+                self._round.add(change.path, change.after, weight)
                 self.found[change.path] = "mean"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
@@ -220,11 +218,10 @@ class OutsideState:
     def _raise_to(self, change: Change) -> None:
         declared = self._rules.rule_of(_with_ancestors(change.path)) == "max"
         if not declared and bool(change.after < change.before):
-            self._shrunk.add(change.path)
+            self._round.shrink(change.path)
             self.found[change.path] = "reset"
             return
-        known = self._largest.get(change.path, change.after if _was_empty(change) else change.before)
-        self._largest[change.path] = larger(known, change.after)
+        self._round.raise_to(change.path, change.after if _was_empty(change) else change.before, change.after)
         self.found.setdefault(change.path, "max")
 
     def _added(self, change: Change) -> list[Any] | None:
@@ -246,44 +243,24 @@ class OutsideState:
 
     def news(self) -> dict[str, Any]:
         """What other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
-        return {
-            "sums": {path: (on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
-            "largest": {path: on_cpu(value) for path, value in self._largest.items()},
-            "shrunk": sorted(self._shrunk),
-            "weight": self._others,
-            "found": {path: word for path, word in self.found.items() if word != "gathered"},
-        }
+        return {**self._round.news(), "found": {p: word for p, word in self.found.items() if word != "gathered"}}
 
     def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
         """Takes every rank's `news`."""
-        self._sums, self._largest, self._shrunk = {}, {}, set()
-        for one in told:
-            for path, (total, seen) in one["sums"].items():
-                before, weight = self._sums.get(path, (0.0, 0.0))
-                self._sums[path] = (before + total, weight + seen)
-            for path, value in one["largest"].items():
-                self._largest[path] = larger(value, self._largest.get(path, value))
-            self._shrunk |= set(one["shrunk"])
-            self.found = {**one["found"], **self.found}
-        self._others = sum(one["weight"] for one in told)
+        self._round.hear(told)
+        self.found = {path: word for one in reversed(told) for path, word in one["found"].items()} | self.found
 
     def end_round(self) -> None:
         """Writes the round's values into the module, which holds the server's state."""
-        server = self._present() if self._sums else {}
-        for path in [path for path in self._largest if self._is_reset_with_others(path)]:
-            del self._largest[path]
+        for path in [path for path in self._round.largest if self._is_reset_with_others(path)]:
+            del self._round.largest[path]
             self.found[path] = "reset"
-        values: dict[str, Any] = {path: v for path, v in self._largest.items() if path not in self._shrunk}
-        for path, (total, seen) in self._sums.items():
-            rest, before = self._others - seen, server.get(path)
-            if rest and before is not None:  # clients that left the value alone have the server's
-                total, seen = total + rest * as_number(before), self._others
-            values[path] = total / seen
+        values = self._round.counters | self._round.means(self._present() if self._round else {})
         self._write(values)
         for node, key, items in self._gathered.values():
             before = _value_at(node, key, None)
             node.write(key, [*(before or ()), *items])
-        self._kept_values = {**getattr(self, "_kept_values", {}), **values}
+        self._kept_values = {**self._kept_values, **values}
         self._clear_round()
 
     def _is_reset_with_others(self, path: str) -> bool:
@@ -339,19 +316,23 @@ class OutsideState:
     @property
     def counts(self) -> dict[str, int]:
         """The counters that the round's turns have raised, by path, as far as nothing keeps them from travelling."""
-        paths = [path for path in self._largest if path not in self._shrunk and not self._is_reset_with_others(path)]
-        return {path: int(self._largest[path]) for path in paths if type(self._largest[path]) in (int, bool)}
+        found = {path: int(value) for path, value in self._round.counters.items() if type(value) in (int, bool)}
+        return {path: value for path, value in found.items() if not self._is_reset_with_others(path)}
 
     @property
-    def means(self) -> list[str]:
-        """The paths of which turns of the round have given values for a mean."""
-        return list(self._sums)
+    def means(self) -> dict[str, Tensor]:
+        """What the turn before gave to means, float64, by path."""
+        return {path: told_number(value) for path, value in self._round.given.items()}
+
+    @property
+    def server_means(self) -> dict[str, Tensor]:
+        """The server's means of earlier rounds, with which every turn begins."""
+        return {path: told_number(value) for path, value in self._kept_values.items() if type(value) not in (int, bool)}
 
     @property
     def server_counts(self) -> dict[str, int]:
         """The server's counters that turns have raised in earlier rounds, with which every turn begins."""
-        kept = getattr(self, "_kept_values", {})
-        return {path: int(value) for path, value in kept.items() if type(value) in (int, bool)}
+        return {path: int(value) for path, value in self._kept_values.items() if type(value) in (int, bool)}
 
     def take_counts(self, counts: Mapping[str, int]) -> None:
         """Takes counters that a turn elsewhere has raised.
@@ -362,23 +343,46 @@ class OutsideState:
         places = self._places() if counts else {}
         for path, count in counts.items():
             place = self._place(path, places)
-            before: Any = MISSING if place is None or place[1] is None else _value_at(*place, MISSING)
-            if before is MISSING and place is not None:
-                before = vars_of_class(type(place[0].holder), place[1])
+            before: Any = MISSING if place is None or place[1] is None else self._own(place)
             if type(before) not in (int, bool) or count <= before:
                 raise ValueError(f"its counter {path!r} is {count} and the server's {before!r}")
-            self._largest[path] = max(type(before)(count), self._largest.get(path, before))
+            self._round.raise_to(path, before, type(before)(count))
             self.found.setdefault(path, "max")
 
-    def begin_with(self, counts: Mapping[str, int]) -> None:
-        """Gives the server's counters to the turn that starts next, taken elsewhere."""
-        self._values = dict(counts)
+    def _own(self, place: tuple[Node, Any]) -> Any:
+        before = _value_at(*place, MISSING)
+        return vars_of_class(type(place[0].holder), place[1]) if before is MISSING else before
+
+    def heard_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What a turn elsewhere has given to means, in the kinds of the server's own values.
+
+        Raises:
+            ValueError: for what has no rule "mean" or no place in the module, has another shape or is not finite.
+        """
+        places, found = self._places() if means else {}, {}
+        for path, told in means.items():
+            if self._rules.rule_of(_with_ancestors(path)) != "mean":
+                raise ValueError(f"it tells {path!r}, which has no rule 'mean'")
+            place = self._place(path, places)
+            found[path] = heard_number(path, told, None if place is None else self._own(place))
+        return found
+
+    def take_means(self, means: Mapping[str, Any], weight: float) -> None:
+        """Takes a completed turn's `heard_means`, be there any or not."""
+        self._round.weight += weight
+        for path, value in means.items():
+            self._round.add(path, value, weight)
+            self.found[path] = "mean"
+
+    def begin_with(self, counts: Mapping[str, int], means: Mapping[str, Tensor]) -> None:
+        """Gives the server's counters and means to the turn that starts next, taken elsewhere."""
+        self._values = {**counts, **means}
 
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
         """The server's exchanged values and what clients keep, as far as they are plain values and tensors."""
-        values = {path: value for path, value in getattr(self, "_kept_values", {}).items() if is_plain(value)}
+        values = {path: value for path, value in self._kept_values.items() if is_plain(value)}
         personal = {
             client: {path: value for path, value in own.items() if is_plain(value)}
             for client, own in self.personal.items()

@@ -315,7 +315,7 @@ class FedAvgStrategy(DDPStrategy):
         self._make_exchange()
         self._outside = OutsideState(self._module, self._rules, self._managed(trainer), self.seed)
         # a Python counter of one client's would go around what private and robust rules promise
-        self._outside.exchanges = not (self.aggregator.private or self.aggregator.robust)
+        self._outside.exchanges = not (self.aggregator.private or self.aggregator.robust or self._fixed_exchange)
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
         self._local = LocalState(
             [o for o in self.optimizers if o not in served and any(id(p) in live for p in parameters_of(o))],
