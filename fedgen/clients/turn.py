@@ -62,6 +62,11 @@ class Turn:
         for positions in draw_batches(self.num_examples, self._batch_size, iterations, draws):
             yield to_batch(self._examples, self._indices[positions])
 
+    @property
+    def trial_batch(self) -> object:
+        """A batch of the form that the turn's have, for a model to be tried with; None if that is not known here."""
+        return None if self.is_idle else next(iter(self.batches(1)))
+
     def __iter__(self) -> Iterator[object]:
         current = (self._indices[: self._batch_size],) if self.current is None else self.current
         return iter(current if isinstance(current, (tuple, list)) else (current,))

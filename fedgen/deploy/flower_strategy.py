@@ -110,6 +110,7 @@ class FlowerStrategy(FedAvgStrategy):
                 rounds=max(0, self.clock.rounds),
                 fixed=self._fixed_exchange,
                 counts=self.outside.server_counts,
+                means=self.outside.server_means,
             )
             for client in cohort
         }
@@ -157,8 +158,8 @@ class FlowerStrategy(FedAvgStrategy):
                 f"its steps logged {len(answer.metrics)} values, of which {MOST_METRICS} are taken, under names of 1 to"
                 f" {LONGEST_METRIC} printable characters"
             )
-        if answer.counts and (self._fixed_exchange or self.aggregator.private or self.aggregator.robust):
-            raise MessageError("it tells Python counters, which no single client sets here")
+        if (answer.counts or answer.means) and not self.outside.exchanges:
+            raise MessageError("it tells Python counters or means, which no single client sets here")
         self._try_out(turn, answer)
         return answer
 
@@ -170,6 +171,7 @@ class FlowerStrategy(FedAvgStrategy):
                 check_states(answer.told, self._local.optimizers, turn.client, weight)
             check_forms(forms_of(answer.told), self._forms)
             self._merge_told([*self._told[:1], answer.told])
+            self.outside.heard_means(answer.means)
             self.outside.take_counts(answer.counts)
         except Exception as error:  # whatever it is, it is the client's
             raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
@@ -186,6 +188,7 @@ class FlowerStrategy(FedAvgStrategy):
         sent = exchange.server | {name: t.to(self.root_device) for name, t in answer.weights.items()}
         with torch.no_grad():
             self.aggregator.add(turn.client, [sent[name] for name in exchange.shared], weight)
+        self.outside.take_means(self.outside.heard_means(answer.means), weight)
         self._counters.add({name: sent[name] for name in exchange.counters}, exchange.server)
         promised = self.aggregator.private or self._line.statistics.privacy is not None
         for name, value in answer.metrics.items() if not promised else ():

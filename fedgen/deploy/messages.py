@@ -55,6 +55,7 @@ class Task:
         rounds: that the server plans; 0 without end.
         fixed: whether the set of tensors that travel is fixed beforehand, as under masks.
         counts: Python counters of the server's module, by dotted path, with which the turn begins.
+        means: what is declared "mean" and lies outside state_dict, float64, by dotted path, with which it begins.
     """
 
     weights: Mapping[str, Tensor]
@@ -71,6 +72,7 @@ class Task:
     rounds: int = 0
     fixed: bool = False
     counts: dict[str, int] = field(default_factory=dict)
+    means: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +90,8 @@ class Answer:
         moved: whether the client's optimizers ended the turn with other settings than they began with.
         steps: optimizer steps of the turn.
         counts: Python counters that the turn raised, by dotted path; none beside masks or noise.
+        means: what the turn made of what is declared "mean" and lies outside state_dict, float64, by dotted path;
+            none beside masks or noise.
     """
 
     weights: Mapping[str, Tensor] = field(default_factory=dict)
@@ -99,6 +103,7 @@ class Answer:
     moved: bool = False
     steps: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    means: dict[str, Tensor] = field(default_factory=dict)
 
 
 Asked = Literal["statistics", "sketch", "kid", "sums", "fid", "private-sums"]

@@ -45,11 +45,28 @@ class RemoteClient:
 
 
 class RemoteTurn(Turn):
-    """A turn that a client takes on its own machine."""
+    """A turn that a client takes on its own machine.
 
-    def __init__(self, client: int, name: str, round: int, num_examples: int, batch_size: int) -> None:
+    Args:
+        client: its number.
+        name: its name.
+        round: from 0.
+        num_examples: that it trains on.
+        batch_size: of its batches.
+        shape: of one of its examples, as clients tell.
+    """
+
+    def __init__(
+        self, client: int, name: str, round: int, num_examples: int, batch_size: int, shape: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), batch_size, 0, client, name, round)
-        self._num_examples = num_examples
+        self._num_examples, self._shape = num_examples, shape
+
+    @property
+    def trial_batch(self) -> object:
+        """Blank images or points, all of the first class."""
+        count = self.batch_length
+        return (torch.zeros(count, *self._shape), torch.zeros(count, dtype=torch.int64)) if self._shape else None
 
     @property
     def num_examples(self) -> int:
@@ -198,7 +215,10 @@ class _RemoteTurns:
         cohort = self._cohort(trainer.current_epoch)
         for place, number in enumerate(cohort):
             client = self._data.clients[number]
-            turn = RemoteTurn(number, client.name, trainer.current_epoch, len(client.train), self._data.batch_size)
+            turn = RemoteTurn(
+                *(number, client.name, trainer.current_epoch, len(client.train)),
+                *(self._data.batch_size, self._data.image_shape),
+            )
             turn.is_first, turn.is_last = place == 0, place == len(cohort) - 1
             yield turn
 

@@ -50,8 +50,7 @@ class TurnStrategy(FedAvgStrategy):
             unpack_state(self._before, self._memory, self._stateful, self.exchange)
         self._local.load_server_state(self._task.local)
         self.clock.set_steps(self._task.steps)
-        self.outside.begin_with(self._task.counts)
-        self.outside.exchanges = self.outside.exchanges and not self._fixed_exchange
+        self.outside.begin_with(self._task.counts, self._task.means)
         own = self.client_algorithm.state_dict()
         self.client_algorithm.load_state_dict({**own, **_without_clients(self._task.algorithm)})
         self._ranks = Recorder()
@@ -91,11 +90,6 @@ class TurnStrategy(FedAvgStrategy):
         client = self._task.client
         if not self._memory.completed:
             self.answer = Answer(failure=self._memory.left_out[-1]["reason"])
-        elif means := self.outside.means:
-            self.answer = Answer(
-                failure=f"{means[0]} has the rule 'mean' and is not in state_dict, and clients send tensors of the"
-                " state_dict: register it as a buffer, or declare 'personal' or 'server'"
-            )
         else:
             assert isinstance(self._ranks, Recorder)
             self._local.merge(self._ranks, torch.device("cpu"))
@@ -110,6 +104,7 @@ class TurnStrategy(FedAvgStrategy):
                 moved=self._local.moved and not self._schedules,
                 steps=self.clock.turn_steps,
                 counts=self.outside.counts,
+                means=self.outside.means,
             )
             self.kept = pack_state(self._memory, self._stateful)
         self._turn, self.in_round = None, False

@@ -77,7 +77,8 @@ def check_privacy(
 
 def check_counters(exchange: Exchange, module: Module) -> None:
     """Refuses integer and boolean tensors of which nobody has declared what becomes of them, where what clients send
-    is masked or gets noise: their largest value would show one client's. BatchNorm's counts advance by the interval.
+    is masked or gets noise: their largest value would show one client's. BatchNorm's counts advance by the interval,
+    and those of several numbers, such as index tables, are taken for constants, of which each turn is held to it.
 
     Raises:
         MisconfigurationException: naming them and the remedy.
@@ -88,6 +89,7 @@ def check_counters(exchange: Exchange, module: Module) -> None:
         if isinstance(part, _NormBase)
     }
     exchange.advancing |= norms & exchange.counters.keys() - exchange.declared
+    exchange.hold_tables()
     if undeclared := [name for name in exchange.counters if name not in exchange.declared | exchange.advancing]:
         raise MisconfigurationException(
             f"{', '.join(undeclared[:3])}: integer or boolean tensors, of which the largest over clients would show one"

@@ -13,6 +13,7 @@ from torchmetrics import Metric
 
 from fedgen.federated.forms import Forms
 from fedgen.federated.rules import Rule, Rules
+from fedgen.federated.state_values import same_numbers
 from fedgen.tensor_files import bytes_of
 
 
@@ -33,7 +34,7 @@ class Exchange:
     changed it, and every turn starts from the server's values. Unless a rule is declared (`fedgen.federated.rules`):
 
     - `shared`: floating (or complex) tensors that travel and are averaged: parameters that train, and of all others
-      (buffers, frozen parameters such as a teacher's) those that a turn has been found to change. Constants do not
+      (buffers, parameters of a teacher or an average) those that a turn has been found to change. Constants do not
       travel.
     - `quiet`: floating tensors that no turn has changed so far; looked at after each turn.
     - `counters`: integer and boolean tensors; the server takes the largest over clients.
@@ -50,11 +51,12 @@ class Exchange:
 
     Args:
         module: the model.
-        optimized: parameters held by optimizers, which count as training even while requires_grad is off.
+        trained: the parameters that train (`trained_parameters`), even while requires_grad is off.
         personal: shell patterns of tensor names.
         rules: declared ones; none by default.
-        fixed: whether the set that travels is fixed beforehand, as under secure aggregation: floating buffers then
-            travel whether or not turns change them, and a turn that changes a frozen parameter is refused.
+        fixed: whether the set that travels is fixed beforehand, as under secure aggregation: floating buffers, and
+            parameters that require a gradient, then travel whether or not turns change them, and a turn that changes a
+            frozen parameter is refused.
         moving: names that earlier turns were found to change.
 
     Raises:
@@ -64,7 +66,7 @@ class Exchange:
     def __init__(
         self,
         module: nn.Module,
-        optimized: Iterable[Tensor],
+        trained: Iterable[Tensor],
         personal: Sequence[str],
         rules: Rules | None = None,
         fixed: bool = False,
@@ -79,9 +81,10 @@ class Exchange:
         self.advancing: set[str] = set()  # counters that grow by the interval in each round
         self.declared: set[str] = set()  # names with a declared rule
         self._becomes_personal: set[str] = set()  # of the quiet ones
+        self._tables: set[str] = set()  # of the held ones, those that no turn may change
         self._fixed, self._changed = fixed, list[str]()
         self.found: list[str] = []  # names that turns were found to change, in this fit
-        roles = _Roles(module, optimized, personal, rules or Rules({}, module), fixed, frozenset(moving))
+        roles = _Roles(module, trained, personal, rules or Rules({}, module), fixed, frozenset(moving))
         named = _named_tensors(module)
         self.first_names = {other: names[0] for names, _ in named for other in names}
         for names, tensor in named:
@@ -145,6 +148,14 @@ class Exchange:
         """Restores `state_dict`; names that the model has no more are passed over."""
         self.grow(state["moving"])
 
+    def hold_tables(self) -> None:
+        """Holds undeclared counters of several numbers at the server's values: index tables and masks, which stay.
+
+        A turn that changes one is refused, by `settle`.
+        """
+        self._tables = {n for n, tensor in self.counters.items() if tensor.numel() > 1 and n not in self.declared}
+        self.held |= {name: self.counters.pop(name) for name in self._tables}
+
     def snapshot(self) -> None:
         """Takes the model's present values as the server's."""
         live = self.live
@@ -175,7 +186,12 @@ class Exchange:
         """
         if change := self._forms.adopt():
             raise ValueError(f"{change}, after {iterations} local iterations")
-        self._changed = [name for name, tensor in self.quiet.items() if not same_values(tensor, self.server[name])]
+        self._changed = [name for name, tensor in self.quiet.items() if not same_numbers(tensor, self.server[name])]
+        if table := next((n for n in self._tables if not torch.equal(self.held[n], self.server[n])), None):
+            raise MisconfigurationException(
+                f"{table} is an integer tensor, and the turn changed it: the largest over clients would show one"
+                f" client's beside masks or noise; declare what becomes of it, e.g. rules={{{table!r}: 'server'}}"
+            )
         if self._fixed and self._changed:
             raise MisconfigurationException(
                 f"{self._changed[0]} does not train, and the turn changed it: what travels is fixed beforehand here;"
@@ -216,13 +232,13 @@ class _Roles:
     def __init__(
         self,
         module: nn.Module,
-        optimized: Iterable[Tensor],
+        trained: Iterable[Tensor],
         personal: Sequence[str],
         rules: Rules,
         fixed: bool,
         moving: frozenset[str],
     ) -> None:
-        self._optimized = {id(p) for p in optimized}
+        self._trained = {id(p) for p in trained}
         kinds = {f"{n}.": getattr(m, "exchanged", True) for n, m in module.named_modules()}
         self._alone = (*(p for p, kind in kinds.items() if kind is False), *getattr(module, "unexchanged", ()))
         self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and accumulates(m))
@@ -235,24 +251,25 @@ class _Roles:
         """The name of the dictionary of `Exchange` that a tensor belongs to, "alone" for none."""
         apart = all(n.startswith(self._alone) for n in names)
         parameter = isinstance(tensor, nn.Parameter)
-        frozen = parameter and not tensor.requires_grad and id(tensor) not in self._optimized
+        trains = parameter and id(tensor) in self._trained
+        frozen = parameter and not trains and not tensor.requires_grad
         hits = {pattern for pattern in self._personal if any(fnmatchcase(n, pattern) for n in names)}
         self.matched |= hits
         if hits:
             return "frozen personal" if frozen and not apart else "personal"
         if (rule := self._rules.rule_of(names)) is not None:
             self.declared[names[0]] = rule
-            return _declared_role(names[0], tensor, rule, parameter and not frozen)
+            return _declared_role(names[0], tensor, rule, trains)
         if apart:
             return "alone"
         if all(n.startswith(self._own) for n in names):
             return "frozen personal" if frozen else "personal"
         if not is_floating(tensor):
             return "counters"
-        if parameter and not frozen:
+        if trains:
             return "shared trained"
-        is_fixed_buffer = self._fixed and not parameter
-        return "shared" if is_fixed_buffer or names[0] in self._moving else "quiet"
+        is_fixed = self._fixed and not frozen
+        return "shared" if is_fixed or names[0] in self._moving else "quiet"
 
 
 def _declared_role(name: str, tensor: Tensor, rule: Rule, trains: bool) -> str:
@@ -275,13 +292,6 @@ def accumulates(module: nn.Module) -> bool:
 def is_floating(tensor: Tensor) -> bool:
     """Whether a tensor's numbers are real or complex, not whole or truth values."""
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def same_values(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape hold the same numbers; NaN in the same places counts as the same."""
-    return torch.equal(one, other) or (
-        is_floating(one) and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
-    )
 
 
 def _named_tensors(module: nn.Module) -> list[tuple[list[str], Tensor]]:

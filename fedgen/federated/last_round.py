@@ -7,6 +7,7 @@ from typing import Any
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
+from lightning.pytorch.loops.loop import _Loop
 
 Checkpoint = dict[str, Any]
 HYPERPARAMETERS = (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY)
@@ -57,3 +58,14 @@ def settle_loops(checkpoint: Checkpoint) -> Checkpoint:
     for counts in (progress["total"], progress["current"]):
         counts["ready"] = counts["started"]
     return checkpoint
+
+
+def leave_ended_round(trainer: Trainer) -> None:
+    """Lets training that goes on from the end of a round begin with the next one; once its loops are restored.
+
+    Under `max_steps` Lightning takes every checkpoint for one of the middle of an epoch: it would call the hooks of the
+    round's end a second time and count the round twice, so that one too few is trained.
+    """
+    loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
+    if loop.restarting and epochs.ready == epochs.started == epochs.processed:
+        _Loop.restarting.fset(loop, False)  # the fit loop's own setter says True again

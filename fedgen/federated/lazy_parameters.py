@@ -29,7 +29,8 @@ class _AllSeen(BaseException):
 def materialise(trainer: Trainer, seed: int) -> None:
     """Gives uninitialised parameters and buffers their shapes and first values, if the module has any.
 
-    A copy of the module takes one `training_step` on the first client's first batch, as far as its last lazy layer,
+    A copy of the module takes one `training_step` on the first client's first batch (in a deployment the server's takes
+    it on blank examples of the shape that clients tell), as far as its last lazy layer,
     with optimizers that do nothing; each lazy layer of the module itself is then initialised for the input that its
     copy had. Of the step nothing is left: no gradient, buffer, attribute or logged value, and the random streams are
     put back.
@@ -106,12 +107,12 @@ def _only_in(unknown: list[str], unfinished: list[str]) -> bool:
 
 
 def _first_batch(trainer: Trainer, names: list[str]) -> Any:
-    """The first batch of the first client of the first round, where the model is."""
+    """The first batch of the first client of the first round, or of a client elsewhere a blank one; on the device."""
     turn = next(iter(trainer.fit_loop._data_source.dataloader()))
     check_turn(turn)
-    if turn.is_elsewhere:
-        raise MisconfigurationException(_failed(names, "and the clients' examples are on other machines"))
-    batch, strategy = next(iter(turn.batches(1))), trainer.strategy
+    batch, strategy = turn.trial_batch, trainer.strategy
+    if batch is None:
+        raise MisconfigurationException(_failed(names, "and the form of the clients' examples is not known here"))
     return strategy.batch_to_device(strategy.precision_plugin.convert_input(batch))
 
 

@@ -2,17 +2,25 @@
 pools of images. Every turn starts from the server's, and nothing of it passes from one client to the next."""
 
 import copy
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import is_
 from typing import Any
 
 import numpy as np
-import torch
-from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 
 from fedgen.federated.exchange import accumulates
+from fedgen.federated.module_nodes import (
+    NonPersistentBuffers,
+    attributes_of,
+    epoch_lists,
+    no_parameters,
+    owned_by,
+    saved_tensors,
+)
+from fedgen.federated.outside_values import OutsideValues, heard_number, told_number
 from fedgen.federated.python_state import (
     MISSING,
     Attributes,
@@ -22,15 +30,12 @@ from fedgen.federated.python_state import (
     PythonState,
     RandomState,
     reseed,
-    storage_of,
     vars_of_class,
 )
 from fedgen.federated.rules import Rules
+from fedgen.federated.state_values import has_floats, in_the_form_of, is_plain, storage_of
 from fedgen.seeds import derive
 from fedgen.tensor_files import bytes_of, tensors_in
-
-# hooks after whose calls a module's lists are whole: lists that these read are outputs of an epoch, not state
-_EPOCH_HOOKS = ("on_train_epoch_end", "on_train_epoch_start", "on_train_end", "on_round_end")
 
 
 class OutsideState:
@@ -68,31 +73,31 @@ class OutsideState:
     def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
         self._module, self._rules, self._seed = module, rules, seed
         self._foreign = [*foreign]
-        self._gathered_names = set(_epoch_lists(module))
+        self._gathered_names = set(epoch_lists(module))
         self.personal: dict[int, dict[str, Any]] = {}
         self.found: dict[str, str] = {}
         self.opaque: dict[str, str] = {}
         self.exchanges = True
         self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
+        self._kept_values: dict[str, Any] = {}  # the server's, of rounds so far
         self._clear_round()
 
     def _clear_round(self) -> None:
-        self._sums: dict[str, tuple[Any, float]] = {}  # mean-ruled values: weighted sum, total weight
-        self._largest: dict[str, Any] = {}
-        self._shrunk: set[str] = set()
+        self._round = OutsideValues()
         self._gathered: dict[str, tuple[Node, Any, list[Any]]] = {}
-        self._others = 0.0  # weight of completed clients, whether or not they changed a value
 
     # ---- rounds ----
 
     def start_round(self) -> None:
         """Takes the present state as the server's."""
         self._clear_round()
-        self._owned = _owned_by(self._module, self._foreign)
-        self._storages = {storage_of(tensor) for tensor in _saved_tensors(self._module)} - {0}
+        self._owned = owned_by(self._module, self._foreign)
+        self._storages = {storage_of(tensor) for tensor in saved_tensors(self._module)} - {0}
         self._metrics = [m for m in self._module.modules() if accumulates(m)]
-        roots: list[Node] = [_attributes(prefix, part) for prefix, part in self._parts()]
-        roots += [_NonPersistent(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set]
+        roots: list[Node] = [attributes_of(prefix, part) for prefix, part in self._parts()]
+        roots += [
+            NonPersistentBuffers(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set
+        ]
         self._state = PythonState(roots, self._enter)
         self.opaque |= self._state.opaque
         self._kept_apart = [  # of the rule "personal"
@@ -134,13 +139,26 @@ class OutsideState:
         for generator in self._random:
             if self._rules.rule_of([generator.path]) != "server":
                 reseed(generator, derive(self._seed, "state", generator.path, round, client))
+        self._give_kept(client)
+        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
+
+    def _give_kept(self, client: int) -> None:
         kept = self.personal.get(client, {})
         for node, key, path in self._kept_apart:
             node.write(key, self._copy(kept.get(path, node.contents[key])))
         for path in kept.keys() - {path for *_, path in self._kept_apart}:  # what the server has not
             if (place := self._place(path, {})) is not None:
                 place[0].write(place[1], self._copy(kept[path]))
-        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], _no_parameters)
+
+    @contextmanager
+    def seen_by(self, client: int) -> Iterator[None]:
+        """Puts in place what a client keeps; what the block makes of the state is put back. For use between rounds."""
+        self.start_round()
+        self._give_kept(client)
+        try:
+            yield
+        finally:
+            self.drop_round()
 
     def end_turn(self, client: int, weight: float, completed: bool) -> None:
         """Takes what a turn made of the state and puts the server's back.
@@ -154,7 +172,7 @@ class OutsideState:
         if completed:
             changes = [change for node in changed for change in node.changes()]
             self._keep(client, changes)
-            self._others += weight
+            self._round.weight += weight
             self._take(changes, weight)
         else:
             for node in self._metrics_before.changed():
@@ -188,8 +206,7 @@ class OutsideState:
                 self._gathered.setdefault(change.path, (change.container, change.key, []))[2].extend(added)
                 self.found[change.path] = "gathered"
             elif rule == "mean" and self.exchanges and _is_averaged(change):
-                total, seen = self._sums.get(change.path, (0.0, 0.0))
-                self._sums[change.path] = (total + weight * _number(change.after), seen + weight)
+                self._round.add(change.path, change.after, weight)
                 self.found[change.path] = "mean"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
@@ -201,11 +218,10 @@ class OutsideState:
     def _raise_to(self, change: Change) -> None:
         declared = self._rules.rule_of(_with_ancestors(change.path)) == "max"
         if not declared and bool(change.after < change.before):
-            self._shrunk.add(change.path)
+            self._round.shrink(change.path)
             self.found[change.path] = "reset"
             return
-        known = self._largest.get(change.path, change.after if _was_empty(change) else change.before)
-        self._largest[change.path] = _larger(known, change.after)
+        self._round.raise_to(change.path, change.after if _was_empty(change) else change.before, change.after)
         self.found.setdefault(change.path, "max")
 
     def _added(self, change: Change) -> list[Any] | None:
@@ -213,7 +229,7 @@ class OutsideState:
         if change.path.split(".")[0] not in self._gathered_names or not isinstance(change.after, (list, tuple)):
             return None
         before = () if _was_empty(change) else change.before
-        if not isinstance(before, (list, tuple)) or not all(map(_is_same_object, before, change.after)):
+        if not isinstance(before, (list, tuple)) or not all(map(is_, before, change.after)):
             return None
         return list(change.after[len(before) :]) if len(change.after) >= len(before) else None
 
@@ -227,44 +243,24 @@ class OutsideState:
 
     def news(self) -> dict[str, Any]:
         """What other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
-        return {
-            "sums": {path: (_on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
-            "largest": {path: _on_cpu(value) for path, value in self._largest.items()},
-            "shrunk": sorted(self._shrunk),
-            "weight": self._others,
-            "found": {path: word for path, word in self.found.items() if word != "gathered"},
-        }
+        return {**self._round.news(), "found": {p: word for p, word in self.found.items() if word != "gathered"}}
 
     def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
         """Takes every rank's `news`."""
-        self._sums, self._largest, self._shrunk = {}, {}, set()
-        for one in told:
-            for path, (total, seen) in one["sums"].items():
-                before, weight = self._sums.get(path, (0.0, 0.0))
-                self._sums[path] = (before + total, weight + seen)
-            for path, value in one["largest"].items():
-                self._largest[path] = _larger(value, self._largest.get(path, value))
-            self._shrunk |= set(one["shrunk"])
-            self.found = {**one["found"], **self.found}
-        self._others = sum(one["weight"] for one in told)
+        self._round.hear(told)
+        self.found = {path: word for one in reversed(told) for path, word in one["found"].items()} | self.found
 
     def end_round(self) -> None:
         """Writes the round's values into the module, which holds the server's state."""
-        server = self._present() if self._sums else {}
-        for path in [path for path in self._largest if self._is_reset_with_others(path)]:
-            del self._largest[path]
+        for path in [path for path in self._round.largest if self._is_reset_with_others(path)]:
+            del self._round.largest[path]
             self.found[path] = "reset"
-        values: dict[str, Any] = {path: v for path, v in self._largest.items() if path not in self._shrunk}
-        for path, (total, seen) in self._sums.items():
-            rest, before = self._others - seen, server.get(path)
-            if rest and before is not None:  # clients that left the value alone have the server's
-                total, seen = total + rest * _number(before), self._others
-            values[path] = total / seen
+        values = self._round.counters | self._round.means(self._present() if self._round else {})
         self._write(values)
         for node, key, items in self._gathered.values():
             before = _value_at(node, key, None)
             node.write(key, [*(before or ()), *items])
-        self._kept_values = {**getattr(self, "_kept_values", {}), **values}
+        self._kept_values = {**self._kept_values, **values}
         self._clear_round()
 
     def _is_reset_with_others(self, path: str) -> bool:
@@ -306,7 +302,7 @@ class OutsideState:
             if (place := self._place(path, places)) is not None:
                 node, key = place
                 before = _value_at(node, key, value)
-                node.write(key, _in_the_form_of(before, value))
+                node.write(key, in_the_form_of(before, value))
 
     def _copy(self, value: Any) -> Any:
         """A deep copy that shares what is the module's own: its parameters, buffers and parts."""
@@ -320,19 +316,23 @@ class OutsideState:
     @property
     def counts(self) -> dict[str, int]:
         """The counters that the round's turns have raised, by path, as far as nothing keeps them from travelling."""
-        paths = [path for path in self._largest if path not in self._shrunk and not self._is_reset_with_others(path)]
-        return {path: int(self._largest[path]) for path in paths if type(self._largest[path]) in (int, bool)}
+        found = {path: int(value) for path, value in self._round.counters.items() if type(value) in (int, bool)}
+        return {path: value for path, value in found.items() if not self._is_reset_with_others(path)}
 
     @property
-    def means(self) -> list[str]:
-        """The paths of which turns of the round have given values for a mean."""
-        return list(self._sums)
+    def means(self) -> dict[str, Tensor]:
+        """What the turn before gave to means, float64, by path."""
+        return {path: told_number(value) for path, value in self._round.given.items()}
+
+    @property
+    def server_means(self) -> dict[str, Tensor]:
+        """The server's means of earlier rounds, with which every turn begins."""
+        return {path: told_number(value) for path, value in self._kept_values.items() if type(value) not in (int, bool)}
 
     @property
     def server_counts(self) -> dict[str, int]:
         """The server's counters that turns have raised in earlier rounds, with which every turn begins."""
-        kept = getattr(self, "_kept_values", {})
-        return {path: int(value) for path, value in kept.items() if type(value) in (int, bool)}
+        return {path: int(value) for path, value in self._kept_values.items() if type(value) in (int, bool)}
 
     def take_counts(self, counts: Mapping[str, int]) -> None:
         """Takes counters that a turn elsewhere has raised.
@@ -343,23 +343,46 @@ class OutsideState:
         places = self._places() if counts else {}
         for path, count in counts.items():
             place = self._place(path, places)
-            before: Any = MISSING if place is None or place[1] is None else _value_at(*place, MISSING)
-            if before is MISSING and place is not None:
-                before = vars_of_class(type(place[0].holder), place[1])
+            before: Any = MISSING if place is None or place[1] is None else self._own(place)
             if type(before) not in (int, bool) or count <= before:
                 raise ValueError(f"its counter {path!r} is {count} and the server's {before!r}")
-            self._largest[path] = max(type(before)(count), self._largest.get(path, before))
+            self._round.raise_to(path, before, type(before)(count))
             self.found.setdefault(path, "max")
 
-    def begin_with(self, counts: Mapping[str, int]) -> None:
-        """Gives the server's counters to the turn that starts next, taken elsewhere."""
-        self._values = dict(counts)
+    def _own(self, place: tuple[Node, Any]) -> Any:
+        before = _value_at(*place, MISSING)
+        return vars_of_class(type(place[0].holder), place[1]) if before is MISSING else before
+
+    def heard_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What a turn elsewhere has given to means, in the kinds of the server's own values.
+
+        Raises:
+            ValueError: for what has no rule "mean" or no place in the module, has another shape or is not finite.
+        """
+        places, found = self._places() if means else {}, {}
+        for path, told in means.items():
+            if self._rules.rule_of(_with_ancestors(path)) != "mean":
+                raise ValueError(f"it tells {path!r}, which has no rule 'mean'")
+            place = self._place(path, places)
+            found[path] = heard_number(path, told, None if place is None else self._own(place))
+        return found
+
+    def take_means(self, means: Mapping[str, Any], weight: float) -> None:
+        """Takes a completed turn's `heard_means`, be there any or not."""
+        self._round.weight += weight
+        for path, value in means.items():
+            self._round.add(path, value, weight)
+            self.found[path] = "mean"
+
+    def begin_with(self, counts: Mapping[str, int], means: Mapping[str, Tensor]) -> None:
+        """Gives the server's counters and means to the turn that starts next, taken elsewhere."""
+        self._values = {**counts, **means}
 
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
         """The server's exchanged values and what clients keep, as far as they are plain values and tensors."""
-        values = {path: value for path, value in getattr(self, "_kept_values", {}).items() if is_plain(value)}
+        values = {path: value for path, value in self._kept_values.items() if is_plain(value)}
         personal = {
             client: {path: value for path, value in own.items() if is_plain(value)}
             for client, own in self.personal.items()
@@ -389,82 +412,6 @@ def _value_at(node: Node, key: Any, default: Any) -> Any:
     return node.contents.get(key, default) if isinstance(node.contents, dict) else node.contents[key]
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value consists of numbers, texts, tensors, and lists, tuples and dictionaries of these."""
-    if isinstance(value, (list, tuple)):
-        return type(value) in (list, tuple) and all(map(is_plain, value))
-    if isinstance(value, dict):
-        return type(value) is dict and all(isinstance(k, (str, int)) and is_plain(v) for k, v in value.items())
-    return type(value) in (bool, int, float, str, bytes, type(None), Tensor)
-
-
-class _NonPersistent(Node):
-    """The non-persistent buffers of a module."""
-
-    def note(self) -> None:
-        self.contents = self.now()
-
-    def now(self) -> dict[str, Any]:
-        """The present buffers by name."""
-        buffers = self.holder._buffers
-        return {name: buffers.get(name) for name in sorted(self.holder._non_persistent_buffers_set)}
-
-    def is_same(self) -> bool:
-        return all(self.holder._buffers.get(name) is value for name, value in self.contents.items())
-
-    def restore(self) -> None:
-        self.holder._buffers.update(self.contents)
-
-    def changes(self) -> Iterator[Change]:
-        for name, before in self.contents.items():
-            if (after := self.holder._buffers.get(name)) is not before:
-                yield Change(f"{self.path}.{name}" if self.path else name, self, name, before, after)
-
-    def children(self) -> Iterator[tuple[Any, str, Any]]:
-        return ((n, f"{self.path}.{n}" if self.path else n, value) for n, value in self.contents.items())
-
-    def write(self, key: Any, value: Any) -> None:
-        self.holder._buffers[key] = value
-
-
-# what torch and Lightning keep in every module: hooks, registrations, and links to trainer and logs
-_INTERNAL = frozenset(vars(LightningModule())) | {"_forward_module", "_compiled_call_impl", "_compiler_ctx"}
-
-
-def _attributes(prefix: str, part: nn.Module) -> Attributes:
-    beginnings = tuple(own for kind in type(part).__mro__ for own in vars(kind).get("own_turn_state", ()))
-    return Attributes(prefix, part, _INTERNAL, beginnings)
-
-
-def _epoch_lists(module: nn.Module) -> Iterator[str]:
-    """Attribute names that the module's own epoch hooks mention."""
-    for hook in _EPOCH_HOOKS:
-        method = getattr(type(module), hook, None)
-        if method is not None and method is not getattr(LightningModule, hook, None):
-            yield from _names_in(getattr(inspect.unwrap(method), "__code__", None))
-
-
-def _names_in(code: Any) -> Iterator[str]:
-    yield from getattr(code, "co_names", ())
-    for constant in getattr(code, "co_consts", ()):
-        if hasattr(constant, "co_names"):  # comprehensions and inner functions
-            yield from _names_in(constant)
-
-
-def _owned_by(module: nn.Module, foreign: Sequence[Any]) -> dict[int, Any]:
-    """What is not a module's outside state, by identity: its parts and saved tensors, and foreign objects."""
-    owned = [*module.modules(), *_saved_tensors(module), *foreign]
-    return {id(one): one for one in owned}
-
-
-def _saved_tensors(module: nn.Module) -> list[Tensor]:
-    return [value for value in module.state_dict(keep_vars=True).values() if isinstance(value, Tensor)]
-
-
-def _no_parameters(path: str, value: Any) -> bool:
-    return not isinstance(value, (nn.Parameter, nn.Module))
-
-
 def _with_ancestors(path: str) -> list[str]:
     """A path and those of everything that holds it: a rule for a list is one for what is in it."""
     parts = path.split(".")
@@ -477,7 +424,7 @@ def _was_empty(change: Change) -> bool:
 
 def _present(node: Node, key: Any) -> Any:
     """What a node holds now under a key; MISSING if nothing."""
-    if isinstance(node, (Keyed, _NonPersistent)):
+    if isinstance(node, (Keyed, NonPersistentBuffers)):
         return node.now().get(key, MISSING)
     return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING
 
@@ -493,45 +440,11 @@ def _is_averaged(change: Change) -> bool:
         before = after
     if isinstance(before, (Tensor, np.ndarray)):
         kind = Tensor if isinstance(before, Tensor) else np.ndarray
-        return isinstance(after, kind) and before.shape == after.shape and _is_floating(after)
+        return isinstance(after, kind) and before.shape == after.shape and has_floats(after)
     return isinstance(before, (int, float, np.number)) and isinstance(after, (int, float, np.number))
-
-
-def _is_floating(value: Any) -> bool:
-    return value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
 
 
 def _is_recomputed(change: Change) -> bool:
     """Whether an attribute is computed from parameters before each forward pass (old weight and spectral norm)."""
     parameters = getattr(change.container.holder, "_parameters", None) or {}
     return any(f"{change.key}{ending}" in parameters for ending in ("_orig", "_v"))
-
-
-def _in_the_form_of(before: Any, value: Any) -> Any:
-    """A value that was worked out over clients, in the type of the one whose place it takes."""
-    if isinstance(before, Tensor):
-        return value.to(before)
-    if isinstance(before, np.ndarray):
-        return np.asarray(value, dtype=before.dtype)
-    if isinstance(before, (bool, np.number, np.bool_)):
-        return type(before)(value)
-    # the mean of whole numbers is none in general
-    return int(value) if isinstance(before, int) and float(value).is_integer() else value
-
-
-def _larger(one: Any, other: Any) -> Any:
-    return torch.maximum(one, other.to(one)) if isinstance(one, Tensor) else max(one, other)
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().double()
-    return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
-
-
-def _on_cpu(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) else value
-
-
-def _is_same_object(one: Any, other: Any) -> bool:
-    return one is other

@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from operator import is_
 from pathlib import PurePath
 from typing import Any
 
@@ -27,6 +28,15 @@ from fedgen.federated.random_generators import (
     same_generator,
     seed_generator,
     write_generator,
+)
+from fedgen.federated.state_values import (
+    equal,
+    read_tensor,
+    same_array,
+    same_tensor,
+    write_array,
+    write_elements,
+    write_tensor,
 )
 
 MOST_CONTAINERS = 20_000  # that are looked into; more are not state of a training step but data
@@ -122,7 +132,7 @@ class Keyed(Node):
         now = self.now()
         for key in (*self.contents, *(key for key in now if key not in self.contents)):
             before, after = self.contents.get(key, MISSING), now.get(key, MISSING)
-            if before is not after and not _equal(before, after):
+            if before is not after and not equal(before, after):
                 yield Change(self._path(key), self, key, before, after)
 
     def children(self) -> Iterator[tuple[Any, str, Any]]:
@@ -151,7 +161,7 @@ class Attributes(Keyed):
 
     def note(self) -> None:
         super().note()
-        self._size = len(vars(self.holder))
+        self._names = frozenset(vars(self.holder))
 
     def _is_left_out(self, key: str) -> bool:
         return key in self._without or (bool(self._beginnings) and key.startswith(self._beginnings))
@@ -164,7 +174,8 @@ class Attributes(Keyed):
         own, known = vars(self.holder), self.contents
         if not all(own.get(key, MISSING) is value for key, value in known.items()):
             return False
-        return len(own) == self._size or all(key in known or self._is_left_out(key) for key in own)
+        # the comparison of names is quick and settles most; only those left out may come and go
+        return own.keys() == self._names or all(key in known or self._is_left_out(key) for key in own)
 
     def restore(self) -> None:
         own = vars(self.holder)
@@ -216,7 +227,7 @@ class _Sequence(Node):
         self.contents = tuple(self.holder)
 
     def is_same(self) -> bool:
-        return len(self.holder) == len(self.contents) and all(map(_is, self.holder, self.contents))
+        return len(self.holder) == len(self.contents) and all(map(is_, self.holder, self.contents))
 
     def restore(self) -> None:
         self.holder.clear()
@@ -227,7 +238,7 @@ class _Sequence(Node):
             yield Change(self.path, self, None, self.contents, tuple(self.holder))
             return
         for place, (before, after) in enumerate(zip(self.contents, self.holder)):
-            if before is not after and not _equal(before, after):
+            if before is not after and not equal(before, after):
                 yield Change(f"{self.path}.{place}", self, place, before, after)
 
     def children(self) -> Iterator[tuple[Any, str, Any]]:
@@ -322,9 +333,9 @@ class PythonState:
             return None
         self._count += 1
         if isinstance(value, Tensor):
-            return _Whole(path, value, _read_tensor, _write_tensor, _same_tensor)
+            return _Whole(path, value, read_tensor, write_tensor, same_tensor)
         if isinstance(value, np.ndarray):
-            return _Whole(path, value, np.copy, _write_array, _same_array)
+            return _Whole(path, value, np.copy, write_array, same_array)
         if isinstance(value, GENERATORS):
             return RandomState(path, value, read_generator, write_generator, same_generator)
         if isinstance(value, MutableMapping):
@@ -332,7 +343,7 @@ class PythonState:
         if isinstance(value, (list, deque)):
             return _Sequence(path, value)
         if isinstance(value, (set, bytearray)):
-            return _Whole(path, value, type(value), _write_elements, lambda one, other: one == other)
+            return _Whole(path, value, type(value), write_elements, lambda one, other: one == other)
         if isinstance(value, (tuple, frozenset)):
             return _Constant(path, value)
         return self._object(path, value)
@@ -368,85 +379,8 @@ def callable_only(value: Any) -> bool:
     return type(value).__name__ in ("partial", "method-wrapper", "wrapper_descriptor", "cached_property")
 
 
-def _is(one: Any, other: Any) -> bool:
-    return one is other
-
-
 def _names(slots: Any) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two values are of one type and equal; what cannot be compared is not."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Tensor):
-        return _same_tensor(one, _read_tensor(other))
-    if isinstance(one, np.ndarray):
-        return _same_array(one, other)
-    try:
-        return bool(one == other)
-    except Exception:  # values that refuse to be compared have changed as far as anybody can tell
-        return False
-
-
-def storage_of(tensor: Tensor) -> int:
-    """Where a tensor's numbers lie; 0 for sparse ones, which have no single place."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
-
-
-def _parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The dense tensors that hold a tensor's numbers."""
-    if tensor.layout is torch.strided:
-        return (tensor,)
-    if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    by_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
-    outer = (tensor.crow_indices(), tensor.col_indices()) if by_rows else (tensor.ccol_indices(), tensor.row_indices())
-    return (*outer, tensor.values())
-
-
-def _read_tensor(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
-
-
-@torch.no_grad()
-def _write_tensor(tensor: Tensor, values: Tensor) -> None:
-    if tensor.shape == values.shape and tensor.dtype == values.dtype:
-        tensor.copy_(values)
-    else:
-        tensor.data = values.clone()
-
-
-def _same_tensor(tensor: Tensor, values: Tensor) -> bool:
-    kinds = [(t.shape, t.dtype, t.device, t.layout) for t in (tensor, values)]
-    if kinds[0] != kinds[1]:
-        return False
-    pairs = list(zip(_parts_of(tensor), _parts_of(values)))
-    return all(one.shape == other.shape and _same_numbers(one, other) for one, other in pairs)
-
-
-def _same_numbers(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one, other) or (
-        other.is_floating_point() and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
-    )
-
-
-def _write_array(array: np.ndarray, values: np.ndarray) -> None:
-    if array.shape != values.shape:  # resized in place
-        array.resize(values.shape, refcheck=False)
-    array[...] = values
-
-
-def _same_array(array: np.ndarray, values: np.ndarray) -> bool:
-    if array.shape != values.shape or array.dtype != values.dtype:
-        return False
-    return bool(np.array_equal(array, values, equal_nan=array.dtype.kind in "fc"))
-
-
-def _write_elements(holder: Any, contents: Any) -> None:
-    holder.clear()
-    (holder.extend if isinstance(holder, bytearray) else holder.update)(contents)
 
 
 def reseed(node: RandomState, seed: int) -> None:

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from torch import nn
 
 Rule = Literal["mean", "max", "server", "personal", "advance"]
-MODULE_RULES = "federated_rules"  # a class attribute of modules: patterns relative to the module, and their rules
+MODULE_RULES = "federated_rules"  # an attribute of modules or their classes: patterns relative to them, and rules
 
 
 class Rules:
@@ -81,9 +81,9 @@ def _declared(module: nn.Module) -> Iterator[tuple[str, Mapping[str, Rule]]]:
     """The parts' own rules with their prefixes, the innermost parts first."""
     for prefix, part in sorted(module.named_modules(), key=lambda item: -len(item[0])):
         found: dict[str, Rule] = {}
-        for kind in type(part).__mro__:  # a subclass's patterns come first
-            own = vars(kind).get(MODULE_RULES, {})
-            check_rules(f"{kind.__name__}.{MODULE_RULES}", own)
+        for holder in (part, *type(part).__mro__):  # a module's own patterns come first, then its subclass's
+            own = vars(holder).get(MODULE_RULES, {})
+            check_rules(f"{getattr(holder, '__name__', type(part).__name__)}.{MODULE_RULES}", own)
             found = {**found, **{pattern: rule for pattern, rule in own.items() if pattern not in found}}
         if found:
             yield (f"{prefix}." if prefix else ""), found

@@ -43,7 +43,7 @@ from fedgen.federated.counters import Counters
 from fedgen.federated.exchange import Exchange, naming_difference
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
 from fedgen.federated.hyperparameters import warn_of_objects
-from fedgen.federated.last_round import LastRound, settle_loops
+from fedgen.federated.last_round import LastRound, leave_ended_round, settle_loops
 from fedgen.federated.lazy_parameters import materialise
 from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
 from fedgen.federated.lightning_internals import explain_other_lightning
@@ -59,6 +59,7 @@ from fedgen.federated.server_optimizers import ServerUpdate
 from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state
 from fedgen.federated.switches import Switches
 from fedgen.federated.termination import end_on_sigterm
+from fedgen.federated.trained_parameters import parameters_of, trained_parameters
 from fedgen.federated.turn_clock import (
     BatchHooks,
     LoggedValues,
@@ -314,10 +315,10 @@ class FedAvgStrategy(DDPStrategy):
         self._make_exchange()
         self._outside = OutsideState(self._module, self._rules, self._managed(trainer), self.seed)
         # a Python counter of one client's would go around what private and robust rules promise
-        self._outside.exchanges = not (self.aggregator.private or self.aggregator.robust)
+        self._outside.exchanges = not (self.aggregator.private or self.aggregator.robust or self._fixed_exchange)
         live, served = {id(tensor) for tensor in self.exchange.live.values()}, self._server_optimizers
         self._local = LocalState(
-            [o for o in self.optimizers if o not in served and any(id(p) in live for p in _parameters_of(o))],
+            [o for o in self.optimizers if o not in served and any(id(p) in live for p in parameters_of(o))],
             [config.scheduler for config in self.lr_scheduler_configs],
             getattr(self.precision_plugin, "scaler", None),
             self.optimizer_state_mode,
@@ -326,8 +327,6 @@ class FedAvgStrategy(DDPStrategy):
         shares = self._shares(trainer)
         self.client_algorithm.start_fit(self._trainable, self._local.optimizers, shares)
         check_privacy(self.aggregator, self.client_weights, self.optimizer_state_mode, self.exchange, self._module)
-        if self.aggregator.private or self._fixed_exchange:
-            check_counters(self.exchange, self._module)
         check_robustness(self.aggregator, self.optimizer_state_mode, self.exchange)
         self._check_cohort()
         self._schedules = StepSchedules(trainer)
@@ -367,10 +366,13 @@ class FedAvgStrategy(DDPStrategy):
 
     def _make_exchange(self) -> None:
         self._switches = Switches(self._module)
-        optimized = [p for optimizer in self.optimizers for p in _parameters_of(optimizer)]
+        trained = trained_parameters(self._module, self.optimizers)
+        self._trained = set(map(id, trained))
         present, moving = self._server_update, [] if self._exchange is None else self._exchange.moving
         self._rules = Rules(self.rules, self._module)
-        self._exchange = Exchange(self._module, optimized, self.personal, self._rules, self._fixed_exchange, moving)
+        self._exchange = Exchange(self._module, trained, self.personal, self._rules, self._fixed_exchange, moving)
+        if self.aggregator.private or self._fixed_exchange:
+            check_counters(self._exchange, self._module)
         self._trainable = self._exchange.trainable
         self._exchange.beside = self.client_algorithm.num_bytes(self._trainable)
         self._exchange.snapshot()
@@ -380,6 +382,11 @@ class FedAvgStrategy(DDPStrategy):
         check_rates(self.server_schedule, [self._server_update.optimizer])
         if present is not None:
             present.check_replaceable()
+
+    def _trains_others(self) -> bool:
+        """Whether other parameters train than when the exchange was made: callbacks thaw layers between rounds."""
+        trained = trained_parameters(self._module, self.optimizers)
+        return self._switches.thawed_or_frozen() or set(map(id, trained)) != self._trained
 
     @property
     def exchange(self) -> Exchange:
@@ -472,7 +479,7 @@ class FedAvgStrategy(DDPStrategy):
         self._start_turn(batch)
 
     def _start_round(self) -> None:
-        if self._switches.thawed_or_frozen() or not self.exchange.still_fits():
+        if self._trains_others() or not self.exchange.still_fits():
             self._make_exchange()
         self.exchange.snapshot()
         start_afresh(self._module.trainer)
@@ -674,7 +681,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def _warn_of_remainder(self) -> None:
         """Warns where a module accumulates gradients by hand and a turn ends before a step is due."""
-        optimized = (p for optimizer in self._local.optimizers for p in _parameters_of(optimizer))
+        optimized = (p for optimizer in self._local.optimizers for p in parameters_of(optimizer))
         steps_by_hand = not self._module.automatic_optimization and self._last_step not in (-1, self.clock.iteration)
         if steps_by_hand and any(p.grad is not None and bool(p.grad.any()) for p in optimized):
             warn_of_remainder(self.communication_interval, self.clock.iteration - self._last_step)
@@ -834,7 +841,10 @@ class FedAvgStrategy(DDPStrategy):
 
     @contextmanager
     def client_model(self, client: int) -> Iterator[None]:
-        """The module as the client sees it (its personal tensors in place); for use within `fit`."""
+        """The module as the client sees it (what it keeps to itself in place); for use within `fit`, between rounds.
+
+        What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
+        """
         if (owner := self._owners.get(client, self._ranks.rank)) != self._ranks.rank:
             raise MisconfigurationException(
                 f"the model of client {client} is on rank {owner} and not on rank {self._ranks.rank}; what looks into"
@@ -842,11 +852,15 @@ class FedAvgStrategy(DDPStrategy):
             )
         exchange = self.exchange
         exchange.snapshot()
-        self._memory.load_personal(client, exchange)
-        try:
-            yield
-        finally:
-            exchange.load_server()
+        self._switches.start_turn()
+        with self.outside.seen_by(client):
+            self._memory.load_personal(client, exchange)
+            try:
+                yield
+            finally:
+                exchange.restore_forms()
+                exchange.load_server()
+                self._switches.restore()
 
     def on_exception(self, exception: BaseException) -> None:
         if self.in_round and self._exchange is not None:
@@ -914,6 +928,7 @@ class FedAvgStrategy(DDPStrategy):
             for optimizer, state in zip(self.optimizers, states):
                 check_optimizer_state(optimizer, state)
             super().load_optimizer_state_dict(checkpoint)
+            leave_ended_round(self._module.trainer)
             if CHECKPOINT_KEY not in checkpoint:  # of ordinary training: the federation starts from its weights
                 self.aggregator.load_state_dict({})
                 return
@@ -922,7 +937,7 @@ class FedAvgStrategy(DDPStrategy):
                 state = {"aggregator": None, "exchange": {"moving": []}, **state}  # older checkpoints have none
                 if state.get("version") == OLD_CLOCKS:
                     state = self._with_clock(state)
-            if self._switches.thawed_or_frozen():  # since the setup: callbacks go on where layers had thawed
+            if self._trains_others():  # since the setup: callbacks go on where layers had thawed
                 self._make_exchange()
             unpack_state(state, self._memory, self._stateful, self.exchange)
             self._plateaus.load_state_dict(state)
@@ -957,7 +972,3 @@ class FedAvgStrategy(DDPStrategy):
 def _outputs_of(closure: Closure) -> dict[str, Any]:
     """What Lightning tells hooks of a step's result."""
     return {} if closure._result is None or closure._result.loss is None else closure._result.asdict()
-
-
-def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"]]

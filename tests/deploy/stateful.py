@@ -1,6 +1,7 @@
 """A module with state of its own, as others' have: an average, a flag, a counter and a schedule by steps."""
 
 import copy
+from typing import ClassVar
 
 import lightning as L
 import torch
@@ -40,3 +41,63 @@ class Stateful(L.LightningModule):
 
     def sample(self, num_images, generator=None, labels=None):
         return self.average.detach().expand(num_images, -1, -1, -1).clone()
+
+
+class Lazy(L.LightningModule):
+    """Learns classes with layers that get their shapes from the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.Tanh(), nn.LazyLinear(10))
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class LazyOfTexts(Lazy):
+    """The same for batches that only its clients know the form of."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step((batch["text"], batch["label"]), batch_idx)
+
+
+class Averages:
+    """A moving average as tensors on an object."""
+
+    def __init__(self, parameters):
+        self.shadow = [parameter.detach().clone() for parameter in parameters]
+
+
+class Annealed(L.LightningModule):
+    """Learns the images' mean at a temperature, towards an average; neither is in state_dict."""
+
+    federated_rules: ClassVar[dict[str, str]] = {"heat": "mean", "average.shadow*": "mean"}
+
+    def __init__(self):
+        super().__init__()
+        self.image = nn.Parameter(torch.zeros(1, 8, 8))
+        self.heat, self.average = 1.0, Averages([self.image])
+
+    def training_step(self, batch, batch_idx):
+        self.heat *= 1 - 0.1 * float(batch[0].abs().mean())
+        (shadow,) = self.average.shadow
+        shadow.lerp_(self.image.detach(), 0.1)
+        return self.heat * (self.image - batch[0]).square().mean() + (self.image - shadow).square().sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([self.image], lr=0.1)
+
+
+class Late(Annealed):
+    """Whose temperature has no value before the first step."""
+
+    def __init__(self):
+        super().__init__()
+        self.heat = None
+
+    def training_step(self, batch, batch_idx):
+        self.heat = 1.0 if self.heat is None else self.heat
+        return super().training_step(batch, batch_idx)

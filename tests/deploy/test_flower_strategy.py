@@ -7,6 +7,7 @@ import lightning as L
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.deploy.apps import client_app, run_server
 from fedgen.deploy.roster import Roster
@@ -63,6 +64,39 @@ def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
     rates = [one["lr_schedulers"][0]["_last_lr"] for one in (simulated, deployed)]
     assert rates[0] == rates[1] == [0.0]
     same_weights(simulated, deployed)
+
+
+def test_means_outside_state_dict_are_those_of_the_simulation(images, tmp_path):
+    settings = recipe(2, model={"class_path": "tests.deploy.stateful.Annealed"})
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    values = [one["fedavg"]["outside"]["values"] for one in (simulated, deployed)]
+    assert set(values[0]) == {"heat", "average.shadow.0"}
+    assert 0 < values[0]["heat"] == values[1]["heat"] < 1
+    assert torch.equal(values[0]["average.shadow.0"], values[1]["average.shadow.0"])
+    same_weights(simulated, deployed)
+
+
+@pytest.mark.filterwarnings("ignore:client ")
+def test_a_mean_that_the_server_has_no_place_for_is_named_with_the_remedy(images, tmp_path):
+    settings = recipe(1, model={"class_path": "tests.deploy.stateful.Late"})
+    with pytest.raises(RuntimeError, match=r"mean of 'heat', .* no such number or .*: give it its first value in the"):
+        deploy(settings, images, tmp_path / "deployed")
+
+
+def test_lazy_layers_are_those_of_the_simulation(images, tmp_path):
+    """The server, which has no batch, gets their shapes from a blank one, and draws the same first values."""
+    settings = recipe(1, model={"class_path": "tests.deploy.stateful.Lazy"})
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    assert simulated["state_dict"]["net.1.weight"].shape == (4, 64)
+    same_weights(simulated, deployed)
+
+
+def test_lazy_layers_of_batches_that_a_server_cannot_make_are_refused(images, tmp_path):
+    settings = recipe(1, model={"class_path": "tests.deploy.stateful.LazyOfTexts"})
+    with pytest.raises(MisconfigurationException, match=r"net.1.weight and .* is uninitialised .*give it its shape in"):
+        deploy(settings, images, tmp_path / "deployed")
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ class Net(nn.Module):
         self.register_buffer("scratch", torch.zeros(1), persistent=False)
 
 
-def exchange_of(module, personal=(), optimized=None, rules=None, **options):
+def exchange_of(module, personal=(), trained=None, rules=None, **options):
     rules = None if rules is None else Rules(rules, module)
-    return Exchange(module, module.parameters() if optimized is None else optimized, personal, rules, **options)
+    return Exchange(module, module.parameters() if trained is None else trained, personal, rules, **options)
 
 
 TRAINED = ["body.weight", "norm.weight", "norm.bias", "head.weight"]
@@ -39,7 +39,7 @@ def trained(net):
 
 def test_tensors_are_told_apart_by_rule():
     net = Net()
-    exchange = exchange_of(net, optimized=trained(net))
+    exchange = exchange_of(net, trained=trained(net))
     assert list(exchange.shared) == TRAINED
     assert list(exchange.quiet) == [*STATISTICS, "frozen.weight"]
     assert list(exchange.counters) == ["norm.num_batches_tracked"]
@@ -56,20 +56,23 @@ def test_the_tensors_are_the_modules_own():
     assert exchange.counters["norm.num_batches_tracked"] is net.norm.num_batches_tracked
 
 
-def test_a_frozen_parameter_that_an_optimizer_holds_counts_as_training():
-    """GANs turn requires_grad off for the net that rests."""
+def test_what_trains_is_told_from_what_merely_requires_a_gradient():
+    """GANs turn requires_grad off for the net that rests; a copy that nobody steps may have it on."""
     net = Net()
     net.head.requires_grad_(False)
-    exchange = exchange_of(net, optimized=[net.head.weight])
-    assert "head.weight" in exchange.trained
-    assert "head.weight" in exchange.shared
+    exchange = exchange_of(net, trained=[net.head.weight])
+    assert exchange.trained == exchange.shared.keys() == {"head.weight"}
+    assert {"body.weight", "frozen.weight"} <= exchange.quiet.keys()
+    exchange = exchange_of(net, trained=[net.head.weight], fixed=True)
+    assert exchange.trained == {"head.weight"}
+    assert "body.weight" in exchange.shared
     assert "frozen.weight" in exchange.quiet
 
 
 def test_modules_that_say_so_are_left_alone_at_any_depth():
     outer = nn.Module()
     outer.inner = Net()
-    exchange = exchange_of(outer, optimized=trained(outer.inner))
+    exchange = exchange_of(outer, trained=trained(outer.inner))
     assert not any(name.startswith("inner.average") for name in exchange.live)
     assert "inner.body.weight" in exchange.shared
 
@@ -85,7 +88,7 @@ def test_the_model_itself_says_what_of_it_is_left_alone():
     outer = nn.Module()
     outer.inner, outer.inner2 = Net(), Net()
     outer.unexchanged = ("inner.body.", "inner.norm.")
-    live = exchange_of(outer, optimized=[*trained(outer.inner), *trained(outer.inner2)]).live
+    live = exchange_of(outer, trained=[*trained(outer.inner), *trained(outer.inner2)]).live
     assert not any(name.startswith(("inner.body.", "inner.norm.")) for name in live)
     assert {"inner.head.weight", "inner2.body.weight", "inner2.norm.running_mean"} <= live.keys()
     assert "body.weight" in exchange_of(outer.inner).shared
@@ -227,7 +230,7 @@ def test_a_difference_is_described_where_a_state_holds_no_tensors():
 def test_what_a_module_declares_personal_never_travels():
     net = Net()
     net.norm.exchanged = "personal"
-    exchange = exchange_of(net, optimized=trained(net))
+    exchange = exchange_of(net, trained=trained(net))
     assert list(exchange.personal) == [
         "norm.weight",
         "norm.bias",
@@ -241,11 +244,11 @@ def test_what_a_module_declares_personal_never_travels():
 def test_what_a_round_sends_is_counted_in_bytes():
     """body 4, norm 2 + 2, head 2 floats, and statistics 2 + 2 where they move; frozen and unexchanged ones stay."""
     net = Net()
-    assert exchange_of(net, optimized=trained(net)).num_bytes == 4 * 10
-    assert exchange_of(net, optimized=trained(net), moving=STATISTICS).num_bytes == 4 * 14
-    assert exchange_of(net, optimized=trained(net), fixed=True).num_bytes == 4 * 14
+    assert exchange_of(net, trained=trained(net)).num_bytes == 4 * 10
+    assert exchange_of(net, trained=trained(net), moving=STATISTICS).num_bytes == 4 * 14
+    assert exchange_of(net, trained=trained(net), fixed=True).num_bytes == 4 * 14
     assert exchange_of(net, ["head.*"], trained(net)).num_bytes == 4 * 8
-    assert exchange_of(net.half(), optimized=trained(net)).num_bytes == 2 * 10
+    assert exchange_of(net.half(), trained=trained(net)).num_bytes == 2 * 10
 
 
 # ---- what turns are found to change ----
@@ -260,7 +263,7 @@ def settled(net, exchange, iterations=1):
 
 def test_buffers_travel_from_the_turn_on_that_changes_them_in_the_models_order():
     net = Net()
-    exchange = exchange_of(net, optimized=trained(net))
+    exchange = exchange_of(net, trained=trained(net))
     exchange.snapshot()
     exchange.settle(1)
     assert exchange.grow() == exchange.found == []
@@ -278,7 +281,7 @@ def test_buffers_travel_from_the_turn_on_that_changes_them_in_the_models_order()
 
 def test_a_frozen_parameter_that_a_turn_moves_travels_and_does_not_train():
     net = Net()
-    exchange = exchange_of(net, optimized=trained(net))
+    exchange = exchange_of(net, trained=trained(net))
     exchange.snapshot()
     net.frozen.weight.data[0, 1] += 1
     exchange.settle(1)
@@ -288,7 +291,7 @@ def test_a_frozen_parameter_that_a_turn_moves_travels_and_does_not_train():
 
 def test_names_that_another_rank_has_found_travel_too():
     net = Net()
-    exchange = exchange_of(net, optimized=trained(net))
+    exchange = exchange_of(net, trained=trained(net))
     exchange.snapshot()
     exchange.settle(1)
     assert exchange.grow(["norm.running_var", "body.weight", "norm.running_mean"]) == STATISTICS
@@ -297,7 +300,7 @@ def test_names_that_another_rank_has_found_travel_too():
 
 def test_what_a_refused_turn_has_changed_is_put_back_and_does_not_travel():
     net = Net()
-    exchange = exchange_of(net, optimized=trained(net))
+    exchange = exchange_of(net, trained=trained(net))
     exchange.snapshot()
     before = {name: t.clone() for name, t in net.state_dict().items()}
     net.norm(net.body(torch.full((4, 2), torch.nan)))
@@ -313,7 +316,7 @@ def test_what_a_refused_turn_has_changed_is_put_back_and_does_not_travel():
 def test_a_constant_that_holds_nan_is_no_change():
     net = Net()
     net.register_buffer("mask", torch.tensor([float("nan"), 1.0]))
-    exchange = exchange_of(net, optimized=trained(net))
+    exchange = exchange_of(net, trained=trained(net))
     exchange.snapshot()
     exchange.settle(1)
     assert "mask" in exchange.quiet
@@ -322,7 +325,7 @@ def test_a_constant_that_holds_nan_is_no_change():
 
 def test_a_fixed_set_holds_buffers_from_the_start_and_refuses_what_else_moves():
     net = Net()
-    exchange = exchange_of(net, optimized=trained(net), fixed=True)
+    exchange = exchange_of(net, trained=trained(net), fixed=True)
     assert exchange.moving == STATISTICS
     assert list(exchange.quiet) == ["frozen.weight"]
     exchange.snapshot()
@@ -331,13 +334,13 @@ def test_a_fixed_set_holds_buffers_from_the_start_and_refuses_what_else_moves():
     said = r"frozen.weight does not train, and the turn changed it: .*rules=\{'frozen.weight': 'mean'\}"
     with pytest.raises(MisconfigurationException, match=said):
         exchange.settle(1)
-    declared = exchange_of(net, optimized=trained(net), rules={"frozen.weight": "mean"}, fixed=True)
+    declared = exchange_of(net, trained=trained(net), rules={"frozen.weight": "mean"}, fixed=True)
     assert "frozen.weight" in declared.shared
 
 
 def test_what_earlier_turns_were_found_to_change_travels_from_the_start():
     net = Net()
-    exchange = exchange_of(net, optimized=trained(net), moving=["norm.running_var", "gone"])
+    exchange = exchange_of(net, trained=trained(net), moving=["norm.running_var", "gone"])
     assert exchange.moving == ["norm.running_var"]
     assert list(exchange.quiet) == ["norm.running_mean", "frozen.weight"]
 
@@ -386,7 +389,7 @@ def test_rules_that_do_not_suit_a_tensors_type_are_refused(name, rule, said):
     net.register_buffer("flag", torch.tensor(False))
     net.register_buffer("wave", torch.zeros(2, dtype=torch.complex64))
     with pytest.raises(ValueError, match=f"{name} is {said}"):
-        exchange_of(net, optimized=trained(net), rules={name: rule})
+        exchange_of(net, trained=trained(net), rules={name: rule})
 
 
 def test_metrics_of_torchmetrics_are_left_alone():
@@ -395,4 +398,4 @@ def test_metrics_of_torchmetrics_are_left_alone():
     net.accuracy = MeanMetric()
     net.accuracy.persistent(True)
     assert any(name.startswith("accuracy.") for name in net.state_dict())
-    assert not any(name.startswith("accuracy.") for name in exchange_of(net, optimized=trained(net)).live)
+    assert not any(name.startswith("accuracy.") for name in exchange_of(net, trained=trained(net)).live)

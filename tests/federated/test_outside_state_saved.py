@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated.outside_state import is_plain
+from fedgen.federated.state_values import is_plain
 from tests.federated.test_outside_state import Holding, ImagePool, Queue, outside_of, play
 
 
@@ -74,3 +74,43 @@ def test_what_cannot_be_saved_is_named():
 )
 def test_plain_values_are_those_that_load_without_unpickling_objects(value, expected):
     assert is_plain(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "named"),
+    [
+        ({"number": float("nan")}, "'number' is not finite"),
+        ({"number": [1.0, 2.0]}, r"'number', and the server's module has no such .* of shape \[2\]"),
+        ({"tensor": [1.0]}, r"'tensor', and the server's module has no such .* of shape \[1\]"),
+        ({"absent": 1.0}, "'absent', and the server's module has no such"),
+        ({"flag": 1.0}, "'flag', and the server's module has no such"),
+        ({"steps": 1.0}, "'steps', which has no rule 'mean'"),
+    ],
+)
+def test_means_that_a_turn_elsewhere_cannot_have_are_refused(told, named):
+    module = Holding()
+    outside = outside_of(module, dict.fromkeys(("number", "tensor", "absent", "flag"), "mean"))
+    outside.start_round()
+    with pytest.raises(ValueError, match=named):
+        outside.heard_means({path: torch.tensor(value, dtype=torch.float64) for path, value in told.items()})
+
+
+def test_means_of_turns_elsewhere_are_those_of_turns_here():
+    """Weights 1, 3 and 4; the last client leaves 0.5 alone."""
+    here, there = Holding(), Holding()
+    rules = {"number": "mean", "tensor": "mean", "array": "mean"}
+    near, far = outside_of(here, rules), outside_of(there, rules)
+    near.start_round()
+    far.start_round()
+    for client, (weight, value) in enumerate([(1.0, 2.0), (3.0, 4.0), (4.0, None)]):
+        near.start_turn(0, client)
+        if value is not None:
+            here.number, here.tensor[0], here.array[1] = value, value, value
+        near.end_turn(client, weight, True)
+        far.take_means(far.heard_means({} if value is None else near.means), weight)
+    near.end_round()
+    far.end_round()
+    assert here.number == there.number == (1 * 2 + 3 * 4 + 4 * 0.5) / 8
+    assert torch.equal(here.tensor, there.tensor)
+    assert here.array.tolist() == there.array.tolist() == [0, (1 * 2 + 3 * 4) / 8]
+    assert set(far.server_means) == set(rules)

@@ -313,20 +313,23 @@ def test_settings_out_of_range_are_refused(settings):
 
 
 class WithConstants(Automatic):
-    """Has a schedule beside its net, as a diffusion model has, and counters."""
+    """Has a schedule and an index table beside its net, as diffusion models and transformers have, and counters."""
 
-    def __init__(self):
+    def __init__(self, **integers):
         super().__init__("SGD")
         self.register_buffer("betas", torch.linspace(0.1, 0.9, 100))
         self.register_buffer("table", torch.arange(3))
+        for name, value in integers.items():
+            self.register_buffer(name, value)
+
+
+def private(rules=None):
+    return FedAvgStrategy(2, seed=0, aggregator=PrivateMean(1.0, 1.0), client_weights="uniform", rules=rules)
 
 
 def test_constants_get_no_noise_and_do_not_travel():
     """BatchNorm's statistics, which turns change, get noise; its count grows by the interval in every round."""
-    module = WithConstants()
-    strategy = FedAvgStrategy(
-        2, seed=0, aggregator=PrivateMean(1.0, 1.0), client_weights="uniform", rules={"table": "server"}
-    )
+    module, strategy = WithConstants(), private()
     make_trainer(strategy, 3).fit(module, make_data())
     assert torch.equal(module.betas, torch.linspace(0.1, 0.9, 100))
     assert module.table.tolist() == [0, 1, 2]
@@ -336,8 +339,49 @@ def test_constants_get_no_noise_and_do_not_travel():
     assert strategy.exchange.num_bytes == 4 * (24 + 8 + 4 * 8 + 16 + 2)
 
 
-@pytest.mark.parametrize(("rules", "named"), [({}, "table: integer"), ({"table": "max"}, "table has the rule 'max'")])
-def test_counters_of_one_client_are_refused_beside_noise(rules, named):
-    strategy = FedAvgStrategy(2, seed=0, aggregator=PrivateMean(1.0, 1.0), client_weights="uniform", rules=rules)
+@pytest.mark.parametrize(
+    ("integers", "rules", "named"),
+    [
+        ({"count": torch.tensor(0)}, {}, "count: integer"),
+        ({"flag": torch.zeros(1, dtype=torch.bool)}, {}, "flag: integer or boolean"),
+        ({}, {"table": "max"}, "table has the rule 'max'"),
+    ],
+)
+def test_counters_of_one_client_are_refused_beside_noise(integers, rules, named):
     with pytest.raises(MisconfigurationException, match=named):
-        make_trainer(strategy, 1).fit(WithConstants(), make_data())
+        make_trainer(private(rules), 1).fit(WithConstants(**integers), make_data())
+
+
+class Queueing(WithConstants):
+    def training_step(self, batch, batch_idx):
+        self.table[0] += 1
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.filterwarnings("ignore:client ")
+def test_a_table_that_a_turn_changes_ends_the_round_with_the_remedy():
+    with pytest.raises(RuntimeError, match=r"table is an integer tensor.*rules=\{'table': 'server'\}"):
+        make_trainer(private(), 1).fit(Queueing(), make_data())
+    module = Queueing()
+    make_trainer(private({"table": "server"}), 1).fit(module, make_data())
+    assert module.table.tolist() == [0, 1, 2]
+
+
+class Thawing(WithConstants):
+    """Layers that thaw in the second round, after which what travels is found anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.net[0].requires_grad_(False)
+
+    def on_train_epoch_start(self):
+        self.net[0].requires_grad_(self.current_epoch > 0)
+
+
+def test_counts_do_not_begin_to_travel_where_layers_thaw():
+    module, strategy = Thawing(), private()
+    make_trainer(strategy, 3).fit(module, make_data())
+    assert "net.0.weight" in strategy.exchange.trained
+    assert strategy.exchange.advancing == {"net.1.num_batches_tracked"}
+    assert "table" in strategy.exchange.held
+    assert int(module.net[1].num_batches_tracked) == 3 * 2

@@ -113,6 +113,17 @@ def test_attributes_that_are_left_out_stay_as_they_are():
     assert vars(own) == {"x": 1, "skipped": 2, "turn_a": 2, "turn_b": 2}
 
 
+def test_a_new_attribute_is_found_where_one_that_is_left_out_has_gone():
+    """As many attributes as before, and not the same."""
+    own = SimpleNamespace(x=1, skipped=1)
+    state = state_of(own, without=frozenset({"skipped"}))
+    del own.skipped
+    own.new = 2
+    assert changes_of(state) == {"new": (MISSING, 2)}
+    restore(state)
+    assert vars(own) == {"x": 1}
+
+
 def test_tensors_are_compared_and_restored_in_place():
     own = SimpleNamespace(x=torch.tensor([1.0, float("nan")]), y=torch.zeros(2))
     state, pointer = state_of(own), own.x.data_ptr()

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -40,6 +41,70 @@ def test_resuming_ends_with_the_same_weights_to_the_bit(tmp_path, kind, mode):
     trainer = train(resumed, tmp_path / "part", 5, tmp_path / "part" / "epoch=1.ckpt", **options)
     assert trainer.current_epoch == 5
     assert same(weights(whole), weights(resumed))
+
+
+class Rounds(Callback):
+    """Which rounds begin, are validated and end."""
+
+    def __init__(self):
+        self.begun, self.validated, self.ended = [], [], []
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.begun.append(trainer.current_epoch)
+
+    def on_validation_end(self, trainer, pl_module):
+        self.validated.append(trainer.current_epoch)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.ended.append(trainer.current_epoch)
+
+
+class Scheduled(Automatic):
+    """With a learning rate that falls each round, and a validation."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("loss", super().training_step(batch, batch_idx))
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)]
+
+
+@pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch")
+@pytest.mark.parametrize("at_validations", [False, True])
+@pytest.mark.parametrize("limits", [{"max_epochs": 4}, {"max_steps": 16}, {"max_epochs": 4, "max_steps": 99}], ids=str)
+def test_a_resumed_run_has_no_round_twice_and_none_too_few(tmp_path, limits, at_validations):
+    """Under max_steps Lightning takes a checkpoint of an epoch's end for one of its middle: it would end it again."""
+
+    def fit(module, begin=None):
+        rounds = Rounds()
+        options = {"filename": "{epoch}", "save_top_k": -1, "save_on_train_epoch_end": not at_validations}
+        trainer = make_trainer(
+            FedAvgStrategy(4, seed=0),
+            limits.get("max_epochs"),
+            max_steps=limits.get("max_steps", -1),
+            enable_checkpointing=True,
+            callbacks=[rounds, ModelCheckpoint(tmp_path, **options)],
+            num_sanity_val_steps=0,
+        )
+        trainer.fit(module, make_data(held_out=0.3), ckpt_path=begin)
+        return trainer, rounds
+
+    torch.manual_seed(3)
+    whole = Scheduled()
+    trainer, rounds = fit(whole)
+    counts = trainer.current_epoch, trainer.global_step, vars(trainer.fit_loop.epoch_progress.total)
+    assert counts[:2] == (4, 16)
+    assert rounds.begun == rounds.validated == rounds.ended == [0, 1, 2, 3]
+    for last in range(3):
+        module = Scheduled()
+        trainer, rounds = fit(module, tmp_path / f"epoch={last}.ckpt")
+        assert same(weights(module), weights(whole))
+        assert (trainer.current_epoch, trainer.global_step, vars(trainer.fit_loop.epoch_progress.total)) == counts
+        left = [*range(last + 1, 4)]
+        assert rounds.begun == left
+        assert rounds.validated == left
+        assert rounds.ended == ([last, *left] if at_validations else left)
 
 
 def test_personal_tensors_survive_a_resume(tmp_path):

@@ -46,6 +46,14 @@ def test_a_subclasss_patterns_come_before_its_parents():
     assert rules.rule_of(["inner.queue"]) == "personal"
 
 
+def test_a_modules_own_patterns_come_before_its_classs():
+    inner = Special()
+    inner.federated_rules = {"queue": "mean"}
+    rules = Rules({}, Outer(inner))
+    assert rules.rule_of(["inner.queue"]) == "mean"
+    assert rules.rule_of(["inner.queue_ptr"]) == "server"
+
+
 def test_the_strategys_own_rules_come_first_in_their_order():
     rules = Rules({"inner.queue": "mean", "*queue*": "max", "nowhere": "server"}, Outer(Inner()))
     assert rules.rule_of(["inner.queue"]) == "mean"

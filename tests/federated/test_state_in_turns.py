@@ -167,3 +167,37 @@ def test_clients_before_the_first_that_moves_a_buffer_count_with_the_servers_val
 def test_a_rule_that_matches_nothing_is_named():
     with pytest.warns(UserWarning, match=r"rules for 'no\.such\*' have matched nothing"):
         make_trainer(FedAvgStrategy(1, seed=0, rules={"no.such*": "mean"}), 1).fit(Automatic("SGD"), make_data())
+
+
+class Looked(Stateful):
+    """With buffers that no turn changes, saved and not, and a number that each client keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.ones(2))
+        self.register_buffer("shift", torch.ones(2), persistent=False)
+
+    def look(self):
+        seen = self.level
+        self.scale.mul_(3)
+        self.shift.mul_(3)
+        self.level, self.made = 100.0, True
+        self.net.eval()
+        return seen
+
+
+def test_a_look_at_a_clients_model_shows_what_it_keeps_and_leaves_nothing_behind():
+    """Each client has raised its level by 0.5 in each of 2 rounds' 2 iterations."""
+    module = Looked()
+    trainer = make_trainer(FedAvgStrategy(2, seed=0, rules={"level": "personal"}), 2)
+    trainer.fit(module, make_data((8, 8)))
+    module.train()
+    before = weights(module)
+    for client in (0, 1, 0):
+        with trainer.strategy.client_model(client):
+            assert module.look() == 2.0
+    assert same(weights(module), before)
+    assert torch.equal(module.shift, torch.ones(2))
+    assert module.level == 0.0
+    assert not hasattr(module, "made")
+    assert module.net.training

@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -89,6 +89,8 @@ class Augment(KeepsPrecision):
     p: Tensor
     Hz_geom: Tensor
     Hz_fbank: Tensor
+
+    federated_rules: ClassVar[dict[str, str]] = {"Hz_geom": "server", "Hz_fbank": "server"}  # constants
 
     def __init__(
         self,

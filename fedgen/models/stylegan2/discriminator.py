@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ class DiscriminatorBlock(nn.Module):
     """
 
     resample_filter: Tensor
+
+    federated_rules: ClassVar[dict[str, str]] = {"resample_filter": "server"}  # a constant
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,8 @@ class SynthesisLayer(nn.Module):
 
     resample_filter: Tensor
     noise_const: Tensor
+
+    federated_rules: ClassVar[dict[str, str]] = {"resample_filter": "server", "noise_const": "server"}  # constants
 
     def __init__(
         self,
@@ -123,6 +125,8 @@ class SynthesisBlock(nn.Module):
     """
 
     resample_filter: Tensor
+
+    federated_rules: ClassVar[dict[str, str]] = {"resample_filter": "server"}  # a constant
 
     def __init__(
         self,

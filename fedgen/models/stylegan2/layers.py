@@ -4,13 +4,15 @@ Karras et al. 2018 (arXiv 1710.10196), section 4.1. Names of parameters and buff
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fedgen.models.stylegan2.convolution import activation_gain, bounded, convolve, rectify
 from fedgen.models.stylegan2.filters import TAPS, make_filter
+
+_CONSTANTS = {"resample_filter": "server"}  # what becomes of it under federated averaging
 
 
 class Dense(nn.Module):
@@ -57,6 +59,8 @@ class Convolution(nn.Module):
 
     resample_filter: Tensor
 
+    federated_rules: Mapping[str, str] = _CONSTANTS
+
     def __init__(
         self,
         inputs: int,
@@ -81,6 +85,7 @@ class Convolution(nn.Module):
         else:
             self.register_buffer("weight", weight)
             self.register_buffer("bias", zeros)
+            self.federated_rules = {**_CONSTANTS, "weight": "server", "bias": "server"}
         self.register_buffer("resample_filter", make_filter(taps))
 
     def forward(self, x: Tensor, gain: float = 1.0) -> Tensor:

@@ -13,6 +13,8 @@ from fedgen.clients.partitions import IID
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
+from fedgen.federated.exchange import Exchange
+from fedgen.federated.rules import Rules
 from fedgen.models.stylegan2 import AdaptiveAugment, StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.clocks import ema_decay
 from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
@@ -203,6 +205,25 @@ def test_over_clients_the_clock_is_a_clients_own():
     module = make(ema_kimg=0.02)
     fit_clients(module, rounds=2)
     assert float(module.clock.images) == 2 * 4 * 4  # rounds, iterations, images; not times three clients
+
+
+@pytest.mark.parametrize("network", [{}, {"frozen_layers": 2}], ids=["trained", "frozen below"])
+def test_constants_do_not_travel_where_what_travels_is_fixed_beforehand(network):
+    """As under masks: filters, drawn noise, the augmentation's filters, and the weights of frozen layers."""
+    torch.manual_seed(0)
+    generator = StyleGAN2Generator(**SHARED, latent_dim=4, style_dim=4, mapping_layers=2)
+    critic = StyleGAN2Discriminator(**SHARED, group_size=2, mapping_layers=1, **network)
+    module = StyleGAN2(generator, critic, augment=AdaptiveAugment())
+    exchange = Exchange(module, module.parameters(), [], Rules({}, module), fixed=True)
+    assert {name.rpartition(".")[2] for name in exchange.moving} == {
+        "w_avg",
+        "images",
+        "path_length",
+        "p",
+        "signs",
+        "count",
+    }
+    assert {"resample_filter", "noise_const"} <= {name.rpartition(".")[2] for name in exchange.held}
 
 
 def test_over_clients_the_average_moves_at_round_ends():

@@ -1,0 +1,131 @@
+"""Values that a module's state consists of (tensors, arrays, numbers): read, compared, put back and combined."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def _parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The dense tensors that hold a tensor's numbers."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    by_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    outer = (tensor.crow_indices(), tensor.col_indices()) if by_rows else (tensor.ccol_indices(), tensor.row_indices())
+    return (*outer, tensor.values())
+
+
+def read_tensor(tensor: Tensor) -> Tensor:
+    """A copy of a tensor's values, apart from the computation that made it."""
+    return tensor.detach().clone()
+
+
+@torch.no_grad()
+def write_tensor(tensor: Tensor, values: Tensor) -> None:
+    """Puts values into a tensor in place, whatever form it has by now."""
+    if tensor.shape == values.shape and tensor.dtype == values.dtype:
+        tensor.copy_(values)
+    else:
+        tensor.data = values.clone()
+
+
+def same_tensor(tensor: Tensor, values: Tensor) -> bool:
+    """Whether two tensors have one form and the same numbers."""
+    kinds = [(t.shape, t.dtype, t.device, t.layout) for t in (tensor, values)]
+    if kinds[0] != kinds[1]:
+        return False
+    pairs = list(zip(_parts_of(tensor), _parts_of(values)))
+    return all(one.shape == other.shape and same_numbers(one, other) for one, other in pairs)
+
+
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Whether two dense tensors of one shape hold the same numbers; NaN in the same places counts as the same."""
+    return torch.equal(one, other) or (
+        (other.is_floating_point() or other.is_complex())
+        and bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
+    )
+
+
+def write_array(array: np.ndarray, values: np.ndarray) -> None:
+    """Puts values into an array in place."""
+    if array.shape != values.shape:  # resized in place
+        array.resize(values.shape, refcheck=False)
+    array[...] = values
+
+
+def same_array(array: np.ndarray, values: np.ndarray) -> bool:
+    """Whether two arrays have one form and the same numbers."""
+    if array.shape != values.shape or array.dtype != values.dtype:
+        return False
+    return bool(np.array_equal(array, values, equal_nan=array.dtype.kind in "fc"))
+
+
+def write_elements(holder: Any, contents: Any) -> None:
+    """Puts elements into a set or bytearray in place."""
+    holder.clear()
+    (holder.extend if isinstance(holder, bytearray) else holder.update)(contents)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two values are of one type and equal; what cannot be compared is not."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return same_tensor(one, read_tensor(other))
+    if isinstance(one, np.ndarray):
+        return same_array(one, other)
+    try:
+        return bool(one == other)
+    except Exception:  # values that refuse to be compared have changed as far as anybody can tell
+        return False
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Where a tensor's numbers lie; 0 for sparse ones, which have no single place."""
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value consists of numbers, texts, tensors, and lists, tuples and dictionaries of these."""
+    if isinstance(value, (list, tuple)):
+        return type(value) in (list, tuple) and all(map(is_plain, value))
+    if isinstance(value, dict):
+        return type(value) is dict and all(isinstance(k, (str, int)) and is_plain(v) for k, v in value.items())
+    return type(value) in (bool, int, float, str, bytes, type(None), Tensor)
+
+
+def has_floats(value: Any) -> bool:
+    """Whether a tensor's or array's numbers are floating-point ones."""
+    return value.is_floating_point() if isinstance(value, Tensor) else value.dtype.kind == "f"
+
+
+def in_the_form_of(before: Any, value: Any) -> Any:
+    """A value that was worked out over clients, in the type of the one whose place it takes."""
+    if isinstance(before, Tensor):
+        return value.to(before)
+    if isinstance(before, np.ndarray):
+        return np.asarray(value, dtype=before.dtype)
+    if isinstance(before, (bool, np.number, np.bool_)):
+        return type(before)(value)
+    # the mean of whole numbers is none in general
+    return int(value) if isinstance(before, int) and float(value).is_integer() else value
+
+
+def larger(one: Any, other: Any) -> Any:
+    """The larger of two numbers, number by number of two tensors."""
+    return torch.maximum(one, other.to(one)) if isinstance(one, Tensor) else max(one, other)
+
+
+def as_number(value: Any) -> Any:
+    """A number, tensor or array in double precision."""
+    if isinstance(value, Tensor):
+        return value.detach().double()
+    return value.astype(np.float64) if isinstance(value, np.ndarray) else float(value)
+
+
+def on_cpu(value: Any) -> Any:
+    """A tensor on the CPU; any other value as it is."""
+    return value.cpu() if isinstance(value, Tensor) else value
