@@ -163,7 +163,7 @@ class KernelReference:
 
 
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:
-    """Row sums [n] with the diagonal, the diagonal [n], and the mean kernel of one set with itself."""
+    """Row sums [n] over the other images, the diagonal [n], and the mean kernel of one set with itself."""
     count = len(x)
     if _check_estimator(estimator) == "u" and count < 2:
         raise ValueError(f"{name} has one image, the U-statistic needs two; use estimator='v'")
@@ -171,7 +171,7 @@ def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple
     rows, _ = within_sums(x, kernel, single, torch.ones(count, dtype=torch.float64))
     diagonal = kernel.diagonal(x)
     total = float(rows.sum())
-    mean = (total - float(diagonal.sum())) / (count * (count - 1)) if estimator == "u" else total / count**2
+    mean = total / (count * (count - 1)) if estimator == "u" else (total + float(diagonal.sum())) / count**2
     return rows, diagonal, mean
 
 
