@@ -142,7 +142,7 @@ def summarize(features: Tensor) -> Gaussian:
     scatter = torch.zeros(dim, dim, dtype=torch.float64, device=features.device)
     for part in features.split(CHUNK):
         _add_gram(scatter, part.double() - mean)
-    return Gaussian(count, mean, scatter=_mirror(scatter))
+    return Gaussian(count, mean, scatter=mirror(scatter))
 
 
 def pool(summaries: Iterable[Gaussian], weights: Sequence[float] | Tensor | None = None) -> Gaussian:
@@ -234,7 +234,7 @@ def _merge(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float,
             scatter.add_(summary.scatter, alpha=count * share / summary.count)
         else:
             _add_gram(scatter, summary.root(ddof=0) * (count * share) ** 0.5)
-    return Gaussian(count, mean, scatter=_mirror(scatter))
+    return Gaussian(count, mean, scatter=mirror(scatter))
 
 
 def _add_gram(scatter: Tensor, rows: Tensor) -> None:
@@ -243,7 +243,7 @@ def _add_gram(scatter: Tensor, rows: Tensor) -> None:
         scatter[i : i + BLOCK, i:].addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
 
 
-def _mirror(scatter: Tensor) -> Tensor:
+def mirror(scatter: Tensor) -> Tensor:
     """The symmetric matrix of an upper triangle, in place."""
     for i in range(0, len(scatter), BLOCK):
         edge = min(i + BLOCK, len(scatter))
