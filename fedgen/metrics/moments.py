@@ -16,7 +16,7 @@ from fedgen.metrics.feature_metric import GENERATED, REAL, FeatureMetric
 from fedgen.scores.few_images import few_images
 from fedgen.scores.roots import BLOCK, Triangle
 from fedgen.statistics import Gaussian, thin
-from fedgen.statistics.gaussian import mirror
+from fedgen.statistics.gaussian import check_size, mirror
 
 CHUNK = 4096  # images converted to float64 at a time
 
@@ -68,6 +68,7 @@ class MomentMetric(FeatureMetric):
         return Moments.dim_of(states[f"{REAL}_moments"]) or None
 
     def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
+        check_size(features, f"{side} features")
         moments = self._writable(f"{side}_moments")
         if isinstance(rows, int):
             Moments(moments[rows]).add(features)

@@ -181,7 +181,7 @@ def test_two_clients_around_one_generator_as_derived(variance: float) -> None:
 def test_unusable_input_is_refused_with_a_remedy() -> None:
     with pytest.raises(ValueError, match=r"client 1 has one image.*estimator='v'"):
         KernelReference.from_features([draw(3, 1), draw(1, 2)])
-    with pytest.raises(ValueError, match="generated has one image"):
+    with pytest.raises(ValueError, match="the generated side has one image"):
         KernelReference.from_features([draw(3, 1)]).score(draw(1, 2))
     with pytest.raises(ValueError, match="x has one image"):
         mmd2(draw(1, 1), draw(3, 2))
@@ -199,6 +199,17 @@ def test_unusable_input_is_refused_with_a_remedy() -> None:
         PolynomialKernel(degree=0)
     with pytest.raises(ValueError, match="sigma"):
         RBFKernel(0.0)
+
+
+def test_kernels_beyond_float64_are_refused_by_name() -> None:
+    huge, remedy = draw(4, 1) * 1e50, r"divide all features by one number"  # whose sixth powers are infinite in sums
+    with pytest.raises(ValueError, match=rf"^y: the kernel of an image with itself is .*e\+30\d, .* {remedy}"):
+        mmd2(draw(4, 1), huge)
+    with pytest.raises(ValueError, match=rf"^the clients' features: .* {remedy}"):
+        KernelReference.from_features([draw(4, 1), huge])
+    with pytest.raises(ValueError, match=rf"^the generated side: .* {remedy}"):
+        KernelReference.from_features([draw(4, 1)]).score(huge)
+    assert mmd2(draw(4, 1), huge, RBFKernel()) == pytest.approx(mmd2(draw(4, 1), huge * 1e-3, RBFKernel()))
 
 
 def test_v_accepts_single_images() -> None:
