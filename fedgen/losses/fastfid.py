@@ -18,7 +18,7 @@ from fedgen.losses.frozen_pull import FrozenPull
 from fedgen.losses.moments import BatchMoments, Estimate, Moments
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.statistics import Gaussian, pool, summarize
-from fedgen.statistics.gaussian import check_features
+from fedgen.statistics.gaussian import check_features, check_size
 
 Shares = list[tuple[FrechetTargets, Tensor]]
 
@@ -122,6 +122,7 @@ class FastFIDLoss(FeatureLoss):
     def evaluate(self, features: Tensor) -> Tensor:
         """The scalar of `forward`, with its gradient beside it where the features ask for one."""
         check_features(features, "generated features")
+        check_size(features, "generated features")
         if self.moments.count(len(features)) - self.ddof <= 0:
             raise ValueError(
                 f"the covariance of {len(features)} image(s) is undefined with ddof={self.ddof:g}; use a larger batch"
@@ -181,8 +182,7 @@ class FastFIDLoss(FeatureLoss):
             moved = [None if part is None else part.to(self._device) for part in parts]
             summary = Gaussian(client.count, client.mean.to(self._device), *moved)
         else:
-            check_features(client, f"features of client {number}")
-            summary = summarize(client.to(self._device))
+            summary = summarize(client.to(self._device), f"features of client {number}")
         try:
             if self.aggregate != "all":  # in a pool a single image does
                 summary.divisor(self.ddof)

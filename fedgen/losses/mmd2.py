@@ -16,7 +16,7 @@ from fedgen.losses.closed_form import ClosedForm
 from fedgen.losses.feature_loss import Aggregate, FeatureLoss
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.kernels import Kernel, PolynomialKernel
-from fedgen.scores.mmd import Estimator, KernelReference, check_means
+from fedgen.scores.mmd import Estimator, KernelReference, check_means, checked_diagonal
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
 
 BLOCK = 512  # references taken at a time on a CPU, so that a block [m, 512] stays in its cache
@@ -89,11 +89,13 @@ class MMD2Loss(FeatureLoss):
             weights: the clients' weights, as for `KernelReference`.
 
         Raises:
-            ValueError: for summaries, unusable features or weights, differing D, or a client of one image under "u"
-                (without the constant it may have one).
+            ValueError: for summaries, unusable features or weights, differing D, kernels beyond float64, or a client of
+                one image under "u" (without the constant it may have one).
         """
         parts = features_of(clients)
         check_means(parts, self.estimator if self.constant else "v")
+        for number, part in enumerate(parts):
+            checked_diagonal(part, self.kernel, f"client {number}")
         counts = torch.tensor([len(part) for part in parts])
         shares = resolve_weights(weights, counts.tolist())
         if self.constant:
@@ -149,6 +151,7 @@ class MMD2Loss(FeatureLoss):
         check_features(features, "generated features")
         if self.estimator == "u" and len(features) < 2:
             raise ValueError("the batch has one image, the U-statistic needs two; use a larger one or estimator='v'")
+        checked_diagonal(features.detach(), self.kernel, "the batch")
         needed = features.requires_grad and torch.is_grad_enabled()
         with torch.no_grad():
             value, gradient = self._differentiate(features, needed)

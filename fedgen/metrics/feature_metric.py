@@ -80,10 +80,14 @@ class FeatureMetric(Metric):
     def _sized(self, dim: int) -> dict[str, Tensor]:
         """The states whose size hangs on the number of features D, for no images; of D = 0 while D is not known."""
 
+    def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
+        """One sized state from those of several metrics, at least one."""
+        raise NotImplementedError(f"{type(self).__name__} has no states of a size")
+
     def _add_sized(self, dim: int) -> None:
         """Makes these states anew."""
         for name, state in self._sized(dim).items():
-            self.add_state(name, state.to(self.device), dist_reduce_fx="sum")
+            self.add_state(name, state.to(self.device), dist_reduce_fx=self._join)
 
     @abstractmethod
     def _dim_of(self, states: Mapping[str, Any]) -> int | None:
@@ -126,13 +130,26 @@ class FeatureMetric(Metric):
             raise ValueError(f"merge_state needs the states {sorted(self._defaults)}, got {found}")
         dim = self._dim_of(states) if self.dim is None else None
         mine = {name: getattr(self, name) for name in states} | (self._sized(dim) if dim else {})
-        merged = {name: _merged(name, mine[name], states[name], self._list_device) for name in states}
+        merged = {name: self._merged(name, mine[name], states[name]) for name in states}
         if dim:
             self._set_dim(dim)
         for name, value in merged.items():
             setattr(self, name, value)
         self._computed = None
         self._update_count += max(1, incoming_state.update_count if isinstance(incoming_state, Metric) else 1)
+
+    def _merged(self, name: str, own: Any, other: Any) -> Any:
+        """One state of two metrics: tensors by what joins them, lists one behind the other."""
+        if isinstance(own, list):
+            parts = [other] if isinstance(other, Tensor) else other
+            return [*own, *(part.to(self._list_device) for part in parts)]
+        shape, unseen = getattr(other, "shape", ()), self._sized(0).get(name)
+        if unseen is not None and shape == unseen.shape:
+            return own  # it has seen no images, and does not know how many features they have
+        if not isinstance(other, Tensor) or shape != own.shape:
+            raise ValueError(f"state {name} must be {list(own.shape)}, got {list(shape)}")
+        pair = [own, other.to(own)]
+        return _the_same(pair) if name == "made_with" else self._join(pair)
 
     def sync(
         self,
@@ -272,30 +289,17 @@ def _known_dim(embedding: Embedding | None, dim: int | None) -> int | None:
     return known or dim
 
 
-def _the_same(rows: Tensor) -> Tensor:
-    """The first of several metrics' `made_with` [n, DIGEST + 2].
+def _the_same(rows: Sequence[Tensor] | Tensor) -> Tensor:
+    """The first of several metrics' `made_with` [DIGEST + 2].
 
     Raises:
         ValueError: if the metrics were made differently; how they take images and reset may differ.
     """
-    if not (rows[:, :DIGEST] == rows[0, :DIGEST]).all():
+    if any(not torch.equal(row[:DIGEST], rows[0][:DIGEST]) for row in rows):
         raise ValueError(
             "these metrics differ in embedding, number of features, clients or kind; make all of them alike"
         )
     return rows[0]
-
-
-def _merged(name: str, own: Any, other: Any, device: torch.device) -> Any:
-    """One state of two metrics: numbers added, lists joined."""
-    if isinstance(own, list):
-        parts = [other] if isinstance(other, Tensor) else other
-        return [*own, *(part.to(device) for part in parts)]
-    if not isinstance(other, Tensor) or (other.shape != own.shape and other.shape != (len(own), 0)):
-        raise ValueError(f"state {name} must be {list(own.shape)}, got {list(getattr(other, 'shape', []))}")
-    if other.numel() == 0:
-        return own  # it has seen no images, and does not know how many features they have
-    other = other.to(own)
-    return _the_same(torch.stack([own, other])) if name == "made_with" else own + other
 
 
 def _scalars(value: Any) -> Any:

@@ -16,8 +16,8 @@ from fedgen.scores.frechet import FrechetReference
 class FederatedFrechetDistance(ManyClients, MomentMetric):
     """FID of one generated set to K clients: their mean, the FID to their pool, the worst and each.
 
-    The values of `fedgen.FrechetReference.from_summaries` on the Gaussians of the sums, to the bit: within 1e-10 of
-    those from the features themselves where covariances are well-conditioned.
+    The values of `fedgen.FrechetReference`, however the images came in batches: within 1e-10 of those from all features
+    at once where covariances are well-conditioned, wherever their means lie.
 
     Under Lightning, `self.log("fid_all", metric)` in `validation_step` computes before `on_validation_epoch_end`: add
     generated images no later than in the last step, say in `on_validation_epoch_start`. Or log at the epoch's end.

@@ -16,9 +16,10 @@ from fedgen.scores.frechet import frechet_distance
 class FrechetDistance(TwoSides, MomentMetric):
     """Fréchet distance between real and generated images, a scalar in float64.
 
-    The value of `fedgen.scores.frechet_distance` on the Gaussians of the sums: within 1e-10 of that from the features
-    themselves where covariances are well-conditioned. It equals torchmetrics' `FrechetInceptionDistance` on the same
-    features (theirs resizes with antialiasing unless told otherwise).
+    The value of `fedgen.scores.frechet_distance`, however the images came in batches: within 1e-10 of that from all
+    features at once where covariances are well-conditioned, wherever their means lie. It equals
+    torchmetrics' `FrechetInceptionDistance` on the same features (theirs resizes with antialiasing unless told
+    otherwise).
 
     Args:
         embedding: None: `update` takes features [N, D]; else as `fedgen.load_embedding` takes it.

@@ -1,7 +1,12 @@
-"""Sums of features a Fréchet distance is computed from: they add over batches, metrics and ranks."""
+"""Moments of features a Fréchet distance is computed from: they merge over batches, metrics and ranks.
 
+They are centred at every step (Chan, Golub and LeVeque 1979): sums of outer products around the origin would lose twice
+the digits of |mean| / deviation.
+"""
+
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,16 +15,17 @@ from torch import Tensor
 from fedgen.metrics.feature_metric import GENERATED, REAL, FeatureMetric
 from fedgen.scores.few_images import few_images
 from fedgen.scores.roots import BLOCK, Triangle
-from fedgen.statistics import Gaussian, Message, gaussian_from_message, thin
+from fedgen.statistics import Gaussian, thin
+from fedgen.statistics.gaussian import check_size, mirror
 
 CHUNK = 4096  # images converted to float64 at a time
 
 
 class MomentMetric(FeatureMetric):
-    """Count, sum and outer-product sum of each client's features and the generated ones, in float64.
+    """Count, mean and scatter of each client's features and the generated ones, in float64.
 
-    Of the symmetric outer products little more than half is kept: 18.9 MB a client at D = 2048, and as much again for
-    the zeros that torchmetrics resets to.
+    Of the symmetric scatter little more than half is kept: 18.9 MB a client at D = 2048, and as much again for the
+    zeros that torchmetrics resets to.
 
     Args:
         rows: number of clients kept apart.
@@ -27,16 +33,24 @@ class MomentMetric(FeatureMetric):
         settings: the other arguments of `FeatureMetric`.
     """
 
-    real_count: Tensor
-    generated_count: Tensor
+    real_moments: Tensor
+    generated_moments: Tensor
 
     def __init__(self, rows: int, made_with: tuple[Any, ...] = (), **settings: Any) -> None:
         super().__init__(made_with=("moments", rows, *made_with), **settings)
         self._said_few = False
         self._rows = rows
-        for side, number in self._sides:
-            self.add_state(f"{side}_count", torch.zeros(number, dtype=torch.int64), dist_reduce_fx="sum")
         self._add_sized(self.dim or 0)
+
+    @property
+    def real_count(self) -> Tensor:
+        """Real images seen, int64 [rows]."""
+        return self.real_moments[:, 0].long()
+
+    @property
+    def generated_count(self) -> Tensor:
+        """Generated images seen, int64 [1]."""
+        return self.generated_moments[:, 0].long()
 
     @property
     def _sides(self) -> tuple[tuple[str, int], ...]:
@@ -44,37 +58,23 @@ class MomentMetric(FeatureMetric):
         return (REAL, self._rows), (GENERATED, 1)
 
     def _sized(self, dim: int) -> dict[str, Tensor]:
-        states = {}
-        strips = Triangle.of(torch.zeros(dim, dim, dtype=torch.float64)).strips if dim else torch.zeros(0).double()
-        for side, number in self._sides:
-            states[f"{side}_sum"] = torch.zeros(number, dim, dtype=torch.float64)
-            states[f"{side}_outer"] = strips.repeat(number, 1)
-        return states
+        width = Moments.width(dim)
+        return {f"{side}_moments": torch.zeros(number, width, dtype=torch.float64) for side, number in self._sides}
+
+    def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
+        return merge_moments(parts)
 
     def _dim_of(self, states: Mapping[str, Any]) -> int | None:
-        return states[f"{REAL}_sum"].shape[-1] or None
+        return Moments.dim_of(states[f"{REAL}_moments"]) or None
 
     def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
+        check_size(features, f"{side} features")
+        moments = self._writable(f"{side}_moments")
         if isinstance(rows, int):
-            self._add_row(features, side, rows)
+            Moments(moments[rows]).add(features)
             return
         for row in rows.unique().tolist():
-            self._add_row(features[rows.to(features.device) == row], side, row)
-
-    def _add_row(self, features: Tensor, side: str, row: int) -> None:
-        count, total, outer = (self._writable(f"{side}_{part}") for part in ("count", "sum", "outer"))
-        count[row] += len(features)
-        for part in features.split(CHUNK):
-            part = part.double()
-            total[row] += part.sum(0)
-            triangle = self._triangle(outer[row])
-            for i, strip in triangle.rows():
-                strip.addmm_(part[:, i : i + triangle.height].T, part[:, i:])
-
-    def _triangle(self, outer: Tensor) -> Triangle:
-        """One row's outer products."""
-        assert self.dim is not None  # there were images
-        return Triangle(outer, self.dim, BLOCK)
+            Moments(moments[row]).add(features[rows.to(features.device) == row])
 
     def _say_few(self, name: str) -> None:
         """Warns once of fewer images than features, of which a Fréchet distance is too large."""
@@ -87,8 +87,71 @@ class MomentMetric(FeatureMetric):
 
     def _summary(self, side: str, row: int = 0) -> Gaussian:
         """The summary of one client or of the generated images, on the CPU; low-rank for n <= D."""
-        count, total, outer = (getattr(self, f"{side}_{part}")[row].cpu() for part in ("count", "sum", "outer"))
-        triangle = self._triangle(outer)
-        rows, columns = torch.triu_indices(triangle.dim, triangle.dim)
-        packed = triangle.dense()[rows, columns]
-        return thin(gaussian_from_message(Message("sums", {"count": count.double(), "sum": total, "outer": packed})))
+        return Moments(getattr(self, f"{side}_moments")[row].cpu()).summary()
+
+
+class Moments:
+    """Count, mean and scatter of some images' features in one tensor, which changes in place.
+
+    Args:
+        values: float64 [1 + D + S]: the count, the mean [D] and the strips [S] of the scatter's upper triangle.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        dim = self.dim_of(values)
+        self.count, self.mean = values[0], values[1 : 1 + dim]
+        self.triangle = Triangle(values[1 + dim :], dim, BLOCK)
+
+    @staticmethod
+    def width(dim: int) -> int:
+        """1 + D + S."""
+        return 1 + dim + sum(min(BLOCK, dim - i) * (dim - i) for i in range(0, dim, BLOCK))
+
+    @staticmethod
+    def dim_of(values: Tensor) -> int:
+        """D of a tensor [..., 1 + D + S]."""
+        width = values.shape[-1]
+        guesses = range(max(0, math.isqrt(width) - 1), math.isqrt(2 * width) + 1)  # D^2 / 2 <= width <= D^2 + D + 1
+        return next(dim for dim in guesses if Moments.width(dim) == width)
+
+    def add(self, features: Tensor) -> None:
+        """Adds features [n, D]."""
+        for part in features.split(CHUNK):
+            rows = torch.empty(len(part) + 1, self.triangle.dim, dtype=torch.float64, device=part.device)
+            rows[:-1] = part
+            mean = rows[:-1].mean(0)
+            rows[:-1] -= mean
+            rows[-1] = self._move(len(part), mean)
+            self._add_outer(rows)
+
+    def merge(self, other: "Moments") -> None:
+        """Adds the images of others."""
+        row = self._move(other.count, other.mean)
+        self.triangle.strips.add_(other.triangle.strips)
+        self._add_outer(row.unsqueeze(0))
+
+    def summary(self) -> Gaussian:
+        """Summary of these images; low-rank for n <= D."""
+        return thin(Gaussian(float(self.count), self.mean, scatter=mirror(self.triangle.dense())))
+
+    def _move(self, count: Tensor | int, mean: Tensor) -> Tensor:
+        """Takes in the count and mean of more images; gives the row [D] whose outer product their distance adds."""
+        before, shift = self.count.clone(), mean - self.mean
+        share = count / (before + count).clamp(min=1)
+        self.count.add_(count)
+        self.mean.add_(shift * share)
+        return shift * (before * share).sqrt()
+
+    def _add_outer(self, rows: Tensor) -> None:
+        """Adds rows^T rows to the scatter."""
+        for i, strip in self.triangle.rows():
+            strip.addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
+
+
+def merge_moments(parts: Sequence[Tensor] | Tensor) -> Tensor:
+    """The moments [rows, 1 + D + S] of the images of several metrics, at least one, merged row by row."""
+    merged = parts[0].clone()
+    for part in parts[1:]:
+        for own, other in zip(merged, part):
+            Moments(own).merge(Moments(other))
+    return merged

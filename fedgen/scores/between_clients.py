@@ -89,9 +89,8 @@ def kid_to_pool(features: Tensor, deals: Sequence[Tensor], kernel: Kernel | None
     kernel = kernel or PolynomialKernel()
     for owners in deals:
         _check(features, owners)
-    diagonal = kernel.diagonal(features)
     own, every = _kernel_sums(features, deals, kernel)
-    return torch.stack([_unbiased(one, every, diagonal, owners) for one, owners in zip(own, deals)])
+    return torch.stack([_unbiased(one, every, owners) for one, owners in zip(own, deals)])
 
 
 def vendi_of_clients(features: Tensor, owners: Tensor, kernel: Kernel | None = None) -> Tensor:
@@ -135,7 +134,7 @@ def label_table(labels: Tensor, owners: Tensor, num_labels: int | None = None) -
 
 
 def _kernel_sums(features: Tensor, deals: Sequence[Tensor], kernel: Kernel) -> tuple[list[Tensor], Tensor]:
-    """Of each image, its kernel's sums over its owner's images (for each deal) and over all images: float64 [N]."""
+    """Each image's kernel's sums over its owner's other images (for each deal) and over all others: float64 [N]."""
     if kernel.monomials(features[:1]) is not None:  # time in N, so each deal for itself
         found = [_sorted_sums(features, owners, kernel) for owners in deals]
         return [own for own, _ in found], found[0][1]
@@ -144,6 +143,8 @@ def _kernel_sums(features: Tensor, deals: Sequence[Tensor], kernel: Kernel) -> t
     for rows, columns in block_pairs(len(features), len(features), symmetric=True):
         block = kernel.block(features[rows].double(), features[columns].double())
         sides = [(rows, 1)] if rows == columns else [(rows, 1), (columns, 0)]
+        if rows == columns:
+            block.diagonal().zero_()
         for side, axis in sides:
             every[side] += block.sum(axis)
         for sums, owners in zip(own, deals):
@@ -162,13 +163,13 @@ def _sorted_sums(features: Tensor, owners: Tensor, kernel: Kernel) -> tuple[Tens
     return found[0], found[1]
 
 
-def _unbiased(own: Tensor, every: Tensor, diagonal: Tensor, owners: Tensor) -> Tensor:
+def _unbiased(own: Tensor, every: Tensor, owners: Tensor) -> Tensor:
     """(1 - n_i / n)^2 times the U-statistic of each client against the others, from sums over images."""
     sizes = sizes_of(owners).double()
-    within, touched, same = (torch.zeros_like(sizes).index_add_(0, owners, part) for part in (own, every, diagonal))
+    within, touched = (torch.zeros_like(sizes).index_add_(0, owners, part) for part in (own, every))
     rest = len(owners) - sizes
-    client = (within - same) / (sizes * (sizes - 1))
-    others = every.sum() - 2 * touched + within - (diagonal.sum() - same)
+    client = within / (sizes * (sizes - 1))
+    others = every.sum() - 2 * touched + within
     between = (touched - within) / (sizes * rest)
     value = (rest / len(owners)) ** 2 * (client + others / (rest * (rest - 1)) - 2 * between)
     return value.where((sizes > 1) & (rest > 1), torch.nan)

@@ -21,7 +21,7 @@ from fedgen.scores.frechet_errors import (
 )
 from fedgen.scores.over_clients import OverClients
 from fedgen.scores.roots import Roots, factor, stack, stackable, trace_sqrt
-from fedgen.statistics.gaussian import Gaussian, RunningPool, check_features, summarize
+from fedgen.statistics.gaussian import Gaussian, RunningPool, refuse_size, summarize
 
 
 def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, dict[str, float]]:
@@ -33,9 +33,11 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
         ddof: divisor n - ddof of both covariances: 1 as peers print it, 0 for statements about populations.
 
     Raises:
-        ValueError: if the dimensions differ, or a summary of one image meets ddof = 1.
+        ValueError: if the dimensions differ, a summary of one image meets ddof = 1, or features are beyond 1e70.
     """
     _check_dim(a.dim, b.dim)
+    _check_size(a, "the first summary")
+    _check_size(b, "the second summary")
     thin, other = (b, a) if b.is_low_rank and not a.is_low_rank else (a, b)
     trace = float(trace_sqrt(factor(thin, ddof), _opposite(other, ddof))[0])
     terms = {"mean": float((a.mean - b.mean).square().sum())}
@@ -124,8 +126,8 @@ class FrechetReference:
             ValueError: for another D, or unusable features.
         """
         features = None if isinstance(generated, Gaussian) else generated.detach().cpu()
-        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu())
-        _check_dim(len(self._means[0]), summary.dim)
+        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu(), "generated features")
+        self._check_generated(summary)
         influences = InfluenceErrors(summary, features, self.ddof, self.counts, self.weights) if errors else None
         batches = ([self._pool] if len(self.counts) > 1 else []) + self._batches
         distances, terms = self._distances(batches, summary, influences)
@@ -150,9 +152,13 @@ class FrechetReference:
 
     def per_client(self, generated: Tensor | Gaussian) -> Tensor:
         """FID to each client alone, float64 [K], for those who do not need the pool's."""
-        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu())
-        _check_dim(len(self._means[0]), summary.dim)
+        summary = generated if isinstance(generated, Gaussian) else summarize(generated.cpu(), "generated features")
+        self._check_generated(summary)
         return self._distances(self._batches, summary, None)[0][: len(self.counts)]
+
+    def _check_generated(self, summary: Gaussian) -> None:
+        _check_dim(len(self._means[0]), summary.dim)
+        _check_size(summary, "the generated features' summary")
 
     def _distances(
         self, batches: list[Batch], summary: Gaussian, influences: InfluenceErrors | None
@@ -187,6 +193,7 @@ class FrechetReference:
         try:
             if self._means:
                 _check_dim(len(self._means[0]), summary.dim)
+            _check_size(summary, "the summary")
             root = factor(summary, self.ddof)
         except ValueError as error:
             raise ValueError(f"client {number}: {error}") from error
@@ -237,9 +244,14 @@ def _summarized(clients: Iterable[Tensor | Gaussian]) -> Iterator[tuple[Gaussian
         if isinstance(part, Gaussian):
             yield part, None
             continue
-        check_features(part, f"features of client {number}")
         features = part.detach().cpu()
-        yield summarize(features), features
+        yield summarize(features, f"features of client {number}"), features
+
+
+def _check_size(summary: Gaussian, name: str) -> None:
+    """Raises ValueError for features so large that a product of covariances would be infinite."""
+    size = max(float(summary.mean.abs().max()), (float(summary.trace(ddof=0)) / summary.dim) ** 0.5)
+    refuse_size(size, f"{name} is of features of size")
 
 
 def _check_dim(expected: int, given: int) -> None:

@@ -20,6 +20,7 @@ from fedgen.scores.over_clients import OverClients
 from fedgen.statistics.gaussian import check_clients, check_features
 
 Estimator = Literal["u", "v"]
+LARGEST = 1e280  # of a kernel: float64 has room for a sum over all pairs of images
 
 
 def mmd2(x: Tensor, y: Tensor, kernel: Kernel | None = None, estimator: Estimator = "u") -> float:
@@ -100,7 +101,7 @@ class KernelReference:
         self._clients = torch.repeat_interleave(torch.arange(len(parts)), counts)
         shares = (self.weights / counts)[self._clients]
         own, weighted = within_sums(self.features, self.kernel, self._clients, shares)
-        diagonal = self.kernel.diagonal(self.features)
+        diagonal = checked_diagonal(self.features, self.kernel, "the clients' features")
         self._sums = ClientSums(own, weighted, diagonal, self._clients, counts, self.weights, estimator == "u")
         self.within, self.within_pool = self._sums.within(), float(self._sums.within_pool())
         self.gap = float(self.weights @ self.within) - self.within_pool
@@ -145,7 +146,7 @@ class KernelReference:
         number = len(self.counts)
         over_clients, over_generated = cross_sums(self.features, self._clients, number, generated, self.kernel)
         between = over_clients / self._sums.counts.unsqueeze(1)  # [K, m], mean kernel of client i with image g
-        rows, diagonal, within = _within(generated, self.kernel, self.estimator, "generated")
+        rows, diagonal, within = _within(generated, self.kernel, self.estimator, "the generated side")
         means = between.mean(1)
         per_client = self.within + within - 2 * means
         pooled = self.within_pool + within - 2 * float(self.weights @ means)
@@ -163,15 +164,15 @@ class KernelReference:
 
 
 def _within(x: Tensor, kernel: Kernel, estimator: Estimator, name: str) -> tuple[Tensor, Tensor, float]:
-    """Row sums [n] with the diagonal, the diagonal [n], and the mean kernel of one set with itself."""
+    """Row sums [n] over the other images, the diagonal [n], and the mean kernel of one set with itself."""
     count = len(x)
     if _check_estimator(estimator) == "u" and count < 2:
         raise ValueError(f"{name} has one image, the U-statistic needs two; use estimator='v'")
+    diagonal = checked_diagonal(x, kernel, name)
     single = torch.zeros(count, dtype=torch.int64)
     rows, _ = within_sums(x, kernel, single, torch.ones(count, dtype=torch.float64))
-    diagonal = kernel.diagonal(x)
     total = float(rows.sum())
-    mean = (total - float(diagonal.sum())) / (count * (count - 1)) if estimator == "u" else total / count**2
+    mean = total / (count * (count - 1)) if estimator == "u" else (total + float(diagonal.sum())) / count**2
     return rows, diagonal, mean
 
 
@@ -190,6 +191,26 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
     check_features(y, "generated features")
     if x.shape[1] != y.shape[1]:
         raise ValueError(f"{y.shape[1]} features cannot be compared with {x.shape[1]}; use one embedding for all")
+
+
+def checked_diagonal(features: Tensor, kernel: Kernel, name: str) -> Tensor:
+    """The kernel of each of the features with itself, float64 [n], which no kernel with another exceeds.
+
+    Args:
+        features: [n, D].
+        kernel: the kernel.
+        name: of the features, in errors.
+
+    Raises:
+        ValueError: if sums of kernels would be infinite.
+    """
+    diagonal = kernel.diagonal(features)
+    if not (largest := float(diagonal.max())) <= LARGEST:
+        raise ValueError(
+            f"{name}: the kernel of an image with itself is {largest:.3g}, and sums of such have no room in float64;"
+            " check the embedding, or divide all features by one number"
+        )
+    return diagonal
 
 
 def check_means(clients: Sequence[Tensor], estimator: Estimator) -> None:

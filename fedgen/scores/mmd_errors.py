@@ -17,8 +17,8 @@ class ClientSums:
     """Kernel sums of the clients' images among themselves.
 
     Args:
-        own: sum of each image's kernel over its client's images, itself included [n].
-        weighted: sum over all images b of share_b k(a, b) [n].
+        own: sum of each image's kernel over its client's other images [n].
+        weighted: sum over all other images b of share_b k(a, b) [n].
         diagonal: k(a, a) [n].
         clients: which client each image is of [n].
         counts: images of each client [K].
@@ -44,7 +44,7 @@ class ClientSums:
         return _mean(total, self.per_client(self.diagonal), counts, self.unbiased)
 
     def pool_moments(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Scalars sum_ab v_a v_b k(a, b), sum_a v_a^2 k(a, a) and sum_a v_a^2, with v the images' shares."""
+        """Scalars: v_a v_b k(a, b) over pairs a != b, sum_a v_a^2 k(a, a), sum_a v_a^2, with v the images' shares."""
         shares = (self.weights / self.counts)[self.clients]
         return shares @ self.weighted, shares.square() @ self.diagonal, shares.square().sum()
 
@@ -59,12 +59,13 @@ class ClientSums:
             between: mean kernel of each client with the generated images [K].
         """
         total, squares, norm = self.pool_moments()
+        shares = self.weights / self.counts
         slope = 2 * (self.per_client(self.weighted) / self.counts - total)
         if self.unbiased:
-            shares = self.weights / self.counts
-            diagonal = 2 * (shares * self.per_client(self.diagonal) / self.counts - squares)
             mean = _weighted_mean(total, squares, norm, unbiased=True)
-            slope = (slope - diagonal + mean * 2 * (shares - norm)) / (1 - norm)
+            slope = (slope + mean * 2 * (shares - norm)) / (1 - norm)
+        else:
+            slope = slope + 2 * (shares * self.per_client(self.diagonal) / self.counts - squares)
         return slope - 2 * between
 
 
@@ -75,7 +76,7 @@ def generated_variances(
 
     Args:
         between: mean kernel of client i with generated image g [K, m].
-        rows: sum of each generated image's kernel over all of them, itself included [m].
+        rows: sum of each generated image's kernel over the others [m].
         diagonal: kernel of each with itself [m].
         weights: of the clients [K].
         worst: place of the worst client.
@@ -85,7 +86,7 @@ def generated_variances(
     if count < 2:
         return {"avg": 0.0, "all": 0.0, "worst": 0.0}, torch.zeros_like(weights)
     without = torch.full_like(rows, count - 1.0)
-    within = _mean(rows.sum() - 2 * rows + diagonal, diagonal.sum() - diagonal, without, unbiased)
+    within = _mean(rows.sum() - 2 * rows, diagonal.sum() - diagonal, without, unbiased)
     curves = torch.cat([between, (weights @ between).unsqueeze(0)])
     cross = (curves.sum(1, keepdim=True) - curves) / (count - 1)
     variances = jackknife_variance(within - 2 * cross)
@@ -125,7 +126,7 @@ def _within_without(sums: ClientSums, mine: slice) -> Tensor:
     """A_i without each of the client's images [n_i]."""
     own, diagonal = sums.own[mine], sums.diagonal[mine]
     without = torch.full_like(own, len(own) - 1.0)
-    return _mean(own.sum() - 2 * own + diagonal, diagonal.sum() - diagonal, without, sums.unbiased)
+    return _mean(own.sum() - 2 * own, diagonal.sum() - diagonal, without, sums.unbiased)
 
 
 def _pool_without(sums: ClientSums, moments: tuple[Tensor, Tensor, Tensor], mine: slice, weight: float) -> Tensor:
@@ -136,20 +137,20 @@ def _pool_without(sums: ClientSums, moments: tuple[Tensor, Tensor, Tensor], mine
     others = weighted - old * own  # share-weighted sum over the other clients' images
     total, squares, norm = moments
     total = total - old**2 * own.sum() - 2 * old * others.sum()
-    total = total + new**2 * (own.sum() - 2 * own + diagonal) + 2 * new * (others.sum() - others)
+    total = total + new**2 * (own.sum() - 2 * own) + 2 * new * (others.sum() - others)
     squares = squares - old**2 * diagonal.sum() + new**2 * (diagonal.sum() - diagonal)
     norm = norm - old**2 * count + new**2 * (count - 1)
     return _weighted_mean(total, squares, norm, sums.unbiased)
 
 
 def _mean(total: Tensor, diagonal: Tensor, counts: Tensor, unbiased: bool) -> Tensor:
-    """Mean kernel from its sum and its diagonal's; 0 where a U-statistic has a single image left."""
+    """Mean kernel from its sum off the diagonal and that on it; 0 where a U-statistic has a single image left."""
     if not unbiased:
-        return total / counts**2
-    return torch.where(counts > 1, (total - diagonal) / (counts * (counts - 1)).clamp(min=1), 0.0)
+        return (total + diagonal) / counts**2
+    return torch.where(counts > 1, total / (counts * (counts - 1)).clamp(min=1), 0.0)
 
 
 def _weighted_mean(total: Tensor, squares: Tensor, norm: Tensor, unbiased: bool) -> Tensor:
     if not unbiased:
-        return total
-    return torch.where(norm < 1, (total - squares) / (1 - norm).clamp(min=torch.finfo(norm.dtype).eps), 0.0)
+        return total + squares
+    return torch.where(norm < 1, total / (1 - norm).clamp(min=torch.finfo(norm.dtype).eps), 0.0)

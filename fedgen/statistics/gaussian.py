@@ -12,6 +12,7 @@ from torch import Tensor
 
 CHUNK = 4096  # images converted to float64 at a time
 BLOCK = 512  # rows of a scatter matrix computed together
+LARGEST = 1e70  # of a feature whose fourth powers, in products of covariances, still have room in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +116,21 @@ def check_features(features: Tensor, name: str = "features") -> None:
         raise ValueError(f"{name}: {bad} of {len(features)} rows hold NaN or infinity; check images and embedding")
 
 
+def check_size(features: Tensor, name: str = "features") -> None:
+    """Raises ValueError for features so large that a product of their covariances would be infinite."""
+    if features.dtype == torch.float64:  # others have no such numbers
+        refuse_size(max(float(part.abs().max()) for part in features.detach().split(CHUNK)), f"{name} reach")
+
+
+def refuse_size(size: float, what: str) -> None:
+    """Raises ValueError for a size of features beyond LARGEST, with a sentence that begins with `what`."""
+    if not size <= LARGEST:
+        raise ValueError(
+            f"{what} {size:.3g}: float64 has no room for products of covariances of features beyond {LARGEST:g};"
+            " check the embedding, or divide all features by one number"
+        )
+
+
 def check_clients(clients: Sequence[Tensor]) -> None:
     """Raises ValueError unless there are clients, each with usable features [n_i, D] of one D."""
     if not clients:
@@ -125,13 +141,18 @@ def check_clients(clients: Sequence[Tensor]) -> None:
             raise ValueError(f"client {number} has {part.shape[1]} features, client 0 has {clients[0].shape[1]}")
 
 
-def summarize(features: Tensor) -> Gaussian:
+def summarize(features: Tensor, name: str = "features") -> Gaussian:
     """Summary of features [n, D] of any floating dtype; two passes, float64, a chunk at a time.
 
+    Args:
+        features: of at least one image.
+        name: of the features, in errors.
+
     Raises:
-        ValueError: if features are not floating [n, D] with n >= 1, or not finite.
+        ValueError: if features are not floating [n, D] with n >= 1, not finite, or beyond 1e70.
     """
-    check_features(features)
+    check_features(features, name)
+    check_size(features, name)
     features = features.detach()
     count, dim = features.shape
     mean = torch.zeros(dim, dtype=torch.float64, device=features.device)
@@ -142,7 +163,7 @@ def summarize(features: Tensor) -> Gaussian:
     scatter = torch.zeros(dim, dim, dtype=torch.float64, device=features.device)
     for part in features.split(CHUNK):
         _add_gram(scatter, part.double() - mean)
-    return Gaussian(count, mean, scatter=_mirror(scatter))
+    return Gaussian(count, mean, scatter=mirror(scatter))
 
 
 def pool(summaries: Iterable[Gaussian], weights: Sequence[float] | Tensor | None = None) -> Gaussian:
@@ -234,7 +255,7 @@ def _merge(left: Gaussian, left_mass: float, right: Gaussian, right_mass: float,
             scatter.add_(summary.scatter, alpha=count * share / summary.count)
         else:
             _add_gram(scatter, summary.root(ddof=0) * (count * share) ** 0.5)
-    return Gaussian(count, mean, scatter=_mirror(scatter))
+    return Gaussian(count, mean, scatter=mirror(scatter))
 
 
 def _add_gram(scatter: Tensor, rows: Tensor) -> None:
@@ -243,7 +264,7 @@ def _add_gram(scatter: Tensor, rows: Tensor) -> None:
         scatter[i : i + BLOCK, i:].addmm_(rows[:, i : i + BLOCK].T, rows[:, i:])
 
 
-def _mirror(scatter: Tensor) -> Tensor:
+def mirror(scatter: Tensor) -> Tensor:
     """The symmetric matrix of an upper triangle, in place."""
     for i in range(0, len(scatter), BLOCK):
         edge = min(i + BLOCK, len(scatter))

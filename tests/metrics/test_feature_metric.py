@@ -137,7 +137,8 @@ def test_a_metric_that_has_computed_counts_what_is_merged_later(name):
     merged.merge_state(other)
     for batch in batches(name in FEDERATED):
         whole.update(**batch)
-    assert_equal(merged, whole, rtol=1e-12)
+    # four images twice are of rank three in six features, and rounding reaches their distance through a root
+    assert_equal(merged, whole, rtol=1e-8)
     with pytest.raises(AssertionError):
         torch.testing.assert_close(merged.compute(), before, rtol=1e-3, atol=0.0)
     assert_equal(other, filled(name))
@@ -159,7 +160,7 @@ def test_metrics_made_differently_do_not_merge_and_stay_as_they_were(name):
         with pytest.raises(ValueError, match=r"differ in embedding|must be \["):
             metric.merge_state(other)
     with pytest.raises(ValueError, match="merge_state needs the states"):
-        metric.merge_state({"real_count": torch.ones(1)})
+        metric.merge_state({"real_moments": torch.ones(1)})
     with pytest.raises(ValueError, match="got int"):
         metric.merge_state(3)
     assert_equal(metric, filled(name))

@@ -10,7 +10,7 @@ from torchmetrics.image import FrechetInceptionDistance
 from fedgen.embeddings import ModuleEmbedding
 from fedgen.metrics import FrechetDistance
 from fedgen.scores import frechet_distance
-from fedgen.statistics import Message, gaussian_from_message, summarize, thin
+from fedgen.statistics import summarize
 from tests.metrics.sets import CLIENTS, DIM, GENERATED, features, filled
 
 
@@ -25,31 +25,40 @@ def test_two_points_a_side_by_hand():
     assert population.compute().item() == pytest.approx(10)
 
 
-def sums(parts):
-    """The Gaussian of features given in batches, from plain sums."""
-    rows, columns = torch.triu_indices(DIM, DIM)
-    parts = [part.double() for part in parts]
-    tensors = {
-        "count": torch.tensor(float(sum(map(len, parts))), dtype=torch.float64),
-        "sum": sum(part.sum(0) for part in parts),
-        "outer": sum(part.T @ part for part in parts)[rows, columns],
-    }
-    return thin(gaussian_from_message(Message("sums", tensors)))
-
-
-def test_the_value_is_that_of_the_function_on_the_sums():
+def test_the_value_is_that_of_the_function_on_all_features():
     metric = FrechetDistance(dim=DIM)
     for part in CLIENTS:
         metric.update(part, real=True)
     metric.update(GENERATED, real=False)
-    # not to the bit: matrix products round by where their factors lie in memory
-    expected = frechet_distance(sums(CLIENTS), sums([GENERATED]))[0]
+    expected = frechet_distance(summarize(torch.cat(CLIENTS)), summarize(GENERATED))[0]
     assert metric.compute().item() == pytest.approx(expected, rel=1e-13)
     assert metric.compute().dtype == torch.float64
 
 
+@pytest.mark.parametrize("mean", [1e3, 1e5])  # of features that vary by 0.5
+def test_no_digits_are_lost_far_from_the_origin(mean):
+    sides = features(40, 1).double() + mean, features(50, 2).double() + mean
+    exact = frechet_distance(*map(summarize, sides))[0]
+    metric = FrechetDistance(dim=DIM)
+    for side, real in zip(sides, (True, False)):
+        for part in side.split([1, 7, len(side) - 8]):
+            metric.update(part, real=real)
+    assert metric.compute().item() == pytest.approx(exact, rel=1e-10)
+
+
+def test_states_whose_first_batches_lie_far_apart_merge_without_loss():
+    far = [features(30, 1).double() + 1e5, features(20, 1).double() - 1e5]
+    merged, late = FrechetDistance(dim=DIM), FrechetDistance(dim=DIM)
+    merged.update(GENERATED, real=False)
+    merged.update(far[0], real=True)
+    late.update(far[1], real=True)
+    merged.merge_state(late)
+    exact = frechet_distance(summarize(torch.cat(far)), summarize(GENERATED))[0]
+    assert merged.compute().item() == pytest.approx(exact, rel=1e-12)
+
+
 @pytest.mark.parametrize(("real", "generated"), [(40, 50), (4, 50), (50, 3), (3, 4)])
-def test_sums_lose_less_than_ten_digits_of_the_value_from_features(real, generated):
+def test_the_moments_lose_less_than_ten_digits_of_the_value_from_features(real, generated):
     one, other = features(real, 1), features(generated, 2)
     metric = FrechetDistance(dim=DIM)
     metric.update(one, real=True)

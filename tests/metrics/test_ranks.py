@@ -8,7 +8,11 @@ import pytest
 import torch
 from torch import distributed, multiprocessing
 
+from fedgen.scores import frechet_distance
+from fedgen.statistics import summarize
 from tests.metrics.sets import CLIENTS, FEDERATED, GENERATED, METRICS, filled, values
+
+FAR = 1e5, -1e5  # of what each rank sees
 
 
 def update(name, metric, rank):
@@ -57,6 +61,15 @@ def compute_with_others(name, rank, told=True):
         return str(error)
 
 
+def compute_far_apart(rank):
+    """The distance where ranks saw features around 1e5 and -1e5."""
+    metric = METRICS["frechet"]()
+    metric.update(CLIENTS[2].double() + FAR[rank], real=True)
+    if rank == 1:
+        metric.update(GENERATED.double() + FAR[rank], real=False)
+    return values(metric)
+
+
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
@@ -66,6 +79,7 @@ def work(rank: int, folder: str) -> None:
     found |= {f"{name} other": compute_with_others(name, rank) for name in METRICS}
     found |= {f"{name} inferred": compute_too_early(name, rank, dim=None) for name in METRICS}
     found |= {f"{name} other inferred": compute_with_others(name, rank, told=False) for name in METRICS}
+    found["far apart"] = compute_far_apart(rank)
     found["lightning"] = [name for name in ("lightning", "pytorch_lightning") if name in sys.modules]
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
@@ -79,8 +93,8 @@ def ranks(tmp_path_factory):
     return [torch.load(Path(folder, f"{rank}.pt")) for rank in range(2)]
 
 
-def close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=0.0)
+def close(found, expected, rtol=1e-11):
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=0.0)
 
 
 def twice(name, **arguments):
@@ -105,7 +119,7 @@ def test_both_ranks_compute_the_pools_score(ranks, name):
 @pytest.mark.parametrize("name", METRICS)
 def test_ranks_have_their_own_states_back_after_computing(ranks, name):
     for (_, more, count), expected in zip((rank[name] for rank in ranks), (4, 6)):
-        close(more, twice(name))
+        close(more, twice(name), rtol=1e-8)  # four images twice are of rank three in six features
         assert count == expected
 
 
@@ -129,6 +143,13 @@ def test_a_rank_without_images_learns_from_the_other_how_many_features_there_are
         close(found, values(filled(name)))
     for message in (rank[f"{name} other inferred"] for rank in ranks):
         assert "saw images of [6, 7] features; pass dim=D" in message
+
+
+def test_ranks_whose_features_lie_far_apart_lose_nothing(ranks):
+    real = torch.cat([CLIENTS[2].double() + mean for mean in FAR])
+    exact = frechet_distance(summarize(real), summarize(GENERATED.double() + FAR[1]))[0]
+    for rank in ranks:
+        assert rank["far apart"]["value"].item() == pytest.approx(exact, rel=1e-12)
 
 
 def test_a_process_with_the_metrics_alone_has_not_imported_lightning(ranks):

@@ -243,3 +243,19 @@ def test_unusable_clients_are_named() -> None:
         FrechetReference.from_features([draw(3, 1)]).score(draw(4, 2, dim=3))
     with pytest.raises(ValueError, match="ddof"):
         FrechetReference.from_features([draw(3, 1)]).score(draw(1, 2))
+
+
+@pytest.mark.parametrize("number", [3, 20])  # fewer images than features, and more
+def test_features_too_large_for_float64_are_refused_by_name(number: int) -> None:
+    torch.manual_seed(0)
+    usual, huge = torch.randn(20, 4).double(), torch.randn(number, 4).double() * 1e200
+    remedy = r"beyond 1e\+70; check the embedding, or divide all features by one number"
+    with pytest.raises(ValueError, match=rf"^features of client 1 reach \d.*e\+200: .* {remedy}"):
+        FrechetReference.from_features([usual, huge])
+    with pytest.raises(ValueError, match=rf"^generated features reach .* {remedy}"):
+        FrechetReference.from_features([usual]).score(huge)
+    stranger = Gaussian(20, torch.zeros(4).double(), scatter=torch.eye(4).double() * 1e300)
+    with pytest.raises(ValueError, match=rf"^the second summary is of features of size .*e\+149: .* {remedy}"):
+        frechet_distance(summarize(usual), stranger)
+    with pytest.raises(ValueError, match=rf"^client 0: the summary is of features of size .* {remedy}"):
+        FrechetReference.from_summaries([stranger])

@@ -1,9 +1,13 @@
+from fractions import Fraction
+from itertools import product
+
 import pytest
 import torch
 from torch_fidelity.metric_kid import kid_features_to_metric
 from torchmetrics.image.kid import poly_mmd
 
 from fedgen.scores import KernelReference, PolynomialKernel, RBFKernel, kernels, mmd2, mmd2_subsets
+from fedgen.scores.between_clients import kid_to_pool
 from fedgen.scores.kernels import Kernel
 
 
@@ -38,6 +42,42 @@ def test_blocks_give_the_plain_formula(
     assert mmd2(x, y, kernel, estimator) == pytest.approx(expected, rel=1e-12)
     single = mmd2(x.float(), y.float(), kernel, estimator)
     assert single == pytest.approx(expected, rel=1e-5)
+
+
+def cubic(x: torch.Tensor, y: torch.Tensor) -> list[list[Fraction]]:
+    """The cubic kernel matrix without rounding."""
+    rows, columns = ([[Fraction(value) for value in row] for row in side.tolist()] for side in (x, y))
+    return [[(sum(a * b for a, b in zip(p, q)) / len(p) + 1) ** 3 for q in columns] for p in rows]
+
+
+def exact_u(x: torch.Tensor, y: torch.Tensor) -> tuple[Fraction, Fraction]:
+    """The U-statistic of the cubic kernel without rounding, and the mean size of the kernels that it is made of."""
+
+    def mean(block: list[list[Fraction]], within: bool) -> Fraction:
+        rows, columns = range(len(block)), range(len(block[0]))
+        kept = [block[i][j] for i, j in product(rows, columns) if not within or i != j]
+        return sum(kept, Fraction()) / len(kept)
+
+    parts = [(cubic(x, x), True, 1), (cubic(y, y), True, 1), (cubic(x, y), False, -2)]
+    sizes = [abs(times) * mean([[abs(k) for k in row] for row in block], within) for block, within, times in parts]
+    return sum((times * mean(block, within) for block, within, times in parts), Fraction()), sum(sizes, Fraction())
+
+
+@pytest.mark.parametrize("outlier", [1.0, 1e4, 1e6])
+@pytest.mark.parametrize("dim", [3, 8])  # by monomials and by pairs
+def test_an_outlier_costs_the_u_statistic_no_digits(dim: int, outlier: float) -> None:
+    clients, generated = [draw(7, 1, dim=dim), draw(12, 2, dim=dim)], draw(15, 3, dim=dim)
+    clients[0][3] *= outlier
+    union = torch.cat(clients)
+    value, size = exact_u(union, generated)
+    found = KernelReference.from_features(clients).score(generated).values["all"]
+    assert abs(Fraction(found) - value) < 1e-15 * size
+    assert abs(Fraction(mmd2(union, generated)) - value) < 1e-15 * size
+    owners = (torch.arange(19) >= 7).long()
+    value, size = exact_u(*clients)  # the pool is the client and the others
+    for client, rest in enumerate((Fraction(12, 19), Fraction(7, 19))):
+        to_pool = float(kid_to_pool(union, [owners])[0, client])
+        assert abs(Fraction(to_pool) - rest**2 * value) < 1e-15 * rest**2 * size
 
 
 def test_two_images_a_side_by_hand() -> None:
@@ -141,7 +181,7 @@ def test_two_clients_around_one_generator_as_derived(variance: float) -> None:
 def test_unusable_input_is_refused_with_a_remedy() -> None:
     with pytest.raises(ValueError, match=r"client 1 has one image.*estimator='v'"):
         KernelReference.from_features([draw(3, 1), draw(1, 2)])
-    with pytest.raises(ValueError, match="generated has one image"):
+    with pytest.raises(ValueError, match="the generated side has one image"):
         KernelReference.from_features([draw(3, 1)]).score(draw(1, 2))
     with pytest.raises(ValueError, match="x has one image"):
         mmd2(draw(1, 1), draw(3, 2))
@@ -159,6 +199,17 @@ def test_unusable_input_is_refused_with_a_remedy() -> None:
         PolynomialKernel(degree=0)
     with pytest.raises(ValueError, match="sigma"):
         RBFKernel(0.0)
+
+
+def test_kernels_beyond_float64_are_refused_by_name() -> None:
+    huge, remedy = draw(4, 1) * 1e50, r"divide all features by one number"  # whose sixth powers are infinite in sums
+    with pytest.raises(ValueError, match=rf"^y: the kernel of an image with itself is .*e\+30\d, .* {remedy}"):
+        mmd2(draw(4, 1), huge)
+    with pytest.raises(ValueError, match=rf"^the clients' features: .* {remedy}"):
+        KernelReference.from_features([draw(4, 1), huge])
+    with pytest.raises(ValueError, match=rf"^the generated side: .* {remedy}"):
+        KernelReference.from_features([draw(4, 1)]).score(huge)
+    assert mmd2(draw(4, 1), huge, RBFKernel()) == pytest.approx(mmd2(draw(4, 1), huge * 1e-3, RBFKernel()))
 
 
 def test_v_accepts_single_images() -> None:

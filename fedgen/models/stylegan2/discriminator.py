@@ -54,8 +54,9 @@ class DiscriminatorBlock(nn.Module):
         self.register_buffer("resample_filter", make_filter(taps))
 
         def layer(maps: int, made: int, kernel: int, down: int = 1) -> Convolution:
+            own = taps if down > 1 else TAPS  # as published: one that does not resample keeps the usual filter, unused
             return Convolution(
-                maps, made, kernel, activation=activation, down=down, taps=taps, clamp=clamp, trained=next(trained)
+                maps, made, kernel, activation=activation, down=down, taps=own, clamp=clamp, trained=next(trained)
             )
 
         self.fromrgb = layer(channels, inputs, 1) if channels else None
@@ -85,13 +86,12 @@ class DiscriminatorEpilogue(nn.Module):
         outputs: int,
         group_size: int | None,
         group_channels: int,
-        taps: Sequence[float] | None,
         clamp: float | None,
         activation: str,
     ) -> None:
         super().__init__()
         self.mbstd = MinibatchStd(group_size, group_channels) if group_channels else None
-        self.conv = Convolution(maps + group_channels, maps, 3, activation=activation, taps=taps, clamp=clamp)
+        self.conv = Convolution(maps + group_channels, maps, 3, activation=activation, clamp=clamp)
         self.fc = Dense(maps * 16, maps, activation=activation)
         self.out = Dense(maps, outputs)
 
@@ -216,7 +216,7 @@ class StyleGAN2Discriminator(Critic):
                 mapping_lr,
                 average=None,
             )
-        self.b4 = DiscriminatorEpilogue(maps, features or 1, group_size, group_channels, taps, clamp, activation)
+        self.b4 = DiscriminatorEpilogue(maps, features or 1, group_size, group_channels, clamp, activation)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Logits [N].

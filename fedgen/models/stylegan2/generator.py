@@ -147,7 +147,10 @@ class SynthesisBlock(nn.Module):
         self.precision, self.convolutions = half, 1 if inputs == 0 else 2
 
         def layer(maps: int, up: int) -> SynthesisLayer:
-            return SynthesisLayer(maps, outputs, style_dim, size, up, taps, clamp, use_noise, activation)
+            own = (
+                taps if up > 1 else TAPS
+            )  # as published: a layer that does not resample keeps the usual filter, unused
+            return SynthesisLayer(maps, outputs, style_dim, size, up, own, clamp, use_noise, activation)
 
         if inputs == 0:
             self.const = nn.Parameter(torch.randn(outputs, size, size))

@@ -1,5 +1,7 @@
 """From pickles of the official shape to networks of ours that make the official images."""
 
+import re
+
 import lightning
 import pytest
 import torch
@@ -61,6 +63,41 @@ def test_converted_networks_make_the_official_images(tmp_path, case, by_hand):
     assert deviation(found.generator_ema.synthesize(styles, "const"), case["G/img_const_psi1"]) <= OUTPUTS
     assert deviation(found.critic(case["in/real"], case.labels), case["D/logits_real"]) <= OUTPUTS
     assert found.record == {"source": "ffhq.pkl", "augment_p": None, "training_set": {"resolution": 32}}
+
+
+GIVEN = r"(b\d+|conv0|skip)\.resample_filter", r"(b\d+|conv1|skip)\.resample_filter"  # up in G, down in D
+"""The buffers of G and D that the official code makes of the filter it is given; others are of [1, 3, 3, 1]."""
+
+
+def with_filter(weights, side, pattern, taps):
+    """A side's state with another filter, as the official code would have made it."""
+    kernel = torch.outer(torch.tensor(taps), torch.tensor(taps)).float()
+    state = {key[2:]: value for key, value in weights.items() if key.startswith(side)}
+    chosen = [key for key in state if re.search(rf"(^|\.){pattern}$", key)]
+    return state | dict.fromkeys(chosen, kernel / kernel.sum()), chosen
+
+
+@pytest.mark.parametrize("taps", [[1, 1], [1, 2, 1], [1, 5, 10, 10, 5, 1]], ids=str)
+def test_filters_of_any_length_are_converted(tmp_path, case_a, taps):
+    g, d = official_settings(case_a.settings)
+    g["synthesis_kwargs"] = EasyDict(g["synthesis_kwargs"], resample_filter=taps)
+    d["block_kwargs"] = EasyDict(d.get("block_kwargs", {}), resample_filter=taps)
+    (state_g, in_g), (state_d, in_d) = (
+        with_filter(case_a.weights, side, pattern, taps) for side, pattern in zip(("G/", "D/"), GIVEN)
+    )
+    assert (len(in_g), len(in_d)) == (7, 9)  # three blocks above 4 x 4: conv0 and four blocks; conv1, skip and blocks
+    path, written = tmp_path / "a.pkl", tmp_path / "a.safetensors"
+    write_pickle(path, case_a, G_ema=official(Generator, state_g, g), D=official(Discriminator, state_d, d))
+    read_official_networks(path).write(written)
+    for found in (read_official_networks(path), NetworkFile.read(written)):
+        assert found.generator_ema.settings["taps"] == found.critic.settings["taps"] == taps
+        for network, state in ((found.generator_ema, state_g), (found.critic, state_d)):
+            own = network.state_dict()
+            assert own.keys() == state.keys()
+            assert all(torch.equal(own[key], value) for key, value in state.items())
+        images = found.generator_ema.synthesize(found.generator_ema.styles(case_a["in/z"]), "const")
+        assert deviation(images, case_a["G/img_const_psi1"]) > 1e-3  # another filter, other images
+        assert found.critic(case_a["in/real"]).isfinite().all()
 
 
 def test_the_command_writes_a_file_that_trains(tmp_path, case_a, capsys):
