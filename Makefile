@@ -38,7 +38,7 @@ check: $(READY) ## lint, formatting, types, layering
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet tests/test_layering.py
 
 bench: $(READY) ## speed and memory, one JSON line a figure
-	@status=0; for name in frechet fastfid mmd2 manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data long_run; do \
+	@status=0; for name in frechet fastfid mmd2 manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data messages long_run; do \
 		OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || status=1; \
 	done; exit $$status
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_type_hints
 
-import torch
 from torch import Tensor
 
 from fedgen import __version__
@@ -14,7 +13,8 @@ from fedgen.federated.exchange import all_finite
 from fedgen.federated.left_out import shorten
 from fedgen.statistics.messages import MessageError
 
-VERSION = 2
+VERSION = 3
+_OLDER = b"PK"  # what messages of version 2 and before start with: archives of torch.save, which is not read
 
 
 @dataclass(frozen=True)
@@ -197,14 +197,18 @@ def unpack(kind: type[Any], weights: Mapping[str, Tensor], rest: bytes) -> Any:
             infinity.
     """
     name = kind.__name__.lower()
+    if isinstance(rest, bytes) and rest.startswith(_OLDER):
+        raise MessageError(f"the {name} is of version 2 or before, this fedgen speaks {VERSION}; install one release")
     found = from_bytes(rest, f"the {name}")
     if not conforms(found, dict[str, Any]):
         raise MessageError(f"what came is no {name}: it has no named parts")
     version = found.pop("version", None)
     if type(version) is not int or version != VERSION:
         raise MessageError(f"the {name} is of version {version!r}, this fedgen speaks {VERSION}; install one release")
+    if any(type(tensor) is not Tensor for tensor in weights.values()):  # whose methods may be anything
+        raise MessageError(f"weights of the {name} are no tensors")
     if not all_finite(list(weights.values())):
-        bad = next(key for key, tensor in weights.items() if not bool(torch.isfinite(tensor).all()))
+        bad = next(key for key, tensor in weights.items() if not bool(Tensor.isfinite(tensor).all()))
         raise MessageError(f"{bad} of the {name} holds NaN or infinity")
     has_weights = any(one.name == "weights" for one in fields(kind))
     try:

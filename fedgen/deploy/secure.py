@@ -5,6 +5,7 @@ has in its older interface alone: its workflow asks a strategy of that interface
 its client mod masks what a client's app returns. Both are driven here from the present interface.
 """
 
+import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedgen.archives import read_header
 from fedgen.deploy.records import reason_of
 from fedgen.deploy.sending import Silence, replies_to
 from fedgen.deploy.stage_replies import REST, unusable
@@ -237,8 +239,14 @@ def masked(message: Message, context: Context, call_next: Callable[[Message, Con
 
 
 def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], bytes, int]:
-    """Arrays, bytes and weight that a server sent with `secure_mean`."""
+    """Arrays, bytes and weight that a server sent with `secure_mean`.
+
+    Raises:
+        ValueError: for an array that has not the numbers that it promises.
+    """
     fitins = compat.recorddict_to_fitins(message.content, keep_input=True)
+    for data in fitins.parameters.tensors:
+        read_header(io.BytesIO(data), len(data), "of the server's")
     return parameters_to_ndarrays(fitins.parameters), bytes(fitins.config[REST]), int(fitins.config[_WEIGHT])  # type: ignore[arg-type]
 
 

@@ -128,7 +128,8 @@ class Station:
 
     def _turns(self) -> dict[int, Path]:
         """Files of what was kept, by round."""
-        return {int(path.stem[6:]): path for path in sorted(self.state.glob("round=*.pt")) if path.stem[6:].isdecimal()}
+        paths = sorted(self.state.glob("round=*.safetensors"))
+        return {int(path.stem[6:]): path for path in paths if path.stem[6:].isdecimal()}
 
     def _remembered(self, task: Task) -> tuple[Path | None, dict[str, Any] | None]:
         """What was kept after the last turn that the server counts, and its file.
@@ -141,6 +142,11 @@ class Station:
         turns = self._turns()
         if not task.iterations:
             return None, None
+        if not turns and (older := next(self.state.glob("round=[0-9]*.pt"), None)):
+            raise MessageError(
+                f"{older} is of an earlier release, whose form is no longer read: go on with that release, or remove"
+                " that folder to begin this client anew"
+            )
         for number in sorted((number for number in turns if number < task.round), reverse=True):
             found = self._read(turns[number])
             if sum(found["iterations"].values()) == task.iterations:
@@ -165,7 +171,7 @@ class Station:
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = from_bytes(path.read_bytes(), str(path))
+            found: dict[str, Any] = from_bytes(path.read_bytes(), str(path), sealed=True)
             check_packed(found, {}, ("local", "algorithm"))
             found.setdefault("outside", {"values": {}, "personal": {}})  # files of before have none
         except ValueError as error:
@@ -177,9 +183,9 @@ class Station:
     def _remember(self, round: int, kept: dict[str, Any], before: Path | None) -> None:
         """Keeps a turn's outcome, and what it began with: a server that died in the round asks for it again."""
         self.state.mkdir(parents=True, exist_ok=True)
-        present = self.state / f"round={round:05d}.pt"
+        present = self.state / f"round={round:05d}.safetensors"
         with atomic_write(present) as file:
-            file.write(to_bytes(kept))
+            file.write(to_bytes(kept, sealed=True))
         for path in self._turns().values():
             if path not in (present, before):
                 path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
