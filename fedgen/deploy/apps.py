@@ -14,6 +14,7 @@ from fedgen.deploy.end_report import EndReport
 from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.line import Line
 from fedgen.deploy.messages import LossQuestion, Question, Task
+from fedgen.deploy.policy import Policy
 from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.remote_data import LEAST, RemoteClients
@@ -46,7 +47,8 @@ def client_app(recipe: Path) -> ClientApp:
 
     A node's config says where its data lie ("data-path"), and may say what it is called ("name", by default as that
     folder) and where it keeps what is its own between turns ("state-path", by default beside the data). Where Flower
-    simulates nodes they have no config: then node k takes the k-th folder of the run config's "simulation-data".
+    simulates nodes they have no config: then node k takes the k-th folder of the run config's "simulation-data". What
+    the node's owner allows is in a file that its config names ("policy-path"), or its environment (FEDGEN_POLICY).
 
     Args:
         recipe: the deployed recipe's file.
@@ -189,4 +191,6 @@ def _station(recipe: Path, context: Context) -> Station:
         )
     state = Path(str(own.get(STATE, folder.parent / f".{folder.name}-fedgen")))
     name = str(own.get(NAME, folder.name))
-    return Station(recipe, folder, state / run_name(run), name, is_promised(settings, run))
+    policy = Policy.of_node(own)
+    policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
+    return Station(recipe, folder, state / run_name(run), name, is_promised(settings, run), policy)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.deploy.asked_clients import MASKED
+from fedgen.deploy.field_types import Between, fault
 from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.masked_loss import masked_answer
 from fedgen.deploy.messages import Answer, Question, Task, pack, unpack
@@ -37,6 +38,13 @@ from fedgen.federated.client_weights import weight_of
 from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.statistics.messages import MessageError
 from fedgen.tensor_files import tensors_in
+
+
+class _OpenPart(TypedDict):
+    """What a client tells beside its masked update."""
+
+    answer: bytes
+    cut: Annotated[float, Between(0, 1)]  # the share of its update that was cut off
 
 
 class SecureStrategy(FlowerStrategy):
@@ -127,10 +135,10 @@ class SecureStrategy(FlowerStrategy):
         """A client's answer, with the mean of all in its weights' place: their mean is the same again."""
         try:
             open_part = from_bytes(rest, "the answer")
+            if wrong := fault(open_part, _OpenPart):
+                raise MessageError(f"what it tells beside its update {wrong}")
             answer: Answer = unpack(Answer, {}, open_part["answer"])
             cut = open_part["cut"]
-            if type(cut) is not float or not 0 <= cut <= 1:
-                raise MessageError(f"it says that {cut!r} of its update was cut off, and a share lies in [0, 1]")
         except Exception as error:  # whatever it is, it is the client's
             return str(error) or type(error).__name__
         if any(tensor.numel() > 1 for tensor in tensors_in(answer.told)):

@@ -1,6 +1,7 @@
 """A client's side: it introduces itself, takes turns, and keeps between them what is its own."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +11,11 @@ import torch
 
 from fedgen.cli import FedgenCLI
 from fedgen.deploy.answering import Answering, sent_in
-from fedgen.deploy.messages import Answer, Hello, LossQuestion, Question, Task, Told
+from fedgen.deploy.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.deploy.own_data import OwnData
 from fedgen.deploy.payload import from_bytes, to_bytes
+from fedgen.deploy.pins import hold_to_split
+from fedgen.deploy.policy import Policy
 from fedgen.deploy.recipe import evaluations, for_client, read_settings
 from fedgen.deploy.statistics import FEATURES, answers_to
 from fedgen.deploy.turn_strategy import TurnStrategy
@@ -21,6 +24,7 @@ from fedgen.federated.federation_state import check_packed
 from fedgen.files import atomic_write
 from fedgen.statistics import Privacy
 from fedgen.statistics.messages import Message, MessageError
+from fedgen.tensor_files import bytes_of
 
 
 class Station:
@@ -33,6 +37,7 @@ class Station:
             and no other run's.
         name: the client's; its data folder's by default.
         promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
+        policy: of its node; None allows everything.
 
     Raises:
         FileNotFoundError: if the recipe or the data are missing.
@@ -40,11 +45,18 @@ class Station:
     """
 
     def __init__(
-        self, recipe: Path, folder: Path, state: Path, name: str | None = None, promised: bool = False
+        self,
+        recipe: Path,
+        folder: Path,
+        state: Path,
+        name: str | None = None,
+        promised: bool = False,
+        policy: Policy | None = None,
     ) -> None:
         if not folder.exists():
             raise FileNotFoundError(f"the data folder {folder} does not exist; see data-path in this node's config")
         self.name, self.state, self._promised = name or folder.name, state, promised
+        self.policy = policy or Policy()
         settings = read_settings(recipe)
         self._settings, self._evaluation = for_client(settings, folder, self.name), evaluations(settings)
 
@@ -73,7 +85,8 @@ class Station:
     def _take(self, task: Task) -> Answer:
         strategy, trainer = self._made.trainer.strategy, self._made.trainer
         assert isinstance(strategy, TurnStrategy)
-        self._data.enroll(task.client, task.classes)
+        self.policy.check_clients(task.clients)
+        self._enroll(task.client, task.classes)
         self._data.features = self.state / FEATURES
         before, kept = self._remembered(task)
         strategy.begin(task, kept)
@@ -82,17 +95,34 @@ class Station:
         answer = strategy.answer
         if answer.failure:
             return replace(answer, failure=untold(answer.failure.split(":")[0])) if self._promised else answer
+        self._check_update(task, answer)
         self._remember(task.round, strategy.kept, before)
         if self._promised:
             return answer
         return replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
 
+    def _enroll(self, number: int, classes: Sequence[str]) -> None:
+        """Takes its number, which in a run stays what it was first said to be."""
+        self._data.enroll(number, classes)
+        hold_to_split(self.state, self._data.client, number)
+
+    def _check_update(self, task: Task, answer: Answer) -> None:
+        """Refuses to send an update that is larger than the node's policy allows."""
+        moved = [t.double() - task.weights[n].double() for n, t in answer.weights.items() if not t.is_complex()]
+        norm = torch.stack([part.norm() for part in moved]).norm() if moved else torch.zeros(())
+        weights, rest = pack(answer)
+        self.policy.check_answer(bytes_of(weights.values()) + len(rest), float(norm))
+
     def look_up(self, question: Question, privacy: Privacy | None = None) -> Told:
         """Answers an evaluation's question; why it cannot is an answer too. Arguments as for `answers`."""
         try:
-            return Told([message.to_bytes() for message in self.answers(question, privacy)])
+            return self._told([message.to_bytes() for message in self.answers(question, privacy)])
         except Exception as error:
             return Told(failure=failure_of(error, self._promised))
+
+    def _told(self, messages: list[bytes]) -> Told:
+        self.policy.check_answer(sum(map(len, messages)))
+        return Told(messages)
 
     def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
         """The answers to an evaluation's question, one an item; raises what keeps it from answering.
@@ -101,13 +131,13 @@ class Station:
             question: the server's.
             privacy: what the run promises of sums with noise, for one embedding.
         """
-        self._data.enroll(question.client, question.classes)
-        return list(answers_to(question, self._data.client, self._evaluation, self.state, privacy))
+        self._enroll(question.client, question.classes)
+        return list(answers_to(question, self._data.client, self._evaluation, self.state, privacy, self.policy))
 
     def tell(self, question: LossQuestion) -> Told:
         """Answers a loss at the server; why it cannot is an answer too."""
         try:
-            return Told([self.answer(question).to_bytes(sent_in(question.precision))])
+            return self._told([self.answer(question).to_bytes(sent_in(question.precision))])
         except Exception as error:
             return Told(failure=failure_of(error, self._promised))
 
@@ -120,7 +150,8 @@ class Station:
         model = self._made.model
         if not isinstance(model, Answering):
             raise ValueError(f"{type(model).__name__} asks clients nothing here; the server runs another recipe")
-        self._data.enroll(question.client, question.classes)
+        self.policy.check_asked("loss", question.embedding)
+        self._enroll(question.client, question.classes)
         device = self._made.trainer.strategy.root_device
         return model.answer(question, self._data.client, self.state / FEATURES, device)
 

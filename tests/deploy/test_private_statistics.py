@@ -296,7 +296,7 @@ def test_a_client_releases_no_image_again_in_the_other_split(images, tmp_path):
     answer("train")
     for split in ("train", "report"):
         said = answer(split, 1)
-        assert "released when other images of this client were held out" in said
+        assert "began when other images of this client were held out, under the number 0 in place of 1" in said
         assert str(tmp_path) not in said  # where its images lie is no affair of the server's
     assert answer("report").kind == "private-sums"
 
@@ -306,7 +306,7 @@ def test_a_client_releases_no_image_again_by_a_recipe_of_another_embedding(image
     monkeypatch.setitem(WITHOUT_WEIGHTS, "halves", Halves)
     first = alone(images, tmp_path)("train")
     said = alone(images, tmp_path, "halves")("train")
-    assert 'released in the embeddings ["pixels"], and its recipe now has ["halves"]' in said
+    assert 'told in the embeddings ["pixels"], and its recipe now has ["halves"]' in said
     again = alone(images, tmp_path)("train")
     assert all(torch.equal(tensor, first.tensors[name]) for name, tensor in again.tensors.items())
 

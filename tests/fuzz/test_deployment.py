@@ -18,7 +18,7 @@ from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.recipe import read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.released import keep_release, read_release, release_once
-from fedgen.deploy.roster import CLIENTS, check_hello, read_clients
+from fedgen.deploy.roster import CLIENTS, read_clients
 from fedgen.deploy.station import Station
 from fedgen.deploy.write_app import write_app
 from fedgen.federated.left_out import LEFT_OUT_FILE, is_entry, read_left_out, write_left_out
@@ -108,7 +108,7 @@ def read_kept(path):
 
 def are_clients(found, _):
     for one in found:
-        check_hello(one)
+        check_types(one)
     return bool(found) and all(conforms(one.shape, tuple[int, ...]) for one in found)
 
 
