@@ -1,6 +1,6 @@
 """The two Flower apps of a deployed recipe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from fedgen.deploy.end_report import EndReport
 from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.line import Line
 from fedgen.deploy.messages import LossQuestion, Question, Task
+from fedgen.deploy.pins import check_sum
 from fedgen.deploy.policy import Policy
 from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
@@ -53,7 +54,7 @@ def client_app(recipe: Path) -> ClientApp:
     Args:
         recipe: the deployed recipe's file.
     """
-    app = ClientApp(mods=[masked])
+    app = ClientApp(mods=[masked(_check_sum)])
 
     def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
         @wraps(handle)
@@ -177,9 +178,8 @@ def _simulated(folder: Path, number: int) -> Path:
     return folders[number]
 
 
-def _station(recipe: Path, context: Context) -> Station:
-    settings = read_settings(recipe)
-    use_threads(settings)
+def _places(context: Context) -> tuple[Path, Path]:
+    """A node's folders: of its data, and of what it keeps of all runs."""
     own, run = context.node_config, context.run_config
     if DATA in own:
         folder = Path(str(own[DATA]))
@@ -189,7 +189,20 @@ def _station(recipe: Path, context: Context) -> Station:
         raise ValueError(
             f"this node's config does not say where its data lie: start it with --node-config '{DATA}=\"/my/images\"'"
         )
-    state = Path(str(own.get(STATE, folder.parent / f".{folder.name}-fedgen")))
+    return folder, Path(str(own.get(STATE, folder.parent / f".{folder.name}-fedgen")))
+
+
+def _check_sum(context: Context, nodes: Sequence[int]) -> None:
+    """Refuses to help unmask a sum over too few clients, or over others than it was over before."""
+    Policy.of_node(context.node_config).check_clients(len(nodes))
+    check_sum(_places(context)[1] / run_name(context.run_config), nodes)
+
+
+def _station(recipe: Path, context: Context) -> Station:
+    settings = read_settings(recipe)
+    use_threads(settings)
+    own, run = context.node_config, context.run_config
+    folder, state = _places(context)
     name = str(own.get(NAME, folder.name))
     policy = Policy.of_node(own)
     policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))

@@ -106,9 +106,9 @@ def answers_to(
         policy: of the client's node; None allows everything.
 
     Raises:
-        RefusedError: for what the policy does not allow; if it is asked for sums with noise of another promise than the run's, for a split that is none, or
-            for sums with noise of images that were split otherwise, or in a recipe of other embeddings, when the first
-            were released, or of which it has told statistics without noise.
+        RefusedError: for what the policy does not allow; if it is asked for sums with noise of another promise than the
+            run's, or of which it has told statistics without noise; for a split that is none, or in a recipe of other
+            embeddings than the run's first.
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
@@ -129,26 +129,32 @@ def answers_to(
         if panel is None or panel.embedding.fingerprint() != item.fingerprint:
             raise ValueError(f"embedding {item.embedding} is another one here; install the same release and weights")
         examples = client.held_out_examples if item.split == REPORT else client.train_examples
-        cache = FeatureCache(state / FEATURES)
-        features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
         hold_to_embeddings(state, panels)
         if item.ask == "private-sums":
             _count(state, privacy, policy)
-            yield _released(item, features, release_path(state, item.split, item.embedding))
-            continue
-        note_exact(state)
-        if item.ask in ("statistics", "sums"):
-            make = gaussian_to_message if item.ask == "statistics" else gaussian_to_sums
-            tell = partial(_summary, make, features, item)
-            yield release_once(once_path(state, item), meta_of(item), tell, None)
-            continue
-        choice = next(one for one in panel.choices if one.name == item.score)
-        tell = partial(_of_score, item, choice, features, question.weights, place)
-        if item.ask != "sketch":  # of the present generated images
-            yield tell()
-            continue
-        made = {**meta_of(item), **sketch_of(choice, features.shape[1], question.weights.get(str(place))).meta()}
-        yield release_once(once_path(state, item), made, tell, None)
+        else:
+            note_exact(state)
+        cache = FeatureCache(state / FEATURES)
+        features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
+        yield _answer(item, panel, features, question.weights, place, state)
+
+
+def _answer(
+    item: Item, panel: Panel, features: Tensor, tensors: Mapping[str, Tensor], place: int, state: Path
+) -> Message:
+    """The answer to one item; what a run needs once is that of before, where there is one."""
+    if item.ask == "private-sums":
+        return _released(item, features, release_path(state, item.split, item.embedding))
+    if item.ask in ("statistics", "sums"):
+        make = gaussian_to_message if item.ask == "statistics" else gaussian_to_sums
+        tell = partial(_summary, make, features, item)
+        return release_once(once_path(state, item), meta_of(item), tell, None)
+    choice = next(one for one in panel.choices if one.name == item.score)
+    tell = partial(_of_score, item, choice, features, tensors, place)
+    if item.ask != "sketch":  # of the present generated images
+        return tell()
+    made = {**meta_of(item), **sketch_of(choice, features.shape[1], tensors.get(str(place))).meta()}
+    return release_once(once_path(state, item), made, tell, None)
 
 
 def _count(state: Path, privacy: Privacy | None, policy: Policy | None) -> None:
