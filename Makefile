@@ -45,7 +45,7 @@ $(VENV)/.docs: $(READY)
 	@touch $@
 
 bench: $(READY) ## speed and memory, one JSON line a figure
-	@status=0; for name in frechet fastfid mmd2 manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data long_run start; do \
+	@status=0; for name in frechet fastfid mmd2 manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data messages long_run start; do \
 		OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || status=1; \
 	done; exit $$status
 

@@ -19,6 +19,7 @@ LAYERS = [
         "archives",
         "class_paths",
         "files",
+        "foreign_text",
         "hashing",
         "flags",
         "lazy",

@@ -1,6 +1,6 @@
 """The two Flower apps of a deployed recipe."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.line import Line
 from fedgen.deploy.messages import LossQuestion, Question, Task
 from fedgen.deploy.node_data import NAME, STATE, NodeData
+from fedgen.deploy.pins import check_sum
+from fedgen.deploy.policy import Policy
 from fedgen.deploy.recipe import for_server, read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.remote_data import LEAST, RemoteClients
@@ -47,12 +49,13 @@ def client_app(recipe: Path) -> ClientApp:
     read ("data-config"); it may say which client it is ("partition-id" of "num-partitions"), what it is called ("name",
     by default as that folder or file) and where it keeps what is its own between turns ("state-path", by default beside
     the data). Where Flower simulates nodes they have no config but their numbers: then node k takes the k-th folder of
-    the run config's "simulation-data", or a class that takes `partition_id` its part.
+    the run config's "simulation-data", or a class that takes `partition_id` its part. What the node's owner allows is
+    in a file that its config names ("policy-path"), or its environment (FEDGEN_POLICY).
 
     Args:
         recipe: the deployed recipe's file.
     """
-    app = ClientApp(mods=[masked])
+    app = ClientApp(mods=[masked(_check_sum)])
 
     def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
         @wraps(handle)
@@ -168,11 +171,27 @@ def least_of(config: Mapping[str, Any]) -> float:
     return least
 
 
+def _places(context: Context) -> tuple[NodeData, Path]:
+    """What a node says of its data, and the folder of what it keeps of all runs."""
+    own, run = context.node_config, context.run_config
+    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) else None
+    data = NodeData.of_node(own, simulated)
+    return data, Path(str(own.get(STATE, data.state)))
+
+
+def _check_sum(context: Context, nodes: Sequence[int]) -> None:
+    """Refuses to help unmask a sum over too few clients, or over others than it was over before."""
+    Policy.of_node(context.node_config).check_clients(len(nodes))
+    check_sum(_places(context)[1] / run_name(context.run_config), nodes)
+
+
 def _station(recipe: Path, context: Context) -> Station:
     settings = read_settings(recipe)
     use_threads(settings)
     own, run = context.node_config, context.run_config
-    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) else None
-    data = NodeData.of_node(own, simulated)
-    name, state = str(own.get(NAME, data.name)), Path(str(own.get(STATE, data.state)))
-    return Station(recipe, data, state / run_name(run), name, is_promised(settings, run))
+    data, state = _places(context)
+    policy = Policy.of_node(own)
+    policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
+    return Station(
+        recipe, data, state / run_name(run), str(own.get(NAME, data.name)), is_promised(settings, run), policy
+    )

@@ -24,8 +24,6 @@ from fedgen.statistics.messages import MessageError
 # what servers log, whether or not this one does: whoever reads the logs takes it for theirs
 RESERVED = {"epoch", "step", "epsilon", "delta", "statistics_epsilon", "statistics_delta", "clients_answered"}
 
-MOST_METRICS, LONGEST_METRIC = 1_000, 200  # of a client in a round, and of their names
-
 
 class FlowerStrategy(FedAvgStrategy):
     """FedAvg over clients that Flower reaches; arguments as for `FedAvgStrategy`.
@@ -153,11 +151,6 @@ class FlowerStrategy(FedAvgStrategy):
             raise MessageError(
                 f"it trained on {answer.examples} examples for {answer.iterations} iterations with {answer.steps} steps"
             )
-        if len(answer.metrics) > MOST_METRICS or not all(map(_is_name, answer.metrics)):
-            raise MessageError(
-                f"its steps logged {len(answer.metrics)} values, of which {MOST_METRICS} are taken, under names of 1 to"
-                f" {LONGEST_METRIC} printable characters"
-            )
         if (answer.counts or answer.means) and not self.outside.exchanges:
             raise MessageError("it tells Python counters or means, which no single client sets here")
         self._try_out(turn, answer)
@@ -237,8 +230,3 @@ class FlowerStrategy(FedAvgStrategy):
         replies = Replies(told)
         self._local.merge(replies, self.root_device)
         self.client_algorithm.merge(replies, self.root_device)
-
-
-def _is_name(name: str) -> bool:
-    """Whether it can be what a client's steps logged."""
-    return name.isprintable() and 1 <= len(name) <= LONGEST_METRIC

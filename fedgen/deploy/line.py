@@ -92,6 +92,10 @@ class Line:
                 found[client] = str(error)
         return found
 
+    def names_of(self, nodes: Mapping[int, int]) -> dict[str, str]:
+        """By node, as text, the names of clients that are asked for a sum together."""
+        return {str(node): self.roster.clients[client].name for client, node in nodes.items()}
+
     def ask_all(
         self, items: Sequence[Item], tensors: Mapping[str, Tensor], classes: tuple[str, ...]
     ) -> dict[int, Told | str]:
@@ -147,6 +151,7 @@ class Line:
                 "question": rest,
                 "largest": list(map(dict, largest)),
                 "clients": len(nodes),
+                "with": self.names_of({one: at for one, at in nodes.items() if at is not None}),
             }
             asked[node], numbers[node] = (as_arrays(weights.values()), to_bytes(told)), client
         found = secure_sums(self.grid, asked, largest, round, self.deadline)

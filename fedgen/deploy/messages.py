@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-import torch
 from torch import Tensor
 
 from fedgen import __version__
-from fedgen.deploy.field_types import conforms
+from fedgen.deploy.field_types import Between, Length, Numbers, Text, conforms, fault
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.federated.exchange import all_finite
-from fedgen.federated.left_out import shorten
 from fedgen.statistics.messages import MessageError
 
-VERSION = 2
+VERSION = 3
+LONGEST_NAME, LONGEST_CLASS, MOST_CLASSES = 200, 255, 100_000  # a class is a folder's name
+MOST_EXAMPLES, MOST_NUMBERS = 2**31, 2**28  # of a client, and numbers of one of them
+MOST_METRICS, LONGEST_METRIC = 1_000, 200  # of a client in a round, and of their names
+_OLDER = b"PK"  # what messages of version 2 and before start with: archives of torch.save, which is not read
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,11 @@ class Hello:
         release: of its fedgen.
     """
 
-    name: str
-    examples: int
-    shape: tuple[int, ...]
-    classes: tuple[str, ...]
-    release: str = field(default=__version__, compare=False)
+    name: Annotated[str, Text(LONGEST_NAME, 1)]
+    examples: Annotated[int, Between(1, MOST_EXAMPLES)]
+    shape: Annotated[tuple[Annotated[int, Between(1, MOST_NUMBERS)], ...], Numbers(MOST_NUMBERS)]
+    classes: Annotated[tuple[Annotated[str, Text(LONGEST_CLASS)], ...], Length(MOST_CLASSES)]
+    release: Annotated[str, Text(50)] = field(default=__version__, compare=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +100,9 @@ class Answer:
     examples: int = 0
     iterations: int = 0
     told: list[Any] = field(default_factory=list)
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Annotated[dict[Annotated[str, Text(LONGEST_METRIC, 1)], float], Length(MOST_METRICS)] = field(
+        default_factory=dict
+    )
     failure: str = ""
     moved: bool = False
     steps: int = 0
@@ -143,7 +147,7 @@ class Question:
     """
 
     weights: Mapping[str, Tensor]
-    items: Sequence[Sequence[str]]
+    items: Sequence[Item]
     client: int
     classes: tuple[str, ...]
 
@@ -202,14 +206,18 @@ def unpack(kind: type[Any], weights: Mapping[str, Tensor], rest: bytes) -> Any:
             infinity.
     """
     name = kind.__name__.lower()
+    if isinstance(rest, bytes) and rest.startswith(_OLDER):
+        raise MessageError(f"the {name} is of version 2 or before, this fedgen speaks {VERSION}; install one release")
     found = from_bytes(rest, f"the {name}")
     if not conforms(found, dict[str, Any]):
         raise MessageError(f"what came is no {name}: it has no named parts")
     version = found.pop("version", None)
     if type(version) is not int or version != VERSION:
         raise MessageError(f"the {name} is of version {version!r}, this fedgen speaks {VERSION}; install one release")
+    if any(type(tensor) is not Tensor for tensor in weights.values()):  # whose methods may be anything
+        raise MessageError(f"weights of the {name} are no tensors")
     if not all_finite(list(weights.values())):
-        bad = next(key for key, tensor in weights.items() if not bool(torch.isfinite(tensor).all()))
+        bad = next(key for key, tensor in weights.items() if not bool(Tensor.isfinite(tensor).all()))
         raise MessageError(f"{bad} of the {name} holds NaN or infinity")
     has_weights = any(one.name == "weights" for one in fields(kind))
     try:
@@ -223,13 +231,6 @@ def unpack(kind: type[Any], weights: Mapping[str, Tensor], rest: bytes) -> Any:
 def check_types(message: Said) -> None:
     """Raises MessageError for the first field that is not what its annotation says; counts are whole numbers."""
     name = type(message).__name__.lower()
-    for field_name, hint in get_type_hints(type(message)).items():
-        if not conforms(value := getattr(message, field_name), hint):
-            raise MessageError(f"{field_name} of the {name} is {_said(value)}, which no {name} has")
-
-
-def _said(value: Any) -> str:
-    try:
-        return shorten(repr(value), 80)
-    except Exception:  # lists may be too deep to be written, and numbers too long
-        return f"a {type(value).__name__}"
+    for field_name, hint in get_type_hints(type(message), include_extras=True).items():
+        if wrong := fault(getattr(message, field_name), hint):
+            raise MessageError(f"{field_name} of the {name} {wrong}")

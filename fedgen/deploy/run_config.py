@@ -1,11 +1,12 @@
 """A run's config: what may stand in it, checked before anybody is waited for or asked."""
 
-import math
+import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from fedgen.deploy.field_types import Between, conforms
 from fedgen.deploy.ranges import RANGES, range_key
 from fedgen.deploy.run_labels import CLASSES, COUNTS
 from fedgen.deploy.run_statistics import DELTA, EPSILON, RADIUS
@@ -16,7 +17,14 @@ LEAST_ANSWERS, CHECKPOINT = "least-answers", "ckpt-path"
 _NUMBERS = (WAIT, DEADLINE, LEAST_ANSWERS, RANGE, EPSILON, DELTA, RADIUS, *map(range_key, RANGES))
 _TEXTS = (OUTPUT, CHECKPOINT, SIMULATION)
 _LISTS = (CLASSES, COUNTS)  # a single one may have been read as a number
-KEYS = (CLIENTS, SECURE, *_NUMBERS, *_TEXTS, *_LISTS)
+_OF_KEYS: dict[str, tuple[Any, str]] = {  # what a value may be, and the words for it
+    CLIENTS: (Annotated[int, Between(1)], "a whole number from 1"),
+    SECURE: (bool, "true or false, without quotes"),
+    **dict.fromkeys(_NUMBERS, (Annotated[float, Between(0, sys.float_info.max)], "a number from 0, without quotes")),
+    **dict.fromkeys(_TEXTS, (str, "text in quotes")),
+    **dict.fromkeys(_LISTS, (str | int, "text in quotes")),
+}
+KEYS = tuple(_OF_KEYS)
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -30,7 +38,8 @@ def check_config(config: Mapping[str, Any]) -> None:
             near = get_close_matches(key, KEYS, 1)
             meant = f"did you mean {near[0]}? K" if near else "k"
             raise ValueError(f"{key}={value!r} in the run's config: there is no such key; {meant}eys are {_list(KEYS)}")
-        if wanted := _wanted(key, value):
+        hint, wanted = _OF_KEYS[key]
+        if not conforms(value, hint):
             raise ValueError(f"{key}={value!r} in the run's config: give {wanted}")
     if CLIENTS not in config:
         raise ValueError(f"the run's config does not say how many `{CLIENTS}` to wait for")
@@ -47,19 +56,6 @@ def run_name(config: Mapping[str, Any]) -> str:
     if name in ("", ".."):
         raise ValueError(f"{OUTPUT}={config[OUTPUT]!r} in the run's config: give a folder with a name, as runs/first")
     return name
-
-
-def _wanted(key: str, value: Any) -> str:
-    """What a key's value should be; "" if it is."""
-    if key == SECURE:
-        return "" if isinstance(value, bool) else "true or false, without quotes"
-    if key == CLIENTS:
-        return "" if type(value) is int and value >= 1 else "a whole number from 1"
-    if key in _NUMBERS:
-        is_number = type(value) in (int, float) and 0 <= value < math.inf
-        return "" if is_number else "a number from 0, without quotes"
-    is_text = isinstance(value, str) or (key in _LISTS and type(value) is int)
-    return "" if is_text else "text in quotes"
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ has in its older interface alone: its workflow asks a strategy of that interface
 its client mod masks what a client's app returns. Both are driven here from the present interface.
 """
 
+import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import Key as StageKey
 from flwr.compat.common import recorddict_compat as compat
 from flwr.server import LegacyContext
 from flwr.server.strategy import FedAvg
@@ -33,6 +36,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedgen.archives import read_header
 from fedgen.deploy.records import reason_of
 from fedgen.deploy.sending import Silence, replies_to
 from fedgen.deploy.stage_replies import REST, unusable
@@ -229,16 +233,37 @@ def mean_error(weights: Sequence[int], largest: int) -> float:
     return (len(weights) * 2 / STEPS + 2 * moved) / sum(sent) if any(sent) else math.inf
 
 
-def masked(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """The client's mod: SecAgg+ where the run's config asks for it."""
-    if not context.run_config.get(SECURE):
-        return call_next(message, context)
-    return secaggplus_mod(message, context, call_next)
+Handle = Callable[[Message, Context], Message]
+
+
+def masked(check: Callable[[Context, Sequence[int]], None]) -> Callable[[Message, Context, Handle], Message]:
+    """The client's mod: SecAgg+ where the run's config asks for it.
+
+    Args:
+        check: is told the nodes whose numbers are in a sum before the client helps to unmask it, and raises if it shall
+            not.
+    """
+
+    def mod(message: Message, context: Context, call_next: Handle) -> Message:
+        if not context.run_config.get(SECURE):
+            return call_next(message, context)
+        asked = message.content.config_records.get(RECORD_KEY_CONFIGS)
+        if asked is not None and asked.get(StageKey.STAGE) == Stage.UNMASK:
+            check(context, [int(one) for one in asked[StageKey.ACTIVE_NODE_ID_LIST]])  # type: ignore[union-attr]
+        return secaggplus_mod(message, context, call_next)
+
+    return mod
 
 
 def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], bytes, int]:
-    """Arrays, bytes and weight that a server sent with `secure_mean`."""
+    """Arrays, bytes and weight that a server sent with `secure_mean`.
+
+    Raises:
+        ValueError: for an array that has not the numbers that it promises.
+    """
     fitins = compat.recorddict_to_fitins(message.content, keep_input=True)
+    for data in fitins.parameters.tensors:
+        read_header(io.BytesIO(data), len(data), "of the server's")
     return parameters_to_ndarrays(fitins.parameters), bytes(fitins.config[REST]), int(fitins.config[_WEIGHT])  # type: ignore[arg-type]
 
 

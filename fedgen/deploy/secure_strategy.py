@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import torch
@@ -12,10 +13,13 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.deploy.asked_clients import MASKED
+from fedgen.deploy.field_types import Between, fault
 from fedgen.deploy.flower_strategy import FlowerStrategy
 from fedgen.deploy.masked_loss import masked_answer
+from fedgen.deploy.masked_rounds import MaskedRoundError, MaskedRounds
 from fedgen.deploy.messages import Answer, Question, Task, pack, unpack
 from fedgen.deploy.payload import from_bytes, to_bytes
+from fedgen.deploy.pins import expect_none, expect_sum
 from fedgen.deploy.run_statistics import RunStatistics, refuse_open
 from fedgen.deploy.secure import (
     NUMBER,
@@ -34,9 +38,21 @@ from fedgen.deploy.station import Station
 from fedgen.deploy.untold import ToldError
 from fedgen.federated.aggregators import Mean
 from fedgen.federated.client_weights import weight_of
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.server_optimizers import as_real, from_real
+from fedgen.hashing import hash_tensors
 from fedgen.statistics.messages import MessageError
 from fedgen.tensor_files import tensors_in
+
+WAITS = "it waits for the clients of the round's first sum"
+FEW = "too few clients answered for their sum to be unmasked"
+
+
+class _OpenPart(TypedDict):
+    """What a client tells beside its masked update."""
+
+    answer: bytes
+    cut: Annotated[float, Between(0, 1)]  # the share of its update that was cut off
 
 
 class SecureStrategy(FlowerStrategy):
@@ -78,6 +94,7 @@ class SecureStrategy(FlowerStrategy):
             name = type(self.aggregator).__name__
             raise MisconfigurationException(f"{hides} {name}, which looks at each, cannot act: leave `aggregator` out")
         super()._start_fit(trainer)
+        self._rounds = MaskedRounds(Path(trainer.default_root_dir))
         if not 0 < self.range < float("inf"):
             raise MisconfigurationException(
                 f"{RANGE}={self.range} in the run's config: under secure aggregation say by how much an entry of the"
@@ -93,27 +110,58 @@ class SecureStrategy(FlowerStrategy):
             )
         rank_zero_info(f"secure aggregation: updates in ±{self.range:g}, in steps of {self._step:.2g}")
 
+    def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
+        """As ever; of a round whose sum there has been, the same clients' again, or the run ends.
+
+        Raises:
+            MaskedRoundError: naming those who are missing.
+        """
+        before = self._rounds.of(round)
+        if before is None:
+            return super()._ask_until_heard(cohort, round)
+        names = {client: self._line.roster.clients[client].name for client in cohort}
+        members = [client for client in cohort if names[client] in before]
+        found = super()._ask_until_heard(members, round)
+        why_not = {names[client]: str(found[client]) for client in members if isinstance(found[client], str)}
+        missing = {name: reason for name, reason in why_not.items() if reason not in (WAITS, FEW)} or why_not
+        missing |= dict.fromkeys(set(before) - set(names.values()), "it is not in this run's cohort")
+        if missing:
+            why = "; ".join(f"{name!r}: {shorten(reason, LONGEST_REASON)}" for name, reason in sorted(missing.items()))
+            raise MaskedRoundError(
+                f"round {round} was summed behind masks before, over {', '.join(before)}, and is done again without"
+                f" {', '.join(sorted(missing))} ({why}): the difference of the two sums would show single updates."
+                " Bring back the same clients and start again, or begin another run over all of them"
+            )
+        late = dict.fromkeys(names.keys() - set(members), "it was not in this masked round's first sum")
+        return found | late
+
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         self._line.roster.look()
+        again = self._rounds.of(round) is not None  # then the same clients or none
         nodes = self._line.roster.nodes_of(cohort)
         found: dict[int, Answer | str] = dict.fromkeys(cohort, Silence("it is not connected"))
         there = {client: node for client, node in nodes.items() if node is not None}
         if len(there) < 2:
             return found | dict.fromkeys(there, Silence("a sum over fewer than two clients would show one"))
+        if again and len(there) < len(cohort):
+            return found | dict.fromkeys(there, Silence(WAITS))
         data: Any = self._module.trainer.datamodule
         asked = {}
         for client, task in self._tasks(list(there), round).items():
             weights, rest = pack(task)
             weight = int(weight_of(len(data.clients[client].train), self.client_weights))
-            told = to_bytes({"names": list(weights), "task": rest})
+            told = to_bytes({"names": list(weights), "task": rest, "with": self._line.names_of(there)})
             asked[there[client]] = (as_arrays(weights.values()), told, weight)
-        made = secure_mean(self._line.grid, asked, round, self._line.deadline)
+        whole = {"threshold": 1.0} if again else {}
+        made = secure_mean(self._line.grid, asked, round, self._line.deadline, **whole)
+        if made.mean is not None:
+            self._rounds.note(round, [self._line.roster.clients[c].name for c, n in there.items() if n in made.rests])
         taken = [asked[node][2] for node in made.rests]
         self._error = self.range * mean_error(taken, max(w for *_, w in asked.values())) if taken else None
         server = {name: self.exchange.server[name] for name in self.exchange.shared}
         for client, node in there.items():
             if made.mean is None:
-                found[client] = made.why_none(node, "too few clients answered for their sum to be unmasked")
+                found[client] = made.why_none(node, FEW)
             elif node not in made.rests:
                 found[client] = made.failures.get(node, "no answer, or its turn failed")
             else:
@@ -127,10 +175,10 @@ class SecureStrategy(FlowerStrategy):
         """A client's answer, with the mean of all in its weights' place: their mean is the same again."""
         try:
             open_part = from_bytes(rest, "the answer")
+            if wrong := fault(open_part, _OpenPart):
+                raise MessageError(f"what it tells beside its update {wrong}")
             answer: Answer = unpack(Answer, {}, open_part["answer"])
             cut = open_part["cut"]
-            if type(cut) is not float or not 0 <= cut <= 1:
-                raise MessageError(f"it says that {cut!r} of its update was cut off, and a share lies in [0, 1]")
         except Exception as error:  # whatever it is, it is the client's
             return str(error) or type(error).__name__
         if any(tensor.numel() > 1 for tensor in tensors_in(answer.told)):
@@ -167,15 +215,24 @@ def summand(station: Station, message: Message, config: Mapping[str, Any]) -> Re
     told = from_bytes(rest, "what the server asks")
     if MASKED in told:
         refuse_open(config, True, [MASKED])
+        expect_none(station.state)
         return write_summand(masked_answer(station, told))
+    station.policy.check_clients(len(told["with"]))
     sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
     if "question" in told:
         question: Question = unpack(Question, sent, told["question"])
         refuse_open(config, True, [item[0] for item in question.items])
         privacy = RunStatistics.of_run(config).privacy
         shared = privacy and replace(privacy, sharers=told["clients"])
-        return write_summand(masked_messages(station.answers(question, shared), told["largest"], told["clients"]))
-    return _update(station, unpack(Task, sent, told["task"]), sent, float(config[RANGE]), weight)
+        made = masked_messages(station.answers(question, shared), told["largest"], told["clients"])
+        station.policy.check_answer(NUMBER * sum(array.size for array in made.arrays))
+        asked = hash_tensors(sorted(sent.items()), repr(sorted(map(tuple, question.items))))
+        expect_sum(station.state, f"question {asked}", told["with"])
+        return write_summand(made)
+    task: Task = unpack(Task, sent, told["task"])
+    made_of = _update(station, task, sent, float(config[RANGE]), weight)
+    expect_sum(station.state, f"round {task.round}", told["with"])
+    return made_of
 
 
 def _update(station: Station, task: Task, sent: Mapping[str, torch.Tensor], range: float, weight: int) -> RecordDict:

@@ -10,6 +10,7 @@ the one.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgen.deploy.field_types import conforms
+from fedgen.deploy.field_types import fault
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.ranges import Largest
 from fedgen.deploy.secure import Masked, secure_mean
@@ -124,16 +125,18 @@ def secure_sums(
     return Sums(_read(_joined(made.mean[0], len(asked)), forms[0], largest, len(asked)))
 
 
-def _read_forms(rest: bytes) -> list[dict[str, dict]]:
+class _Form(TypedDict):
+    """Shapes and remarks of one message."""
+
+    shapes: dict[str, list[int]]
+    meta: dict[str, str]
+
+
+def _read_forms(rest: bytes) -> list[_Form]:
     """Shapes and remarks of a client's messages: of plain types alone, as they are compared with others'."""
     found = from_bytes(rest, what := "the form of the sums")
-    if not conforms(found, list[dict[str, dict]]) or not all(
-        one.keys() == {"shapes", "meta"}
-        and conforms(one["shapes"], dict[str, list[int]])
-        and conforms(one["meta"], dict[str, str])
-        for one in found
-    ):
-        raise MessageError(f"{what} is none: it lists each message's shapes and meta")
+    if wrong := fault(found, list[_Form]):
+        raise MessageError(f"{what} {wrong}")
     return list(found)
 
 
@@ -161,7 +164,7 @@ def _joined(mean: NDArray[np.float64], number: int) -> Tensor:
     return low + (middle << LIMB) + (high << 2 * LIMB)
 
 
-def _read(whole: Tensor, forms: Sequence[Mapping[str, dict]], largest: Sequence[Largest], clients: int) -> list[Sum]:
+def _read(whole: Tensor, forms: Sequence[_Form], largest: Sequence[Largest], clients: int) -> list[Sum]:
     try:
         if len(forms) != len(largest):
             raise ValueError(f"{len(forms)} messages in place of {len(largest)}")

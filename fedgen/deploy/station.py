@@ -1,6 +1,7 @@
 """A client's side: it introduces itself, takes turns, and keeps between them what is its own."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,10 +11,12 @@ import torch
 
 from fedgen.cli import FedgenCLI
 from fedgen.deploy.answering import Answering, sent_in
-from fedgen.deploy.messages import Answer, Hello, LossQuestion, Question, Task, Told
+from fedgen.deploy.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.deploy.node_data import NodeData
 from fedgen.deploy.own_data import OwnData
 from fedgen.deploy.payload import from_bytes, to_bytes
+from fedgen.deploy.pins import hold_to_split
+from fedgen.deploy.policy import Policy
 from fedgen.deploy.recipe import evaluations, for_client, read_settings
 from fedgen.deploy.statistics import FEATURES, answers_to
 from fedgen.deploy.turn_strategy import TurnStrategy
@@ -22,6 +25,7 @@ from fedgen.federated.federation_state import check_packed
 from fedgen.files import atomic_write
 from fedgen.statistics import Privacy
 from fedgen.statistics.messages import Message, MessageError
+from fedgen.tensor_files import bytes_of
 
 
 class Station:
@@ -34,6 +38,7 @@ class Station:
             and no other run's.
         name: the client's; that of its data by default.
         promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
+        policy: of its node; None allows everything.
 
     Raises:
         FileNotFoundError: if the recipe is missing.
@@ -41,9 +46,16 @@ class Station:
     """
 
     def __init__(
-        self, recipe: Path, own: NodeData, state: Path, name: str | None = None, promised: bool = False
+        self,
+        recipe: Path,
+        own: NodeData,
+        state: Path,
+        name: str | None = None,
+        promised: bool = False,
+        policy: Policy | None = None,
     ) -> None:
         self.name, self.state, self._promised = name or own.name, state, promised
+        self.policy = policy or Policy()
         settings = read_settings(recipe)
         self._settings, self._evaluation = for_client(settings, own, self.name), evaluations(settings)
 
@@ -72,7 +84,8 @@ class Station:
     def _take(self, task: Task) -> Answer:
         strategy, trainer = self._made.trainer.strategy, self._made.trainer
         assert isinstance(strategy, TurnStrategy)
-        self._data.enroll(task.client, task.classes)
+        self.policy.check_clients(task.clients)
+        self._enroll(task.client, task.classes)
         self._data.features = self.state / FEATURES
         before, kept = self._remembered(task)
         strategy.begin(task, kept)
@@ -81,17 +94,34 @@ class Station:
         answer = strategy.answer
         if answer.failure:
             return replace(answer, failure=untold(answer.failure.split(":")[0])) if self._promised else answer
+        self._check_update(task, answer)
         self._remember(task.round, strategy.kept, before)
         if self._promised:
             return answer
         return replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
 
+    def _enroll(self, number: int, classes: Sequence[str]) -> None:
+        """Takes its number, which in a run stays what it was first said to be."""
+        self._data.enroll(number, classes)
+        hold_to_split(self.state, self._data.client, number)
+
+    def _check_update(self, task: Task, answer: Answer) -> None:
+        """Refuses to send an update that is larger than the node's policy allows."""
+        moved = [t.double() - task.weights[n].double() for n, t in answer.weights.items() if not t.is_complex()]
+        norm = torch.stack([part.norm() for part in moved]).norm() if moved else torch.zeros(())
+        weights, rest = pack(answer)
+        self.policy.check_answer(bytes_of(weights.values()) + len(rest), float(norm))
+
     def look_up(self, question: Question, privacy: Privacy | None = None) -> Told:
         """Answers an evaluation's question; why it cannot is an answer too. Arguments as for `answers`."""
         try:
-            return Told([message.to_bytes() for message in self.answers(question, privacy)])
+            return self._told([message.to_bytes() for message in self.answers(question, privacy)])
         except Exception as error:
             return Told(failure=failure_of(error, self._promised))
+
+    def _told(self, messages: list[bytes]) -> Told:
+        self.policy.check_answer(sum(map(len, messages)))
+        return Told(messages)
 
     def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
         """The answers to an evaluation's question, one an item; raises what keeps it from answering.
@@ -100,13 +130,13 @@ class Station:
             question: the server's.
             privacy: what the run promises of sums with noise, for one embedding.
         """
-        self._data.enroll(question.client, question.classes)
-        return list(answers_to(question, self._data.client, self._evaluation, self.state, privacy))
+        self._enroll(question.client, question.classes)
+        return list(answers_to(question, self._data.client, self._evaluation, self.state, privacy, self.policy))
 
     def tell(self, question: LossQuestion) -> Told:
         """Answers a loss at the server; why it cannot is an answer too."""
         try:
-            return Told([self.answer(question).to_bytes(sent_in(question.precision))])
+            return self._told([self.answer(question).to_bytes(sent_in(question.precision))])
         except Exception as error:
             return Told(failure=failure_of(error, self._promised))
 
@@ -119,7 +149,8 @@ class Station:
         model = self._made.model
         if not isinstance(model, Answering):
             raise ValueError(f"{type(model).__name__} asks clients nothing here; the server runs another recipe")
-        self._data.enroll(question.client, question.classes)
+        self.policy.check_asked("loss", question.embedding)
+        self._enroll(question.client, question.classes)
         device = self._made.trainer.strategy.root_device
         return model.answer(question, self._data.client, self.state / FEATURES, device)
 
@@ -127,7 +158,8 @@ class Station:
 
     def _turns(self) -> dict[int, Path]:
         """Files of what was kept, by round."""
-        return {int(path.stem[6:]): path for path in sorted(self.state.glob("round=*.pt")) if path.stem[6:].isdecimal()}
+        paths = sorted(self.state.glob("round=*.safetensors"))
+        return {int(path.stem[6:]): path for path in paths if path.stem[6:].isdecimal()}
 
     def _remembered(self, task: Task) -> tuple[Path | None, dict[str, Any] | None]:
         """What was kept after the last turn that the server counts, and its file.
@@ -140,6 +172,11 @@ class Station:
         turns = self._turns()
         if not task.iterations:
             return None, None
+        if not turns and (older := next(self.state.glob("round=[0-9]*.pt"), None)):
+            raise MessageError(
+                f"{older} is of an earlier release, whose form is no longer read: go on with that release, or remove"
+                " that folder to begin this client anew"
+            )
         for number in sorted((number for number in turns if number < task.round), reverse=True):
             found = self._read(turns[number])
             if sum(found["iterations"].values()) == task.iterations:
@@ -164,7 +201,7 @@ class Station:
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = from_bytes(path.read_bytes(), str(path))
+            found: dict[str, Any] = from_bytes(path.read_bytes(), str(path), sealed=True)
             check_packed(found, {}, ("local", "algorithm"))
             found.setdefault("outside", {"values": {}, "personal": {}})  # files of before have none
         except ValueError as error:
@@ -176,9 +213,9 @@ class Station:
     def _remember(self, round: int, kept: dict[str, Any], before: Path | None) -> None:
         """Keeps a turn's outcome, and what it began with: a server that died in the round asks for it again."""
         self.state.mkdir(parents=True, exist_ok=True)
-        present = self.state / f"round={round:05d}.pt"
+        present = self.state / f"round={round:05d}.safetensors"
         with atomic_write(present) as file:
-            file.write(to_bytes(kept))
+            file.write(to_bytes(kept, sealed=True))
         for path in self._turns().values():
             if path not in (present, before):
                 path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old

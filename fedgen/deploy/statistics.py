@@ -1,8 +1,10 @@
 """What a client tells of its images in an evaluation: summaries, sketches, scores; never images or their features."""
 
 import json
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ from torch import Tensor
 
 from fedgen.clients.client import Client
 from fedgen.deploy.messages import Item, Question
+from fedgen.deploy.pins import hold_to_embeddings
+from fedgen.deploy.policy import LEDGER, Policy
 from fedgen.deploy.released import (
     RELEASED,
-    hold_to_embeddings,
-    hold_to_splits,
     note_exact,
+    once_path,
     refuse_after_exact,
     release_once,
     release_path,
@@ -25,6 +28,7 @@ from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
 from fedgen.federated.left_out import shorten
+from fedgen.files import write_once
 from fedgen.scores import Kernel, KernelReference
 from fedgen.scores.federated_fid import fid_message
 from fedgen.scores.federated_kid import kid_message
@@ -84,9 +88,14 @@ def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSket
 
 
 def answers_to(
-    question: Question, client: Client, evaluation: Mapping[str, Any], state: Path, privacy: Privacy | None = None
+    question: Question,
+    client: Client,
+    evaluation: Mapping[str, Any],
+    state: Path,
+    privacy: Privacy | None = None,
+    policy: Policy | None = None,
 ) -> Iterator[Message]:
-    """A client's answers, one an item.
+    """A client's answers, one an item; what a run needs once is told once, and who asks again is told the same.
 
     Args:
         question: the server's.
@@ -94,17 +103,20 @@ def answers_to(
         evaluation: arguments of the recipe's evaluation.
         state: folder that keeps its features, and what it has released.
         privacy: what the run promises of sums with noise, for one embedding.
+        policy: of the client's node; None allows everything.
 
     Raises:
-        RefusedError: if it is asked for sums with noise of another promise than the run's, for a split that is none, or
-            for sums with noise of images that were split otherwise, or in a recipe of other embeddings, when the first
-            were released, or of which it has told statistics without noise.
+        RefusedError: for what the policy does not allow; if it is asked for sums with noise of another promise than the
+            run's, or of which it has told statistics without noise; for a split that is none, or in a recipe of other
+            embeddings than the run's first.
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
     panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
     for place, asked in enumerate(question.items):
-        item = Item(*asked)  # type: ignore[arg-type]
+        item = Item(*asked)
+        if policy is not None:
+            policy.check_asked(item.ask, item.embedding)
         if item.split not in (SELECT, REPORT):  # under another name the same images would be released again
             said = shorten(repr(item.split), 80)
             raise RefusedError(f"a client's images are split into {SELECT} and {REPORT}, and {said} is neither")
@@ -117,26 +129,48 @@ def answers_to(
         if panel is None or panel.embedding.fingerprint() != item.fingerprint:
             raise ValueError(f"embedding {item.embedding} is another one here; install the same release and weights")
         examples = client.held_out_examples if item.split == REPORT else client.train_examples
+        hold_to_embeddings(state, panels)
+        if item.ask == "private-sums":
+            _count(state, privacy, policy)
+        else:
+            note_exact(state)
         cache = FeatureCache(state / FEATURES)
         features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
-        if item.ask == "private-sums":
-            hold_to_splits(state, client)
-            hold_to_embeddings(state, panels)
-            yield _released(item, features, release_path(state, item.split, item.embedding))
-            continue
-        note_exact(state)
-        if item.ask == "statistics":
-            yield gaussian_to_message(summarize(features), **meta_of(item))
-        elif item.ask == "sums":
-            yield gaussian_to_sums(summarize(features), **meta_of(item))
-        else:
-            choice = next(one for one in panel.choices if one.name == item.score)
-            yield _of_score(item, choice, features, question.weights, place)
+        yield _answer(item, panel, features, question.weights, place, state)
+
+
+def _answer(
+    item: Item, panel: Panel, features: Tensor, tensors: Mapping[str, Tensor], place: int, state: Path
+) -> Message:
+    """The answer to one item; what a run needs once is that of before, where there is one."""
+    if item.ask == "private-sums":
+        return _released(item, features, release_path(state, item.split, item.embedding))
+    if item.ask in ("statistics", "sums"):
+        make = gaussian_to_message if item.ask == "statistics" else gaussian_to_sums
+        tell = partial(_summary, make, features, item)
+        return release_once(once_path(state, item), meta_of(item), tell, None)
+    choice = next(one for one in panel.choices if one.name == item.score)
+    tell = partial(_of_score, item, choice, features, tensors, place)
+    if item.ask != "sketch":  # of the present generated images
+        return tell()
+    made = {**meta_of(item), **sketch_of(choice, features.shape[1], tensors.get(str(place))).meta()}
+    return release_once(once_path(state, item), made, tell, None)
+
+
+def _count(state: Path, privacy: Privacy | None, policy: Policy | None) -> None:
+    """Counts a run's release among all of the node, once."""
+    assert privacy is not None
+    release = write_once(state / RELEASED / "name", f"{state.name}-{secrets.token_hex(8)}".encode()).decode()
+    (policy or Policy()).spend(privacy.epsilon, release, state.parent / LEDGER)
 
 
 def meta_of(item: Item) -> dict[str, str]:
     """The remarks of every answer."""
     return {"embedding": item.fingerprint, "split": item.split}
+
+
+def _summary(make: Callable[..., Message], features: Tensor, item: Item) -> Message:
+    return make(summarize(features), **meta_of(item))
 
 
 def _check_promise(item: Item, privacy: Privacy | None, embeddings: int) -> None:

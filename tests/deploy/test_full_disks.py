@@ -26,7 +26,7 @@ def test_a_client_that_cannot_keep_its_turn_is_left_out_of_the_round_and_comes_b
     settings = recipe(3, **KEEPING)
     with monkeypatch.context() as patch:
         kept = tmp_path / "run-b"
-        spoil(patch, lambda dir, prefix: Path(dir).is_relative_to(kept) and "round=00001.pt" in prefix, answer)
+        spoil(patch, lambda dir, prefix: Path(dir).is_relative_to(kept) and "round=00001.safetensors" in prefix, answer)
         found, _ = deploy(settings, images, tmp_path / "run")
     (entry,) = found["fedavg"]["left_out"]
     assert (entry["round"], entry["name"]) == (1, "b")

@@ -38,6 +38,7 @@ SCORES = {"every_n_rounds": 1, "num_images": 70, "embeddings": ["pixels"], "scor
 NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
 HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
 NAMES = ("count", "sum", "outer", "clients")
+WITH = {"10": "a", "11": "b", "12": "c", "13": "d"}
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +298,7 @@ def test_a_client_releases_no_image_again_in_the_other_split(images, tmp_path):
     answer("train")
     for split in ("train", "report"):
         said = answer(split, 1)
-        assert "released when other images of this client were held out" in said
+        assert "began when other images of this client were held out, under the number 0 in place of 1" in said
         assert str(tmp_path) not in said  # where its images lie is no affair of the server's
     assert answer("report").kind == "private-sums"
 
@@ -307,7 +308,7 @@ def test_a_client_releases_no_image_again_by_a_recipe_of_another_embedding(image
     monkeypatch.setitem(WITHOUT_WEIGHTS, "halves", Halves)
     first = alone(images, tmp_path)("train")
     said = alone(images, tmp_path, "halves")("train")
-    assert 'released in the embeddings ["pixels"], and its recipe now has ["halves"]' in said
+    assert 'told in the embeddings ["pixels"], and its recipe now has ["halves"]' in said
     again = alone(images, tmp_path)("train")
     assert all(torch.equal(tensor, first.tensors[name]) for name, tensor in again.tensors.items())
 
@@ -331,7 +332,7 @@ def test_under_masks_a_client_shares_the_noise_with_those_that_are_asked(images,
 
     def asked(sharers):
         _, question = pack(questioned(sharers=sharers))
-        told = {"names": [], "question": question, "largest": [dict.fromkeys(NAMES, 1e6)], "clients": 4}
+        told = {"names": [], "question": question, "largest": [dict.fromkeys(NAMES, 1e6)], "clients": 4, "with": WITH}
         instructions = FitIns(ndarrays_to_parameters([]), {"fedgen": to_bytes(told), "weight": 1})
         return summand(station, FlowerMessage(fitins_to_recorddict(instructions, True), 10, "train"), config)
 

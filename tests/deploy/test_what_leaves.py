@@ -65,8 +65,8 @@ def test_no_image_no_feature_and_no_personal_tensor_is_among_the_bytes(run):
                 assert form.numpy().tobytes() not in sent
     own = 0
     for folder in kept:
-        for path in folder.rglob("round=*.pt"):
-            for tensor in tensors_in(from_bytes(path.read_bytes(), "it")):
+        for path in folder.rglob("round=*.safetensors"):
+            for tensor in tensors_in(from_bytes(path.read_bytes(), "it", sealed=True)):
                 if tensor.numel() > 8 and bool(tensor.any()):
                     own += 1
                     assert tensor.numpy().tobytes() not in sent

@@ -1,7 +1,6 @@
 """Damaged bytes and files of a deployment: what clients and server send each other, and what each keeps.
 
-What is packed by `deploy.payload` has checksums, and statistics that are kept have a hash; Flower's arrays and JSON
-have none, and are taken if they have their form.
+What is kept has a hash; what travels has none, as the transport compares checksums, and is taken if it has its form.
 """
 
 import json
@@ -14,17 +13,18 @@ from flwr.app import Message as FlowerMessage
 
 from fedgen.deploy.field_types import conforms
 from fedgen.deploy.kept_answers import KeptAnswers
-from fedgen.deploy.messages import Answer, Hello, Item, LossQuestion, Question, Task, Told, pack, unpack
+from fedgen.deploy.messages import Answer, Hello, Item, LossQuestion, Question, Task, Told, check_types, pack, unpack
 from fedgen.deploy.payload import from_bytes, to_bytes
 from fedgen.deploy.recipe import read_settings
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.released import keep_release, read_release, release_once
-from fedgen.deploy.roster import CLIENTS, check_hello, read_clients
+from fedgen.deploy.roster import CLIENTS, read_clients
 from fedgen.deploy.station import Station
 from fedgen.deploy.write_app import write_app
 from fedgen.federated.left_out import LEFT_OUT_FILE, is_entry, read_left_out, write_left_out
 from fedgen.statistics import Privacy, private_sums
 from fedgen.statistics.messages import Message, MessageError
+from fedgen.tensor_files import tensors_in
 from tests.deploy.loopback import Loopback
 from tests.deploy.runs import IMAGES, recipe
 from tests.fuzz.damage import fuzz, refuses
@@ -63,18 +63,22 @@ def naming(read):
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_damaged_messages_are_refused_or_as_they_were(name, tmp_path, copies):
+def test_damaged_messages_are_refused_or_have_their_form(name, tmp_path, copies):
     path = tmp_path / "message"
     path.write_bytes(pack(SAID[name])[1])
     kind = type(SAID[name])
-    assert fuzz(naming(lambda path: unpack(kind, {}, path.read_bytes())), path, copies=copies) > 300
+
+    def has_form(found, _):
+        check_types(found)
+        return type(found) is kind and all(t.isfinite().all() for t in tensors_in(vars(found)))
+
+    assert fuzz(naming(lambda path: unpack(kind, {}, path.read_bytes())), path, has_form, copies=copies) > 300
 
 
-def test_damaged_payloads_are_refused_or_as_they_were(tmp_path, copies):
+def test_damaged_payloads_that_are_sealed_are_refused_or_as_they_were(tmp_path, copies):
     path = tmp_path / "payload"
-    path.write_bytes(to_bytes({"state": STATE, "text": "abc", "number": 3}))
-    valid = ("torch",)  # of what the payload is, whoever reads it must see
-    assert fuzz(naming(lambda path: from_bytes(path.read_bytes(), "it")), path, valid=valid, copies=copies) > 300
+    path.write_bytes(to_bytes({"state": STATE, "text": "abc", "number": 3}, sealed=True))
+    assert fuzz(naming(lambda path: from_bytes(path.read_bytes(), "it", sealed=True)), path, copies=copies) > 900
 
 
 def test_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path, copies):
@@ -104,7 +108,7 @@ def read_kept(path):
 
 def are_clients(found, _):
     for one in found:
-        check_hello(one)
+        check_types(one)
     return bool(found) and all(conforms(one.shape, tuple[int, ...]) for one in found)
 
 
@@ -122,7 +126,13 @@ FILES = {
         are_clients,
         300,
     ),
-    "kept state": ("round=00001.pt", lambda path: path.write_bytes(to_bytes(KEPT)), read_kept, None, 300),
+    "kept state": (
+        "round=00001.safetensors",
+        lambda path: path.write_bytes(to_bytes(KEPT, sealed=True)),
+        read_kept,
+        None,
+        300,
+    ),
     "recipe": ("recipe.yaml", write_recipe, read_settings, lambda found, _: isinstance(found["model"], dict), 200),
     "left out": (
         LEFT_OUT_FILE,
@@ -149,16 +159,16 @@ HARMLESS = [{**KEPT, "algorithm": value} for value in (None, [1], {"a": 1}, {-1:
 
 @pytest.mark.parametrize("content", [one for one in WRONG if one not in HARMLESS], ids=lambda one: str(one)[:60])
 def test_kept_state_of_wrong_content_is_refused(content, tmp_path):
-    path = tmp_path / "round=00001.pt"
-    path.write_bytes(to_bytes(content))
+    path = tmp_path / "round=00001.safetensors"
+    path.write_bytes(to_bytes(content, sealed=True))
     refuses(read_kept, path)
 
 
 def test_files_of_other_names_are_not_what_a_client_kept(tmp_path):
-    (tmp_path / "round=x.pt").write_bytes(b"")
-    (tmp_path / "round=.pt").write_bytes(b"")
+    (tmp_path / "round=x.safetensors").write_bytes(b"")
+    (tmp_path / "round=.safetensors").write_bytes(b"")
     with pytest.warns(UserWarning, match="keeps nothing"):
-        assert read_kept(tmp_path / "round=x.pt") is None
+        assert read_kept(tmp_path / "round=x.safetensors") is None
 
 
 ENTRIES = [
