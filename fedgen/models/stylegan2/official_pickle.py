@@ -18,8 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from fedgen.files import in_bytes
-from fedgen.models.stylegan2.official_storages import MAGIC, Storage, read_storage, view_storage
+from fedgen.models.stylegan2.official_storages import Storage, read_storage, view_storage
 from fedgen.restricted_pickle import BINARY_OPCODES, NUMBER_NAMES, Function, Name, NotAllowedError, short, unpickle
+from fedgen.torch_files import MAGIC
 
 _OPCODES = BINARY_OPCODES | {"NEWOBJ", "EMPTY_SET", "ADDITEMS"}
 _MOST_OPCODES = 500_000  # a file of 1024 x 1024 pixels has about 50,000

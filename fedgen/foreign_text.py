@@ -1,0 +1,27 @@
+"""Text from strangers (files, records, clients) made fit for a terminal and for a message."""
+
+import unicodedata
+
+_HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"})
+"""Unicode categories that move the cursor, change the order or the look of other text, or show nothing."""
+
+
+def printable(text: str, limit: int = 200) -> str:
+    r"""A text that shows on one line and changes nothing else on the terminal.
+
+    Control characters, directions of writing, and whatever has no glyph are shown as escapes ("\x1b", "\u202e"); a
+    longer text is cut and ends in "...". Backslashes stay as they are: what is shown is for eyes.
+
+    Args:
+        text: by a stranger.
+        limit: characters of the result, at least 4.
+    """
+    shown: list[str] = []
+    size = 0
+    for character in text[: limit + 1]:
+        part = ascii(character)[1:-1] if unicodedata.category(character) in _HIDDEN else character
+        shown.append(part)
+        size += len(part)
+        if size > limit:
+            return "".join(shown)[: limit - 3] + "..."
+    return "".join(shown)
