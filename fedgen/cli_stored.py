@@ -30,7 +30,7 @@ from fedgen.evaluation.stored_embedding import Named
 from fedgen.evaluation.stored_files import FEATURES_OF, STATISTICS_OF, files_in
 from fedgen.evaluation.stored_images import LISTED
 from fedgen.figures import draw_clients
-from fedgen.files import require_writable, write_json
+from fedgen.files import parse_yaml, require_writable, write_json
 from fedgen.progress import make_console
 
 FLAGS = ("--generated", "--clients", "--reference")
@@ -263,7 +263,7 @@ def scores_in(text: str) -> list[Any]:
         return names_in(text)
     try:
         return _listed(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"--scores takes fid,kid or '[fid, {{name: precision, k: 3}}]', got {text!r}") from error
 
 
@@ -277,13 +277,13 @@ def embeddings_in(text: str | None) -> list[str | dict[str, Any]]:
         return list(names_in(text))
     try:
         return _listed(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         example = "'{class_path: my_package.MyEmbedding, init_args: {width: 64}}'"
         raise ValueError(f"embeddings are names with commas between, or {example}, got {text!r}") from error
 
 
 def _listed(text: str) -> list[Any]:
-    found = yaml.safe_load(text)
+    found = parse_yaml(text)
     return found if isinstance(found, list) else [found]
 
 

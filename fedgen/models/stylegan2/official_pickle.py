@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedgen.files import in_bytes
 from fedgen.models.stylegan2.official_storages import Storage, read_storage, view_storage
+from fedgen.regular_files import open_regular
 from fedgen.restricted_pickle import BINARY_OPCODES, NUMBER_NAMES, Function, Name, NotAllowedError, short, unpickle
 from fedgen.torch_files import MAGIC
 
@@ -100,7 +101,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
         raise FileNotFoundError(f"there is no network pickle {path}")
     if not path.is_file():
         raise ValueError(f"{path} is a folder or device; {_WANTED}")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
             raise ValueError(
