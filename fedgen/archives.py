@@ -1,17 +1,15 @@
 """Zip archives, which .npz files and torch's checkpoints are: opened if their directory is whole, read with checksums.
 
-Python's zipfile compares a member's CRC-32 with its content, but takes a directory that lost entries for a shorter one;
-torch.load compares nothing.
+Python's zipfile compares a member's CRC-32 with its content, but takes a directory that lost entries for a shorter one.
 """
 
-import io
 import math
 import os
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,12 +17,12 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-SIGNATURE = b"PK\3\4"
-"""What an archive with members starts with."""
+from fedgen.foreign_text import printable
+from fedgen.regular_files import check_unpacked, open_regular
 
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 _EXPANSION = 1032  # bytes that DEFLATE makes of one, at most
-_FOLDER = 0x10  # of MS-DOS; torch.load gives such a part memory that nothing was written to
+_FOLDER = 0x10  # of MS-DOS
 _END, _END_64 = b"PK\5\6", b"PK\6\6"
 _LONGEST_END = 2**16 + 256  # a comment, and the fixed parts
 # RuntimeError: encrypted archives, and unknown ways of compression
@@ -45,8 +43,12 @@ class Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+class DamageError(ValueError):
+    """A file is not what it should be, and the message names it."""
+
+
 @contextmanager
-def open_archive(path: str | Path, wanted: str, content: bytes | None = None) -> Iterator[zipfile.ZipFile]:
+def open_archive(path: str | Path, wanted: str, file: IO[bytes] | None = None) -> Iterator[zipfile.ZipFile]:
     """A zip archive for reading, whose directory is complete and promises no more than the file can hold.
 
     What goes wrong with it while it is open is told in one way, too.
@@ -54,42 +56,20 @@ def open_archive(path: str | Path, wanted: str, content: bytes | None = None) ->
     Args:
         path: the file.
         wanted: what it should be, for messages: "an .npz file".
-        content: of the file, where it has been read; the path then only names it.
+        file: the file, where it is open already; the path then only names it.
 
     Raises:
         OSError: if it cannot be opened.
-        ValueError: if it is something else, or damaged.
+        DamageError: if it is something else, damaged, or unfolds into far more than it holds.
     """
-    try:
-        with _opened(path, content) as file, zipfile.ZipFile(file) as archive:
-            _check_directory(file, archive)
-            yield archive
-    except _DAMAGE as error:
-        if isinstance(error, OSError) and error.filename is not None:  # it cannot be opened, which is no damage
-            raise
-        reason = str(error) or type(error).__name__
-        raise ValueError(f"{path} is not {wanted}, or it is damaged ({reason})") from error
-
-
-def check_archive(path: str | Path, wanted: str, content: bytes | None = None) -> None:
-    """Reads an archive once from end to end, about 2 GB/s, so that a flipped bit in any member is found.
-
-    Args:
-        path: the file.
-        wanted: as for `open_archive`.
-        content: likewise; then nothing in it may be compressed, or a message could hold a thousand times its size.
-
-    Raises:
-        OSError: if it cannot be opened.
-        ValueError: if it is something else, or damaged.
-    """
-    with open_archive(path, wanted, content) as archive:
-        packed = [member.filename for member in archive.infolist() if member.compress_type != _STORED]
-        if content is not None and packed:
-            raise ValueError(f"its part {packed[0]} is compressed")
-        damaged = archive.testzip()
-        if damaged is not None:
-            raise ValueError(f"the checksum of its part {damaged} is wrong")
+    with open_regular(path) if file is None else nullcontext(file) as opened:
+        try:
+            with zipfile.ZipFile(opened) as archive:
+                _check_directory(opened, archive)
+                yield archive
+        except _DAMAGE as error:
+            reason = str(error) or type(error).__name__
+            raise DamageError(f"{path} is not {wanted}, or it is damaged ({reason})") from error
 
 
 def open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], Header]:
@@ -99,7 +79,7 @@ def open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], Header]:
         ValueError: if there is no such array, or it has not the bytes that its header promises.
     """
     if f"{name}.npy" not in archive.namelist():
-        raise ValueError(f"it has no array {name}, but {', '.join(array_names(archive)) or 'none'}")
+        raise ValueError(f"it has no array {name}, but {', '.join(map(printable, array_names(archive))) or 'none'}")
     member = archive.open(f"{name}.npy")
     return member, read_header(member, archive.getinfo(f"{name}.npy").file_size, name)
 
@@ -121,6 +101,8 @@ def read_header(file: IO[bytes], size: int, name: str) -> Header:
         shape, fortran, dtype = read(file)
     except Exception as error:  # NumPy parses it as Python's literals, which may fail in any way
         raise ValueError(f"array {name} has a damaged header ({error})") from error
+    if not all(type(side) is int and side >= 0 for side in shape):
+        raise ValueError(f"array {name} has a shape of other than whole numbers")
     header = Header(shape, dtype, fortran)
     held = size - file.tell()
     if not header.dtype.hasobject and held != header.bytes:
@@ -136,12 +118,8 @@ def array_names(archive: zipfile.ZipFile) -> list[str]:
     """
     others = [name for name in archive.namelist() if not name.endswith(".npy")]
     if others:
-        raise ValueError(f"it holds {others[0]}, which is no array")
+        raise ValueError(f"it holds {printable(others[0], 60)}, which is no array")
     return [name.removesuffix(".npy") for name in archive.namelist()]
-
-
-def _opened(path: str | Path, content: bytes | None) -> IO[bytes]:
-    return open(path, "rb") if content is None else io.BytesIO(content)
 
 
 def _check_directory(file: IO[bytes], archive: zipfile.ZipFile) -> None:
@@ -149,14 +127,16 @@ def _check_directory(file: IO[bytes], archive: zipfile.ZipFile) -> None:
     size, declared = file.seek(0, os.SEEK_END), _declared_members(file)
     if len(members) != declared or len(set(archive.namelist())) != declared:
         raise ValueError(f"its directory lists {len(members)} parts and should list {declared} different ones")
+    check_unpacked(sum(member.file_size for member in members), size)
     for member in members:
+        name = printable(member.filename, 60)
         most = {_STORED: member.compress_size, _DEFLATED: _EXPANSION * member.compress_size}
         if member.compress_type not in most:
-            raise ValueError(f"its part {member.filename} is compressed otherwise than by DEFLATE")
-        if member.external_attr & _FOLDER:
-            raise ValueError(f"its part {member.filename} is marked as a folder")
+            raise ValueError(f"its part {name} is compressed otherwise than by DEFLATE")
+        if member.external_attr & _FOLDER or member.is_dir():
+            raise ValueError(f"its part {name} is marked as a folder")
         if member.file_size > most[member.compress_type]:
-            raise ValueError(f"its part {member.filename} cannot have {member.file_size} bytes")
+            raise ValueError(f"its part {name} cannot have {member.file_size} bytes")
     if sum(member.compress_size for member in members) > size:
         raise ValueError(f"its parts need more than its {size} bytes")
 

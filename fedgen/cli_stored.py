@@ -260,7 +260,7 @@ def scores_in(text: str) -> list[Any]:
         return names_in(text)
     try:
         return _listed(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ValueError(f"--scores takes fid,kid or '[fid, {{name: precision, k: 3}}]', got {text!r}") from error
 
 
@@ -274,13 +274,15 @@ def embeddings_in(text: str | None) -> list[str | dict[str, Any]]:
         return list(names_in(text))
     try:
         return _listed(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         example = "'{class_path: my_package.MyEmbedding, init_args: {width: 64}}'"
         raise ValueError(f"embeddings are names with commas between, or {example}, got {text!r}") from error
 
 
 def _listed(text: str) -> list[Any]:
-    found = yaml.safe_load(text)
+    from fedgen.files import parse_yaml
+
+    found = parse_yaml(text)
     return found if isinstance(found, list) else [found]
 
 

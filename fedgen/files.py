@@ -8,6 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,9 +17,16 @@ import yaml
 from numpy.lib import format as npy
 
 from fedgen.archives import array_names, open_archive, open_array
+from fedgen.foreign_text import printable
+from fedgen.regular_files import open_regular, read_regular
+from fedgen.restricted_pickle import check_key, check_unfolding
 
 ARRAYS = "an .npz file of plain arrays"
 MOST_PARTS = 100_000  # of a YAML file; a recipe has some hundred
+LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
+_DEEPEST = 100  # mappings within mappings
+_INTEGER, _LONGEST_NUMBER = "tag:yaml.org,2002:int", 400  # YAML's numbers of base 60 take the square of their length
+_NUMBERS = (_INTEGER, "tag:yaml.org,2002:float")
 
 
 def in_bytes(number: int) -> str:
@@ -73,7 +81,7 @@ def write_once(path: str | Path, content: bytes) -> bytes:
     """
     path = Path(path)
     if path.exists():
-        return path.read_bytes()
+        return read_regular(path)
     own = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with atomic_write(own) as file:
         file.write(content)
@@ -85,7 +93,7 @@ def write_once(path: str | Path, content: bytes) -> bytes:
     finally:
         own.unlink(missing_ok=True)
     sync_folder(path.parent)
-    return path.read_bytes()
+    return read_regular(path)
 
 
 def remove_unfinished(folder: str | Path, names: str) -> None:
@@ -112,7 +120,7 @@ def read_json(path: str | Path) -> Any:
         FileNotFoundError: if there is no such file.
         ValueError: if it is no JSON, or damaged.
     """
-    content = Path(path).read_bytes()
+    content = read_regular(path)
     try:
         return json.loads(content.decode())
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
@@ -124,25 +132,68 @@ def read_yaml(path: str | Path) -> Any:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is no YAML, damaged, or says a thing so often, by aliases, that no recipe could mean it.
+        ValueError: if it is no YAML, damaged, longer than a megabyte, or says a thing so often, by aliases or merges,
+            that no recipe could mean it.
     """
-    content = Path(path).read_bytes()
+    content = read_regular(path)
     try:
-        value = yaml.safe_load(content.decode())
-        _count_parts(value, MOST_PARTS)
-        return value
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no recipe in YAML, or it is damaged ({' '.join(str(error).split())})") from error
+        return parse_yaml(content.decode())
+    except Exception as error:  # PyYAML lets through what numbers and dates of a file raise
+        reason = printable(" ".join(str(error).split()), 400)
+        raise ValueError(f"{path} is no recipe in YAML, or it is damaged ({reason})") from error
 
 
-def _count_parts(value: Any, left: int) -> int:
-    """How many of `left` parts remain after a value that aliases may make far larger than its file."""
-    if left < 0:
-        raise ValueError(f"it unfolds into more than {MOST_PARTS} parts")
-    if isinstance(value, dict | list):
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            left = _count_parts(part, left - 1)
-    return left
+def parse_yaml(text: str) -> Any:
+    """The plain value of a YAML text, whose parts are counted before any is made.
+
+    Raises:
+        ValueError, yaml.YAMLError, or what its numbers and dates raise: if it is none.
+    """
+    if len(text) > LONGEST_YAML:
+        raise ValueError(f"it has {len(text)} characters, more than {LONGEST_YAML}")
+    loader = _CountingLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        check_unfolding(node, _nodes_in, MOST_PARTS, deepest=_DEEPEST)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+class _CountingLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, which stops at too many parts, and at keys and numbers that take time out of proportion."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.left = MOST_PARTS
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"it has more than {MOST_PARTS} parts")
+        return super().compose_node(parent, index)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        if isinstance(node, yaml.ScalarNode) and len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:
+            raise ValueError(f"a number has {len(node.value)} digits")
+        return super().construct_object(node, deep)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError("a list or a mapping is a key")
+            if key.tag == _INTEGER:
+                check_key(self.construct_object(key))
+        return super().construct_mapping(node, deep)
+
+
+def _nodes_in(node: Any) -> list[Any]:
+    """What a node of YAML holds; merges are among a mapping's values."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
 
 
 def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
@@ -157,7 +208,7 @@ def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], l
         ValueError: if it is no such file, names a column twice, or has a row of more or fewer fields than columns.
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open_regular(path) as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
             lines = (line for line in file if comment is None or not line.startswith(comment))
             reader = csv.DictReader(lines, strict=True)  # a quote that is never closed would swallow rows
             header = list(reader.fieldnames or [])

@@ -6,14 +6,16 @@ tuple as a key overflows the C stack) and sizes its memo as told. This one is an
 reader's own table or an error, REDUCE and NEWOBJ call methods of that entry, and BUILD reaches only objects made for
 it. Time and memory are of the order of the stream's length, whatever the stream says.
 
-Beside it stand the names that NumPy's numbers are pickled with, which two readers share: the one of data sets
-(fedgen.data.pickles) and the one of StyleGAN2's networks (fedgen.models.stylegan2.official_pickle).
+Three readers use it: of files of torch.save (fedgen.torch_files), of data sets (fedgen.data.pickles) and of StyleGAN2's
+networks (fedgen.models.stylegan2.official_pickle). Beside it stand the names that NumPy's numbers are pickled with,
+which the latter two share.
 """
 
 import io
 import math
 import pickletools
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,10 @@ _REUSE = 4  # times the stream's length that all calls together may be given; pr
 
 KEYS = (str, bytes, int, float, bool, type(None), tuple)
 """Types of dictionary keys; a tuple may hold up to eight values of the others."""
+
+_PERIOD = 2**61 - 1  # of Python's hashes of whole numbers: those below it have different ones
+# the hash of a tuple can be chosen, too, and a dictionary of 20,000 keys of one hash takes a minute
+_MOST_BESIDE_TUPLES = 500
 
 
 class Name:
@@ -88,21 +94,24 @@ class NotAllowedError(ValueError):
 
 def unpickle(
     stream: io.BytesIO,
-    names: Mapping[tuple[str, str], Name],
+    names: Mapping[tuple[str, str], Any],
     opcodes: frozenset[str] = DATA_OPCODES,
     key_types: tuple[type, ...] = KEYS,
     max_opcodes: int | None = None,
     persistent: Callable[[Any], Any] | None = None,
+    states: Mapping[type, Callable[[Any, Any], None]] | None = None,
 ) -> Any:
     """The value of one pickle, up to its STOP, behind which the stream is left.
 
     Args:
         stream: in memory, as a file would allocate what a damaged stream says before it reads.
-        names: (module, name) of everything that may be named, exactly as the stream writes them.
+        names: (module, name) of everything that may be named, exactly as the stream writes them: a `Name`, or a
+            constant, which cannot be called.
         opcodes: those allowed.
-        key_types: exact types of the keys of dictionaries and the elements of sets; for tuples see `KEYS`.
+        key_types: exact types of the keys of dictionaries and the elements of sets, some of `KEYS`.
         max_opcodes: None for no limit.
         persistent: what a persistent id stands for, where `opcodes` has BINPERSID.
+        states: what BUILD does to objects of exact types, beside `Unfinished` ones.
 
     Raises:
         NotAllowedError: if it names anything else.
@@ -111,7 +120,7 @@ def unpickle(
     start = stream.tell()
     allowance = _REUSE * (stream.seek(0, io.SEEK_END) - start)
     stream.seek(start)
-    machine = _Machine(names, key_types, allowance, persistent)
+    machine = _Machine(names, key_types, allowance, persistent, states or {})
     for count, (name, argument, position) in enumerate(_read_opcodes(stream), start=1):
         if name not in opcodes:
             raise ValueError(f"opcode {name} at byte {position} is not allowed")
@@ -140,17 +149,84 @@ def short(value: Any) -> str:
     return f"a value of type {type(value).__name__}"  # the text of nested values can be longer than any memory
 
 
+def check_key(key: Any, types: tuple[type, ...] = KEYS, beside: int = 0) -> Any:
+    """The key of a dictionary itself, if hashing it is quick and no file can hold many of one hash.
+
+    Args:
+        key: the key.
+        types: exact types that are allowed, some of `KEYS`.
+        beside: keys that the dictionary has already.
+
+    Raises:
+        ValueError: for other types, for whole numbers beyond 2^61 - 2, which share their hashes, and for tuples that
+            are nested, long, or many.
+    """
+    if type(key) is int:
+        allowed = abs(key) < _PERIOD
+    elif type(key) is tuple:
+        flat = len(key) <= 8 and all(type(one) in KEYS[:-1] for one in key)
+        allowed = flat and beside < _MOST_BESIDE_TUPLES
+    else:
+        allowed = True
+    if type(key) not in types or not allowed:
+        raise ValueError(f"{short(key)} is not allowed as a key")
+    return key
+
+
+def add_items(target: set[Any], items: Sequence[Any], types: tuple[type, ...] = KEYS) -> None:
+    """Adds to a set what `check_key` lets be an element."""
+    for item in items:
+        target.add(check_key(item, types, len(target)))
+
+
+def check_unfolding(value: Any, children: Callable[[Any], Sequence[Any]], most: int, deepest: int) -> None:
+    """Refuses nested containers that hold themselves, or that grow far beyond what was written when they are unfolded.
+
+    A thing that is named twice is written once, so that sixty lines can stand for 2^60 parts.
+
+    Args:
+        value: the outermost.
+        children: what a container holds; nothing for what is none.
+        most: parts that the whole may have, with each container counted as often as it is named.
+        deepest: containers within one another.
+
+    Raises:
+        ValueError: for more parts, or a deeper nesting.
+    """
+    sizes: dict[int, tuple[int, int]] = {}  # by identity: parts and depth, (0, 0) while it is open
+    left: list[tuple[Any, Sequence[Any] | None]] = [(value, None)]
+    while left:
+        part, inner = left.pop()
+        if inner is not None:  # all that it holds is counted
+            found = [sizes[id(one)] for one in inner]
+            size = 1 + sum(count for count, _ in found), 1 + max((depth for _, depth in found), default=0)
+            if size[0] > most:
+                raise ValueError(f"it unfolds into more than {most} parts")
+            if size[1] > deepest:
+                raise ValueError(f"it is nested more than {deepest} deep")
+            sizes[id(part)] = size
+        elif id(part) not in sizes:
+            inner = children(part)
+            sizes[id(part)] = (0, 0) if inner else (1, 0)
+            if inner:
+                left.append((part, inner))
+                left.extend((one, None) for one in inner)
+        elif sizes[id(part)] == (0, 0):  # open: what is popped now lies within it
+            raise ValueError("it holds itself")
+
+
 class _Machine:
     """The stack machine that a pickle is a programme for; `outer` holds the stacks below the open marks."""
 
     def __init__(
         self,
-        names: Mapping[tuple[str, str], Name],
+        names: Mapping[tuple[str, str], Any],
         key_types: tuple[type, ...],
         allowance: int,
         persistent: Callable[[Any], Any] | None,
+        states: Mapping[type, Callable[[Any, Any], None]],
     ) -> None:
-        self.names, self.key_types, self.persistent = names, key_types, persistent
+        self.names, self.key_types, self.persistent, self.states = names, key_types, persistent, states
         self.allowance = allowance
         self.stack: list[Any] = []
         self.outer: list[list[Any]] = []
@@ -207,7 +283,7 @@ class _Machine:
                 self._set_items(self._pop_mark())
             case "ADDITEMS":
                 items = self._pop_mark()
-                self._top(set).update(map(self._key, items))
+                add_items(self._top(set), items, self.key_types)
             case "PROTO" | "FRAME" | "STOP":
                 pass
             case _:
@@ -230,10 +306,13 @@ class _Machine:
                 stack.append(name.call(*arguments) if opcode == "REDUCE" else name.new(*arguments))
             case "BUILD":
                 state = stack.pop()
-                if not isinstance(stack[-1], Unfinished):
-                    raise ValueError("it gives a state to something that takes none")
                 self._spend(state if type(state) is tuple else (state,))
-                stack[-1].set_state(state)
+                if isinstance(stack[-1], Unfinished):
+                    stack[-1].set_state(state)
+                elif type(stack[-1]) in self.states:
+                    self.states[type(stack[-1])](stack[-1], state)
+                else:
+                    raise ValueError("it gives a state to something that takes none")
             case "BINPERSID" if self.persistent is not None:
                 stack.append(self.persistent(stack.pop()))
             case _:
@@ -249,25 +328,19 @@ class _Machine:
         items, self.stack = self.stack, self.outer.pop()
         return items
 
-    def _top(self, kind: type) -> Any:
-        if type(self.stack[-1]) is not kind:
-            raise ValueError(f"it adds items to something that is no {kind.__name__}")
+    def _top(self, *kinds: type) -> Any:
+        if type(self.stack[-1]) not in kinds:
+            raise ValueError(f"it adds items to something that is no {kinds[0].__name__}")
         return self.stack[-1]
 
     def _set_items(self, items: list[Any]) -> None:
-        target = self._top(dict)
+        target = self._top(dict, OrderedDict, Counter)
         if len(items) % 2:
             raise ValueError("a dictionary has a key without a value")
-        target.update(zip(map(self._key, items[::2]), items[1::2]))
+        for key, value in zip(items[::2], items[1::2]):  # a counter's update would add
+            target[check_key(key, self.key_types, len(target))] = value
 
-    def _key(self, key: Any) -> Any:
-        """The key itself, if hashing it is quick."""
-        flat = type(key) is not tuple or (len(key) <= 8 and all(type(k) in KEYS[:-1] for k in key))
-        if type(key) not in self.key_types or not flat:
-            raise ValueError(f"{short(key)} is not allowed as a key")
-        return key
-
-    def _find(self, module: Any, name: Any) -> Name:
+    def _find(self, module: Any, name: Any) -> Any:
         if type(module) is not str or type(name) is not str:
             raise ValueError("it names something by other than text")
         if (module, name) not in self.names:
@@ -347,9 +420,12 @@ def _encode(text: Any, encoding: Any = None) -> bytes:
     return text.encode("latin1")
 
 
+ENCODE = Function(_encode)
+"""Stands for `codecs.encode`, in which Python 3 wraps bytes for protocol 2."""
+
 NUMBER_NAMES: dict[tuple[str, str], Name] = {
     ("numpy", "dtype"): Function(_make_dtype),
-    ("_codecs", "encode"): Function(_encode),
+    ("_codecs", "encode"): ENCODE,
     **{(f"numpy.{core}.multiarray", "scalar"): Function(_make_scalar) for core in ("core", "_core")},
 }
 """What NumPy's numbers and dtypes, and the bytes of protocol 2, are pickled with."""

@@ -1,85 +1,94 @@
 """Files of tensors from strangers: nothing in them runs, and checksums are compared where there are any.
 
-torch's files are zip archives with a checksum for each tensor, which torch.load does not compare. safetensors files
-have none; those of this project carry a hash of all that they hold in their metadata.
+torch's files are zip archives with a checksum for each tensor. safetensors files have none; those of this project carry
+a hash of all that they hold in their metadata. Each file is opened once, and what was checked is what is used.
 """
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.nn.parameter import is_lazy
 
-from fedgen.archives import SIGNATURE, check_archive
+from fedgen.archives import DamageError, open_archive
 from fedgen.files import atomic_write
+from fedgen.foreign_text import printable
 from fedgen.hashing import hash_tensors
+from fedgen.regular_files import check_unpacked, open_regular, read_regular
+from fedgen.torch_files import MAGIC, ObjectsError, foreign_names, pickle_of, read_archive, read_old_file
 
 HASH = "content_hash"
 TORCH, SAFETENSORS = "a file of torch.save with tensors and plain types alone", "a complete safetensors file"
 
+# a model may make and wrap a network several times, and keep buffers that are not saved, such as filters and schedules
+_PARTS_OF_ONE, _MORE_PARTS, _MOST_IN_BUFFER = 4, 100, 2**20
 
-def read_torch(path: str | Path, map_location: Any = "cpu", content: bytes | None = None) -> Any:
-    """What torch.save wrote: tensors and plain types, with `weights_only=True`.
+
+def read_torch(path: str | Path, content: bytes | None = None) -> Any:
+    """What torch.save wrote: tensors, on the CPU, and plain types; see `fedgen.torch_files`.
 
     Args:
         path: the file. One of before torch 1.6 has no checksums; one that was written after
             torch.serialization.set_crc32_options(False) has wrong ones, and is refused.
-        map_location: as for torch.load.
         content: of the file, where it has been read, such as a message; then one with checksums alone, and the path
             only names it.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is another file, damaged, or holds objects that would have to be unpickled.
+        ValueError: if it is another file, damaged, holds objects that would have to be unpickled, or tensors of far
+            more numbers than there are.
     """
-    if content is None:
-        with open(path, "rb") as file:
-            is_archive = file.read(len(SIGNATURE)) == SIGNATURE
-    if content is not None or is_archive:
-        check_archive(path, TORCH, content)
-    try:
-        found = torch.load(
-            path if content is None else io.BytesIO(content), map_location=map_location, weights_only=True
-        )
-    except Exception as error:  # a damaged stream may provoke any
-        if names := objects_in(path if content is None else io.BytesIO(content)):
-            raise ValueError(
-                f"{path} is not {TORCH}: it holds {', '.join(names)}, which are unpickled, and that runs whatever a"
-                " file says. Hyperparameters that are objects come to be in checkpoints by save_hyperparameters():"
-                " write self.save_hyperparameters(ignore=[their names]) and train anew; of a file that you wrote"
-                " yourself, torch.serialization.add_safe_globals allows the classes"
-            ) from error
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise ValueError(f"{path} is not {TORCH}, or it is damaged ({reason})") from error
-    # of all others torch compares what a tensor spans with what is stored (pytorch/pytorch issue 184652)
-    if any(t.layout != torch.strided or t.is_quantized or t.is_meta or t.is_nested for t in tensors_in(found)):
-        raise ValueError(f"{path} holds sparse, quantized, nested or empty tensors, which nothing here is made of")
-    return found
+    with open_regular(path) if content is None else io.BytesIO(content) as file:
+        try:
+            is_old = content is None and file.read(len(MAGIC)) == MAGIC
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if is_old:
+                value = read_old_file(file.read())
+            else:
+                with open_archive(path, TORCH, file) as archive:
+                    value = read_archive(archive)
+            check_unpacked(bytes_of(tensors_in(value)), size)  # views of few numbers can be of any size
+        except ObjectsError as error:
+            raise ValueError(_of_objects(path, error.names)) from error
+        except DamageError:
+            raise
+        except Exception as error:  # a damaged stream may provoke any
+            reason = str(error) or type(error).__name__
+            raise ValueError(f"{path} is not {TORCH}, or it is damaged ({reason})") from error
+    return value
 
 
-def objects_in(file: Any) -> list[str]:
-    """Classes and functions that reading a file of torch.save would need beside tensors and plain types, at most five.
+def _of_objects(path: str | Path, names: Sequence[str]) -> str:
+    """Says which objects a file holds, and what to do about them."""
+    shown = [printable(name, 100) for name in names]
+    shown = shown if len(shown) <= 5 else [*shown[:4], f"{len(shown) - 4} more"]
+    return (
+        f"{path} is not {TORCH}: it holds {', '.join(shown)}, which are unpickled, and that runs whatever a"
+        " file says. Hyperparameters that are objects come to be in checkpoints by save_hyperparameters():"
+        " write self.save_hyperparameters(ignore=[their names]) and train anew; of a file that you wrote"
+        " yourself, torch.serialization.add_safe_globals allows the classes"
+    )
 
-    Nothing is imported or run to find them.
 
-    Args:
-        file: its path, or a stream of it.
-
-    Returns:
-        Their dotted names; none of a file that torch reads safely, and of one that is no such file.
-    """
-    try:
-        found = torch.serialization.get_unsafe_globals_in_checkpoint(file)
-    except Exception:  # a damaged stream may provoke any: it is told of as damaged
-        return []
-    names = ["".join(one if one.isprintable() else "?" for one in name)[:100] for name in found]
-    return names if len(names) <= 5 else [*names[:4], f"{len(names) - 4} more"]
+def objects_in(value: Any) -> list[str]:
+    """Classes and functions that reading a saved value would need beside tensors and plain types, by dotted names."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    with open_archive("a value", TORCH, file) as archive:
+        return foreign_names(pickle_of(archive))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -106,17 +115,22 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str
         FileNotFoundError: if there is no such file.
         ValueError: if it is another file, or damaged.
     """
-    with open(path, "rb"):  # what keeps it from being opened is no damage
-        pass
+    content = read_regular(path)
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata, names = file.metadata() or {}, file.keys()  # the file itself is no mapping
-            tensors = {name: file.get_tensor(name) for name in names}
-    except Exception as error:  # SafetensorError, OSError, and others for types that torch lacks
+        tensors, metadata = load(content), _metadata(content)
+    except Exception as error:  # SafetensorError, and others for types that torch lacks
         raise ValueError(f"{path} is not {SAFETENSORS}, or it is damaged ({error})") from error
     if not is_whole(tensors, metadata):
         raise ValueError(f"{path} is damaged: it holds something other than what was written")
     return tensors, metadata
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The texts that a file's header holds beside its tensors."""
+    found = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise ValueError("its metadata are no texts")
+    return found
 
 
 def write_safetensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -166,6 +180,35 @@ def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
             continue
         if value.isnan().any() or (name in parameters and value.isinf().any()):
             raise ValueError(f"{name} holds NaN or infinity; its training diverged, or somebody changed it")
+
+
+@contextmanager
+def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
+    """Stops networks that are made while it lasts from outgrowing the weights that they are made for.
+
+    Settings from a file may ask for more memory or layers than there are; what they ask for is known only as it grows.
+
+    Args:
+        state: the weights, by name.
+    """
+    sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
+    largest, left = max(sizes, default=0), _PARTS_OF_ONE * len(sizes) + _MORE_PARTS
+
+    def count(module: nn.Module, name: str, tensor: Tensor | None, most: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0 or (tensor is not None and tensor.numel() > most):
+            raise ValueError("its settings are of a larger network than its weights")
+
+    hooks = (
+        register_module_parameter_registration_hook(partial(count, most=largest)),
+        register_module_buffer_registration_hook(partial(count, most=max(largest, _MOST_IN_BUFFER))),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def is_dense(tensor: Tensor) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.files import read_json
+from fedgen.regular_files import check_unpacked, open_regular
 
 ROWS = 256  # read at a time
 SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
@@ -107,7 +108,8 @@ def import_datasets() -> Any:
 
 def _saved_table(source: str, folder: Path) -> Table:
     for file in read_json(folder / "state.json")["_data_files"]:
-        _plain(file["filename"])
+        _require_regular(folder / _plain(file["filename"]))
+    _require_regular(folder / "dataset_info.json")
     return dataset_table(source, [import_datasets().load_from_disk(folder)])
 
 
@@ -137,11 +139,20 @@ def _plain(name: str) -> str:
     return name
 
 
+def _require_regular(file: Path) -> None:
+    """Raises unless Arrow, which opens whatever has a name, may open it."""
+    open_regular(file).close()
+
+
 def _parquet_table(split: str, files: list[Path]) -> Table:
     from pyarrow import parquet
 
+    for file in files:
+        _require_regular(file)
     opened = [parquet.ParquetFile(file) for file in files]
     for file, shard in zip(files, opened):
+        groups = (shard.metadata.row_group(place) for place in range(shard.metadata.num_row_groups))
+        check_unpacked(sum(group.total_byte_size for group in groups), file.stat().st_size, str(file))
         if not shard.schema_arrow.equals(opened[0].schema_arrow):
             raise ValueError(f"{file} has other columns than {files[0]}")
 

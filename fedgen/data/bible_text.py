@@ -15,6 +15,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.lzw import decompress_lzw
 from fedgen.data.text import check_length, windows_of
+from fedgen.regular_files import read_regular
 
 PATH = Path("/usr/lib/bible.data")  # where the package puts it
 REMEDY = "install it: apt-get install bible-kjv-text (Debian, Ubuntu), or give path= of its bible.data"
@@ -92,7 +93,7 @@ def read_books(path: Path) -> dict[str, str]:
 @lru_cache(maxsize=1)  # decompressing takes two seconds, and experiments load their data anew for every run
 def _read_books(path: Path, size: int, changed: int) -> dict[str, str]:
     try:
-        lines = _decompress(path.read_bytes()).decode("ascii").splitlines()
+        lines = _decompress(read_regular(path)).decode("ascii").splitlines()
         verses: dict[str, list[str]] = {}
         for number, line in enumerate(lines[1:], start=2):
             if (found := VERSE.fullmatch(line)) is None or found[1] not in SECTION_OF:

@@ -14,6 +14,7 @@ from fedgen.data.examples import Examples
 from fedgen.data.image_files import check_form, fit, read_image, to_tensor
 from fedgen.data.image_items import lazy_images
 from fedgen.progress import track
+from fedgen.regular_files import read_regular
 
 WIDTH, HEIGHT = 178, 218
 PARTITION = {"train": "0", "test": "2"}
@@ -212,4 +213,4 @@ def read_identities(path: Path, names: Sequence[str]) -> list[int]:
 
 def _lines(path: Path) -> list[str]:
     # published in ASCII; what is not then fails as a line or a name that does not exist
-    return path.read_text("ascii", errors="replace").splitlines()
+    return read_regular(path).decode("ascii", errors="replace").splitlines()

@@ -1,6 +1,7 @@
 """Data sets in four idx files: the form of MNIST (LeCun et al. 1998) and of those made to replace it."""
 
 import gzip
+import io
 import math
 import zlib
 from pathlib import Path
@@ -12,6 +13,7 @@ from fedgen.data.dataset import DataSet, Split
 from fedgen.data.download import fetch_any, missing
 from fedgen.data.examples import Examples
 from fedgen.data.padding import pad_images
+from fedgen.regular_files import check_unpacked, most_unpacked, read_regular
 
 PREFIX = {"train": "train", "test": "t10k"}
 
@@ -92,7 +94,7 @@ def read_idx(path: Path) -> np.ndarray:
         ValueError: if the file is cut short, damaged or of another type.
     """
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        data = _unpacked(path) if path.suffix == ".gz" else read_regular(path)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is cut short or damaged ({error}); get it again") from error
     if len(data) < 4 or data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
@@ -102,3 +104,13 @@ def read_idx(path: Path) -> np.ndarray:
     if len(data) - start != math.prod(shape):
         raise ValueError(f"{path} holds {len(data) - start} values, but its header says {shape}; get it again")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a gzipped file, unless it unfolds into far more than it holds."""
+    content = read_regular(path)
+    most = most_unpacked(len(content))
+    with gzip.open(io.BytesIO(content)) as file:
+        data = file.read(most + 1)
+    check_unpacked(len(data), len(content), str(path))
+    return data

@@ -1,13 +1,16 @@
 """One image file to pixels: what its header says, and uint8 pixels of photographs and graphics of the usual formats."""
 
 import io
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedgen.regular_files import check_unpacked, open_regular
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 # Pillow goes by a file's content, and would run Ghostscript on PostScript under any suffix
@@ -53,8 +56,9 @@ def read_image(source: Path | bytes, channels: int, size: int | None = None, upr
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as file:
+        with _opened(source) as stream, Image.open(stream, formats=FORMATS) as file:
             _check_mode(file)
+            _check_pixels(file, stream)
             image = _eight_bits(ImageOps.exif_transpose(file) if upright else file)
             image = image.convert("RGB" if channels == 3 else "L")
     # Pillow raises SyntaxError and ValueError, beside OSError, for damaged files.
@@ -88,8 +92,9 @@ def read_header(path: Path, upright: bool = True) -> ImageHeader:
     from PIL import Image
 
     try:
-        with Image.open(path, formats=FORMATS) as file:
+        with _opened(path) as stream, Image.open(stream, formats=FORMATS) as file:
             _check_mode(file)
+            _check_pixels(file, stream)
             width, height = file.size
             deep = file.mode.startswith("I")
             grey = deep or file.mode in ("L", "LA", "La", "1")
@@ -121,6 +126,19 @@ def _eight_bits(image: Any) -> Any:
         return Image.fromarray((np.array(image) >> 8).astype(np.uint8))
     # Pillow warns where a palette's transparency is dropped in one step
     return image.convert("RGBA") if image.mode == "P" and "transparency" in image.info else image
+
+
+def _opened(source: Path | bytes) -> IO[bytes]:
+    return io.BytesIO(source) if isinstance(source, bytes) else open_regular(source)
+
+
+def _check_pixels(image: Any, stream: IO[bytes]) -> None:
+    """ValueError for an image that a few bytes make enormous, before its pixels are decoded."""
+    place = stream.tell()
+    stored = stream.seek(0, os.SEEK_END)
+    stream.seek(place)
+    width, height = image.size
+    check_unpacked(3 * width * height, stored)
 
 
 def _check_mode(image: Any) -> None:

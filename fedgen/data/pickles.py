@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedgen.regular_files import read_regular
 from fedgen.restricted_pickle import NUMBER_NAMES, DataType, Function, Name, Unfinished, make_array, unpickle
 
 
@@ -20,7 +21,7 @@ def read_pickle(path: str | Path) -> Any:
         FileNotFoundError: if there is no such file.
         ValueError: if the file is cut short or damaged, or holds anything other than such data.
     """
-    data = Path(path).read_bytes()
+    data = read_regular(path)
     try:
         stream = io.BytesIO(data)
         value = unpickle(stream, _ALLOWED)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
+from fedgen.regular_files import read_regular
 
 VOCABULARY = 256
 """Tokens that there are: bytes."""
@@ -112,6 +113,6 @@ class TextFolder(DataSet):
 
 def _text_of(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_regular(file).decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"{file} is not UTF-8 ({error}); convert it, or move it out of the folder") from error

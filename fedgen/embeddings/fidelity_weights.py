@@ -4,6 +4,7 @@ torch-fidelity reads weights with `torch.load(weights_only=False)`, which runs w
 is first read as tensors only; torch-fidelity is then handed a fresh copy of those tensors in memory.
 """
 
+import hashlib
 import io
 import sys
 import warnings
@@ -15,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgen.archives import check_archive
 from fedgen.embeddings.weights import load_into, read_state, require_file
+from fedgen.regular_files import read_regular
+from fedgen.tensor_files import no_larger_than
 
 
 def build_inception(layer: str, weights: str | Path | None) -> nn.Module:
@@ -40,22 +42,50 @@ def build_vgg16(layer: str, weights: str | Path | None) -> Any:
 
 
 def build_clip(name: str, weights: str | Path | None) -> Any:
-    """torch-fidelity's CLIP image tower; see `fidelity.load_clip`."""
-    from torch_fidelity.feature_extractor_clip import MODEL_METADATA, MODEL_URLS, FeatureExtractorCLIP
+    """torch-fidelity's CLIP image tower; see `fidelity.load_clip`.
 
-    path = str(require_file(weights)) if weights else None
-    file_name = f"{name}-{MODEL_METADATA[name]['hash']}.pt"
+    OpenAI publishes CLIP as TorchScript, and torch.jit runs code of such a file while it reads it: an archive is read
+    only if its SHA-256 is the published one. A state dict may be a .safetensors file.
+    """
+    from torch_fidelity.feature_extractor_base import FeatureExtractorBase
+    from torch_fidelity.feature_extractor_clip import MODEL_METADATA, MODEL_URLS, FeatureExtractorCLIP, build_model
+
+    published = MODEL_METADATA[name]["hash"]
+    if weights is None:
+        path = _download(name, MODEL_URLS[name], f"{name}-{published}.pt", published)
+    else:
+        path = require_file(weights)
+    state = read_state(path) if path.suffix == ".safetensors" else _read_published_script(path, name, published)
+    # torch-fidelity's constructor reads TorchScript alone; its attributes are set here instead.
+    extractor = FeatureExtractorCLIP.__new__(FeatureExtractorCLIP)
+    FeatureExtractorBase.__init__(extractor, name, ["clip"])
+    extractor.feature_extractor_internal_dtype = torch.float32
+    with _explained(name, path), no_larger_than(state):
+        extractor.model = build_model(dict(state), torch.float32)
+    extractor.resolution = extractor.model.visual.input_resolution
+    extractor.requires_grad_(False)
+    return extractor
+
+
+def _read_published_script(path: Path, name: str, published: str) -> dict[str, Tensor]:
+    """The state dict of OpenAI's TorchScript archive, whose bytes are hashed before torch.jit is given them.
+
+    Raises:
+        ValueError: if it is any other file.
+    """
+    content = read_regular(path)
+    found = hashlib.sha256(content).hexdigest()
+    if found != published:
+        raise ValueError(
+            f"{path} does not hold the weights of {name} as OpenAI published them (its SHA-256 is {found}, not"
+            f" {published}), and reading another TorchScript archive would run its code; give the published file, or"
+            " the state dict as .safetensors"
+        )
     with warnings.catch_warnings():
         # PyTorch would rather nobody used TorchScript; OpenAI's archives are what they are.
-        warnings.filterwarnings("ignore", message=".*torch.jit.* is deprecated")
-        if path is not None:
-            check_archive(path, f"the TorchScript archive of {name}")
-            with _explained(name, weights):
-                # torch.jit reads archives in C++ and never unpickles Python objects.
-                return FeatureExtractorCLIP(name, ["clip"], feature_extractor_weights_path=path)
-        with _download_explained(name, MODEL_URLS[name], file_name):
-            # torch-fidelity compares the whole SHA-256 of the file with its own list before it reads it.
-            return FeatureExtractorCLIP(name, ["clip"])
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        state: dict[str, Tensor] = torch.jit.load(io.BytesIO(content), map_location="cpu").state_dict()
+    return state
 
 
 def build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None) -> Any:
@@ -90,27 +120,34 @@ def build_dinov2(name: str, weights: str | Path | None, repo: str | Path | None)
 
 
 def download_state(name: str, url: str) -> dict[str, Tensor]:
-    """The state dict behind a link, from torch.hub's cache where it lies there; hash checked, tensors only.
+    """The state dict behind a link, from torch.hub's cache where it lies there; hash checked when it is downloaded.
 
     Raises:
         ConnectionError: if it cannot be downloaded, naming the link and where to put the file.
     """
-    with _download_explained(name, url, url.rsplit("/", 1)[-1]):
-        return torch.hub.load_state_dict_from_url(
-            url, map_location="cpu", progress=sys.stderr.isatty(), check_hash=True, weights_only=True
-        )
+    file_name = url.rsplit("/", 1)[-1]
+    match = torch.hub.HASH_REGEX.search(file_name)  # the first digits of its SHA-256 stand in its name
+    return read_state(_download(name, url, file_name, match[1] if match else None))
 
 
-@contextmanager
-def _download_explained(name: str, url: str, file_name: str) -> Iterator[None]:
+def _download(name: str, url: str, file_name: str, hash_prefix: str | None) -> Path:
+    """The file behind a link in torch.hub's cache, put there if it is not.
+
+    Raises:
+        ConnectionError: if it cannot be downloaded, naming the link and where to put the file.
+    """
+    target = Path(torch.hub.get_dir()) / "checkpoints" / file_name
+    if target.exists():
+        return target
     try:
-        yield
+        target.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(target), hash_prefix, progress=sys.stderr.isatty())
     except (OSError, RuntimeError) as error:
-        target = Path(torch.hub.get_dir()) / "checkpoints" / file_name
         raise ConnectionError(
             f"cannot download the weights of {name} ({error}); fetch {url} elsewhere and put the file at {target}, "
             "or pass its path as weights="
         ) from error
+    return target
 
 
 @contextmanager
@@ -129,7 +166,7 @@ def _dinov2_download_explained(name: str) -> Iterator[None]:
 def _explained(name: str, weights: str | Path | None) -> Iterator[None]:
     try:
         yield
-    except (RuntimeError, KeyError) as error:
+    except (RuntimeError, LookupError, ValueError, ArithmeticError) as error:
         raise ValueError(f"{weights or 'the download'} does not hold the weights of {name}: {error}") from error
 
 

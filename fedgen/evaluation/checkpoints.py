@@ -30,7 +30,7 @@ def previous_checkpoint(folder: str | Path) -> Path:
             continue
         try:
             read_checkpoint(path)
-        except ValueError:
+        except (OSError, ValueError):  # a pipe or a folder of that name, too
             damaged.append(path.name)
             continue
         if damaged:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedgen.evaluation.records import ScoreRecord, unique
 from fedgen.files import atomic_write, remove_unfinished
+from fedgen.regular_files import read_regular
 
 SCORES_FILE = "scores.jsonl"
 _START = b"{"  # of every record
@@ -78,7 +79,7 @@ def _lines(records: Sequence[ScoreRecord]) -> bytes:
 
 def _split(path: Path) -> tuple[bytes, bytes]:
     """The file's whole lines, and what comes after the last of them; ValueError for another file."""
-    content = path.read_bytes() if path.exists() else b""
+    content = read_regular(path) if path.exists() else b""
     end = content.rfind(b"\n") + 1
     if content and not end and not content.startswith(_START):
         raise ValueError(f"{path} is no file of score records; remove it, or choose another folder")
@@ -97,7 +98,7 @@ def _parse(path: str | Path, whole: bytes) -> list[ScoreRecord]:
 
 def _replace(path: Path, content: bytes) -> None:
     """Puts the content in the file's place, if it is another."""
-    if content != (path.read_bytes() if path.exists() else b""):
+    if content != (read_regular(path) if path.exists() else b""):
         with atomic_write(path) as file:
             file.write(content)
 

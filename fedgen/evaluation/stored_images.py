@@ -15,6 +15,7 @@ from torch import Tensor
 from fedgen.data.image_files import fit, images_below, read_header, read_image, to_tensor
 from fedgen.evaluation.npz_rows import Header, check_rows, read_rows
 from fedgen.progress import track
+from fedgen.regular_files import open_regular
 
 WORKERS = min(8, os.cpu_count() or 1)  # Pillow decodes outside Python's lock
 LISTED = 20  # files named in an error
@@ -150,7 +151,7 @@ class FolderImages:
     def digest(self) -> str:
         digest = _blake()
         for file in track(self.files, "hashing", len(self.files), "files"):
-            with open(file, "rb") as stream:
+            with open_regular(file) as stream:
                 digest.update(hashlib.file_digest(stream, _blake).digest())
         return digest.hexdigest()
 
@@ -201,7 +202,7 @@ class ArrayImages:
         return to_tensor(fit(image, self.resize) if self.resize else image)
 
     def digest(self) -> str:
-        with open(self.path, "rb") as stream:
+        with open_regular(self.path) as stream:
             return hashlib.file_digest(stream, _blake).hexdigest() + self.name
 
 

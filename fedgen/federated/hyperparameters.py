@@ -1,10 +1,8 @@
 """Hyperparameters that are objects: what a checkpoint holds of them is not read again, as reading unpickles nothing."""
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
@@ -24,10 +22,7 @@ def warn_of_objects(trainer: Trainer) -> None:
     for owner in (trainer.lightning_module, getattr(trainer, "datamodule", None)):
         for name, value in _hyperparameters(owner):
             who, kind = type(owner).__name__, f"{type(value).__module__}.{type(value).__qualname__}"
-            stream = io.BytesIO()
-            torch.save(value, stream)  # Lightning has taken out what cannot be pickled
-            stream.seek(0)
-            if objects_in(stream):
+            if objects_in(value):  # Lightning has taken out what cannot be pickled
                 rank_zero_warn(
                     f"the hyperparameter {name!r} of {who} is of class {kind}: checkpoints with it are refused when"
                     " they are read, to resume or to evaluate, as reading unpickles no objects; write"

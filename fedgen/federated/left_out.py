@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.files import atomic_write, is_count
+from fedgen.regular_files import read_regular
 
 LEFT_OUT_FILE = "left_out.jsonl"
 # "round", "client", "name" and "reason"; "kind" where it is not being left out of a round; "turns" of an earlier one
@@ -229,7 +230,7 @@ def read_left_out(folder: str | Path) -> list[Entry]:
     if not path.exists():
         return []
     try:
-        *lines, end = path.read_bytes().decode().split("\n")
+        *lines, end = read_regular(path).decode().split("\n")
         entries = [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
         raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error

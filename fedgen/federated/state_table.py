@@ -11,6 +11,7 @@ from fedgen.federated.counters import Counters
 from fedgen.federated.exchange import Exchange
 from fedgen.federated.outside_state import OutsideState
 from fedgen.files import atomic_write, in_bytes
+from fedgen.regular_files import read_regular
 from fedgen.tensor_files import bytes_of
 
 MOST_NAMES = 4  # of a row in the log
@@ -146,4 +147,4 @@ def write_state(folder: str | Path, rows: Sequence[StateRow]) -> None:
 def read_state(folder: str | Path) -> str:
     """What `write_state` kept; empty if there is no file."""
     path = Path(folder) / STATE_FILE
-    return path.read_text(encoding="utf-8", errors="replace").rstrip("\n") if path.exists() else ""
+    return read_regular(path).decode(errors="replace").rstrip("\n") if path.exists() else ""

@@ -1,14 +1,16 @@
 """Lightning checkpoints read without unpickling objects, and the generator that one holds."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fedgen.files import is_count
-from fedgen.models.networks.network import build, no_larger_than
-from fedgen.tensor_files import check_state, read_torch
+from fedgen.models.networks.network import build
+from fedgen.tensor_files import check_state, no_larger_than, read_torch
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
@@ -32,7 +34,7 @@ _KNOWN: dict[str, Callable[[Any], bool]] = {
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A Lightning checkpoint, read with `weights_only=True`, on the CPU.
+    """A Lightning checkpoint, on the CPU.
 
     Raises:
         FileNotFoundError: if there is no such file, naming the checkpoints beside it.
@@ -56,16 +58,19 @@ def rebuild_model(kind: "type[LightningModule]", path: str | Path) -> Any:
 
     Args:
         kind: its class.
-        path: a .ckpt, whose checksums are compared first, as Lightning does not.
+        path: a .ckpt.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if it is no checkpoint of such a model, or damaged.
     """
-    state = read_checkpoint(path)["state_dict"]
+    checkpoint, again = read_checkpoint(path), io.BytesIO()
+    state = checkpoint["state_dict"]
+    torch.save(checkpoint, again)  # Lightning reads a file itself: it is given what was checked, and no path
+    again.seek(0)
     try:
         with no_larger_than(state):
-            model = kind.load_from_checkpoint(path, map_location="cpu", weights_only=True)
+            model = kind.load_from_checkpoint(again, map_location="cpu", weights_only=True)
         check_state(model, state)
     except Exception as error:  # arguments from a file may fail in any way
         raise ValueError(f"{path} is no checkpoint of a {kind.__name__}, or it is damaged ({error})") from error

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from fedgen.files import read_json, write_json
 from fedgen.models.diffusion_schedule import BETAS, PREDICTIONS, NoiseSchedule, Prediction
-from fedgen.models.networks.network import no_larger_than
 from fedgen.models.networks.unet import UNet
-from fedgen.tensor_files import read_safetensors
+from fedgen.tensor_files import no_larger_than, read_safetensors
 
 CONFIG, SCHEDULER, LABELS = "config.json", "scheduler_config.json", "fedgen.json"
 WEIGHTS = "diffusion_pytorch_model"

@@ -68,7 +68,7 @@ def test_float64_is_float64_where_torch_fidelity_computes_in_float32(inception_w
 
 def test_clip_features_are_bitwise_torch_fidelitys(clip, clip_weights, rgb):
     with pytest.warns(FutureWarning, match="deprecated"):
-        extractor = FeatureExtractorCLIP("clip-vit-b-32", ["clip"], str(clip_weights))
+        extractor = FeatureExtractorCLIP("clip-vit-b-32", ["clip"], str(clip_weights.with_suffix(".pt")))
     assert torch.equal(clip(rgb), extractor(to_uint8(rgb))[0])
     assert (clip.name, clip.dim) == ("clip-vit-b-32", 32)
 

@@ -1,10 +1,12 @@
 """No file runs code, and every failure says what to put where."""
 
+import hashlib
 import os
 from urllib.error import URLError
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fedgen.embeddings import load_embedding
 
@@ -32,6 +34,58 @@ def test_clip_refuses_a_pickle_without_running_it(tmp_path):
     with pytest.raises(ValueError, match=r"evil\.pt does not hold the weights of clip-vit-b-32"):
         load_embedding("clip-vit-b-32", weights=tmp_path / "evil.pt")
     assert not (tmp_path / "attacked").exists()
+
+
+class Writer(torch.nn.Module):
+    """Its TorchScript writes a file while it is read."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    @torch.jit.export
+    def __getstate__(self):
+        return self.path
+
+    @torch.jit.export
+    def __setstate__(self, path: str) -> None:
+        self.path = path
+        torch.save([torch.zeros(1)], path)
+
+    def forward(self, images):
+        return images
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated")
+def test_torchscript_is_read_by_its_published_hash_alone(tmp_path, monkeypatch, clip_weights):
+    """torch.jit runs `__setstate__` of a file before anything can look at what was read."""
+    archive = tmp_path / "evil.pt"
+    written = tmp_path / "written"
+    torch.jit.save(torch.jit.script(Writer(str(written))), archive)
+    written.unlink(missing_ok=True)
+    with pytest.raises(ValueError, match=r"evil\.pt does not hold the weights of clip-vit-b-32 as OpenAI published"):
+        load_embedding("clip-vit-b-32", weights=archive)
+    assert not written.exists()
+
+    published = clip_weights.with_suffix(".pt")
+    hashes = {"clip-vit-b-32": {"hash": hashlib.sha256(published.read_bytes()).hexdigest()}}
+    monkeypatch.setattr("torch_fidelity.feature_extractor_clip.MODEL_METADATA", hashes)
+    found, same = (load_embedding("clip-vit-b-32", weights=path) for path in (published, clip_weights))
+    assert found.fingerprint() == same.fingerprint()
+
+
+def test_clip_of_a_larger_network_than_its_weights_is_refused_before_memory_is_taken(tmp_path):
+    """Widths are read off one tensor: 100,000 of them would ask for 480 GB."""
+    names = (
+        "visual.proj",
+        "text_projection",
+        "visual.positional_embedding",
+        "visual.transformer.0.attn.in_proj_weight",
+    )
+    state = {name: torch.zeros(2, 2) for name in names} | {"visual.conv1.weight": torch.zeros(100_000, 1, 1, 1)}
+    save_file(state, tmp_path / "wide.safetensors")
+    with pytest.raises(ValueError, match=r"wide\.safetensors does not hold .* a larger network than its weights"):
+        load_embedding("clip-vit-b-32", weights=tmp_path / "wide.safetensors")
 
 
 @pytest.mark.parametrize("name", ["inception-v3-compat", "clip-vit-b-32", "dinov2-vit-s-14", "efficientnet-lite0"])

@@ -1,24 +1,16 @@
 """What every pair of networks shares: settings as plain types, from which a checkpoint rebuilds the network."""
 
 import importlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_buffer_registration_hook,
-    register_module_parameter_registration_hook,
-)
 
 from fedgen.tensor_files import leaves
 
 TRUSTED = "fedgen.models."  # the only classes that a checkpoint may name: loading one must not run anybody else's code
 
 
-# a model may make and wrap a network several times, and keep buffers that are not saved, such as filters and schedules
-_PARTS_OF_ONE, _MORE_PARTS, _MOST_IN_BUFFER = 4, 100, 2**20
 _LARGEST = 2**24  # whole number in settings; before the first layer is made, lists of widths may be
 
 
@@ -111,35 +103,6 @@ def construct(kind: type, arguments: Any, owner: str) -> Any:
         return kind(**arguments)
     except (TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, MemoryError, ValueError) as error:
         raise ValueError(f"{owner} cannot be built from its settings: {error}") from error
-
-
-@contextmanager
-def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
-    """Stops networks that are made while it lasts from outgrowing the weights that they are made for.
-
-    Settings from a file may ask for more memory or layers than there are; what they ask for is known only as it grows.
-
-    Args:
-        state: the weights, by name.
-    """
-    sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
-    largest, left = max(sizes, default=0), _PARTS_OF_ONE * len(sizes) + _MORE_PARTS
-
-    def count(module: nn.Module, name: str, tensor: Tensor | None, most: int) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0 or (tensor is not None and tensor.numel() > most):
-            raise ValueError("its settings are of a larger network than its weights")
-
-    hooks = (
-        register_module_parameter_registration_hook(partial(count, most=largest)),
-        register_module_buffer_registration_hook(partial(count, most=max(largest, _MOST_IN_BUFFER))),
-    )
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def require_shape(images: Tensor, image_shape: tuple[int, ...], owner: str) -> None:

@@ -18,8 +18,10 @@ from typing import Any
 from torch import Tensor
 
 from fedgen.files import in_bytes
-from fedgen.models.stylegan2.official_storages import MAGIC, Storage, read_storage, view_storage
+from fedgen.models.stylegan2.official_storages import Storage, read_storage, view_storage
+from fedgen.regular_files import open_regular
 from fedgen.restricted_pickle import BINARY_OPCODES, NUMBER_NAMES, Function, Name, NotAllowedError, short, unpickle
+from fedgen.torch_files import MAGIC
 
 _OPCODES = BINARY_OPCODES | {"NEWOBJ", "EMPTY_SET", "ADDITEMS"}
 _MOST_OPCODES = 500_000  # a file of 1024 x 1024 pixels has about 50,000
@@ -99,7 +101,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
         raise FileNotFoundError(f"there is no network pickle {path}")
     if not path.is_file():
         raise ValueError(f"{path} is a folder or device; {_WANTED}")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
             raise ValueError(

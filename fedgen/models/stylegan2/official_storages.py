@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 
 from fedgen.restricted_pickle import BINARY_OPCODES, Name, short, unpickle
-
-MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"
-"""The first pickle: what every file of the old `torch.save` starts with."""
+from fedgen.torch_files import MAGIC
 
 _VERSION = 1001
 _OPCODES = BINARY_OPCODES - {"REDUCE", "BUILD"} | {"BINPERSID"}

@@ -1,0 +1,98 @@
+"""The door for files of strangers: regular files alone are opened, and none may unfold into far more than it holds."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+LIMIT_VARIABLE = "FEDGEN_MAX_UNPACKED"
+"""Environment variable: bytes that one file may unfold into, for files that are trusted to be large."""
+
+_ALWAYS = 256 * 2**20  # bytes that any file may unfold into
+_TIMES = 16  # and this many times its own size; images and arrays of honest files stay far below
+_KERNEL = ("/proc/", "/sys/")  # its files are regular by name, of no size, and some of them never end
+
+
+def open_regular(path: str | Path) -> IO[bytes]:
+    """A regular file, open for reading; links are followed to one.
+
+    A pipe would wait for a writer for ever, a device may never end or act when it is opened, and files below /proc and
+    /sys do both: none of them is opened for reading.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        OSError: if it cannot be opened, or is a folder, a pipe, a device, a socket or a file of the kernel.
+    """
+    _require_regular(os.stat(path).st_mode, path)  # before opening, which a device may notice
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        _require_regular(os.fstat(descriptor).st_mode, path)  # of what was opened: a name may change hands in between
+        if _place(descriptor, path).startswith(_KERNEL):
+            raise OSError(errno.EINVAL, "is a file of the kernel; give a regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: str | Path) -> bytes:
+    """The content of a regular file; see `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def is_regular(path: str | Path) -> bool:
+    """Whether a path is, or links to, a regular file that `open_regular` would open."""
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode) and not os.path.realpath(path).startswith(_KERNEL)
+    except OSError:
+        return False
+
+
+def most_unpacked(stored: int) -> int:
+    """Bytes that a file of `stored` bytes may unfold into: 256 MB or 16 times as many; or what the variable says.
+
+    Raises:
+        ValueError: if the variable FEDGEN_MAX_UNPACKED is no number of bytes.
+    """
+    said = os.environ.get(LIMIT_VARIABLE)
+    if said is None:
+        return max(_ALWAYS, _TIMES * stored)
+    if not (said.isascii() and said.isdigit() and len(said) < 20):
+        raise ValueError(f"{LIMIT_VARIABLE} must be a number of bytes, such as 4000000000, got {said!r}")
+    return int(said)
+
+
+def check_unpacked(unpacked: int, stored: int, what: str = "it") -> None:
+    """Refuses what would take far more memory than it has bytes.
+
+    Args:
+        unpacked: bytes that it says it unfolds into.
+        stored: bytes that it has.
+        what: it is, for the error.
+
+    Raises:
+        ValueError: if they are more than `most_unpacked`.
+    """
+    most = most_unpacked(stored)
+    if unpacked > most:
+        raise ValueError(
+            f"{what} unfolds from {stored} bytes into {unpacked}, more than {most}; if you trust it, set the"
+            f" environment variable {LIMIT_VARIABLE}={unpacked}"
+        )
+
+
+def _require_regular(mode: int, path: str | Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "is a pipe, a device or a socket; give a regular file", str(path))
+
+
+def _place(descriptor: int, path: str | Path) -> str:
+    """Where an open file lies; on systems that do not tell, where its name leads."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return os.path.realpath(path)
