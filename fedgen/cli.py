@@ -143,7 +143,7 @@ class FedgenCLI(LightningCLI):
             config.trainer.default_root_dir = str(Path("checkpoints") / (names[0] if names else "run"))
         apply_control(config)
         if config.trainer.enable_progress_bar is None:
-            config.trainer.enable_progress_bar = sys.stderr.isatty()
+            config.trainer.enable_progress_bar = True  # plain lines where there is no terminal
         self.ckpt_path = config.ckpt_path
 
     @property
@@ -186,7 +186,7 @@ def train(cli: FedgenCLI) -> None:
         callback for callback in trainer.callbacks if isinstance(callback, FederatedEvaluation) and callback.report
     ]
     for callback in shown:
-        callback.report = False  # here, of a finished run, too
+        callback.reports_at_end = False  # here, of a finished run, too
     with naming_write_errors(folder, last), only_run(folder) if first else nullcontext():
         check_recipe(folder, recipe, folder_of(FederatedEvaluation, trainer), last)
         path = starting_point(cli.ckpt_path, last)

@@ -18,6 +18,7 @@ from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
+from fedgen.evaluation.one_line import evaluation_line, headline, join_parts, say_round
 from fedgen.evaluation.own_models import OwnModels
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.rebuild import RECIPE, keep_clients
@@ -29,6 +30,7 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.figures import report_run
 from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png, tile
+from fedgen.progress import make_console
 from fedgen.ranks import together
 
 GRID_SIDE = 32  # images smaller than this are enlarged in grids
@@ -68,7 +70,12 @@ class FederatedEvaluation(Callback):
             "weights": a local file}.
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place; see `evaluation.three_way`.
-        report: whether to print the run's tables and draw its curves when fitting ends.
+        report: whether to print a line of each evaluation, and when fitting ends the run's tables, and to draw its
+            curves.
+
+    Attributes:
+        headline: the newest score of the column that a callback monitors, or of the first: "fid_all 9.1±0.3".
+        reports_at_end: whether the tables are printed here; who prints them elsewhere sets it to False.
 
     Raises:
         TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll", or
@@ -113,6 +120,7 @@ class FederatedEvaluation(Callback):
         }
         self.dirpath, self.cache_folder = dirpath, cache_folder
         self.evaluated_round: int | None = None
+        self.reports_at_end, self.headline = True, ""
         self.evaluator: Evaluator | None = None
         self._watchers: list[Any] = []
         self._models: OwnModels | None = None
@@ -187,7 +195,8 @@ class FederatedEvaluation(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prints what the run has shown, as `fedgen fit` does."""
-        if self.report and self.evaluated_round is not None and trainer.is_global_zero:
+        wanted = self.report and self.reports_at_end
+        if wanted and self.evaluated_round is not None and trainer.is_global_zero:
             report_run(self._folder(trainer))
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
@@ -199,6 +208,7 @@ class FederatedEvaluation(Callback):
         with paused(trainer), together():
             personal = self._personal(trainer, pl_module)
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
+            self._tell(trainer, evaluation, round)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)
@@ -261,6 +271,17 @@ class FederatedEvaluation(Callback):
         if trainer.world_size == 1:
             return ""
         return f"are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1), share them"
+
+    def _tell(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
+        """Prints a line of an evaluation."""
+        assert self.evaluator is not None  # setup made it
+        monitored = next((watcher.monitor for watcher in self._watchers), None)
+        self.headline = headline(evaluation.records, self.evaluator.columns, monitored)
+        if self.report and trainer.is_global_zero:
+            parts = evaluation_line(evaluation.records, self.evaluator.floor(), self.evaluator.columns, monitored)
+            console = make_console()
+            line = join_parts(say_round(round), parts, console.width)
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         assert self.evaluator is not None  # setup made it
