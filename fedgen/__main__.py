@@ -12,6 +12,7 @@ from fedgen.pytorch_lightning_alias import alias_if_unused
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
     "fit": ("fedgen.cli:fit", "train from a recipe: federated, or one of its controls"),
+    "recipes": ("fedgen.cli_recipes:recipes", "list the recipes that fit finds by name, a line each"),
     "evaluate": ("fedgen.cli_run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli_run:select", "rank a run's checkpoints by a score and print the best one's path"),
     "convert": ("fedgen.cli_convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),

@@ -37,7 +37,8 @@ from fedgen.figures import report_run
 from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
-from fedgen.recipe_errors import explain, with_recipe
+from fedgen.recipe_errors import explain
+from fedgen.recipe_files import name_of, with_recipe
 
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads", "explain"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
@@ -98,7 +99,7 @@ class FedgenCLI(LightningCLI):
             parser_kwargs={
                 "prog": "fedgen fit",
                 "description": "Train from a recipe.",
-                "usage": "fedgen fit --config RECIPE [--any.setting VALUE ...] [--local_only | --centralised]",
+                "usage": "fedgen fit RECIPE [--any.setting VALUE ...] [--local_only | --centralised]",
             },
             args=args,
             run=False,
@@ -145,6 +146,12 @@ class FedgenCLI(LightningCLI):
         if config.trainer.enable_progress_bar is None:
             config.trainer.enable_progress_bar = True  # plain lines where there is no terminal
         self.ckpt_path = config.ckpt_path
+
+    @property
+    def asked_recipe(self) -> str | None:
+        """The recipe as it was asked for, its own name where `fedgen fit` finds it by that."""
+        paths = [str(path) for path in self.config.get("config") or []]
+        return name_of(paths[0]) if paths else None
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -203,7 +210,7 @@ def train(cli: FedgenCLI) -> None:
                 write_settings(cli, folder, recipe)
             run_fit(cli, path, last, console)
         if first and shown:
-            report_run(folder_of(FederatedEvaluation, trainer), console)
+            report_run(folder_of(FederatedEvaluation, trainer), console, cli.asked_recipe)
 
 
 def check_explain(cli: FedgenCLI) -> None:
@@ -357,7 +364,7 @@ def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None
 
 
 def fit(arguments: Sequence[str]) -> int:
-    """`fedgen fit --config recipes/X.yaml [--any.override ...]`."""
+    """`fedgen fit RECIPE [--any.override ...]`, a recipe's name or --config and its path."""
     # said by Lightning of every run on this torch; nothing that its user can change
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
     # Lightning recommends another of its products at every start

@@ -16,6 +16,7 @@ from fedgen.figures.partition import draw_partition
 from fedgen.files import require_writable, write_json
 from fedgen.flags import with_flags
 from fedgen.progress import make_console
+from fedgen.recipe_files import find_recipe
 from fedgen.scores.client_entropy import DEFAULT, EntropyOptions
 
 DESCRIPTION = (
@@ -44,7 +45,7 @@ def look_at_clients(
     Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
 
     Args:
-        recipe: the recipe, of which its data and seed are read; or a run folder.
+        recipe: a recipe's name or path, of which its data and seed are read; or a run folder.
         embedding: in whose features clients are compared: efficientnet-lite0-32 by default, identity for points.
         num_images: images measured in all, drawn from each client in proportion.
         max_clients: clients measured; a random sample where there are more.
@@ -57,6 +58,7 @@ def look_at_clients(
         overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N.
     """
     require_device(device)
+    recipe = recipe if recipe.is_dir() else find_recipe(str(recipe)) or recipe
     data = load_federation(recipe, overrides)
     folder = require_writable(output or Path("checkpoints") / f"clients-{recipe.stem}")
     summary = PartitionSummary.of(data)

@@ -13,6 +13,7 @@ from fedgen.evaluation.recipe_data import load_federation
 from fedgen.files import require_writable
 from fedgen.flags import with_flags
 from fedgen.progress import make_console
+from fedgen.recipe_files import find_recipe, suggest_recipe
 
 
 def deploy_recipe(
@@ -43,8 +44,9 @@ def deploy_recipe(
         raise ValueError(f"clients={clients}: a federation has at least one")
     if (folder / "pyproject.toml").exists() and not overwrite:
         raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
-    if not recipe.is_file():
-        raise FileNotFoundError(f"{recipe} does not exist; give a recipe as for `fedgen fit`")
+    if (path := find_recipe(str(recipe))) is None:
+        raise FileNotFoundError(f"there is no recipe {recipe}{suggest_recipe(recipe.name)}")
+    recipe = path
     found, unmeasured = without_unmeasured(read_settings(recipe))
     chosen = choose_data(recipe, found, data, settings)
     require_writable(folder)

@@ -26,6 +26,7 @@ LAYERS = [
         "pytorch_lightning_alias",
         "ranks",
         "recipe_errors",
+        "recipe_files",
         "tensor_files",
     ),
     ("data",),
@@ -43,7 +44,7 @@ LAYERS = [
     ("experiments",),
     ("cli", "cli_lock", "cli_resume"),
     ("deploy",),
-    ("cli_clients", "cli_convert", "cli_deploy", "cli_run", "cli_stored", "__main__"),
+    ("cli_clients", "cli_convert", "cli_deploy", "cli_recipes", "cli_run", "cli_stored", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

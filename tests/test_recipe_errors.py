@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.recipe_errors import explain, find_recipe
+from fedgen.recipe_errors import explain
+from fedgen.recipe_files import find_recipe
 
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
