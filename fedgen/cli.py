@@ -172,7 +172,7 @@ class FedgenCLI(LightningCLI):
             callbacks.append(StateReport())
         options: dict[str, Any] = {"callbacks": callbacks}
         if settings.logger in (None, True):
-            options["logger"] = TensorBoardLogger(folder, name="", version="logs")
+            options["logger"] = TensorBoardLogger(folder, name="", version="logs", default_hp_metric=False)
         return super().instantiate_trainer(**options, **kwargs)
 
 

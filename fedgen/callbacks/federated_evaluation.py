@@ -14,6 +14,7 @@ from torch import Tensor
 from fedgen.callbacks.fresh_monitors import gate, release, watchers
 from fedgen.callbacks.progress import paused
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint
+from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
@@ -29,11 +30,9 @@ from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.federated import FedAvgStrategy
 from fedgen.figures import report_run
 from fedgen.files import remove_unfinished, require_writable
-from fedgen.images import save_png, tile
+from fedgen.images import save_png
 from fedgen.progress import make_console
 from fedgen.ranks import together
-
-GRID_SIDE = 32  # images smaller than this are enlarged in grids
 
 
 class FederatedEvaluation(Callback):
@@ -43,7 +42,8 @@ class FederatedEvaluation(Callback):
     "report/..." on held-out images, or "part_val/...", "unpart/..." and "gap/participation/..." where the data keep
     clients from training; the embedding's name in front from the second on, but for presets such as "cmmd",
     which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
-    evaluated rounds only, and writes a grid `samples/round=00012.png`. Of "precision", "recall", "density", "coverage",
+    evaluated rounds only, and writes a grid
+    `samples/round=00012.png` of generated images and a row of real ones. Of "precision", "recall", "density", "coverage",
     "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
     "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
     back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
@@ -60,7 +60,7 @@ class FederatedEvaluation(Callback):
         scores: names, or {"name": ..., options}, measured on each embedding; see `evaluation.Evaluator`.
         weights: "examples" (n_i / n), "uniform", or one number a client, as for `evaluation.Evaluator`.
         at_start: whether to evaluate the untrained model too, as round -1.
-        grid: images in a grid; 0 draws none.
+        grid: generated images in a grid; 0 draws none.
         dirpath: where `scores.jsonl` and `samples/` go; the trainer's `default_root_dir` by default.
         cache_folder: keeps the real images' features on disk between runs.
         batch_size: images embedded at once.
@@ -285,13 +285,18 @@ class FederatedEvaluation(Callback):
 
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         assert self.evaluator is not None  # setup made it
-        log_scores(trainer.loggers, evaluation.records, self.evaluator.columns, round)
+        log_scores(trainer.loggers, evaluation.records, self.evaluator.columns, round, self.evaluator.floor())
         images = evaluation.images[: self.grid]
         if images.ndim == 4 and images.shape[1] in (1, 3) and len(images):
-            picture = tile(images, min_side=GRID_SIDE)
+            picture = sample_picture(images, self._real_images(len(images)), f"generated, {say_round(round)}")
             name = f"round={round:05d}.png" if round >= 0 else "before.png"
             save_png(self._folder(trainer) / "samples" / name, picture)
             log_grid(trainer.loggers, picture, round)
+
+    def _real_images(self, count: int) -> Tensor | None:
+        """As many of the clients' images as may stand beside generated ones; None where they are not here."""
+        assert self.evaluator is not None  # setup made it
+        return self.evaluator.splits[0].in_turn(count)
 
     # ---- after training, and wherever it ends ----
 

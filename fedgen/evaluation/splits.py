@@ -121,6 +121,20 @@ class Split:
         own = slice(0, count)
         return part_of(self.images, own), None if self.labels is None else self.labels[own]
 
+    def in_turn(self, count: int) -> Tensor:
+        """Images of the clients in turn, at most so many, in memory: [M, ...]; of more clients than that, every so many
+        clients' first."""
+        clients = len(self.counts)
+        chosen = range(clients) if clients <= count else [place * clients // count for place in range(count)]
+        starts = [sum(self.counts[:client]) for client in chosen]
+        places = [
+            start + number
+            for number in range(-(-count // len(starts)))
+            for start, client in zip(starts, chosen)
+            if number < self.counts[client]
+        ]
+        return self.images[torch.tensor(places[:count])]
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one image, (C, H, W), point, (D,), or text, (T,).
