@@ -7,6 +7,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from fedgen import __version__
+from fedgen.cli_fit_help import print_help
 from fedgen.pytorch_lightning_alias import alias_if_unused
 
 # command -> (module:function, what it does); the function takes the remaining arguments
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[0] not in COMMANDS:
         print(f"fedgen: no command {arguments[0]!r}\n\n{usage()}", file=sys.stderr)
         return 2
+    if arguments[0] == "fit" and {"-h", "--help"} & set(arguments[1:]):
+        print_help()
+        return 0
     alias_if_unused()  # before a recipe's own classes are imported
     module, function = COMMANDS[arguments[0]][0].split(":")
     try:

@@ -15,6 +15,7 @@ import torch
 import yaml
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
@@ -66,7 +67,7 @@ class RecipeParser(LightningArgumentParser):
         if not self.exit_on_error or os.environ.get("FEDGEN_TRACEBACK"):
             super().error(message, ex)
         accepted = list(self.get_defaults().as_flat().__dict__)
-        print(f"fedgen: error: {explain(message, accepted)}\n(fedgen fit --help lists the options)", file=sys.stderr)
+        print(f"fedgen: error: {explain(message, accepted)}\n(fedgen fit --help lists the usual options, --help-all every one)", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -209,6 +210,7 @@ def train(cli: FedgenCLI) -> None:
             if first:
                 write_settings(cli, folder, recipe)
             run_fit(cli, path, last, console)
+            check_progress(trainer, done)
         if first and shown:
             report_run(folder_of(FederatedEvaluation, trainer), console, cli.asked_recipe)
 
@@ -224,6 +226,30 @@ def check_explain(cli: FedgenCLI) -> None:
             "--explain tells what FedAvgStrategy does with a module's state, and this run trains under"
             f" {type(cli.trainer.strategy).__name__}; leave it out"
         )
+
+
+def check_progress(trainer: Trainer, before: int) -> None:
+    """Refuses to call a run finished in which no round came to its end.
+
+    Args:
+        trainer: after fitting.
+        before: rounds behind the run when it began.
+
+    Raises:
+        ValueError: naming the settings that leave no round.
+    """
+    if trainer.fit_loop.epoch_progress.current.processed > before:
+        return
+    settings = {
+        "trainer.max_epochs": (trainer.max_epochs, (None, -1)),
+        "trainer.max_steps": (trainer.max_steps, (-1,)),
+        "trainer.limit_train_batches": (trainer.limit_train_batches, (1.0,)),
+    }
+    limits = [f"{name}={value}" for name, (value, none) in settings.items() if value not in none]
+    limits += ["trainer.max_time"] if any(isinstance(one, Timer) for one in trainer.callbacks) else []
+    raise ValueError(
+        f"no score was made, because no round was trained to its end; look at {', '.join(limits) or 'the lines above'}"
+    )
 
 
 def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> None:
@@ -371,5 +397,6 @@ def fit(arguments: Sequence[str]) -> int:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: "litlogger" not in line.getMessage()
     )
-    train(FedgenCLI(with_recipe(arguments)))
+    given = ["--help" if argument == "--help-all" else argument for argument in arguments]
+    train(FedgenCLI(with_recipe(given)))
     return 0

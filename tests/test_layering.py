@@ -42,7 +42,7 @@ LAYERS = [
     ("figures",),
     ("callbacks",),
     ("experiments",),
-    ("cli", "cli_lock", "cli_resume"),
+    ("cli", "cli_fit_help", "cli_lock", "cli_resume"),
     ("deploy",),
     ("cli_clients", "cli_convert", "cli_deploy", "cli_recipes", "cli_run", "cli_stored", "__main__"),
 ]

@@ -18,7 +18,7 @@ def fails(capsys, *arguments):
         main(["fit", *map(str, arguments)])
     assert caught.value.code == 2
     line, rest = capsys.readouterr().err.split("\n", 1)
-    assert rest == "(fedgen fit --help lists the options)\n"
+    assert rest == "(fedgen fit --help lists the usual options, --help-all every one)\n"
     return line
 
 
