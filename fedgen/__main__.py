@@ -8,6 +8,7 @@ from io import TextIOWrapper
 
 from fedgen import __version__
 from fedgen.cli_fit_help import print_help
+from fedgen.own_code import from_own_code
 from fedgen.pytorch_lightning_alias import alias_if_unused
 
 # command -> (module:function, what it does); the function takes the remaining arguments
@@ -69,19 +70,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print("fedgen: interrupted; files are written whole or not at all", file=sys.stderr)
         return 130
-    except (ValueError, TypeError, OSError) as error:
+    except Exception as error:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise
-        print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
-        return 2
-    except Exception as error:
+        return tell(error)
+
+
+def tell(error: Exception) -> int:
+    """Prints an error, and returns the exit status; what nobody foresaw is raised again.
+
+    A mistake in the user's own code is told by its lines, with status 1; one in the input in a sentence, with status 2.
+    """
+    hint = "(FEDGEN_TRACEBACK=1 shows where it was raised)"
+    if lines := from_own_code(error):
+        print(f"{lines}{hint}", file=sys.stderr)
+        return 1
+    if not isinstance(error, (ValueError, TypeError, OSError)):
         # Lightning's own complaint about settings; imported here only if something was raised
         from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-        if not isinstance(error, MisconfigurationException) or os.environ.get("FEDGEN_TRACEBACK"):
-            raise
-        print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
-        return 2
+        if not isinstance(error, MisconfigurationException):
+            raise error
+    print(f"fedgen: error: {error}\n{hint}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

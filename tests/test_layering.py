@@ -21,6 +21,7 @@ LAYERS = [
         "files",
         "hashing",
         "flags",
+        "own_code",
         "restricted_pickle",
         "progress",
         "pytorch_lightning_alias",
