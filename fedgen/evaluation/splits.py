@@ -82,6 +82,10 @@ class Split:
                     " more (another partition, a smaller held_out) or leave it out of the evaluation"
                 )
 
+    def __repr__(self) -> str:
+        clients = "1 client" if len(self.counts) == 1 else f"{len(self.counts)} clients"
+        return f"Split({self.name!r}, {clients}, {len(self.images)} {self.kind} of {self.source})"
+
     @classmethod
     def of_clients(cls, name: str, clients: Sequence[Examples], **options: Any) -> "Split":
         """The split of each client's examples; other arguments as above."""
