@@ -67,7 +67,8 @@ class RecipeParser(LightningArgumentParser):
         if not self.exit_on_error or os.environ.get("FEDGEN_TRACEBACK"):
             super().error(message, ex)
         accepted = list(self.get_defaults().as_flat().__dict__)
-        print(f"fedgen: error: {explain(message, accepted)}\n(fedgen fit --help lists the usual options, --help-all every one)", file=sys.stderr)
+        hint = "(fedgen fit --help lists the usual options, --help-all every one)"
+        print(f"fedgen: error: {explain(message, accepted)}\n{hint}", file=sys.stderr)
         raise SystemExit(2)
 
 

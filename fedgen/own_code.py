@@ -15,7 +15,7 @@ def own_frames(error: BaseException | None) -> list[traceback.FrameSummary]:
 
 
 def from_own_code(error: BaseException) -> str:
-    """The error's traceback from the first line of the user's own code on, with its notes; "" if it came through none."""
+    """The error's traceback from the first line of the user's own code on, with its notes; "" if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     start = next((place for place, one in enumerate(frames) if _is_own(one.filename)), None)
     if start is None:

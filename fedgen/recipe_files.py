@@ -16,7 +16,7 @@ SENTENCE = re.compile(r"(?<!\bal)(?<!\be\.g)\.(?= [A-Z`]|$)")
 
 
 def recipe_folders() -> list[Path]:
-    """Folders that hold recipes by name: `recipes` here, the checkout's, and the installed ones; only those there are."""
+    """The folders that hold recipes and are there: `recipes` here, the checkout's, the installed one."""
     found = [Path("recipes"), CHECKOUT, Path(sysconfig.get_path("data")) / INSTALLED]
     try:
         files = metadata.files("fedgen") or []

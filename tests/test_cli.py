@@ -450,7 +450,8 @@ def test_a_limit_that_cuts_every_round_is_an_error_in_words(recipe, capsys):
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("max_epochs", "0"), ("max_steps", "0"), ("limit_train_batches", "0"), ("max_time", "00:00:00:00")]
+    ("limit", "value"),
+    [("max_epochs", "0"), ("max_steps", "0"), ("limit_train_batches", "0"), ("max_time", "00:00:00:00")],
 )
 def test_a_run_without_a_round_is_no_success(recipe, capsys, limit, value):
     assert fit(recipe, f"--trainer.{limit}", value) == 2

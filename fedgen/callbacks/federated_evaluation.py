@@ -43,9 +43,9 @@ class FederatedEvaluation(Callback):
     clients from training; the embedding's name in front from the second on, but for presets such as "cmmd",
     which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
     evaluated rounds only, and writes a grid
-    `samples/round=00012.png` of generated images and a row of real ones. Of "precision", "recall", "density", "coverage",
-    "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
-    "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
+    `samples/round=00012.png` of generated images and a row of real ones. Of "precision", "recall", "density",
+    "coverage", "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`,
+    and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
     back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
     clients' models is scored. Where clients keep only some tensors, those that take part are scored with their own
     models as far as these tensors change scores, without all columns, as no one model is held against the pool: see

@@ -29,8 +29,8 @@ class RoundProgressBar(ProgressBar):
     `FederatedEvaluation` puts first. The line is cut to the terminal's width, leaves nothing behind but "100 of 100
     rounds done in 0:02:10", and makes room for what others print. Under a strategy without rounds it counts epochs.
 
-    Where there is neither a terminal nor a notebook it writes a plain line now and then: after 10 seconds, and then each
-    minute.
+    Where there is neither a terminal nor a notebook it writes a plain line now and then: after 10 seconds, and then
+    each minute.
 
     Args:
         console: where to show it; standard error by default.
@@ -172,8 +172,8 @@ def newest_loss(trainer: Trainer) -> str:
 def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
     """Lets loggers write above a bar inside the block, as `print` does.
 
-    A live display puts streams of its own into `sys`; handlers that were made before hold the terminal's, and would write
-    into the bar's line.
+    A live display puts streams of its own into `sys`; handlers that were made before hold the terminal's, and would
+    write into the bar's line.
 
     Args:
         before: what `sys.stdout` and `sys.stderr` were before the display began.

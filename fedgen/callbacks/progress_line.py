@@ -46,7 +46,7 @@ class Progress:
 
     @property
     def pace(self) -> str:
-        """Rounds a second, or seconds a round where a round takes longer: "8.1/s", "4.2 s each"; "" before the first."""
+        """Rounds a second, or seconds a round where it takes longer: "8.1/s", "4.2 s each"; "" before the first."""
         if not self.made or self.seconds <= 0:
             return ""
         each = self.seconds / self.made

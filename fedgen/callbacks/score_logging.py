@@ -19,15 +19,17 @@ def log_scores(
     round: int,
     floor: Iterable[ScoreRecord] = (),
 ) -> None:
-    """Sends every column, the floor of each ("fid_all_floor"), and the clients' distribution of each score: percentiles,
-    and a histogram where it can.
+    """Sends every column, the floor of each ("fid_all_floor"), and the clients' distribution of each score: its
+    percentiles, and a histogram where it can.
 
     TensorBoard groups by what stands before a slash, so it gets "fid/avg", "fid/all", "fid/all_floor", ..., and charts
     of these together under Custom Scalars.
     """
     records = list(records)
     values = {(columns.score(r.split, r.embedding, r.score), r.aggregate): r.value for r in records}
-    real = {(columns.score(r.split, r.embedding, r.score), f"{r.aggregate}_floor"): r.value for r in floor if r.is_floor}
+    real = {
+        (columns.score(r.split, r.embedding, r.score), f"{r.aggregate}_floor"): r.value for r in floor if r.is_floor
+    }
     values |= {key: value for key, value in real.items() if (key[0], key[1].removesuffix("_floor")) in values}
     spread = {columns.score(r.split, r.embedding, r.score): torch.tensor(r.per_client) for r in records if r.per_client}
     for name, clients in spread.items():

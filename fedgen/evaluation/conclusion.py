@@ -37,7 +37,9 @@ def conclude(records: Sequence[ScoreRecord], folder: str | Path | None = None) -
     number = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
     lines = [f"{rounds[-1] + 1} rounds, counted from 0 to {rounds[-1]}; {number} scored."]
     for score in scores:
-        names = {r.aggregate: name for name, group in columns.items() for r in group[:1] if r in own and r.score == score}
+        names = {
+            r.aggregate: name for name, group in columns.items() for r in group[:1] if r in own and r.score == score
+        }
         lines += [_picked(records, names), *_floor(records, names)]
     if folder is not None:
         lines += _controls(columns, own, Path(folder))
@@ -89,10 +91,8 @@ def _floor(records: Sequence[ScoreRecord], names: Mapping[str, str]) -> list[str
     return [f"{start}the best checkpoint is {format_value(abs(record.value - floor.value), error)} worse."]
 
 
-def _controls(
-    columns: Mapping[str, Sequence[ScoreRecord]], own: Sequence[ScoreRecord], folder: Path
-) -> list[str]:
-    """The last checkpoint beside the same recipe's other arms, where they were run and scored under one's conditions."""
+def _controls(columns: Mapping[str, Sequence[ScoreRecord]], own: Sequence[ScoreRecord], folder: Path) -> list[str]:
+    """The last checkpoint beside those of the recipe's other arms, where they were scored under equal conditions."""
     mine = next((end for end in (LOCAL_ONLY, CENTRALISED) if folder.name.endswith(end)), "")
     base = folder.name.removesuffix(mine)
     name = next((name for name, group in columns.items() if group[0] in own and group[0].aggregate == "all"), None)

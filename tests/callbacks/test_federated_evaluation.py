@@ -8,7 +8,6 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint

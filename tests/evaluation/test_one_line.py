@@ -11,7 +11,13 @@ from tests.evaluation.samples import record
 
 @pytest.fixture
 def records():
-    values = {("fid", "avg"): 31.2, ("fid", "all"): 9.1, ("fid", "worst"): 50.0, ("kid", "avg"): 0.2, ("kid", "all"): 0.1}
+    values = {
+        ("fid", "avg"): 31.2,
+        ("fid", "all"): 9.1,
+        ("fid", "worst"): 50.0,
+        ("kid", "avg"): 0.2,
+        ("kid", "all"): 0.1,
+    }
     return [record(score, how, value, standard_error=0.25) for (score, how), value in values.items()]
 
 

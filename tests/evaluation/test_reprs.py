@@ -51,9 +51,7 @@ def test_scores_and_evaluations_show_their_values(evaluator):
 
 
 def test_evaluators_and_splits_show_sizes(evaluator):
-    assert repr(evaluator) == (
-        "Evaluator(noise/train, 3 clients, 100 images: fid, kid in pixels, 20 generated images)"
-    )
+    assert repr(evaluator) == ("Evaluator(noise/train, 3 clients, 100 images: fid, kid in pixels, 20 generated images)")
     assert repr(evaluator.splits[0]) == "Split('train', 3 clients, 100 images of noise/train)"
 
 
