@@ -7,11 +7,14 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from fedgen import __version__
+from fedgen.cli_fit_help import print_help
+from fedgen.own_code import from_own_code
 from fedgen.pytorch_lightning_alias import alias_if_unused
 
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
     "fit": ("fedgen.cli:fit", "train from a recipe: federated, or one of its controls"),
+    "recipes": ("fedgen.cli_recipes:recipes", "list the recipes that fit finds by name, a line each"),
     "evaluate": ("fedgen.cli_run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli_run:select", "rank a run's checkpoints by a score and print the best one's path"),
     "convert": ("fedgen.cli_convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
@@ -55,6 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments[0] not in COMMANDS:
         print(f"fedgen: no command {arguments[0]!r}\n\n{usage()}", file=sys.stderr)
         return 2
+    if arguments[0] == "fit" and {"-h", "--help"} & set(arguments[1:]):
+        print_help()
+        return 0
     alias_if_unused()  # before a recipe's own classes are imported
     module, function = COMMANDS[arguments[0]][0].split(":")
     try:
@@ -64,19 +70,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         print("fedgen: interrupted; files are written whole or not at all", file=sys.stderr)
         return 130
-    except (ValueError, TypeError, OSError) as error:
+    except Exception as error:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise
-        print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
-        return 2
-    except Exception as error:
+        return tell(error)
+
+
+def tell(error: Exception) -> int:
+    """Prints an error, and returns the exit status; what nobody foresaw is raised again.
+
+    A mistake in the user's own code is told by its lines, with status 1; one in the input in a sentence, with status 2.
+    """
+    hint = "(FEDGEN_TRACEBACK=1 shows where it was raised)"
+    if lines := from_own_code(error):
+        print(f"{lines}{hint}", file=sys.stderr)
+        return 1
+    if not isinstance(error, (ValueError, TypeError, OSError)):
         # Lightning's own complaint about settings; imported here only if something was raised
         from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-        if not isinstance(error, MisconfigurationException) or os.environ.get("FEDGEN_TRACEBACK"):
-            raise
-        print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
-        return 2
+        if not isinstance(error, MisconfigurationException):
+            raise error
+    print(f"fedgen: error: {error}\n{hint}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 import yaml
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
@@ -38,7 +39,8 @@ from fedgen.figures import report_run
 from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
-from fedgen.recipe_errors import explain, with_recipe
+from fedgen.recipe_errors import explain
+from fedgen.recipe_files import name_of, with_recipe
 
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads", "explain"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
@@ -66,7 +68,8 @@ class RecipeParser(LightningArgumentParser):
         if not self.exit_on_error or os.environ.get("FEDGEN_TRACEBACK"):
             super().error(message, ex)
         accepted = list(self.get_defaults().as_flat().__dict__)
-        print(f"fedgen: error: {explain(message, accepted)}\n(fedgen fit --help lists the options)", file=sys.stderr)
+        hint = "(fedgen fit --help lists the usual options, --help-all every one)"
+        print(f"fedgen: error: {explain(message, accepted)}\n{hint}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -100,7 +103,7 @@ class FedgenCLI(LightningCLI):
             parser_kwargs={
                 "prog": "fedgen fit",
                 "description": "Train from a recipe.",
-                "usage": "fedgen fit --config RECIPE [--any.setting VALUE ...] [--local_only | --centralised]",
+                "usage": "fedgen fit RECIPE [--any.setting VALUE ...] [--local_only | --centralised]",
             },
             args=args,
             run=False,
@@ -145,8 +148,14 @@ class FedgenCLI(LightningCLI):
             config.trainer.default_root_dir = str(Path("checkpoints") / (names[0] if names else "run"))
         apply_control(config)
         if config.trainer.enable_progress_bar is None:
-            config.trainer.enable_progress_bar = sys.stderr.isatty()
+            config.trainer.enable_progress_bar = True  # plain lines where there is no terminal
         self.ckpt_path = config.ckpt_path
+
+    @property
+    def asked_recipe(self) -> str | None:
+        """The recipe as it was asked for, its own name where `fedgen fit` finds it by that."""
+        paths = [str(path) for path in self.config.get("config") or []]
+        return name_of(paths[0]) if paths else None
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -167,7 +176,7 @@ class FedgenCLI(LightningCLI):
             callbacks.append(StateReport())
         options: dict[str, Any] = {"callbacks": callbacks}
         if settings.logger in (None, True):
-            options["logger"] = TensorBoardLogger(folder, name="", version="logs")
+            options["logger"] = TensorBoardLogger(folder, name="", version="logs", default_hp_metric=False)
         return super().instantiate_trainer(**options, **kwargs)
 
 
@@ -188,7 +197,7 @@ def train(cli: FedgenCLI) -> None:
         callback for callback in trainer.callbacks if isinstance(callback, FederatedEvaluation) and callback.report
     ]
     for callback in shown:
-        callback.report = False  # here, of a finished run, too
+        callback.reports_at_end = False  # here, of a finished run, too
     with naming_write_errors(folder, last), only_run(folder) if first else nullcontext():
         check_recipe(folder, recipe, folder_of(FederatedEvaluation, trainer), last)
         path = starting_point(cli.ckpt_path, last)
@@ -204,8 +213,9 @@ def train(cli: FedgenCLI) -> None:
             if first:
                 write_settings(cli, folder, recipe)
             run_fit(cli, path, last, console)
+            check_progress(trainer, done)
         if first and shown:
-            report_run(folder_of(FederatedEvaluation, trainer), console)
+            report_run(folder_of(FederatedEvaluation, trainer), console, cli.asked_recipe)
 
 
 def check_explain(cli: FedgenCLI) -> None:
@@ -219,6 +229,30 @@ def check_explain(cli: FedgenCLI) -> None:
             "--explain tells what FedAvgStrategy does with a module's state, and this run trains under"
             f" {type(cli.trainer.strategy).__name__}; leave it out"
         )
+
+
+def check_progress(trainer: Trainer, before: int) -> None:
+    """Refuses to call a run finished in which no round came to its end.
+
+    Args:
+        trainer: after fitting.
+        before: rounds behind the run when it began.
+
+    Raises:
+        ValueError: naming the settings that leave no round.
+    """
+    if trainer.fit_loop.epoch_progress.current.processed > before:
+        return
+    settings = {
+        "trainer.max_epochs": (trainer.max_epochs, (None, -1)),
+        "trainer.max_steps": (trainer.max_steps, (-1,)),
+        "trainer.limit_train_batches": (trainer.limit_train_batches, (1.0,)),
+    }
+    limits = [f"{name}={value}" for name, (value, none) in settings.items() if value not in none]
+    limits += ["trainer.max_time"] if any(isinstance(one, Timer) for one in trainer.callbacks) else []
+    raise ValueError(
+        f"no score was made, because no round was trained to its end; look at {', '.join(limits) or 'the lines above'}"
+    )
 
 
 def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> None:
@@ -359,12 +393,13 @@ def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None
 
 
 def fit(arguments: Sequence[str]) -> int:
-    """`fedgen fit --config recipes/X.yaml [--any.override ...]`."""
+    """`fedgen fit RECIPE [--any.override ...]`, a recipe's name or --config and its path."""
     # said by Lightning of every run on this torch; nothing that its user can change
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
     # Lightning recommends another of its products at every start
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: "litlogger" not in line.getMessage()
     )
-    train(FedgenCLI(with_recipe(arguments)))
+    given = ["--help" if argument == "--help-all" else argument for argument in arguments]
+    train(FedgenCLI(with_recipe(given)))
     return 0

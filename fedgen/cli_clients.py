@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser
 
 from fedgen.flags import with_flags
+from fedgen.recipe_files import find_recipe
 from fedgen.scores.entropy_options import DEFAULT, EntropyOptions
 
 if TYPE_CHECKING:  # the parser is made, and help printed, without torch
@@ -39,8 +40,8 @@ def look_at_clients(
     Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
 
     Args:
-        recipe: the recipe, of which its data and seed are read; or a run folder, of a run trained in Python with
-            --data my_module:make_data.
+        recipe: a recipe's name or path, of which its data and seed are read; or a run folder, of a run trained in Python
+            with --data my_module:make_data.
         embedding: in whose features clients are compared: efficientnet-lite0-32 by default, identity for points.
         num_images: images measured in all, drawn from each client in proportion.
         max_clients: clients measured; a random sample where there are more.
@@ -56,6 +57,7 @@ def look_at_clients(
     from fedgen.evaluation.recipe_data import load_federation
 
     require_device(device)
+    recipe = recipe if recipe.is_dir() else find_recipe(str(recipe)) or recipe
     data = load_federation(recipe, overrides)
 
     from fedgen.embeddings import FeatureCache, load_embedding

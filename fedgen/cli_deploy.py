@@ -7,6 +7,7 @@ from typing import Any
 from jsonargparse import auto_cli
 
 from fedgen.flags import with_flags
+from fedgen.recipe_files import find_recipe, suggest_recipe
 
 
 def deploy_recipe(
@@ -38,8 +39,9 @@ def deploy_recipe(
         raise ValueError(f"clients={clients}: a federation has at least one")
     if (folder / "pyproject.toml").exists() and not overwrite:
         raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
-    if not recipe.is_file():
-        raise FileNotFoundError(f"{recipe} does not exist; give a recipe as for `fedgen fit`")
+    if (path := find_recipe(str(recipe))) is None:
+        raise FileNotFoundError(f"there is no recipe {recipe}{suggest_recipe(recipe.name)}")
+    recipe = path
     from fedgen.deploy.measured import without_unmeasured
     from fedgen.deploy.recipe import read_settings
     from fedgen.deploy.write_app import export_clients, write_app

@@ -9,6 +9,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser
 
 from fedgen.class_paths import import_by_path, nearest
+from fedgen.recipe_files import suggest_recipe
 
 KEY = re.compile(r'Parser key "([^"]+)"')
 OF_CLASS = re.compile(r"Problem with given class_path '([^']+)':")
@@ -20,7 +21,6 @@ NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
 NO_FILE = re.compile(r"""Parser key "config": File does not exist: '?([^'\n]+)'?""")
 EXPECTED = re.compile(r"Expected an? (?:<class '([^']+)'>|([^\n]+))")
 GIVEN = re.compile(r"Given value: (.+)")
-RECIPES = Path(__file__).parent.parent / "recipes"  # of a checkout
 
 
 def explain(message: str, accepted: Sequence[str] = ()) -> str:
@@ -39,41 +39,11 @@ def explain(message: str, accepted: Sequence[str] = ()) -> str:
     return _unknown_here(message, accepted) or message
 
 
-def find_recipe(text: str) -> Path | None:
-    """The file of a recipe: a path, or the name of one in a folder `recipes` here or of the checkout; None if none is.
-
-    Args:
-        text: "recipes/quickstart.yaml", "quickstart.yaml" or "quickstart".
-    """
-    if "\n" in text or Path(text).is_file():
-        return Path(text) if "\n" not in text else None
-    names = [text] if text.endswith((".yaml", ".yml")) else [text, f"{text}.yaml"]
-    places = [folder / name for folder in (Path(), Path("recipes"), RECIPES) for name in names]
-    return next((place for place in places if place.is_file()), None)
-
-
-def with_recipe(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command with the files of recipes that are given by name."""
-    found: list[str] = []
-    for place, argument in enumerate(arguments):
-        option, equals, value = argument.partition("=")
-        if place and arguments[place - 1] in ("--config", "-c"):
-            found.append(str(find_recipe(argument) or argument))
-        elif option == "--config" and equals:
-            found.append(f"{option}={find_recipe(value) or value}")
-        else:
-            found.append(argument)
-    return found
-
-
 def _no_file(message: str) -> str:
     if not (match := NO_FILE.search(message)):
         return ""
     name = Path(match[1]).name
-    known = {path.stem: path for folder in (RECIPES, Path("recipes")) for path in sorted(folder.glob("*.yaml"))}
-    close = difflib.get_close_matches(name.removesuffix(".yaml"), list(known), n=1)
-    hint = f"; did you mean {known[close[0]]}?" if close else "; give the path of a recipe, such as my_recipe.yaml"
-    return f"there is no recipe {name}{hint}"
+    return f"there is no recipe {name}{suggest_recipe(name)}"
 
 
 def _unknown(message: str) -> str:

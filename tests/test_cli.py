@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -445,6 +447,53 @@ def test_a_run_that_stopped_early_is_finished(recipe, capsys):
 def test_a_limit_that_cuts_every_round_is_an_error_in_words(recipe, capsys):
     assert fit(recipe, "--trainer.limit_train_batches", "3", "--trainer.max_epochs", "1") == 2
     assert "limit_train_batches=3: a batch is a client's whole turn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("max_epochs", "0"), ("max_steps", "0"), ("limit_train_batches", "0"), ("max_time", "00:00:00:00")],
+)
+def test_a_run_without_a_round_is_no_success(recipe, capsys, limit, value):
+    assert fit(recipe, f"--trainer.{limit}", value) == 2
+    error = capsys.readouterr().err
+    assert "no score was made, because no round was trained to its end; look at" in error
+    assert f"trainer.{limit}" in error
+
+
+def shown_by(capsys, *arguments):
+    """What a command that ends after printing has printed."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_is_a_screen_of_options_and_examples_that_work(capsys):
+    assert main(["fit", "--help"]) == 0
+    screen = capsys.readouterr().out
+    assert main(["fit", "quickstart", "-h"]) == 0
+    assert capsys.readouterr().out == screen
+    assert screen.count("\n") <= 40
+    assert max(map(len, screen.splitlines())) <= 80
+    examples = re.findall(r"^  fedgen (fit .*)$", screen.replace("\\\n", ""), re.MULTILINE)
+    assert len(examples) == 4
+    for example in examples[1:]:
+        shown_by(capsys, *shlex.split(example), "--print_config")
+    values = {"N": "3", "DIR": "a", "NAME": "cpu", "previous": "previous", "'[fid,": "[fid, kid]"}
+    options = re.findall(r"(--[a-z_.]+) ([A-Z]+|previous|'\[fid,)(?= |$)", screen.split("the run:")[1], re.MULTILINE)
+    given = [word for option, value in options if value in values for word in (option, values[value])]
+    assert len(given) > 20
+    found = yaml.safe_load(shown_by(capsys, "fit", "quickstart", *given, "--print_config"))
+    assert found["trainer"]["callbacks"][0]["init_args"]["num_images"] == 3
+    assert found["trainer"]["strategy"]["init_args"]["cohort_size"] == 3
+
+
+def test_help_all_has_every_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help-all"])
+    shown = capsys.readouterr().out
+    assert "--trainer.gradient_clip_val" in shown
+    assert len(shown.splitlines()) > 200
 
 
 def test_a_damaged_checkpoint_and_one_that_does_not_exist_are_named(recipe, capsys):

@@ -23,11 +23,13 @@ LAYERS = [
         "hashing",
         "flags",
         "lazy",
+        "own_code",
         "restricted_pickle",
         "progress",
         "pytorch_lightning_alias",
         "ranks",
         "recipe_errors",
+        "recipe_files",
         "regular_files",
         "tensor_files",
         "torch_files",
@@ -45,9 +47,9 @@ LAYERS = [
     ("figures",),
     ("callbacks",),
     ("experiments",),
-    ("cli", "cli_lock", "cli_resume"),
+    ("cli", "cli_fit_help", "cli_lock", "cli_resume"),
     ("deploy",),
-    ("cli_clients", "cli_convert", "cli_deploy", "cli_run", "cli_stored", "__main__"),
+    ("cli_clients", "cli_convert", "cli_deploy", "cli_recipes", "cli_run", "cli_stored", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

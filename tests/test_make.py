@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,36 @@ def test_before_a_change_lands_both_halves_the_static_checks_and_the_documentati
     commands = re.findall(r"^make (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert commands == ["test", "test-slow", "check", "docs"]
     assert set(commands) <= NAMES
+
+
+def commands_of(target, venv):
+    """What make would run, with nothing installed."""
+    done = subprocess.run(
+        ["make", "-n", target, f"VENV={venv}"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_demo_installs_what_running_needs_alone_and_says_what_it_does(tmp_path):
+    shown = commands_of("demo", tmp_path / "env")
+    assert re.findall(r"pip install .*--editable '(.+)'", shown) == ["."]
+    assert 'echo "Installing what running needs into' in shown
+    told = [shown.index(words) for words in ("1 of 2", "reproduce gaussian-toy", "2 of 2", "fit quickstart")]
+    assert told == sorted(told)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("target", ["test", "test-slow", "check", "setup"])
+def test_tests_and_checks_install_their_tools_too_in_one_resolution(tmp_path, target):
+    assert re.findall(r"pip install .*--editable '(.+)'", commands_of(target, tmp_path / "env")) == [".[dev]"]
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_what_is_installed_is_not_installed_again(tmp_path):
+    for name in (".ready-run", ".ready"):
+        (tmp_path / name).touch()
+    assert "pip install" not in commands_of("demo", tmp_path) + commands_of("test", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.recipe_errors import explain, find_recipe
+from fedgen.recipe_errors import explain
+from fedgen.recipe_files import find_recipe
 
 QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
 
@@ -17,7 +18,7 @@ def fails(capsys, *arguments):
         main(["fit", *map(str, arguments)])
     assert caught.value.code == 2
     line, rest = capsys.readouterr().err.split("\n", 1)
-    assert rest == "(fedgen fit --help lists the options)\n"
+    assert rest == "(fedgen fit --help lists the usual options, --help-all every one)\n"
     return line
 
 

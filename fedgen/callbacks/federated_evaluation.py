@@ -14,10 +14,12 @@ from torch import Tensor
 from fedgen.callbacks.fresh_monitors import gate, release, watchers
 from fedgen.callbacks.progress import paused
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint
+from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
+from fedgen.evaluation.one_line import evaluation_line, headline, join_parts, say_round
 from fedgen.evaluation.own_models import OwnModels
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.rebuild import RECIPE, keep_clients
@@ -28,10 +30,9 @@ from fedgen.evaluation.scores_file import SCORES_FILE
 from fedgen.federated import FedAvgStrategy
 from fedgen.figures import report_run
 from fedgen.files import remove_unfinished, require_writable
-from fedgen.images import save_png, tile
+from fedgen.images import save_png
+from fedgen.progress import make_console
 from fedgen.ranks import together
-
-GRID_SIDE = 32  # images smaller than this are enlarged in grids
 
 
 class FederatedEvaluation(Callback):
@@ -41,9 +42,10 @@ class FederatedEvaluation(Callback):
     "report/..." on held-out images, or "part_val/...", "unpart/..." and "gap/participation/..." where the data keep
     clients from training; the embedding's name in front from the second on, but for presets such as "cmmd",
     which mean one) for loggers and for `ModelCheckpoint(monitor=...)` and `EarlyStopping(monitor=...)`, which see
-    evaluated rounds only, and writes a grid `samples/round=00012.png`. Of "precision", "recall", "density", "coverage",
-    "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`, and
-    "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
+    evaluated rounds only, and writes a grid
+    `samples/round=00012.png` of generated images and a row of real ones. Of "precision", "recall", "density",
+    "coverage", "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`,
+    and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
     back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
     clients' models is scored. Where clients keep only some tensors, those that take part are scored with their own
     models as far as these tensors change scores, without all columns, as no one model is held against the pool: see
@@ -58,7 +60,7 @@ class FederatedEvaluation(Callback):
         scores: names, or {"name": ..., options}, measured on each embedding; see `evaluation.Evaluator`.
         weights: "examples" (n_i / n), "uniform", or one number a client, as for `evaluation.Evaluator`.
         at_start: whether to evaluate the untrained model too, as round -1.
-        grid: images in a grid; 0 draws none.
+        grid: generated images in a grid; 0 draws none.
         dirpath: where `scores.jsonl` and `samples/` go; the trainer's `default_root_dir` by default.
         cache_folder: keeps the real images' features on disk between runs.
         batch_size: images embedded at once.
@@ -68,7 +70,12 @@ class FederatedEvaluation(Callback):
             "weights": a local file}.
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place; see `evaluation.three_way`.
-        report: whether to print the run's tables and draw its curves when fitting ends.
+        report: whether to print a line of each evaluation, and when fitting ends the run's tables, and to draw its
+            curves.
+
+    Attributes:
+        headline: the newest score of the column that a callback monitors, or of the first: "fid_all 9.1±0.3".
+        reports_at_end: whether the tables are printed here; who prints them elsewhere sets it to False.
 
     Raises:
         TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll", or
@@ -113,6 +120,7 @@ class FederatedEvaluation(Callback):
         }
         self.dirpath, self.cache_folder = dirpath, cache_folder
         self.evaluated_round: int | None = None
+        self.reports_at_end, self.headline = True, ""
         self.evaluator: Evaluator | None = None
         self._watchers: list[Any] = []
         self._models: OwnModels | None = None
@@ -187,7 +195,8 @@ class FederatedEvaluation(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Prints what the run has shown, as `fedgen fit` does."""
-        if self.report and self.evaluated_round is not None and trainer.is_global_zero:
+        wanted = self.report and self.reports_at_end
+        if wanted and self.evaluated_round is not None and trainer.is_global_zero:
             report_run(self._folder(trainer))
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
@@ -199,6 +208,7 @@ class FederatedEvaluation(Callback):
         with paused(trainer), together():
             personal = self._personal(trainer, pl_module)
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
+            self._tell(trainer, evaluation, round)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)
@@ -262,15 +272,31 @@ class FederatedEvaluation(Callback):
             return ""
         return f"are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1), share them"
 
+    def _tell(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
+        """Prints a line of an evaluation."""
+        assert self.evaluator is not None  # setup made it
+        monitored = next((watcher.monitor for watcher in self._watchers), None)
+        self.headline = headline(evaluation.records, self.evaluator.columns, monitored)
+        if self.report and trainer.is_global_zero:
+            parts = evaluation_line(evaluation.records, self.evaluator.floor(), self.evaluator.columns, monitored)
+            console = make_console()
+            line = join_parts(say_round(round), parts, console.width)
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def _show(self, trainer: Trainer, evaluation: Evaluation, round: int) -> None:
         assert self.evaluator is not None  # setup made it
-        log_scores(trainer.loggers, evaluation.records, self.evaluator.columns, round)
+        log_scores(trainer.loggers, evaluation.records, self.evaluator.columns, round, self.evaluator.floor())
         images = evaluation.images[: self.grid]
         if images.ndim == 4 and images.shape[1] in (1, 3) and len(images):
-            picture = tile(images, min_side=GRID_SIDE)
+            picture = sample_picture(images, self._real_images(len(images)), f"generated, {say_round(round)}")
             name = f"round={round:05d}.png" if round >= 0 else "before.png"
             save_png(self._folder(trainer) / "samples" / name, picture)
             log_grid(trainer.loggers, picture, round)
+
+    def _real_images(self, count: int) -> Tensor | None:
+        """As many of the clients' images as may stand beside generated ones; None where they are not here."""
+        assert self.evaluator is not None  # setup made it
+        return self.evaluator.splits[0].in_turn(count)
 
     # ---- after training, and wherever it ends ----
 

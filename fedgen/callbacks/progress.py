@@ -1,61 +1,208 @@
-"""A progress bar that counts rounds and clients."""
+"""A progress bar over a run's rounds."""
 
+import logging
+import math
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import Any, TextIO
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import RichProgressBar
-from rich import get_console
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+
+from fedgen.callbacks.progress_line import Progress, bar_line, last_line, plain_line
+
+REFRESHES = 4  # a second
+SLOW = 1.0  # seconds of a round from which on its clients are counted, too
+PLAIN_FIRST, PLAIN_EVERY = 10.0, 60.0  # seconds between lines where there is no terminal
 
 
-class RoundProgressBar(RichProgressBar):
-    """Lightning's rich progress bar in federated words: "round 3/50, clients ... 7/10"; silent where there is neither a
-    terminal nor a notebook.
+class RoundProgressBar(ProgressBar):
+    """One line on standard error over the whole run: "37 of 100 rounds", a bar, pace, time left, a loss and a score.
 
-    The bar's own times are the round's; "run left" estimates the whole run's, evaluations included. Under a strategy
-    without rounds it says "epoch 3/50, batches ...". The arguments are RichProgressBar's.
+    Rounds that are done are counted: 100 of 100 rounds are those that tables call 0 to 99, as Lightning numbers epochs.
+    The times include evaluations. Rounds of more than a second count their clients, too. The loss is the first logged
+    with `prog_bar=True`, or else the first whose name has "loss" in it; the score is the newest of the column that
+    `FederatedEvaluation` puts first. The line is cut to the terminal's width, leaves nothing behind but "100 of 100
+    rounds done in 0:02:10", and makes room for what others print. Under a strategy without rounds it counts epochs.
+
+    Where there is neither a terminal nor a notebook it writes a plain line now and then: after 10 seconds, and then
+    each minute.
+
+    Args:
+        console: where to show it; standard error by default.
     """
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if not (sys.stdout.isatty() or sys.stderr.isatty() or get_console().is_jupyter):
-            self.disable()
-        super().setup(trainer, pl_module, stage)
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__()
+        self._given, self._enabled = console, True
+        self.live: Live | None = None
+        self._begun = self._round_begun = self._next_line = self._next_loss = 0.0
+        self._since = self._turns = 0
+        self._progress: Progress | None = None
+        self._logs = ExitStack()
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether it shows anything; Lightning's name."""
+        return self._enabled
+
+    def disable(self) -> None:
+        self._enabled = False
+
+    def enable(self) -> None:
+        self._enabled = True
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._progress is not None:
+            yield bar_line(self._progress, options.max_width)
+
+    # ---- showing and hiding ----
+
+    def start(self) -> None:
+        """Shows the bar, if there is a terminal or a notebook to show it on."""
+        console = self._given or Console(stderr=True)
+        if not self._enabled or not (console.is_terminal or console.is_jupyter):
+            return
+        # what goes into a file goes on doing so while the terminal has a bar
+        out, err = (console.is_jupyter or stream.isatty() for stream in (sys.stdout, sys.stderr))
+        self.live = Live(
+            self,
+            console=console,
+            transient=True,
+            refresh_per_second=REFRESHES,
+            redirect_stdout=out,
+            redirect_stderr=err,
+        )
+        before = sys.stdout, sys.stderr
+        self.live.start(refresh=True)
+        self._logs.enter_context(logs_above(before))
+
+    def stop(self) -> None:
+        """Takes the bar off the screen."""
+        self._logs.close()
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    # ---- Lightning's hooks ----
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        super().on_train_start(trainer, pl_module)
-        self._started, self._first = time.monotonic(), trainer.current_epoch
+        self._begun, self._since = time.monotonic(), trainer.current_epoch
+        self._next_line = self._begun + PLAIN_FIRST
+        self._note(trainer, trainer.current_epoch)
+        self.start()
 
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """Logged values for the bar, and the time that the run still needs."""
-        items = dict(super().get_metrics(trainer, pl_module))
-        items.pop("v_num", None)  # runs are told apart by their folders
-        done = trainer.current_epoch - self._first
-        if done > 0 and trainer.max_epochs not in (None, -1):
-            seconds = (time.monotonic() - self._started) / done * (trainer.max_epochs - trainer.current_epoch)
-            items["run left"] = str(timedelta(seconds=round(seconds)))
-        return items
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._round_begun, self._turns = time.monotonic(), 0
 
-    def _get_train_description(self, current_epoch: int) -> str:
-        federated = hasattr(self.trainer.strategy, "sample_cohort")
-        words = ("round", "clients") if federated else ("epoch", "batches")
-        total = "" if self.trainer.max_epochs in (None, -1) else f"/{self.trainer.max_epochs}"
-        return f"{words[0]} {current_epoch + 1}{total}, {words[1]}"
+    def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        self._turns += 1
+        if time.monotonic() - self._round_begun > SLOW:
+            self._note(trainer, trainer.current_epoch)
+            self._say()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._turns = 0
+        self._note(trainer, trainer.current_epoch + 1)
+        if trainer.current_epoch + 1 == trainer.max_epochs:
+            self._end()  # before Lightning says that training has stopped
+        else:
+            self._say()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._end()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.stop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self.stop()
+        self._progress = None
+
+    # ---- what it says ----
+
+    def _note(self, trainer: Trainer, done: int) -> None:
+        """Takes down how far the run is; the loss, which costs a little, only as often as anybody could read it."""
+        if not self._enabled:
+            return
+        now, turns, before = time.monotonic(), trainer.num_training_batches, self._progress
+        if before is None or now >= self._next_loss:
+            self._next_loss, loss = now + 1 / REFRESHES, newest_loss(trainer)
+        else:
+            loss = before.loss
+        slow = self._turns and now - self._round_begun > SLOW and turns != math.inf
+        self._progress = Progress(
+            unit="round" if hasattr(trainer.strategy, "sample_cohort") else "epoch",
+            done=done,
+            total=None if trainer.max_epochs in (None, -1) else trainer.max_epochs,
+            seconds=now - self._begun,
+            since=self._since,
+            turn=(self._turns, int(turns)) if slow else None,
+            loss=loss,
+            score=next((str(found) for one in trainer.callbacks if (found := getattr(one, "headline", ""))), ""),
+        )
+
+    def _say(self) -> None:
+        """Writes a plain line where no bar is shown, if it is time for one."""
+        if self._enabled and self.live is None and self._progress is not None and time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + PLAIN_EVERY
+            print(plain_line(self._progress), file=sys.stderr, flush=True)
+
+    def _end(self) -> None:
+        """Leaves one line in the bar's place, once."""
+        self.stop()
+        if self._enabled and self._progress is not None:
+            print(last_line(self._progress), file=sys.stderr, flush=True)
+            self._progress = None
+
+
+def newest_loss(trainer: Trainer) -> str:
+    """What a module logs for progress bars, or else its first loss: "critic_loss -0.31"; "" if it logs neither."""
+    shown, logged = trainer.progress_bar_metrics, trainer.callback_metrics
+    name = next(iter(shown), None) or next((name for name in logged if "loss" in name.lower()), None)
+    value = shown.get(name, logged.get(name)) if name else None
+    return "" if value is None or name is None else f"{name} {float(value):.3g}"
+
+
+@contextmanager
+def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
+    """Lets loggers write above a bar inside the block, as `print` does.
+
+    A live display puts streams of its own into `sys`; handlers that were made before hold the terminal's, and would
+    write into the bar's line.
+
+    Args:
+        before: what `sys.stdout` and `sys.stderr` were before the display began.
+    """
+    pairs = list(zip(before, (sys.stdout, sys.stderr)))
+    loggers = [logging.root, *(one for one in logging.root.manager.loggerDict.values() if hasattr(one, "handlers"))]
+    moved = []
+    for handler in {one for logger in loggers for one in logger.handlers}:
+        for old, new in pairs:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is old and new is not old:
+                handler.setStream(new)
+                moved.append((handler, old))
+    try:
+        yield
+    finally:
+        for handler, old in moved:
+            handler.setStream(old)
 
 
 @contextmanager
 def paused(trainer: Trainer) -> Iterator[None]:
     """No live progress bar of training inside the block: two on one terminal would overwrite each other."""
-    bar: Any = getattr(trainer.progress_bar_callback, "progress", None)
-    live = getattr(bar, "live", None)
-    if live is None or not live.is_started:
+    bar: Any = trainer.progress_bar_callback
+    shown = bar if isinstance(bar, RoundProgressBar) else getattr(bar, "progress", None)  # Lightning's of rich
+    if getattr(shown, "live", None) is None or not shown.live.is_started:
         yield
         return
-    bar.stop()
+    shown.stop()
     try:
         yield
     finally:
-        bar.start()
+        shown.start()

@@ -1,9 +1,10 @@
 """Scores and sample grids for Lightning's loggers; the horizontal axis is the round."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
 from fedgen.evaluation import Columns, ScoreRecord
@@ -11,17 +12,46 @@ from fedgen.evaluation import Columns, ScoreRecord
 PERCENTILES = (10, 50, 90)
 
 
-def log_scores(loggers: Iterable[Any], records: Iterable[ScoreRecord], columns: Columns, round: int) -> None:
-    """Sends every column, and the clients' distribution of each score: percentiles, and a histogram where it can."""
+def log_scores(
+    loggers: Iterable[Any],
+    records: Iterable[ScoreRecord],
+    columns: Columns,
+    round: int,
+    floor: Iterable[ScoreRecord] = (),
+) -> None:
+    """Sends every column, the floor of each ("fid_all_floor"), and the clients' distribution of each score: its
+    percentiles, and a histogram where it can.
+
+    TensorBoard groups by what stands before a slash, so it gets "fid/avg", "fid/all", "fid/all_floor", ..., and charts
+    of these together under Custom Scalars.
+    """
     records = list(records)
-    values = {columns.name(record): record.value for record in records}
+    values = {(columns.score(r.split, r.embedding, r.score), r.aggregate): r.value for r in records}
+    real = {
+        (columns.score(r.split, r.embedding, r.score), f"{r.aggregate}_floor"): r.value for r in floor if r.is_floor
+    }
+    values |= {key: value for key, value in real.items() if (key[0], key[1].removesuffix("_floor")) in values}
     spread = {columns.score(r.split, r.embedding, r.score): torch.tensor(r.per_client) for r in records if r.per_client}
     for name, clients in spread.items():
-        values |= {f"{name}_clients/p{p}": value for p, value in zip(PERCENTILES, percentiles(clients))}
+        found = zip(PERCENTILES, percentiles(clients))
+        values |= {(name, f"clients/p{p}"): value for p, value in found}
     for logger in loggers:
-        logger.log_metrics(values, step=round)
-        _log_histograms(logger, spread, round)
+        grouped = isinstance(logger, TensorBoardLogger)
+        logger.log_metrics({("/" if grouped else "_").join(key): value for key, value in values.items()}, step=round)
+        if grouped:
+            logger.experiment.add_custom_scalars(_charts(list(values)))
+        _log_histograms(logger, spread, round, "/" if grouped else "_")
         logger.save()
+
+
+def _charts(keys: Sequence[tuple[str, str]]) -> dict[str, dict[str, list[Any]]]:
+    """For TensorBoard: a chart of each score with avg, all and their floors."""
+    wanted = ("avg", "all", "avg_floor", "all_floor")
+    charts = {
+        score: ["Multiline", [f"{score}/{name}" for name in wanted if (score, name) in keys]]
+        for score in dict.fromkeys(score for score, _ in keys)
+    }
+    return {"scores beside real images'": charts}
 
 
 def percentiles(values: Tensor) -> list[float]:
@@ -46,8 +76,8 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int, name: str = "s
             experiment.log_image(pixels, name=name, step=round)
 
 
-def _log_histograms(logger: Any, spread: Mapping[str, Tensor], round: int) -> None:
+def _log_histograms(logger: Any, spread: Mapping[str, Tensor], round: int, between: str) -> None:
     experiment: Any = getattr(logger, "experiment", None)
     if hasattr(experiment, "add_histogram"):
         for name, clients in spread.items():
-            experiment.add_histogram(f"{name}_clients", clients, round)
+            experiment.add_histogram(f"{name}{between}clients", clients, round)

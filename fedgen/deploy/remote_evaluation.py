@@ -47,6 +47,9 @@ class RemoteEvaluation(FederatedEvaluation):
     def _kept_elsewhere(self, trainer: Trainer) -> str:
         return "stay where the clients are: share them"
 
+    def _real_images(self, count: int) -> None:
+        """Nothing: they stay with the clients."""
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the promise of statistics with noise, whether or not the round is evaluated."""
         super().on_train_epoch_end(trainer, pl_module)

@@ -44,6 +44,18 @@ class Evaluation:
     records: list[ScoreRecord]
     images: Tensor
 
+    def __repr__(self) -> str:
+        names = Columns.of(self.records)
+        values = ", ".join(f"{names.name(record)} {record.value:.4g}" for record in self.records[:4])
+        more = f", ... ({len(self.records)} in all)" if len(self.records) > 4 else ""
+        return f"Evaluation({len(self.images)} images: {values}{more})"
+
+    def _repr_html_(self) -> str:
+        """The scores as tables, for notebooks."""
+        from fedgen.evaluation.score_html import html_of  # which needs this module
+
+        return html_of(self.records)
+
 
 class Asked(TypedDict):
     """What a model is asked for besides images; None where no score needs it."""
@@ -129,6 +141,12 @@ class Evaluator:
         self._frequencies = frequencies_of(self.splits[0])
         self._floor: list[ScoreRecord] | None = None
         self._seen = SeenRange(*SAMPLES)
+
+    def __repr__(self) -> str:
+        scores = "; ".join(
+            f"{', '.join(choice.name for choice in panel.choices)} in {panel.embedding.name}" for panel in self.panels
+        )
+        return f"Evaluator({self.splits[0].reference}: {scores}, {self.num_images} generated images)"
 
     @property
     def embeddings(self) -> list[Embedding]:

@@ -64,6 +64,10 @@ class Reference:
             (group, FAMILIES[KINDS[group[0].kind].family](side, group[0].options)) for group in passes(self.choices)
         ]
 
+    def __repr__(self) -> str:
+        clients = "1 client" if len(self._weights) == 1 else f"{len(self._weights)} clients"
+        return f"Reference({clients}, {', '.join(choice.name for choice in self.choices)})"
+
     def score(
         self,
         generated: Tensor | Gaussian,

@@ -1,6 +1,7 @@
 """A run folder: its scores and its checkpoints."""
 
 import warnings
+from html import escape
 from pathlib import Path
 
 from fedgen.evaluation.checkpoint_names import list_checkpoints
@@ -22,6 +23,15 @@ class Run:
         self.folder = Path(folder)
         if not self.folder.is_dir():
             raise FileNotFoundError(f"no run folder {self.folder}; give the folder that training wrote into")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        """The run's scores as tables, for notebooks; its name where nothing was scored."""
+        from fedgen.evaluation.score_html import html_of  # which needs this module
+
+        return html_of(read_records(self.scores_path)) or escape(repr(self))
 
     @property
     def scores_path(self) -> Path:

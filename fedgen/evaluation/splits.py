@@ -79,6 +79,10 @@ class Split:
                     " more (another partition, a smaller held_out) or leave it out of the evaluation"
                 )
 
+    def __repr__(self) -> str:
+        clients = "1 client" if len(self.counts) == 1 else f"{len(self.counts)} clients"
+        return f"Split({self.name!r}, {clients}, {len(self.images)} {self.kind} of {self.source})"
+
     @classmethod
     def of_clients(cls, name: str, clients: Sequence[Examples], **options: Any) -> "Split":
         """The split of each client's examples; other arguments as above."""
@@ -117,6 +121,20 @@ class Split:
         """The first images and their labels; items without images to be read later."""
         own = slice(0, count)
         return part_of(self.images, own), None if self.labels is None else self.labels[own]
+
+    def in_turn(self, count: int) -> Tensor:
+        """Images of the clients in turn, at most so many, in memory: [M, ...]; of more clients than that, every so many
+        clients' first."""
+        clients = len(self.counts)
+        chosen = range(clients) if clients <= count else [place * clients // count for place in range(count)]
+        starts = [sum(self.counts[:client]) for client in chosen]
+        places = [
+            start + number
+            for number in range(-(-count // len(starts)))
+            for start, client in zip(starts, chosen)
+            if number < self.counts[client]
+        ]
+        return self.images[torch.tensor(places[:count])]
 
     @property
     def shape(self) -> tuple[int, ...]:

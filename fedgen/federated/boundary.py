@@ -53,7 +53,8 @@ class RoundBoundary(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self._strategy.in_round:  # which the strategy drops next
             _hold_checkpoints(trainer)
-        tell(report_of(trainer))
+        if not self._strategy.is_of_clients(exception):  # which says of itself that all clients met it
+            tell(report_of(trainer))
 
     def _drop_if_cut(self, trainer: Trainer) -> None:
         if self._strategy.in_turns:

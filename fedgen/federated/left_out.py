@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.files import atomic_write, is_count
+from fedgen.own_code import own_frames
 from fedgen.regular_files import read_regular
 
 LEFT_OUT_FILE = "left_out.jsonl"
@@ -105,11 +106,29 @@ def describe_loss(round: int, entries: Sequence[Entry], error: BaseException | N
     return f"{start}, for {kinds} different reasons; that of client {entries[0]['name']!r}: {reason}{where}"
 
 
+def loss_of_round(round: int, entries: Sequence[Entry], error: Exception | None) -> Exception:
+    """What a round that loses every client raises.
+
+    An error in the user's own code that all clients met alike is raised itself, with a note that says so; of all others
+    a RuntimeError that describes them, with the first as its cause.
+
+    Args:
+        round: which.
+        entries: of its clients.
+        error: the first of this process, if it had one.
+    """
+    words = describe_loss(round, entries, error)
+    if error is not None and entries and are_alike(entries) and own_frames(error):
+        error.add_note(words)
+        return error
+    lost = RuntimeError(words)
+    lost.__cause__ = error
+    return lost
+
+
 def _place_of(error: BaseException | None) -> str:
-    """The innermost line that an error came through in code that is neither a library's nor this package's."""
-    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
-    ours = str(Path(__file__).parents[1])
-    own = [one for one in frames if "site-packages" not in one.filename and not one.filename.startswith(ours)]
+    """The innermost line that an error came through in the user's own code."""
+    own = own_frames(error)
     return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
 

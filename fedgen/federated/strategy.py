@@ -45,7 +45,7 @@ from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_
 from fedgen.federated.hyperparameters import warn_of_objects
 from fedgen.federated.last_round import LastRound, leave_ended_round, settle_loops
 from fedgen.federated.lazy_parameters import materialise
-from fedgen.federated.left_out import REMARK, Entry, describe_loss, free_memory, make_entries, make_entry, tell_remarks
+from fedgen.federated.left_out import REMARK, Entry, free_memory, loss_of_round, make_entries, make_entry, tell_remarks
 from fedgen.federated.lightning_internals import explain_other_lightning
 from fedgen.federated.local_state import LocalState, OptimizerState
 from fedgen.federated.memory import ClientMemory
@@ -217,7 +217,7 @@ class FedAvgStrategy(DDPStrategy):
         self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
         self._awaits_step = False  # automatic optimisation: the next optimizer step opens the turn
         self._skip_step = False
-        self._errors: list[BaseException] = []
+        self._errors: list[Exception] = []
         self._owners: dict[int, int] = {}  # ranks of clients of whom something is kept; filled where there are several
         self._exchange: Exchange | None = None
         self._plateaus = PlateauUpdates()
@@ -752,7 +752,7 @@ class FedAvgStrategy(DDPStrategy):
         if not self._memory.hear([one["memory"] for one in told]):
             self.drop_round()
             error = next(iter(self._errors), None)
-            raise RuntimeError(describe_loss(self._module.current_epoch, self._memory.lost, error)) from error
+            raise loss_of_round(self._module.current_epoch, self._memory.lost, error)
         self._hear(told)
         self._merge()
         if why := self.aggregator.shortfall():
@@ -861,6 +861,10 @@ class FedAvgStrategy(DDPStrategy):
                 exchange.restore_forms()
                 exchange.load_server()
                 self._switches.restore()
+
+    def is_of_clients(self, exception: BaseException) -> bool:
+        """Whether an exception is one that clients of this round met, raised as it is since all met it."""
+        return any(exception is error for error in self._errors)
 
     def on_exception(self, exception: BaseException) -> None:
         if self.in_round and self._exchange is not None:

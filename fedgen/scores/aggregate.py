@@ -43,6 +43,10 @@ class FederatedScore:
     over_clients: OverClients | None = None
     client_error_parts: dict[str, Tensor] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{key} {value:.4g}" for key, value in self.values.items())
+        return f"FederatedScore({self.name} over {_counted(len(self.per_client), 'client')}: {values})"
+
     @property
     def errors_over_clients(self) -> dict[str, float]:
         """Standard errors of "avg" and "all" where the clients stand for others that might have been there.
@@ -51,6 +55,20 @@ class FederatedScore:
         not part of `errors`, which are for these clients. The one generated set's own part is not in them.
         """
         return self.over_clients.errors() if self.over_clients else {}
+
+
+class OfClients:
+    """What is kept of clients for a score: its `repr` is their number and that of their examples, in one line."""
+
+    counts: Sequence[float]
+
+    def __repr__(self) -> str:
+        clients, examples = _counted(len(self.counts), "client"), _counted(round(sum(self.counts)), "example")
+        return f"{type(self).__name__}({clients}, {examples})"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgen.ranks import spread
-from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.frechet_errors import (
     POOL_IMAGES,
     Batch,
@@ -45,7 +45,7 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
     return terms["mean"] + terms["covariance"], terms
 
 
-class FrechetReference:
+class FrechetReference(OfClients):
     """The clients' cached side of the distance: means, traces and roots of covariances, of each client and the pool.
 
     A client of more images than features costs a triangular factor (18.9 MB at D = 2048), another its deviations.

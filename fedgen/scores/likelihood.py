@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_features
@@ -26,7 +26,7 @@ class Density(Protocol):
         ...
 
 
-class LikelihoodReference:
+class LikelihoodReference(OfClients):
     """The clients' points, against which densities are scored.
 
     Attributes:

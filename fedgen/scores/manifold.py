@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.joined import joined
 from fedgen.scores.kernels import block_pairs
 from fedgen.scores.manifold_counts import Balls, cover_changes
@@ -30,7 +30,7 @@ from fedgen.statistics.gaussian import check_clients, check_features
 NAMES = ("precision", "recall", "density", "coverage")
 
 
-class ManifoldReference:
+class ManifoldReference(OfClients):
     """The clients' cached side of the four scores: features and radii, within each client and within the pool.
 
     Attributes:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.joined import joined
 from fedgen.scores.kernels import Kernel, PolynomialKernel, cross_sums, within_sums
 from fedgen.scores.mmd_errors import ClientSums, generated_variances, real_variances
@@ -76,7 +76,7 @@ def subset_values(
         yield mmd2(chosen[0], chosen[1], kernel, "u")
 
 
-class KernelReference:
+class KernelReference(OfClients):
     """The clients' cached side of MMD^2: features, kernel means within each client and the pool, and row sums.
 
     Attributes:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgen import seeds
-from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.influences import Influences, shared_errors
 from fedgen.scores.uncertainty import mean_variance
 from fedgen.statistics.gaussian import check_clients, check_features
@@ -75,7 +75,7 @@ def sliced_wasserstein(x: Tensor, y: Tensor, p: int = 1, projections: int = 1000
     return SlicedReference.from_features([x], p, projections, seed).score(y, errors=False).values["all"]
 
 
-class SlicedReference:
+class SlicedReference(OfClients):
     """The clients' features, against which generated ones are scored on the same directions for all.
 
     Attributes:

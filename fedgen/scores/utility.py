@@ -12,11 +12,11 @@ from fedgen.data.lazy import LazyInputs
 from fedgen.embeddings import ClassifierOptions, train_classifier
 from fedgen.embeddings.small_classifier import check_labelled
 from fedgen.progress import track
-from fedgen.scores.aggregate import FederatedScore, Weights, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, resolve_weights
 from fedgen.scores.linear import mean_score
 
 
-class UtilityReference:
+class UtilityReference(OfClients):
     """The clients' real images and labels, on which classifiers are tested.
 
     Args:
@@ -47,7 +47,8 @@ class UtilityReference:
                 raise ValueError(f"client {client}: {error}") from error
         self._images, self._labels = list(images), list(labels)
         self.num_classes, self.options = num_classes, options or ClassifierOptions()
-        self.weights = resolve_weights(weights, [len(part) for part in images])
+        self.counts = [len(part) for part in images]
+        self.weights = resolve_weights(weights, self.counts)
 
     def score(self, images: Tensor, labels: Tensor, errors: bool = True) -> FederatedScore:
         """Accuracy in [0, 1] of a classifier of these images, "utility": per client, avg, all and worst (the smallest).

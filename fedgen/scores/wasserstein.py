@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgen import seeds
 from fedgen.ranks import spread
-from fedgen.scores.aggregate import FederatedScore, Weights, combine, resolve_weights
+from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.critic import Critic, CriticOptions, Side, train_critic
 from fedgen.scores.influences import Influences
 from fedgen.scores.joined import joined
@@ -25,7 +25,7 @@ PURPOSES = ("fit", "check", "measure")
 Parts = dict[str, Tensor]  # positions of images by purpose
 
 
-class WassersteinReference:
+class WassersteinReference(OfClients):
     """The clients' features and which of them critics are trained on, checked on and measured on.
 
     Attributes:

@@ -1,12 +1,14 @@
 """The evaluation at rounds: when, what it stores, and that training does not notice it."""
 
 import copy
+import re
 
 import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint
 from fedgen.callbacks.score_logging import log_grid
@@ -51,8 +53,18 @@ def test_all_columns_reach_callback_metrics_and_loggers_with_rounds_as_steps(tmp
     assert {k: float(trainer.callback_metrics[k]) for k in last} == pytest.approx(last, rel=1e-6)
     lines = (tmp_path / "csv" / "metrics.csv").read_text().splitlines()
     header, rows = lines[0].split(","), [line.split(",") for line in lines[1:]]
-    assert set(header) >= {*KEYS, "fid_clients/p10", "report/kid_clients/p90"}
+    assert set(header) >= {*KEYS, "fid_clients/p10", "report/kid_clients/p90", "fid_all_floor"}
     assert [row[header.index("step")] for row in rows if row[header.index("fid_avg")]] == ["1", "3"]
+
+
+def test_each_evaluation_is_one_line_wherever_output_goes(tmp_path, capsys):
+    fit(tmp_path, 4, [evaluation(report=True)])
+    told = [line for line in capsys.readouterr().out.splitlines() if " done): " in line]
+    number = r"-?[\d.]+(e-\d+)?(±[\d.]+)? \(real -?[\d.e-]+\)"
+    assert re.fullmatch(rf"round 1 \(2 done\): fid_avg {number}, fid_all {number}, kid_all {number}", told[0])
+    assert told[1].startswith("round 3 (4 done): fid_avg ")
+    fit(tmp_path / "silent", 2, [evaluation(report=False)])
+    assert " done): " not in capsys.readouterr().out
 
 
 def test_training_does_not_notice_the_evaluation(tmp_path):
@@ -79,6 +91,12 @@ def test_a_gan_of_digits_trains_to_the_same_bits_and_leaves_a_grid(tmp_path):
     assert sorted(p.name for p in (tmp_path / "samples").iterdir()) == ["round=00000.png", "round=00001.png"]
     first = read_records(tmp_path / "scores.jsonl")[0]
     assert first.reference == "digits/train, 10 clients, 1442 images"
+    logs = EventAccumulator(str(tmp_path / "logs")).Reload()
+    tags = set(logs.Tags()["scalars"])  # TensorBoard groups by what stands before the first slash
+    assert {"fid/avg", "fid/all", "fid/all_floor", "kid/avg_floor", "report/fid/all", "fid/clients/p50"} <= tags
+    assert not {"fid_avg", "fid_all"} & tags
+    assert [event.step for event in logs.Scalars("fid/all_floor")] == [0, 1]
+    assert logs.Tags()["images"] == ["samples"]
 
 
 class Experiment:

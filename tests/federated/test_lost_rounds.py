@@ -29,19 +29,22 @@ def lose(module, data=None):
     """The error of a round that loses every client, and the warnings before it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(RuntimeError, match="every client of round 0 was left out") as found:
+        with pytest.raises(Exception, match="every client of round 0 was left out") as found:
             make_trainer(FedAvgStrategy(2, seed=0), 1).fit(module, data or make_data())
     return found.value, [str(one.message) for one in caught if "left out" in str(one.message)]
 
 
 @pytest.mark.parametrize("kind", [Broken, BrokenManual])
-def test_clients_that_fail_alike_raise_from_the_first_error_with_its_line_and_one_warning(kind):
+def test_clients_that_fail_alike_raise_the_error_itself_with_its_line_and_one_warning(kind):
     error, told = lose(kind())
     message = "ValueError: no such luck with 2 tensors"
-    assert str(error).startswith(f"every client of round 0 was left out, all 3 alike: {message} ({__file__}, line ")
-    assert str(error).endswith("in helper)")
-    assert isinstance(error.__cause__, ValueError)
-    assert "in helper" in "".join(traceback.format_exception(error))
+    assert type(error) is ValueError
+    assert error.__cause__ is None
+    (note,) = error.__notes__
+    assert note.startswith(f"every client of round 0 was left out, all 3 alike: {message} ({__file__}, line ")
+    assert note.endswith("in helper)")
+    shown = "".join(traceback.format_exception(error))
+    assert shown.count("Traceback") == shown.count("in helper\n") == 1
     assert told == [f"client 'client 0' is left out of round 0: {message}"]
 
 
@@ -51,6 +54,7 @@ def test_clients_that_fail_each_in_its_way_are_all_warned_of():
             raise ValueError(f"first value {batch[0][0, 0]:.6f}")
 
     error, told = lose(Varied())
+    assert type(error) is RuntimeError
     assert "for 3 different reasons; that of client 'client 0': ValueError: first value" in str(error)
     assert len(told) == 3
 
@@ -83,4 +87,4 @@ def test_a_batch_norm_of_clients_with_one_image_says_why():
 
 def test_a_single_client_is_not_called_all_alike():
     error, _ = lose(Broken(), make_data((12,)))
-    assert "left out: ValueError" in str(error)
+    assert "left out: ValueError" in error.__notes__[0]

@@ -1,0 +1,90 @@
+"""Where recipes are: in the folder at hand, in a checkout, or installed with the package."""
+
+import difflib
+import re
+import sysconfig
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parent.parent / "recipes"
+INSTALLED = "share/fedgen/recipes"  # below the environment's prefix; pyproject.toml puts them there
+SUFFIXES = (".yaml", ".yml")
+OPTIONS = ("--config", "-c")
+FLAGS = ("--local_only", "--centralised", "--explain")  # options of `fedgen fit` without a value
+SENTENCE = re.compile(r"(?<!\bal)(?<!\be\.g)\.(?= [A-Z`]|$)")
+
+
+def recipe_folders() -> list[Path]:
+    """The folders that hold recipes and are there: `recipes` here, the checkout's, the installed one."""
+    found = [Path("recipes"), CHECKOUT, Path(sysconfig.get_path("data")) / INSTALLED]
+    try:
+        files = metadata.files("fedgen") or []
+    except metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
+        files = []
+    found += [Path(str(one.locate())).resolve().parent for one in files if INSTALLED in one.as_posix()][:1]
+    return [folder for folder in dict.fromkeys(found) if folder.is_dir()]
+
+
+def known_recipes() -> dict[str, Path]:
+    """Recipes by name, the quickstart first; of one name the first folder's."""
+    found: dict[str, Path] = {}
+    for folder in recipe_folders():
+        for path in sorted(folder.glob("*.yaml")):
+            found.setdefault(path.stem, path)
+    return dict(sorted(found.items(), key=lambda item: (item[0] != "quickstart", item[0])))
+
+
+def find_recipe(text: str) -> Path | None:
+    """The file of a recipe: a path, or the name of one; None if none is.
+
+    Args:
+        text: "recipes/quickstart.yaml", "quickstart.yaml" or "quickstart".
+    """
+    if "\n" in text or Path(text).is_file():
+        return Path(text) if "\n" not in text else None
+    names = [text] if text.endswith(SUFFIXES) else [text, f"{text}.yaml"]
+    places = [folder / name for folder in (Path(), *recipe_folders()) for name in names]
+    return next((place for place in places if place.is_file()), None)
+
+
+def name_of(path: str) -> str:
+    """How a recipe's file can be asked for: by its name, if that finds it, or by its path."""
+    found = find_recipe(Path(path).stem)
+    return Path(path).stem if found and Path(path).exists() and found.samefile(path) else path
+
+
+def with_recipe(arguments: Sequence[str]) -> list[str]:
+    """The arguments of `fedgen fit` with the files of recipes that are given by name, behind --config or alone.
+
+    A word alone is a recipe where no option before it waits for a value: `fit quickstart --threads 2`.
+    """
+    found: list[str] = []
+    for place, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        before = arguments[place - 1] if place else ""
+        if before in OPTIONS:
+            found.append(str(find_recipe(argument) or argument))
+        elif option == "--config" and equals:
+            found.append(f"{option}={find_recipe(value) or value}")
+        elif not argument.startswith("-") and (not before or before in FLAGS):
+            found += ["--config", str(find_recipe(argument) or argument)]
+        else:
+            found.append(argument)
+    return found
+
+
+def suggest_recipe(name: str) -> str:
+    """What to say of a recipe that is not there: "; did you mean ...?", or how recipes are given."""
+    known = known_recipes()
+    close = difflib.get_close_matches(name.removesuffix(".yaml"), list(known), n=1)
+    hint = f"did you mean {known[close[0]]}?" if close else "give the path of one, such as my_recipe.yaml"
+    return f"; {hint} (fedgen recipes lists those there are)"
+
+
+def describe(path: Path) -> str:
+    """The first sentence of a recipe's leading comment; "" if it has none."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    heads = [number for number, line in enumerate(lines) if not line.startswith("#")]
+    text = " ".join(line.removeprefix("#").strip() for line in lines[: heads[0] if heads else len(lines)])
+    return SENTENCE.split(text, maxsplit=1)[0]
