@@ -18,7 +18,7 @@ from fedgen.evaluation.checkpoints import (
 from fedgen.evaluation.evaluate import Evaluator
 from fedgen.evaluation.fine_tuned import FineTuning
 from fedgen.evaluation.own_models import OwnModels, Personal
-from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed
 from fedgen.evaluation.sampling import Sample, Sampler, inside, mixture, sampler_of
 from fedgen.evaluation.sampling_settings import say_sampling
 from fedgen.evaluation.score_choice import Needs
@@ -59,15 +59,8 @@ class Run:
             raise FileNotFoundError(
                 f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
             )
-        columns = by_column(records).items()
-        mixed = [name for name, group in columns if len({record.conditions for record in group}) > 1]
-        if mixed:
-            warnings.warn(
-                f"{self.scores_path}: column {', '.join(mixed)} mixes values of other weights, reference, number of"
-                " images, score options or sampling settings, which do not compare; score all checkpoints again with"
-                " the same settings",
-                stacklevel=2,
-            )
+        if mixed := say_mixed(records):
+            warnings.warn(f"{self.scores_path}: {mixed}", stacklevel=2)
         return records
 
     @property
