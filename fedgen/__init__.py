@@ -26,6 +26,7 @@ _PUBLIC = {
     "FedAdam": "federated",
     "evaluate": "evaluation",
     "select": "evaluation",
+    "report": "reports",
     "FederatedEvaluation": "callbacks",
     "RoundCheckpoint": "callbacks",
     "alias_pytorch_lightning": "pytorch_lightning_alias",

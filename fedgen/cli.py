@@ -38,6 +38,7 @@ from fedgen.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
 from fedgen.recipe_errors import explain, with_recipe
+from fedgen.reports import write_report
 
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads", "explain"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
@@ -203,7 +204,10 @@ def train(cli: FedgenCLI) -> None:
                 write_settings(cli, folder, recipe)
             run_fit(cli, path, last, console)
         if first and shown:
-            report_run(folder_of(FederatedEvaluation, trainer), console)
+            scored = folder_of(FederatedEvaluation, trainer)
+            report_run(scored, console)
+            if any(callback.page for callback in shown):
+                console.print(f"report: {write_report([scored])}", markup=False, highlight=False, soft_wrap=True)
 
 
 def check_explain(cli: FedgenCLI) -> None:

@@ -39,11 +39,12 @@ LAYERS = [
     ("federated",),
     ("evaluation",),
     ("figures",),
+    ("reports",),
     ("callbacks",),
     ("experiments",),
     ("cli", "cli_lock", "cli_resume"),
     ("deploy",),
-    ("cli_clients", "cli_convert", "cli_deploy", "cli_run", "cli_stored", "__main__"),
+    ("cli_clients", "cli_convert", "cli_deploy", "cli_report", "cli_run", "cli_stored", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -1,5 +1,6 @@
 """The evaluation at rounds: scores in both aggregates, logged, stored, and there for stock callbacks to monitor."""
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -29,7 +30,12 @@ from fedgen.federated import FedAvgStrategy
 from fedgen.figures import report_run
 from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png, tile
+from fedgen.progress import make_console
 from fedgen.ranks import together
+from fedgen.reports.kept import keep
+from fedgen.reports.live import LivePage
+from fedgen.reports.page import PAGE
+from fedgen.seeds import isolated
 
 GRID_SIDE = 32  # images smaller than this are enlarged in grids
 
@@ -69,6 +75,9 @@ class FederatedEvaluation(Callback):
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place; see `evaluation.three_way`.
         report: whether to print the run's tables and draw its curves when fitting ends.
+        page: whether to write `report.html`, a page of the run (docs/report.md), when fitting ends, and after
+            evaluations before as long as that takes less than a hundredth of their time. With `grid` it shows real
+            images of clients too, which `real.png` keeps.
 
     Raises:
         TypeError: before training, for a model without `sample` (or `log_prob`, for the score "ll", or
@@ -96,6 +105,7 @@ class FederatedEvaluation(Callback):
         presets: Sequence[str | dict[str, Any]] = (),
         controls: bool = False,
         report: bool = True,
+        page: bool = True,
     ) -> None:
         if every_n_rounds < 1:
             raise ValueError(f"every_n_rounds={every_n_rounds}: evaluate every 1 or more rounds")
@@ -112,8 +122,10 @@ class FederatedEvaluation(Callback):
             "controls": controls,
         }
         self.dirpath, self.cache_folder = dirpath, cache_folder
+        self.page = page
         self.evaluated_round: int | None = None
         self.evaluator: Evaluator | None = None
+        self._page: LivePage | None = None
         self._watchers: list[Any] = []
         self._models: OwnModels | None = None
         self._last_round: int | None = None
@@ -162,6 +174,7 @@ class FederatedEvaluation(Callback):
             drop_from(self._scores_path(trainer), first)
             append_records(self._scores_path(trainer), floor)
             self._keep_clients(trainer)
+            self._start_page(trainer)
         if self.at_start and first == 0:
             self._evaluate(trainer, pl_module, -1)
 
@@ -186,22 +199,29 @@ class FederatedEvaluation(Callback):
             trainer.callback_metrics.update({column: torch.tensor(value) for column, value in values.items()})
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prints what the run has shown, as `fedgen fit` does."""
-        if self.report and self.evaluated_round is not None and trainer.is_global_zero:
+        """Writes the run's page and prints what it has shown, as `fedgen fit` does."""
+        if self.evaluated_round is None or not trainer.is_global_zero:
+            return
+        written = self._page is not None and self._page.write()
+        if self.report:
             report_run(self._folder(trainer))
+            if written:
+                make_console().print(f"report: {self._folder(trainer) / PAGE}", markup=False, soft_wrap=True)
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
         assert self.evaluator is not None  # setup made it
         assert self._models is not None
         sample, note = self._sampler(trainer, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
-        optimised_on = getattr(pl_module, "optimised_on", ())
+        optimised_on, began = getattr(pl_module, "optimised_on", ()), time.perf_counter()
         with paused(trainer), together():
             personal = self._personal(trainer, pl_module)
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)
+            if self._page is not None:
+                self._page.evaluated(time.perf_counter() - began)
         self.evaluated_round = round
         values = {self.evaluator.columns.name(record): record.value for record in evaluation.records}
         watchers(trainer.callbacks, list(values))  # what hangs on personal tensors may show in training alone
@@ -295,6 +315,15 @@ class FederatedEvaluation(Callback):
         data = getattr(trainer, "datamodule", None)
         if isinstance(data, FederatedDataModule) and not (Path(trainer.default_root_dir) / RECIPE).exists():
             keep_clients(data, self._folder(trainer))
+
+    def _start_page(self, trainer: Trainer) -> None:
+        """Keeps what the page alone shows: who the clients are, some of their images, and versions."""
+        self._page = LivePage(self._folder(trainer)) if self.page and not trainer.fast_dev_run else None
+        if self._page is not None:
+            self._page.start()
+            splits = self.evaluator.splits if isinstance(trainer.datamodule, FederatedDataModule) else ()
+            with isolated():
+                keep(self._folder(trainer), trainer.datamodule, splits, self.grid > 0)
 
     def _scores_path(self, trainer: Trainer) -> Path:
         return self._folder(trainer) / SCORES_FILE
