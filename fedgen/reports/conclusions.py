@@ -123,9 +123,9 @@ def _above_floor(records: Sequence[ScoreRecord], name: str, best: ScoreRecord) -
     if not differ(best, floor):
         line = f"By {name}, round {best.round} is at the floor: {real}, and the difference lies within the errors."
     else:
-        side = "away from" if best.badness > floor.badness else "beyond"
+        side = "worse" if best.badness > floor.badness else "better"
         away = format_value(abs(best.value - floor.value), error)
-        line = f"By {name}, round {best.round} is {away} {side} the floor: {real}."
+        line = f"By {name}, round {best.round} is {away} {side} than the floor: {real}."
     if floor.num_generated != best.num_generated:
         line += (
             f" The floor is of {floor.num_generated:,} images and the model of {best.num_generated:,}, so their distance"
@@ -184,7 +184,7 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     few = [record for record in models if FEW in record.note]
     lines = []
     if few:
-        part = next(part for part in few[-1].note.split("; ") if FEW in part)
+        part = next(part for part in few[0].note.split("; ") if FEW in part)
         lines.append(f"Caution: {part}.")
     if any(mark_of(record) for record in models):
         lines.append("Caution: scores marked * or (*) are in the embedding of a training loss and prove little.")

@@ -3,7 +3,7 @@
 // Names come from data and are only ever set as text.
 
 const SVG = "http://www.w3.org/2000/svg";
-const DASHES = ["", "7 4", "2 3", "9 3 2 3", "5 2", "1 3", ""];
+const DASHES = ["", "", "2 3", "10 3 2 3", "", "14 3", "1 3"]; // floors are the ones with even dashes
 
 function element(name, attributes, parent, text) {
   const made = document.createElement(name);
@@ -195,7 +195,7 @@ class Chart {
     if (this.spec.scatter) {
       if (!isNumber(floor.x)) return;
       const [x, y] = [s.x(floor.x), s.y(floor.y)];
-      shape("path", { d: `M${x - 6} ${y}L${x} ${y - 6}L${x + 6} ${y}L${x} ${y + 6}Z`, class: "floor c2" }, parent);
+      shape("path", { d: `M${x - 6} ${y}L${x} ${y - 6}L${x + 6} ${y}L${x} ${y + 6}Z`, class: "line c2" }, parent);
       return;
     }
     shape("line", { x1: s.left, x2: s.width - s.right, y1: s.y(floor.y), y2: s.y(floor.y), class: `floor c${floor.colour}` }, parent);
@@ -243,7 +243,7 @@ class Chart {
     const floors = (this.spec.floors || []).filter((floor) => isNumber(floor.y) && floor.name).map((floor) => [floor, true]);
     for (const [entry, isFloor] of [...entries, ...floors]) {
       const item = element("li", {}, this.legend), picture = shape("svg", { viewBox: "0 0 26 12", "aria-hidden": "true" }, item);
-      if (isFloor && this.spec.scatter) shape("path", { d: "M7 6L13 1L19 6L13 11Z", class: "floor c2" }, picture);
+      if (isFloor && this.spec.scatter) shape("path", { d: "M7 6L13 1L19 6L13 11Z", class: "line c2" }, picture);
       else shape("line", { x1: 0, x2: 26, y1: 6, y2: 6, class: isFloor ? `floor c${entry.colour}` : entry.picked ? "picked" : `line c${entry.colour}`, ...(isFloor || this.spec.scatter ? {} : { "stroke-dasharray": DASHES[entry.dash || 0] }), ...(this.spec.scatter && !isFloor ? { opacity: 0 } : {}) }, picture);
       if (!isFloor && !entry.picked) this.mark(entry, 13, 6, picture, 3);
       element("bdi", {}, item, entry.name);
@@ -294,8 +294,8 @@ class Chart {
   step(way) {
     const shown = this.spec.places.map((_, place) => place).filter((place) => this.isShown(place));
     if (!shown.length) return;
-    const at = shown.indexOf(this.place);
-    this.show(shown[at < 0 ? (way > 0 ? 0 : shown.length - 1) : Math.min(shown.length - 1, Math.max(0, at + way))]);
+    const none = way === 1 || way === -Infinity ? -1 : shown.length, at = shown.indexOf(this.place);
+    this.show(shown[Math.min(shown.length - 1, Math.max(0, (at < 0 ? none : at) + way))]);
   }
 
   listen() {
@@ -316,7 +316,7 @@ class Chart {
     });
     this.svg.addEventListener("dblclick", () => this.zoom(null));
     this.svg.addEventListener("keydown", (event) => {
-      const steps = { ArrowRight: 1, ArrowLeft: -1, Home: -1e9, End: 1e9 };
+      const steps = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
       if (event.key in steps) this.step(steps[event.key]);
       else if ("+-0=".includes(event.key) && event.key.length === 1 && !this.spec.scatter) this.zoomBy(event.key);
       else if (event.key === "Escape") this.show(null);
