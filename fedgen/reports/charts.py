@@ -123,7 +123,9 @@ def _clients(group: Sequence[ScoreRecord], most: int) -> dict[str, Any]:
     if not own:
         return {}
     names = own[-1].client_names
-    own = [record for record in own if record.client_names == names and len(record.per_client) == len(own[-1].per_client)]
+    own = [
+        record for record in own if record.client_names == names and len(record.per_client) == len(own[-1].per_client)
+    ]
     room = max(1, most // (2 * len(own[-1].per_client)))
     step = -(-len(own) // room)
     shown = own[::-1][::step][::-1]

@@ -81,7 +81,7 @@ def last_of(run: Contents) -> dict[str, ScoreRecord]:
 
 
 def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a row for each run: seed, rounds, and of each column the best value with its round, and the floor."""
+    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor."""
     columns = [by_column(run.records) if run.records else {} for run in runs]
     names = [name for name in dict.fromkeys(n for own in columns for n in own) if _is_first(columns, name)]
     headings = ["run", "seed", "last round", *names]

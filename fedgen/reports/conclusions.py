@@ -39,7 +39,9 @@ def conclusions(records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bo
         return [*_served(models, models[0].round), *_cautions(models)]
     lines = [line for comparison in _main(records) for line in _of_score(records, comparison)]
     chosen = _chosen(records)
-    lines += [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)] if chosen else []
+    lines += (
+        [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)] if chosen else []
+    )
     return [*lines, *_next_steps(records, folder, has_recipe)]
 
 
@@ -87,11 +89,13 @@ def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[st
             if clear
             else "They do not differ beyond their errors by both: these scores cannot tell which is better."
         )
-        lines = [f"{names[0]} prefers round {first.round} ({said[0]}), {names[1]} round {second.round} ({said[1]}). {told}"]
+        lines = [
+            f"{names[0]} prefers round {first.round} ({said[0]}), {names[1]} round {second.round} ({said[1]}). {told}"
+        ]
     clear_pairs = sum(pair.beyond_error for pair in comparison.pairs)
     if comparison.pairs and len(groups[1]) > 2:
         lines.append(
-            f"In all {names[0]} and {names[1]} order {_count(len(comparison.pairs), 'pair')} of checkpoints differently,"
+            f"{names[0]} and {names[1]} order {_count(len(comparison.pairs), 'pair')} of checkpoints differently,"
             f" {clear_pairs} beyond their errors."
         )
     return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(records, names[1], second)]
@@ -128,8 +132,8 @@ def _above_floor(records: Sequence[ScoreRecord], name: str, best: ScoreRecord) -
         line = f"By {name}, round {best.round} is {away} {side} than the floor: {real}."
     if floor.num_generated != best.num_generated:
         line += (
-            f" The floor is of {floor.num_generated:,} images and the model of {best.num_generated:,}, so their distance"
-            " is a rough one."
+            f" The floor is of {floor.num_generated:,} images and the model of {best.num_generated:,}, so their"
+            " distance is a rough one."
         )
     return [line]
 

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -129,10 +130,17 @@ def _read_recipe(found: Contents) -> None:
     if not path.exists():
         found.missing["settings"] = "this run was trained in Python, which keeps no recipe"
         return
-    settings = _attempt(found, "settings", lambda: read_yaml(path), {})
+    state = path.stat()
+    settings = _attempt(found, "settings", lambda: _settings_of(path, state.st_mtime_ns, state.st_size), {})
     if isinstance(settings, dict):
         found.settings = settings
         found.recipe = path.read_text(encoding="utf-8", errors="replace")
+
+
+@lru_cache(maxsize=16)
+def _settings_of(path: Path, changed: int, size: int) -> Any:
+    """A recipe as plain values; of a file that stays as it is read once, as a page is written after each evaluation."""
+    return read_yaml(path)
 
 
 def _read_clients(found: Contents) -> None:

@@ -1,4 +1,4 @@
-"""The page that is written anew while a run trains, for less than a hundredth of the time that its evaluations take."""
+"""The page that is written anew while a run trains, for a hundredth of its evaluations' time at most."""
 
 import time
 import warnings
@@ -12,7 +12,7 @@ from fedgen.reports.page import PAGE, render
 from fedgen.reports.pictures import Pictures
 
 SHARE = 0.01  # of the evaluations' time that the page may take while training goes on
-FIRST = 0.1  # seconds that the first page is taken to need
+GUESS = 0.05  # seconds that a page is taken to need before one was measured
 
 
 class LivePage:
@@ -23,13 +23,13 @@ class LivePage:
 
     Attributes:
         written: how often the page was written.
-        spent: seconds that this took.
+        spent: seconds that this took, without the first time, when the template is read and compiled.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.written, self.spent = 0, 0.0
-        self._evaluated, self._last = 0.0, FIRST
+        self._evaluated, self._last = 0.0, GUESS
         self._logs, self._pictures = Logs(self.folder), Pictures()
 
     @property
@@ -69,7 +69,8 @@ class LivePage:
         except (OSError, ValueError) as error:
             warnings.warn(f"{self.path} is not written: {error}", stacklevel=2)
             return False
-        self._last = time.perf_counter() - began
-        self.spent += self._last
+        if self.written:
+            self._last = time.perf_counter() - began
+            self.spent += self._last
         self.written += 1
         return True

@@ -6,6 +6,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from fedgen.files import read_csv
@@ -131,9 +132,7 @@ def log_files(folder: Path) -> list[Path]:
     for place, folders, names in os.walk(folder):
         own = Path(place)
         depth = len(own.relative_to(folder).parts)
-        folders[:] = [
-            name for name in sorted(folders) if depth < 3 and not (own / name / "scores.jsonl").exists()
-        ]
+        folders[:] = [name for name in sorted(folders) if depth < 3 and not (own / name / "scores.jsonl").exists()]
         found += [own / name for name in names if "tfevents" in name or name == "metrics.csv"]
     found = [path for path in found if path.is_file() and path.stat().st_size < MOST_BYTES]
     found.sort(key=lambda path: (path.stat().st_mtime, str(path)))
@@ -172,7 +171,7 @@ def thinned(series: Series, most: int = MOST_POINTS) -> Series:
     if count <= most:
         return series
     edges = [round(place * count / most) for place in range(most + 1)]
-    parts = [slice(low, high) for low, high in zip(edges, edges[1:])]
+    parts = [slice(*ends) for ends in pairwise(edges)]
     means = [sum(series.values[part]) / (part.stop - part.start) for part in parts]
     return Series([series.steps[part.stop - 1] for part in parts], means)
 

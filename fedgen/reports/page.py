@@ -7,10 +7,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
@@ -115,14 +116,13 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
         runs: at least one.
         live: whether training goes on, so that the page loads itself again now and then.
     """
-    environment = Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined)
     style = _part("report.css")
     script = _part("charts.js") + _part("report.js")
     said = {shorten(run.place, LONGEST_NAME): _conclusions(run) for run in runs}
     parts = [_shown(run, lines) for run, lines in zip(runs, said.values())] if len(said) == len(runs) else []
     parts = parts or [_shown(run, _conclusions(run)) for run in runs]
     data = {"live": live, "runs": [part.pop("data") for part in parts]}
-    page = environment.get_template("report.html.j2").render(
+    page = _template().render(
         mark=f"{MARK} {__version__}",
         policy=_policy(style, script),
         style=Markup(style),
@@ -136,6 +136,13 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
         compared=_compared(runs) if len(runs) > 1 else None,
     )
     return Report(page, said)
+
+
+@cache
+def _template() -> Template:
+    """The page's template, compiled once in a process."""
+    environment = Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("report.html.j2")
 
 
 def _conclusions(run: Contents) -> list[str]:
@@ -210,6 +217,7 @@ def _policy(style: str, script: str) -> str:
     )
 
 
+@cache
 def _part(name: str) -> str:
     return (PARTS / name).read_text(encoding="utf-8")
 

@@ -151,7 +151,9 @@ def _sent(contents: Contents) -> list[tuple[str, str]]:
 
 def _privacy(contents: Contents) -> list[tuple[str, str]]:
     names = ("epsilon", "delta", "statistics_epsilon", "statistics_delta")
-    return [(name.replace("_", " "), f"{contents.series[name].values[-1]:.4g}") for name in names if name in contents.series]
+    return [
+        (name.replace("_", " "), f"{contents.series[name].values[-1]:.4g}") for name in names if name in contents.series
+    ]
 
 
 def _at(settings: Any, path: str) -> Any:

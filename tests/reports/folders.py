@@ -13,7 +13,7 @@ HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.ha
 
 
 def make_records(clients=3, rounds=(0, 1, 2), names=None, scores=("fid", "kid"), **options):
-    """fid and kid, avg (with clients' values) and all, and their floors; fid_avg and fid_all disagree on rounds 1, 2."""
+    """Scores, avg (with clients' values) and all, and their floors; avg and all disagree on the last two rounds."""
     names = names or [f"client {k}" for k in range(clients)]
     avg = {round: 30.0 - 5 * place for place, round in enumerate(rounds)}
     all_ = {round: 9.0 - 3 * place for place, round in enumerate(rounds)}
@@ -22,8 +22,17 @@ def make_records(clients=3, rounds=(0, 1, 2), names=None, scores=("fid", "kid"),
     found = []
     for score in scores:
         for round in (None, *rounds):
-            kind = {"generator": "floor", "num_generated": 50} if round is None else {"checkpoint": f"round={round:05d}.ckpt"}
-            kind |= {"standard_error": 0.4, "error_parts": {"generated": 0.2, "real": 0.3}, "num_clients": clients, **options}
+            kind = (
+                {"generator": "floor", "num_generated": 50}
+                if round is None
+                else {"checkpoint": f"round={round:05d}.ckpt"}
+            )
+            kind |= {
+                "standard_error": 0.4,
+                "error_parts": {"generated": 0.2, "real": 0.3},
+                "num_clients": clients,
+                **options,
+            }
             value = 2.0 if round is None else avg[round]
             per_client = [value + 0.1 * (k - (clients - 1) / 2) for k in range(clients)]
             own = {"per_client": per_client, "per_client_errors": [0.5] * clients, "client_names": names}
@@ -38,9 +47,12 @@ def write_run(folder: Path, clients=3, rounds=(0, 1, 2), names=None, pictures=Tr
     names = names or [f"client {k}" for k in range(clients)]
     append_records(folder / "scores.jsonl", make_records(clients, rounds, names, **options))
     if recipe:
-        text = f"seed_everything: {seed}\nmodel:\n  class_path: a.Model\n  init_args: {{lr: 0.1}}\ntrainer: {{max_epochs: 3}}\n"
+        model = "{class_path: a.Model, init_args: {lr: 0.1}}"
+        text = f"seed_everything: {seed}\nmodel: {model}\ntrainer: {{max_epochs: 3}}\n"
         (folder / "recipe.yaml").write_text(text)
-    kept = [{"name": n, "role": "trains", "train": 10 + k, "held_out": 2, "labels": [k, 12]} for k, n in enumerate(names)]
+    kept = [
+        {"name": n, "role": "trains", "train": 10 + k, "held_out": 2, "labels": [k, 12]} for k, n in enumerate(names)
+    ]
     about = {"versions": {"torch": "2"}, "classes": [names[0], "cat"], "clients": kept, "real": names[:2]}
     (folder / "federation.json").write_text(json.dumps(about))
     entry = {"round": 1, "client": 0, "name": names[0], "reason": "ValueError: too hot"}
@@ -51,6 +63,9 @@ def write_run(folder: Path, clients=3, rounds=(0, 1, 2), names=None, pictures=Tr
     (folder / "logs" / "metrics.csv").write_text("\n".join(["epoch,step,loss,lr-SGD", *lines]) + "\n")
     if pictures:
         for round in rounds:
-            save_png(folder / "samples" / f"round={round:05d}.png", torch.full((1, 8, 8), 40 * (round % 6), dtype=torch.uint8))
+            save_png(
+                folder / "samples" / f"round={round:05d}.png",
+                torch.full((1, 8, 8), 40 * (round % 6), dtype=torch.uint8),
+            )
         save_png(folder / "real.png", torch.full((1, 8, 8), 250, dtype=torch.uint8))
     return folder

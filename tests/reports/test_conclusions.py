@@ -13,10 +13,16 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
         "fid_avg prefers round 1 (fid_avg 25.0±0.4), fid_all round 2 (fid_all 3.0±0.4). The two checkpoints differ"
         " beyond their errors by both, so the choice of the aggregate decides."
     )
-    assert lines[1] == "In all fid_avg and fid_all order 1 pair of checkpoints differently, 1 beyond their errors."
+    assert lines[1] == "fid_avg and fid_all order 1 pair of checkpoints differently, 1 beyond their errors."
     # sqrt(0.2² + 0.2²) = 0.28: real images are the same for the model and the floor
-    assert lines[2] == "By fid_all, round 2 is 2.0±0.3 worse than the floor: real images in its place have 1.0±0.4 (the floor)."
-    assert lines[3] == "By fid at round 2, client 'client 2' (27.6±0.5) is served worst and client 'client 0' (27.4±0.5) best."
+    assert (
+        lines[2]
+        == "By fid_all, round 2 is 2.0±0.3 worse than the floor: real images in its place have 1.0±0.4 (the floor)."
+    )
+    assert (
+        lines[3]
+        == "By fid at round 2, client 'client 2' (27.6±0.5) is served worst and client 'client 0' (27.4±0.5) best."
+    )
     assert "Next: `fedgen select 'runs/a b' --by fid_all` prints the path of the best checkpoint." in lines
     assert any("--trainer.max_epochs 6`" in line for line in lines)  # fid_all fell by 3 in the last round
 

@@ -178,7 +178,7 @@ function mixture(parent, labels, classes) {
   });
   const most = labels.indexOf(Math.max(...labels));
   const held = labels.filter((count) => count).length;
-  element("span", {}, parent, total ? ` ${held} ${held === 1 ? "label" : "labels"}, most: ` : " none");
+  element("span", {}, parent, !total ? " none" : held === 1 ? " only " : ` ${held} labels, most: `);
   if (total) element("bdi", {}, parent, classes[most]);
 }
 
