@@ -5,7 +5,7 @@ RUN := $(VENV)/.ready-run
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check docs bench bench-peers clean
+.PHONY: help setup demo test test-slow test-browser check docs bench bench-peers clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,11 +38,18 @@ demo: $(RUN) ## a toy that makes the point, then ten clients of digits: train, s
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --quiet --numprocesses 2
 
 test: $(READY) ## the quick tests, some of everything (five minutes on two cores)
-	$(PYTEST) --dist worksteal --durations 10 -m 'not slow'
+	$(PYTEST) --dist worksteal --durations 10 -m 'not slow and not browser'
 
 # a file's tests stay in one process, where they share what they train; in the order of tests/conftest.py
 test-slow: $(READY) ## all others: whole trainings, real federations, kills, a thousand damaged files (half an hour)
-	$(PYTEST) --dist loadfile --no-loadscope-reorder --durations 20 -m slow
+	$(PYTEST) --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow and not browser'
+
+# chromium and its driver are Debian's; where they are missing the tests fail, and say so
+test-browser: $(READY) ## reports in a real browser, which it installs on Debian as root (a minute)
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium chromium-driver fonts-dejavu-core; } || \
+	{ echo "make test-browser needs chromium and chromedriver; on Debian: apt-get install chromium chromium-driver" >&2; exit 1; }
+	$(PYTEST) --dist loadfile -m browser
 
 check: $(READY) ## lint, formatting, types, layering
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fedgen
+from fedgen.lazy import homes
 
 project = "fedgen"
 author = "the fedgen authors"
@@ -80,7 +81,7 @@ def write_reference(app: Any) -> None:
 
 def root_row(name: str) -> str:
     """Return the row of a name of the root: where it is documented, and the first sentence of its docstring."""
-    package = fedgen._PUBLIC[name]
+    package = homes("fedgen")[name].removeprefix("fedgen.")
     first = inspect.getdoc(getattr(fedgen, name)).split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
     link = f"[`{name}`](#fedgen.{package}.{name})" if package in PACKAGES else f"`{name}`"
     return f"| {link} | {first} |"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedgen.losses import EmbeddedLoss, FastFIDLoss, MMD2Loss
     from fedgen.models import DDPM, WGANGP, StyleGAN2
     from fedgen.pytorch_lightning_alias import alias_pytorch_lightning
+    from fedgen.reports import report
     from fedgen.scores import FrechetReference, KernelReference
 
 __version__ = "0.1.0"
@@ -41,7 +42,6 @@ __all__ = [
     "alias_pytorch_lightning",
     "evaluate",
     "load_embedding",
+    "report",
     "select",
 ]
-
-load_on_use(__name__)

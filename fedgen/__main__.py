@@ -17,6 +17,7 @@ COMMANDS = {
     "recipes": ("fedgen.cli_recipes:recipes", "list the recipes that fit finds by name, a line each"),
     "evaluate": ("fedgen.cli_run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli_run:select", "rank a run's checkpoints by a score and print the best one's path"),
+    "report": ("fedgen.cli_report:report", "one HTML page of a run, or of several side by side, to read anywhere"),
     "convert": ("fedgen.cli_convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
     "clients": (
         "fedgen.cli_clients:clients",

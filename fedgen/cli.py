@@ -41,6 +41,7 @@ from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
 from fedgen.recipe_errors import explain
 from fedgen.recipe_files import name_of, with_recipe
+from fedgen.reports import write_report
 
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads", "explain"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
@@ -215,7 +216,10 @@ def train(cli: FedgenCLI) -> None:
             run_fit(cli, path, last, console)
             check_progress(trainer, done)
         if first and shown:
-            report_run(folder_of(FederatedEvaluation, trainer), console, cli.asked_recipe)
+            scored = folder_of(FederatedEvaluation, trainer)
+            if any(callback.page for callback in shown):
+                console.print(f"report: {write_report([scored])}", markup=False, highlight=False, soft_wrap=True)
+            report_run(scored, console, cli.asked_recipe)
 
 
 def check_explain(cli: FedgenCLI) -> None:

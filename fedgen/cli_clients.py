@@ -40,8 +40,8 @@ def look_at_clients(
     Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
 
     Args:
-        recipe: a recipe's name or path, of which its data and seed are read; or a run folder, of a run trained in Python
-            with --data my_module:make_data.
+        recipe: a recipe's name or path, of which its data and seed are read; or a run folder, of a run trained in
+            Python with --data my_module:make_data.
         embedding: in whose features clients are compared: efficientnet-lite0-32 by default, identity for points.
         num_images: images measured in all, drawn from each client in proportion.
         max_clients: clients measured; a random sample where there are more.

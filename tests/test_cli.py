@@ -98,13 +98,14 @@ def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys)
     folder = Path("checkpoints/tiny")
     names = {path.name for path in folder.iterdir()}
     assert {"last.ckpt", "scores.jsonl", "recipe.yaml", "partition.npz", "curves.png", "samples", "logs"} <= names
-    assert {"round=00000.ckpt", "round=00001.ckpt"} <= names
+    assert {"round=00000.ckpt", "round=00001.ckpt", "report.html", "real.png"} <= names
     assert len(list((folder / "samples").glob("*.png"))) == 2
     assert list((folder / "logs").glob("events.*"))
     shown = capsys.readouterr().out
     assert "fid_avg" in shown
     assert "floor" in shown
     assert "Selected by each column" in shown
+    assert shown.endswith("report: checkpoints/tiny/report.html\n")
     torch.load(folder / "last.ckpt", weights_only=True)
 
 

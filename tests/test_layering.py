@@ -45,11 +45,12 @@ LAYERS = [
     ("federated",),
     ("evaluation",),
     ("figures",),
+    ("reports",),
     ("callbacks",),
     ("experiments",),
     ("cli", "cli_fit_help", "cli_lock", "cli_resume"),
     ("deploy",),
-    ("cli_clients", "cli_convert", "cli_deploy", "cli_recipes", "cli_run", "cli_stored", "__main__"),
+    ("cli_clients", "cli_convert", "cli_deploy", "cli_recipes", "cli_report", "cli_run", "cli_stored", "__main__"),
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

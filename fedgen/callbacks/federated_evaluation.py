@@ -1,5 +1,6 @@
 """The evaluation at rounds: scores in both aggregates, logged, stored, and there for stock callbacks to monitor."""
 
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -33,6 +34,10 @@ from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png
 from fedgen.progress import make_console
 from fedgen.ranks import together
+from fedgen.reports.kept import keep
+from fedgen.reports.live import LivePage
+from fedgen.reports.page import PAGE
+from fedgen.seeds import isolated
 
 
 class FederatedEvaluation(Callback):
@@ -45,8 +50,8 @@ class FederatedEvaluation(Callback):
     evaluated rounds only, and writes a grid
     `samples/round=00012.png` of generated images and a row of real ones. Of "precision", "recall", "density",
     "coverage", "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`,
-    and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
-    back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
+    and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are
+    put back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
     clients' models is scored. Where clients keep only some tensors, those that take part are scored with their own
     models as far as these tensors change scores, without all columns, as no one model is held against the pool: see
     `evaluation.own_models`. Several processes share the sampling, the embedding and the scores of clients; images and
@@ -72,6 +77,9 @@ class FederatedEvaluation(Callback):
             place; see `evaluation.three_way`.
         report: whether to print a line of each evaluation, and when fitting ends the run's tables, and to draw its
             curves.
+        page: whether to write `report.html`, a page of the run (docs/report.md), when fitting ends, and after
+            evaluations before as long as that takes less than a hundredth of their time. With `grid` it shows real
+            images of clients too, which `real.png` keeps.
 
     Attributes:
         headline: the newest score of the column that a callback monitors, or of the first: "fid_all 9.1±0.3".
@@ -103,6 +111,7 @@ class FederatedEvaluation(Callback):
         presets: Sequence[str | dict[str, Any]] = (),
         controls: bool = False,
         report: bool = True,
+        page: bool = True,
     ) -> None:
         if every_n_rounds < 1:
             raise ValueError(f"every_n_rounds={every_n_rounds}: evaluate every 1 or more rounds")
@@ -119,9 +128,11 @@ class FederatedEvaluation(Callback):
             "controls": controls,
         }
         self.dirpath, self.cache_folder = dirpath, cache_folder
+        self.page = page
         self.evaluated_round: int | None = None
         self.reports_at_end, self.headline = True, ""
         self.evaluator: Evaluator | None = None
+        self._page: LivePage | None = None
         self._watchers: list[Any] = []
         self._models: OwnModels | None = None
         self._last_round: int | None = None
@@ -170,6 +181,7 @@ class FederatedEvaluation(Callback):
             drop_from(self._scores_path(trainer), first)
             append_records(self._scores_path(trainer), floor)
             self._keep_clients(trainer)
+            self._start_page(trainer)
         if self.at_start and first == 0:
             self._evaluate(trainer, pl_module, -1)
 
@@ -194,17 +206,21 @@ class FederatedEvaluation(Callback):
             trainer.callback_metrics.update({column: torch.tensor(value) for column, value in values.items()})
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prints what the run has shown, as `fedgen fit` does."""
-        wanted = self.report and self.reports_at_end
-        if wanted and self.evaluated_round is not None and trainer.is_global_zero:
+        """Writes the run's page and prints what it has shown, as `fedgen fit` does."""
+        if self.evaluated_round is None or not trainer.is_global_zero:
+            return
+        written = self._page is not None and self._page.write()
+        if self.report and self.reports_at_end:
             report_run(self._folder(trainer))
+            if written:
+                make_console().print(f"report: {self._folder(trainer) / PAGE}", markup=False, soft_wrap=True)
 
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
         assert self.evaluator is not None  # setup made it
         assert self._models is not None
         sample, note = self._sampler(trainer, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
-        optimised_on = getattr(pl_module, "optimised_on", ())
+        optimised_on, began = getattr(pl_module, "optimised_on", ()), time.perf_counter()
         with paused(trainer), together():
             personal = self._personal(trainer, pl_module)
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
@@ -212,6 +228,8 @@ class FederatedEvaluation(Callback):
         if trainer.is_global_zero:
             append_records(self._scores_path(trainer), evaluation.records)
             self._show(trainer, evaluation, round)
+            if self._page is not None:
+                self._page.evaluated(time.perf_counter() - began)
         self.evaluated_round = round
         values = {self.evaluator.columns.name(record): record.value for record in evaluation.records}
         watchers(trainer.callbacks, list(values))  # what hangs on personal tensors may show in training alone
@@ -321,6 +339,15 @@ class FederatedEvaluation(Callback):
         data = getattr(trainer, "datamodule", None)
         if isinstance(data, FederatedDataModule) and not (Path(trainer.default_root_dir) / RECIPE).exists():
             keep_clients(data, self._folder(trainer))
+
+    def _start_page(self, trainer: Trainer) -> None:
+        """Keeps what the page alone shows: who the clients are, some of their images, and versions."""
+        self._page = LivePage(self._folder(trainer)) if self.page and not trainer.fast_dev_run else None
+        if self._page is not None:
+            self._page.start()
+            splits = self.evaluator.splits if isinstance(trainer.datamodule, FederatedDataModule) else ()
+            with isolated():
+                keep(self._folder(trainer), trainer.datamodule, splits, self.grid > 0)
 
     def _scores_path(self, trainer: Trainer) -> Path:
         return self._folder(trainer) / SCORES_FILE

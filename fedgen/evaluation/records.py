@@ -219,6 +219,17 @@ def by_column(records: Sequence[ScoreRecord], columns: Columns | None = None) ->
     return {name: sorted(group, key=_round) for name, group in found.items()}
 
 
+def say_mixed(records: Sequence[ScoreRecord]) -> str:
+    """Columns whose values do not compare, and the remedy; "" if there are none."""
+    mixed = [name for name, group in by_column(records).items() if len({record.conditions for record in group}) > 1]
+    if not mixed:
+        return ""
+    return (
+        f"column {', '.join(mixed)} mixes values of other weights, reference, number of images, score options or"
+        " sampling settings, which do not compare; score all checkpoints again with the same settings"
+    )
+
+
 def unique(records: Iterable[ScoreRecord]) -> list[ScoreRecord]:
     """The records with the later of two that share an identity, in the order of first appearance."""
     return list({record.identity: record for record in records}.values())
@@ -255,6 +266,11 @@ def _is_error(value: Any) -> bool:
     return value is None or (_is_number(value) and not value < 0)
 
 
+def is_bare_name(value: Any) -> bool:
+    """Whether it names a file in a folder and nothing outside of it: text without separators, not "." or ".."."""
+    return isinstance(value, str) and value not in ("", ".", "..") and not set(value) & set("/\\\0")
+
+
 def _are_named(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_number, value.values()))
 
@@ -279,7 +295,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "value": _is_number,
     "seed": lambda value: type(value) is int,
     "round": lambda value: value is None or (type(value) is int and is_count(value + 1)),
-    "checkpoint": lambda value: value is None or _is_text(value),
+    "checkpoint": lambda value: value is None or is_bare_name(value),
     "higher_is_better": lambda value: type(value) is bool,
 }
 """What each field of a record that somebody else wrote must be."""

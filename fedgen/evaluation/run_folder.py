@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 
 from fedgen.evaluation.checkpoint_names import list_checkpoints
-from fedgen.evaluation.records import Columns, ScoreRecord, by_column
+from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed
 from fedgen.evaluation.scores_file import SCORES_FILE, read_records
 
 
@@ -50,15 +50,8 @@ class Run:
             raise FileNotFoundError(
                 f"{self.scores_path} has no scores yet; train with the FederatedEvaluation callback"
             )
-        columns = by_column(records).items()
-        mixed = [name for name, group in columns if len({record.conditions for record in group}) > 1]
-        if mixed:
-            warnings.warn(
-                f"{self.scores_path}: column {', '.join(mixed)} mixes values of other weights, reference, number of"
-                " images, score options or sampling settings, which do not compare; score all checkpoints again with"
-                " the same settings",
-                stacklevel=2,
-            )
+        if mixed := say_mixed(records):
+            warnings.warn(f"{self.scores_path}: {mixed}", stacklevel=2)
         return records
 
     @property

@@ -1,0 +1,39 @@
+"""`fedgen report RUN [RUN ...]`: one HTML page of a run, or of several side by side."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+DESCRIPTION = (
+    "Write one HTML page, which a browser shows without a network: conclusions, scores over rounds with errors and"
+    " floors, clients, samples, logged values, settings. docs/report.md says how to read it."
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    parser = argparse.ArgumentParser(prog="fedgen report", description=DESCRIPTION)
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run folder; a folder of `fedgen reproduce`; the folder or file of `fedgen evaluate --output`",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="the page; report.html in the one run's folder, or in this one for several runs, by default",
+    )
+    return parser
+
+
+def report(arguments: Sequence[str]) -> int:
+    """Writes the page and prints its path."""
+    settings = build_parser().parse_args(list(arguments))
+    from fedgen.reports.page import write_report
+
+    print(f"report: {write_report(settings.runs, settings.output)}")
+    return 0

@@ -1,0 +1,152 @@
+"""Several runs side by side, and the differences of arms over paired seeds."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import stats
+
+from fedgen.evaluation.gaps import GAPS
+from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
+from fedgen.evaluation.table import format_value
+from fedgen.reports.conclusions import best_of
+from fedgen.reports.contents import Contents
+
+FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
+NAMED = 3  # settings that an arm is called by
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Runs of one recipe that differ in their seeds.
+
+    Args:
+        name: the settings in which it differs from other arms.
+        runs: places of its runs, by seed.
+    """
+
+    name: str
+    runs: dict[int, int]
+
+
+def arms_of(runs: Sequence[Contents]) -> list[Arm]:
+    """The runs by recipe, without seed and folder; runs without a recipe are no arm's."""
+    groups: dict[str, dict[int, int]] = {}
+    flat: dict[str, dict[str, Any]] = {}
+    for place, run in enumerate(runs):
+        if run.kind == "training" and run.settings:
+            settings = _flat(_without_place(run.settings))
+            key = json.dumps(settings, sort_keys=True, default=str)
+            flat[key] = settings
+            groups.setdefault(key, {})[int(run.settings.get("seed_everything") or 0)] = place
+    varied = {
+        name
+        for settings in flat.values()
+        for name in settings
+        if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
+    }
+    return [
+        Arm(_name_of({name: flat[key][name] for name in flat[key] if name in varied}, number), own)
+        for number, (key, own) in enumerate(groups.items())
+    ]
+
+
+def paired_rows(runs: Sequence[Contents]) -> list[list[str]]:
+    """Rows "column", "arm minus control", "seeds", "difference", "95 % interval": the last checkpoints' of each pair.
+
+    The first arm is the control. One pair has the errors of its generated images alone for an interval, of which the
+    row says so; from two on it is Student's t over seeds.
+    """
+    arms = arms_of(runs)
+    rows = []
+    for arm in arms[1:]:
+        seeds = sorted(arms[0].runs.keys() & arm.runs.keys())
+        if not seeds:
+            continue
+        pairs = [(last_of(runs[arms[0].runs[seed]]), last_of(runs[arm.runs[seed]])) for seed in seeds]
+        for column in pairs[0][0]:
+            own = [(a[column], b[column]) for a, b in pairs if column in a and column in b]
+            if own and all(a.conditions == b.conditions for a, b in own):
+                rows.append([column, f"{arm.name} minus {arms[0].name}", str(len(own)), *_difference(own)])
+    return rows
+
+
+def last_of(run: Contents) -> dict[str, ScoreRecord]:
+    """Each column's record of its last round, of avg and all."""
+    columns = by_column(run.records)
+    return {name: group[-1] for name, group in columns.items() if _is_compared(group[0])}
+
+
+def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
+    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor."""
+    columns = [by_column(run.records) if run.records else {} for run in runs]
+    names = [name for name in dict.fromkeys(n for own in columns for n in own) if _is_first(columns, name)]
+    headings = ["run", "seed", "last round", *names]
+    rows = []
+    for run, own in zip(runs, columns):
+        rounds = [record.round for record in run.records if record.is_model and record.round is not None]
+        seed = run.settings.get("seed_everything", run.settings.get("seed"))
+        row = [run.place, "" if seed is None else str(seed), str(max(rounds)) if rounds else ""]
+        rows.append([*row, *(_best(own.get(name, []), run.records) for name in names)])
+    return headings, rows
+
+
+def _is_first(columns: Sequence[dict[str, list[ScoreRecord]]], name: str) -> bool:
+    group = next(own[name] for own in columns if name in own)
+    return _is_compared(group[0]) and "/" not in name
+
+
+def _is_compared(record: ScoreRecord) -> bool:
+    return record.aggregate in ("avg", "all") and record.split not in GAPS and record.score != BALANCED
+
+
+def _best(group: Sequence[ScoreRecord], records: Sequence[ScoreRecord]) -> str:
+    if not group:
+        return ""
+    best = best_of(group)
+    where = "" if best.round is None else f" at round {best.round}"
+    same = (best.split, best.embedding, best.score, best.aggregate)
+    floor = next((r for r in records if r.is_floor and (r.split, r.embedding, r.score, r.aggregate) == same), None)
+    beside = f"; floor {format_value(floor.value, floor.standard_error)}" if floor else ""
+    return f"{format_value(best.value, best.standard_error)}{where}{beside}"
+
+
+def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
+    differences = [treated.value - control.value for control, treated in pairs]
+    mean = statistics.mean(differences)
+    if len(pairs) == 1:
+        control, treated = pairs[0]
+        half = 1.96 * math.hypot(control.generated_error, treated.generated_error)
+        remark = " (one seed: of the generated images alone)"
+    else:
+        half = float(stats.t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / len(pairs) ** 0.5
+        remark = ""
+    told = "" if abs(mean) > half else "; cannot be told from none"
+    return [f"{mean:+.3g}", f"{mean - half:+.3g} to {mean + half:+.3g}{remark}{told}"]
+
+
+def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in settings.items() if key != "seed_everything"}
+    trainer = kept.get("trainer")
+    if isinstance(trainer, dict):
+        kept["trainer"] = {key: value for key, value in trainer.items() if key not in FREE}
+    return kept
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        return {
+            key: part for name, own in value.items() for key, part in _flat(own, f"{prefix}.{name}".lstrip(".")).items()
+        }
+    if isinstance(value, list) and any(isinstance(part, dict) for part in value):
+        return _flat(dict(enumerate(value)), prefix)
+    return {prefix: value}
+
+
+def _name_of(varied: dict[str, Any], number: int) -> str:
+    said = [f"{name.split('.')[-1]}={value}" for name, value in list(varied.items())[:NAMED]]
+    more = [f"and {len(varied) - NAMED} more"] if len(varied) > NAMED else []
+    return ", ".join([*said, *more]) or f"recipe {number + 1}"

@@ -1,0 +1,235 @@
+"""The conclusions of a run in plain sentences: which checkpoint to take, how sure that is, and what to do next."""
+
+import math
+import shlex
+from collections.abc import Sequence
+
+from fedgen.evaluation.gaps import GAPS, gap_title, interval
+from fedgen.evaluation.marks import mark_of
+from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
+from fedgen.evaluation.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
+from fedgen.evaluation.splits import HELD_OUT
+from fedgen.evaluation.table import format_value
+from fedgen.federated.left_out import shorten
+
+REACH = 1.96  # standard errors beyond which two values differ
+MOST_ROUNDS = 5  # named of those that cannot be told from the best
+FEW = "fewer images than"  # in the note of such a score
+
+
+def conclusions(records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bool = True) -> list[str]:
+    """What a run's records say, a sentence or two each; commands stand between backticks.
+
+    Checkpoints are compared on the run's first split. Two values differ where their difference exceeds 1.96 combined
+    standard errors of the generated images: the real ones are the same for both.
+
+    Args:
+        records: a run's, or those of one stored set.
+        run: the run folder, as the commands name it.
+        has_recipe: whether the folder keeps the recipe, without which training cannot go on by a command.
+
+    Returns:
+        The sentences, the most important first; one that says what is missing where no model was scored.
+    """
+    models = [record for record in records if record.is_model]
+    if not models:
+        return ["No model has been scored yet: there is nothing to choose."]
+    folder = shlex.quote(run)
+    if not _trained(models):
+        return [*_served(models, models[0].round), *_cautions(models)]
+    lines = [line for comparison in _main(records) for line in _of_score(records, comparison)]
+    chosen = _chosen(records)
+    lines += (
+        [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)] if chosen else []
+    )
+    return [*lines, *_next_steps(records, folder, has_recipe)]
+
+
+def best_of(records: Sequence[ScoreRecord]) -> ScoreRecord:
+    """The best of one column's records; the earlier of equals."""
+    return min(records, key=lambda record: (record.badness, -1 if record.round is None else record.round))
+
+
+def differ(first: ScoreRecord, second: ScoreRecord) -> bool:
+    """Whether two values of one column differ by more than 1.96 combined standard errors of the generated images."""
+    error = math.hypot(first.generated_error, second.generated_error)
+    return abs(first.badness - second.badness) > REACH * error
+
+
+def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+    return [record for record in records if record.is_model and record.round is not None and record.round >= 0]
+
+
+def _main(records: Sequence[ScoreRecord]) -> list[Comparison]:
+    """avg against all of each score in the run's first split."""
+    columns = by_column(records)
+    return [one for one in aggregates_compared(records) if columns[one.first_column][0].split == records[0].split]
+
+
+def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[str]:
+    """Which checkpoint either aggregate prefers, which others cannot be told from it, and how far real images are."""
+    columns = by_column(records)
+    names = comparison.first_column, comparison.second_column
+    groups = [_trained(columns[name]) for name in names]
+    if not all(groups):
+        return []
+    first, second = (best_of(group) for group in groups)
+    said = [_value(name, record) for name, record in zip(names, (first, second))]
+    if len(groups[1]) == 1:
+        lines = [f"One checkpoint was scored, round {first.round}: {said[0]}, {said[1]}."]
+    elif first.round == second.round:
+        lines = [f"Both aggregates prefer round {first.round}: {said[0]}, {said[1]}."]
+    else:
+        clear = any(
+            {pair.better_by_first, pair.better_by_second} == {first.round, second.round} and pair.beyond_error
+            for pair in comparison.pairs
+        )
+        told = (
+            "The two checkpoints differ beyond their errors by both, so the choice of the aggregate decides."
+            if clear
+            else "They do not differ beyond their errors by both: these scores cannot tell which is better."
+        )
+        lines = [
+            f"{names[0]} prefers round {first.round} ({said[0]}), {names[1]} round {second.round} ({said[1]}). {told}"
+        ]
+    clear_pairs = sum(pair.beyond_error for pair in comparison.pairs)
+    if comparison.pairs and len(groups[1]) > 2:
+        lines.append(
+            f"{names[0]} and {names[1]} order {_count(len(comparison.pairs), 'pair')} of checkpoints differently,"
+            f" {clear_pairs} beyond their errors."
+        )
+    return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(records, names[1], second)]
+
+
+def _value(name: str, record: ScoreRecord) -> str:
+    return f"{name} {format_value(record.value, record.standard_error)} {mark_of(record)}".rstrip()
+
+
+def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[str]:
+    """The checkpoints that a column cannot tell from its best."""
+    same = [str(record.round) for record in group if record is not best and not differ(record, best)]
+    if not same:
+        return []
+    shown = ", ".join(same[-MOST_ROUNDS:])
+    rest = f" and {len(same) - MOST_ROUNDS} earlier ones" if len(same) > MOST_ROUNDS else ""
+    many = "round" if len(same) == 1 else "rounds"
+    return [f"By {name}, {many} {shown}{rest} cannot be told from the best: the difference lies within the errors."]
+
+
+def _above_floor(records: Sequence[ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
+    """How far the best of a column is from real images scored in its place."""
+    same = (best.split, best.embedding, best.score, best.aggregate)
+    floor = next((r for r in records if r.is_floor and (r.split, r.embedding, r.score, r.aggregate) == same), None)
+    if floor is None or not math.isfinite(best.value) or not math.isfinite(floor.value):
+        return []
+    error = math.hypot(best.generated_error, floor.generated_error)
+    real = f"real images in its place have {format_value(floor.value, floor.standard_error)} (the floor)"
+    if not differ(best, floor):
+        line = f"By {name}, round {best.round} is at the floor: {real}, and the difference lies within the errors."
+    else:
+        side = "worse" if best.badness > floor.badness else "better"
+        away = format_value(abs(best.value - floor.value), error)
+        line = f"By {name}, round {best.round} is {away} {side} than the floor: {real}."
+    if floor.num_generated != best.num_generated:
+        line += (
+            f" The floor is of {floor.num_generated:,} images and the model of {best.num_generated:,}, so their"
+            " distance is a rough one."
+        )
+    return [line]
+
+
+def _chosen(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+    """The checkpoint that the run is read by: the best by fid_all, or by the first column there is."""
+    columns = {name: found for name, group in by_column(records).items() if (found := _trained(group))}
+    usable = [name for name, group in columns.items() if group[0].split not in GAPS and group[0].score != BALANCED]
+    name = DEFAULT_COLUMN if DEFAULT_COLUMN in usable else next((n for n in usable if n.endswith("_all")), None)
+    name = name or next(iter(usable), None)
+    return [best_of(columns[name])] if name else []
+
+
+def _served(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
+    """Which client is served worst and which best, of the first score that has clients' values."""
+    own = [r for r in models if r.round == round and r.aggregate == "avg" and len(r.per_client) > 1]
+    record = next((r for r in own if r.score != BALANCED and r.split not in GAPS), None)
+    if record is None or not any(map(math.isfinite, record.per_client)):
+        return []
+    sign = -1 if record.higher_is_better else 1
+    order = sorted(range(len(record.per_client)), key=lambda k: sign * _or_worst(record.per_client[k], sign))
+    best, worst = (_client(record, k) for k in (order[0], order[-1]))
+    when = "" if round is None else f" at round {round}"
+    return [f"By {record.score}{when}, client {worst} is served worst and client {best} best."]
+
+
+def _or_worst(value: float, sign: int) -> float:
+    return sign * math.inf if math.isnan(value) else value
+
+
+def _client(record: ScoreRecord, place: int) -> str:
+    error = record.per_client_errors[place] if record.per_client_errors else None
+    name = shorten(record.client_names[place], 60) if record.client_names else str(place)
+    return f"{name!r} ({format_value(record.per_client[place], error)})"
+
+
+def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
+    """What a score loses on clients that never train, with its interval."""
+    lines = []
+    for record in models:
+        if record.split in GAPS and record.round == round and record.aggregate == "avg":
+            within = interval(record)
+            ends = "" if within is None else f" (95 %: {within[0]:.3g} to {within[1]:.3g})"
+            none = within is not None and within[0] <= 0 <= within[1]
+            told = "; it cannot be told from none" if none else ""
+            lines.append(f"{gap_title(record.split).capitalize()} of {record.score}: {record.value:.3g}{ends}{told}.")
+    return lines
+
+
+def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
+    """Reasons to doubt the values: few images, and embeddings that a loss used."""
+    few = [record for record in models if FEW in record.note]
+    lines = []
+    if few:
+        part = next(part for part in few[0].note.split("; ") if FEW in part)
+        lines.append(f"Caution: {part}.")
+    if any(mark_of(record) for record in models):
+        lines.append("Caution: scores marked * or (*) are in the embedding of a training loss and prove little.")
+    return lines
+
+
+def _next_steps(records: Sequence[ScoreRecord], folder: str, has_recipe: bool) -> list[str]:
+    """Commands: the checkpoint's path, more rounds where the score still improves, another embedding."""
+    chosen = _chosen(records)
+    if not chosen:
+        return []
+    best, columns = chosen[0], by_column(records)
+    name = next(name for name, group in columns.items() if best in group)
+    if mark_of(best):
+        others = [other for other in unmarked(records, name) if _trained(columns[other])]
+        name = others[0] if others else name
+    lines = []
+    if len(_trained(columns[name])) > 1:
+        lines.append(f"Next: `fedgen select {folder} --by {name}` prints the path of the best checkpoint.")
+    group = sorted(_trained(columns[name]), key=lambda record: record.round or 0)
+    improving = len(group) > 1 and best_of(group) is group[-1] and differ(group[-1], group[-2])
+    if improving and has_recipe:
+        more = 2 * ((group[-1].round or 0) + 1)
+        lines.append(
+            f"{name} was still improving when training ended; to go on: `fedgen fit --config {folder}/recipe.yaml"
+            f" --trainer.max_epochs {more}`."
+        )
+    return [*lines, *_another_embedding(records, folder, has_recipe)]
+
+
+def _another_embedding(records: Sequence[ScoreRecord], folder: str, has_recipe: bool) -> list[str]:
+    """The command that confirms a choice in a second embedding, where there is one of images alone."""
+    embeddings = dict.fromkeys(record.embedding for record in records if record.split not in HELD_OUT)
+    if len(embeddings) != 1 or not has_recipe or set(embeddings) & {"identity", ""}:
+        return []
+    other = "pixels" if next(iter(embeddings)) != "pixels" else "efficientnet-lite0"
+    return [
+        "One embedding may mislead; scores in a second one join this run's: "
+        f"`fedgen evaluate {folder} {other}` (inception-v3-compat is the published one)."
+    ]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,266 @@
+"""The contents of a run's folder as a report shows them; what is missing, with the reason."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedgen.clients.partitions import load_partition
+from fedgen.evaluation.rebuild import PARTITION, RECIPE
+from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed, unique
+from fedgen.evaluation.scores_file import SCORES_FILE, read_records
+from fedgen.federated.left_out import Entry, read_left_out
+from fedgen.federated.state_table import read_state
+from fedgen.files import read_json, read_yaml
+from fedgen.reports.kept import REAL, Kept, read_kept
+from fedgen.reports.logged import Logs, Series, by_round
+from fedgen.reports.pictures import Picture, Pictures
+
+STORED, RESULTS, ROSTER = "scores.json", "results.json", "clients.json"
+MOST_FIGURES = 12
+T = TypeVar("T")
+
+
+@dataclass
+class Contents:
+    """What one run has to show.
+
+    Attributes:
+        place: its folder or file, as it was given.
+        folder: its folder.
+        kind: "training", "images" (stored ones that were scored) or "experiment".
+        records: its scores.
+        recipe: the text of its recipe.
+        settings: the same as plain values.
+        versions: of Python and libraries, by name.
+        series: logged values.
+        are_rounds: whether their steps are rounds.
+        samples: grids of generated images.
+        real: rows of real images of clients.
+        real_clients: whose they are.
+        figures: other pictures.
+        kept: who the clients are.
+        left_out: entries of clients left out of rounds.
+        state: what becomes of the model's state in turns, as lines of text.
+        results: an experiment's numbers, settings and name.
+        below: runs in folders below, by their path.
+        warnings: what must be known of the numbers.
+        missing: what the page lacks, with the reason.
+    """
+
+    place: str
+    folder: Path
+    kind: str = "training"
+    records: list[ScoreRecord] = field(default_factory=list)
+    recipe: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    series: dict[str, Series] = field(default_factory=dict)
+    are_rounds: bool = True
+    samples: list[Picture] = field(default_factory=list)
+    real: Picture | None = None
+    real_clients: list[str] = field(default_factory=list)
+    figures: list[Picture] = field(default_factory=list)
+    kept: Kept = field(default_factory=Kept)
+    left_out: list[Entry] = field(default_factory=list)
+    state: str = ""
+    results: dict[str, Any] = field(default_factory=dict)
+    below: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def read_contents(run: str | Path, logs: Logs | None = None, pictures: Pictures | None = None) -> Contents:
+    """Everything that a report shows of a run.
+
+    Args:
+        run: a run folder, an experiment's folder, or the folder or file of `fedgen evaluate --output`.
+        logs: of this folder, as far as they were read before.
+        pictures: of this folder that were read before.
+
+    Raises:
+        FileNotFoundError: if there is neither a score nor an experiment's result.
+        ValueError: if the scores are damaged.
+    """
+    path, pictures = Path(run), pictures or Pictures()
+    folder = path if path.is_dir() else path.parent
+    found = Contents(str(run), folder)
+    stored = path if path.is_file() and path.name != SCORES_FILE else folder / STORED
+    if (folder / SCORES_FILE).exists() and stored != path:
+        _read_training(found, logs or Logs(folder), pictures)
+    elif path.is_file() or stored.exists():
+        _read_stored(found, stored, pictures)
+    elif (folder / RESULTS).exists():
+        _read_results(found, pictures)
+    elif folder.is_dir() and list(folder.glob("round=*.ckpt")):
+        _read_training(found, logs or Logs(folder), pictures)
+    else:
+        raise FileNotFoundError(
+            f"{run} has no scores to report: give a run folder (with {SCORES_FILE}), the file that `fedgen evaluate"
+            " --generated` wrote, or an experiment's folder"
+        )
+    return found
+
+
+def _read_training(found: Contents, logs: Logs, pictures: Pictures) -> None:
+    folder = found.folder
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        found.records = read_records(folder / SCORES_FILE)
+    found.warnings += [text for text in (*(str(one.message) for one in raised), say_mixed(found.records)) if text]
+    if not found.records:
+        found.missing["scores"] = "nothing was scored: train with the FederatedEvaluation callback"
+    _read_recipe(found)
+    _read_clients(found)
+    _read_pictures(found, pictures)
+    logs.refresh()
+    columns = Columns.of(found.records)
+    scores = frozenset(columns.name(record) for record in found.records)
+    found.series, found.are_rounds = by_round(logs.series, scores)
+    found.warnings += logs.unread
+    found.left_out = _attempt(found, "clients left out", lambda: read_left_out(folder), [])
+    found.state = read_state(folder)
+    _say_missing(found)
+
+
+def _read_recipe(found: Contents) -> None:
+    path = found.folder / RECIPE
+    if not path.exists():
+        found.missing["settings"] = "this run was trained in Python, which keeps no recipe"
+        return
+    state = path.stat()
+    settings = _attempt(found, "settings", lambda: _settings_of(path, state.st_mtime_ns, state.st_size), {})
+    if isinstance(settings, dict):
+        found.settings = settings
+        found.recipe = path.read_text(encoding="utf-8", errors="replace")
+
+
+@lru_cache(maxsize=16)
+def _settings_of(path: Path, changed: int, size: int) -> Any:
+    """A recipe as plain values; of a file that stays as it is read once, as a page is written after each evaluation."""
+    return read_yaml(path)
+
+
+def _read_clients(found: Contents) -> None:
+    """The clients of `federation.json`; else their sizes of the partition's file, or of those that introduced
+    themselves to a server."""
+    folder = found.folder
+    found.kept = _attempt(found, "clients", lambda: read_kept(folder), Kept())
+    found.versions = dict(found.kept.versions)
+    if not found.kept.clients and (folder / PARTITION).exists():
+        dealt = _attempt(found, "clients", lambda: load_partition(folder / PARTITION), None)
+        if dealt is not None:
+            found.kept.clients = [
+                {"name": name, "role": "", "train": len(own), "held_out": 0}
+                for name, own in zip(dealt.names, dealt.assignment)
+            ]
+            found.warnings.append("clients' sizes are those of the partition, training and held-out images together")
+    if not found.kept.clients and (folder / ROSTER).exists():
+        found.kept.clients = _attempt(found, "clients", lambda: _roster(folder / ROSTER), [])
+
+
+def _roster(path: Path) -> list[dict[str, Any]]:
+    """The clients of a federation over Flower, as they introduced themselves.
+
+    Raises:
+        ValueError: if the file is damaged.
+    """
+    try:
+        return [
+            {"name": str(one["name"]), "role": "", "train": int(one["examples"]), "held_out": 0}
+            for one in read_json(path)
+        ]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} is damaged ({error!r})") from error
+
+
+def _read_pictures(found: Contents, pictures: Pictures) -> None:
+    found.samples, remarks = pictures.samples(found.folder)
+    found.warnings += remarks
+    found.real, found.real_clients = pictures.one(found.folder / REAL, "real images"), found.kept.real
+    if not found.samples:
+        found.missing["samples"] = "the folder has no grids of images (data without images, or grid=0)"
+    elif found.real is None:
+        found.missing["real images"] = "the folder keeps none (clients elsewhere, or a run of an earlier release)"
+
+
+def _read_stored(found: Contents, path: Path, pictures: Pictures) -> None:
+    """The file of `fedgen evaluate --generated`.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is another file.
+    """
+    content = read_json(path)
+    try:
+        found.records = unique([ScoreRecord.from_json(record) for record in content["records"]])
+        settings, skipped = dict(content.get("settings", {})), list(map(str, content.get("skipped", [])))
+        sets = [(str(one["name"]), one.get("count")) for one in content.get("sets", [])]
+        found.versions = {"fedgen": str(content.get("fedgen", "unknown"))}
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} holds no scores of `fedgen evaluate --generated` ({error!r})") from error
+    found.kind, found.settings = "images", settings
+    found.kept.clients = [
+        {"name": name, "role": "", "train": int(count), "held_out": 0}
+        for name, count in sets[1:]
+        if isinstance(count, int | float) and count >= 0
+    ]
+    found.warnings += [f"left out, as it cannot be read: {reason}" for reason in skipped]
+    figure = pictures.one(path.with_suffix(".png"), path.with_suffix(".png").name)
+    found.figures = [figure] if figure else []
+    for name in ("curves over rounds", "losses", "samples"):
+        found.missing[name] = "stored images were scored, and nothing was trained"
+
+
+def _read_results(found: Contents, pictures: Pictures) -> None:
+    """An experiment's folder.
+
+    Raises:
+        ValueError: if its results are damaged.
+    """
+    content = read_json(found.folder / RESULTS)
+    if not isinstance(content, dict) or not isinstance(content.get("numbers"), dict):
+        raise ValueError(f"{found.folder / RESULTS} is no experiment's: it lacks its numbers")
+    found.kind, found.results = "experiment", content
+    found.settings = content["settings"] if isinstance(content.get("settings"), dict) else {}
+    versions = content.get("versions")
+    found.versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
+    paths = sorted(found.folder.glob("*.png"))[:MOST_FIGURES]
+    found.figures = [picture for path in paths if (picture := pictures.one(path, path.name))]
+    found.below = sorted(str(path.parent) for path in found.folder.glob(f"*/**/{SCORES_FILE}"))
+    found.missing["curves over rounds"] = "an experiment keeps numbers and a figure; its runs are in folders below it"
+
+
+def _say_missing(found: Contents) -> None:
+    series = found.series
+    if not series:
+        found.missing["losses, learning rates, time"] = (
+            "the folder has neither TensorBoard's nor CSV logs (logger=False, or one that logs elsewhere)"
+        )
+    elif not any("lr" in name.lower().replace("-", "/").split("/") or name.startswith("lr") for name in series):
+        found.missing["learning rates"] = "none were logged: Lightning's LearningRateMonitor logs them"
+    if series and not any(own.times for own in series.values()):
+        found.missing["time"] = "CSV logs keep no times; TensorBoard's do"
+    if not any("memory" in name.lower() for name in series):
+        found.missing["memory"] = "no logged value is called so: Lightning's DeviceStatsMonitor logs some"
+    if not found.state:
+        found.missing["bytes sent"] = "the folder has no state.txt, which FedAvgStrategy with RoundCheckpoint leaves"
+    if not any("epsilon" in name for name in series):
+        found.missing["epsilon"] = "nothing was logged of it: training without privacy, or without a logger"
+    if not found.versions:
+        found.missing["versions"] = "the folder keeps none (a run of an earlier release)"
+    if found.kept.clients and not found.kept.classes:
+        found.missing["labels of clients"] = "not kept: data without labels, clients elsewhere, or an earlier release"
+    if not found.kept.clients:
+        found.missing["sizes of clients"] = "the folder keeps neither who they are nor a partition"
+
+
+def _attempt(found: Contents, what: str, read: Callable[[], T], otherwise: T) -> T:
+    """What is read, or if it is damaged the other value, and the reason among what is missing."""
+    try:
+        return read()
+    except (ValueError, OSError) as error:
+        found.missing[what] = str(error)
+        return otherwise

@@ -1,0 +1,194 @@
+"""The values that loggers wrote into a run's folder while it trained: TensorBoard's events and CSV files."""
+
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+from fedgen.files import read_csv
+
+MOST_POINTS = 400  # of a series on a page
+MOST_FILES, MOST_BYTES = 50, 500_000_000  # of one folder's logs
+MOST_RECORD = 64_000_000  # bytes of one event: histograms and pictures are passed over
+SKIPPED = re.compile(r"_clients/p\d+$|^hp_metric$")
+_HEAD = struct.Struct("<QI")  # length of a record and a checksum
+
+
+@dataclass
+class Series:
+    """A logged value over training.
+
+    Attributes:
+        steps: rising.
+        values: as many; finite.
+        times: seconds since 1970 as many, where the logger keeps them.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def start_at(self, step: int) -> None:
+        """Drops all from a step on, which a run that went on from an earlier round measured again."""
+        keep = next((place for place, own in enumerate(self.steps) if own >= step), len(self.steps))
+        for part in (self.steps, self.values, self.times):
+            del part[keep:]
+
+    def add(self, step: int, value: float, time: float | None = None) -> None:
+        """Appends a value; one of an earlier step replaces what is there from it on."""
+        if self.steps and step <= self.steps[-1]:
+            self.start_at(step)
+        self.steps.append(step)
+        self.values.append(value)
+        if time is not None:
+            self.times.append(time)
+
+
+class Logs:
+    """The scalars in a run folder's logs, read as far as they go; `refresh` reads what has been added since.
+
+    Args:
+        folder: of the run; logs of runs in folders below it that have scores of their own are not its.
+
+    Attributes:
+        series: by tag.
+        unread: files that could not be read, each with the reason.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.series: dict[str, Series] = {}
+        self.unread: list[str] = []
+        self._read: dict[Path, int] = {}
+
+    def refresh(self) -> None:
+        """Reads what the files have more than at the last call."""
+        self.unread = []
+        for path in log_files(self.folder):
+            try:
+                if path.suffix == ".csv":
+                    self._read_csv(path)
+                else:
+                    self._read_events(path)
+            except (OSError, ValueError) as error:
+                self.unread.append(f"{path.name}: {error}")
+
+    def _read_events(self, path: Path) -> None:
+        from tensorboard.compat.proto import event_pb2
+
+        for content in self._records(path):
+            try:
+                event = event_pb2.Event.FromString(content)
+            except Exception as error:  # protobuf's own kind
+                raise ValueError(f"no events of TensorBoard ({error})") from error
+            for value in event.summary.value:
+                number = _scalar(value)
+                if number is not None and math.isfinite(number) and not SKIPPED.search(value.tag):
+                    self.series.setdefault(value.tag, Series()).add(event.step, number, event.wall_time)
+
+    def _records(self, path: Path) -> Iterator[bytes]:
+        """The whole records of a file that were not read before."""
+        with open(path, "rb") as file:
+            size, start = os.fstat(file.fileno()).st_size, self._read.get(path, 0)
+            file.seek(start)
+            while start + _HEAD.size <= size:
+                length, _ = _HEAD.unpack(file.read(_HEAD.size))
+                end = start + _HEAD.size + length + 4
+                if end > size:
+                    break
+                if length > MOST_RECORD:
+                    file.seek(end)
+                else:
+                    content = file.read(length)
+                    file.seek(end)
+                    yield content
+                start = end
+                self._read[path] = start
+
+    def _read_csv(self, path: Path) -> None:
+        if self._read.get(path) == path.stat().st_size:
+            return
+        header, rows = read_csv(path)
+        if "step" not in header:
+            return
+        found: dict[str, Series] = {}
+        for _, row in rows:
+            step = _number(row["step"])
+            for tag in header:
+                value = _number(row[tag])
+                if tag != "step" and step is not None and value is not None and not SKIPPED.search(tag):
+                    found.setdefault(tag, Series()).add(int(step), value)
+        self.series.update(found)
+        self._read[path] = path.stat().st_size
+
+
+def log_files(folder: Path) -> list[Path]:
+    """The log files of a run's folder, the oldest first; without those of other runs' folders below it."""
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        own = Path(place)
+        depth = len(own.relative_to(folder).parts)
+        folders[:] = [name for name in sorted(folders) if depth < 3 and not (own / name / "scores.jsonl").exists()]
+        found += [own / name for name in names if "tfevents" in name or name == "metrics.csv"]
+    found = [path for path in found if path.is_file() and path.stat().st_size < MOST_BYTES]
+    found.sort(key=lambda path: (path.stat().st_mtime, str(path)))
+    return found[-MOST_FILES:]
+
+
+def by_round(series: dict[str, Series], scores: frozenset[str]) -> tuple[dict[str, Series], bool]:
+    """Series over rounds, of which loggers know the steps that one client took; without the scores.
+
+    Args:
+        series: as logged.
+        scores: names of columns of scores, which charts show from the records.
+
+    Returns:
+        The series, and whether their steps are rounds.
+    """
+    epochs = series.get("epoch", Series())
+    rounds = {step: int(value) for step, value in zip(epochs.steps, epochs.values)}
+    found, all_rounds = {}, True
+    for tag, own in series.items():
+        if tag in scores or tag == "epoch":
+            continue
+        known = all(step in rounds for step in own.steps) or not rounds
+        all_rounds &= known
+        turned = Series()
+        for place, (step, value) in enumerate(zip(own.steps, own.values)):
+            time = own.times[place] if len(own.times) == len(own.steps) else None
+            turned.add(rounds.get(step, step) if known else step, value, time)
+        found[tag] = turned
+    return found, all_rounds
+
+
+def thinned(series: Series, most: int = MOST_POINTS) -> Series:
+    """At most so many points: of each stretch of steps the mean, at its last step; all where there are no more."""
+    count = len(series.steps)
+    if count <= most:
+        return series
+    edges = [round(place * count / most) for place in range(most + 1)]
+    parts = [slice(*ends) for ends in pairwise(edges)]
+    means = [sum(series.values[part]) / (part.stop - part.start) for part in parts]
+    return Series([series.steps[part.stop - 1] for part in parts], means)
+
+
+def _scalar(value: object) -> float | None:
+    """The number of a summary's value: of TensorBoard's first form, or of a tensor of one float."""
+    kind = value.WhichOneof("value")  # type: ignore[attr-defined]
+    if kind == "simple_value":
+        return float(value.simple_value)  # type: ignore[attr-defined]
+    if kind == "tensor" and len(value.tensor.float_val) == 1:  # type: ignore[attr-defined]
+        return float(value.tensor.float_val[0])  # type: ignore[attr-defined]
+    return None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,226 @@
+"""The page of a report: one HTML file that needs neither a network nor anything installed."""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from fedgen import __version__
+from fedgen.federated.left_out import describe, shorten
+from fedgen.files import atomic_write
+from fedgen.reports.charts import clients, panels, plain
+from fedgen.reports.comparison import paired_rows, summary_rows
+from fedgen.reports.conclusions import conclusions
+from fedgen.reports.contents import Contents, read_contents
+from fedgen.reports.logged import thinned
+from fedgen.reports.tables import MOST_NUMBERS, facts, numbers, score_parts
+
+PAGE = "report.html"
+PARTS = Path(__file__).parent / "page"
+MARK = "fedgen report"  # by which a page is known as one that may be replaced
+LONGEST_NAME = 120
+
+
+@dataclass(frozen=True)
+class Report:
+    """One page; a notebook shows it in a frame.
+
+    Args:
+        html: the whole page.
+        conclusions: of each run, by the name that it was given by.
+    """
+
+    html: str
+    conclusions: dict[str, list[str]]
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the page, whole or not at all; returns its path.
+
+        Raises:
+            ValueError: if there is another file, which is no report.
+        """
+        path = Path(path)
+        require_own(path)
+        with atomic_write(path) as file:
+            file.write(self.html.encode("utf-8", errors="replace"))
+        return path
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, whose scripts reach nothing of the notebook."""
+        return (
+            f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(self.html)}" title="fedgen report"'
+            ' style="width:100%;height:80vh;border:1px solid #888"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"Report({', '.join(self.conclusions)}; {len(self.html) / 1e6:.2g} MB)"
+
+
+def report(*runs: str | Path) -> Report:
+    """The page of one run, or of several side by side.
+
+    Args:
+        runs: folders of runs or experiments, or files of `fedgen evaluate --output`.
+
+    Raises:
+        FileNotFoundError: if one has neither scores nor results.
+        ValueError: if none is given, or one's scores are damaged.
+    """
+    if not runs:
+        raise ValueError("give the folder of at least one run")
+    return render([read_contents(run) for run in runs])
+
+
+def write_report(runs: Sequence[str | Path], output: str | Path | None = None) -> Path:
+    """Writes the page of runs, atomically; returns its path.
+
+    Args:
+        runs: as for `report`.
+        output: the file; `report.html` in the one run's folder, or here for several runs, by default.
+
+    Raises:
+        FileNotFoundError: if a run has neither scores nor results.
+        ValueError: if the output is another file than a report.
+    """
+    if output is None:
+        first = Path(runs[0]) if len(runs) == 1 else Path(".")
+        output = (first if first.is_dir() else first.parent) / PAGE
+    require_own(Path(output))
+    return report(*runs).save(output)
+
+
+def require_own(path: Path) -> None:
+    """Raises ValueError if a file is there that is no report."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a file to write, as {path / PAGE}")
+    if path.exists():
+        with open(path, "rb") as file:
+            if f'content="{MARK}'.encode() not in file.read(2000):
+                raise ValueError(f"{path} is there already and is no report; choose another --output")
+
+
+def render(runs: Sequence[Contents], live: bool = False) -> Report:
+    """The page of what runs contain.
+
+    Args:
+        runs: at least one.
+        live: whether training goes on, so that the page loads itself again now and then.
+    """
+    style = _part("report.css")
+    script = _part("charts.js") + _part("report.js")
+    said = {shorten(run.place, LONGEST_NAME): _conclusions(run) for run in runs}
+    parts = [_shown(run, lines) for run, lines in zip(runs, said.values())] if len(said) == len(runs) else []
+    parts = parts or [_shown(run, _conclusions(run)) for run in runs]
+    data = {"live": live, "runs": [part.pop("data") for part in parts]}
+    page = _template().render(
+        mark=f"{MARK} {__version__}",
+        policy=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        data=htmlsafe_json_dumps(data, dumps=_dumps),
+        title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=__version__,
+        live=live,
+        runs=parts,
+        compared=_compared(runs) if len(runs) > 1 else None,
+    )
+    return Report(page, said)
+
+
+@cache
+def _template() -> Template:
+    """The page's template, compiled once in a process."""
+    environment = Environment(loader=FileSystemLoader(PARTS), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("report.html.j2")
+
+
+def _conclusions(run: Contents) -> list[str]:
+    if run.kind == "experiment":
+        return ["This experiment's numbers and figure are below; its command prints what was expected of them."]
+    return conclusions(run.records, run.place, bool(run.recipe))
+
+
+def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
+    """What the template shows of a run, and under "data" what scripts draw."""
+    found = list(numbers(run.results.get("numbers", {})))
+    return {
+        "name": shorten(run.place, LONGEST_NAME),
+        "kind": run.kind,
+        "conclusions": [_split(line) for line in lines],
+        "tables": score_parts(run.records),
+        "warnings": [shorten(text, 600) for text in dict.fromkeys(run.warnings)],
+        "left_out": describe(run.left_out),
+        "missing": {name: shorten(reason, 400) for name, reason in run.missing.items()},
+        "facts": facts(run),
+        "recipe": run.recipe,
+        "state": run.state,
+        "figures": run.figures,
+        "last": run.samples[-1] if run.samples else None,
+        "real": run.real,
+        "real_clients": [shorten(name, LONGEST_NAME) for name in run.real_clients],
+        "experiment": shorten(str(run.results.get("experiment", "")), LONGEST_NAME),
+        "numbers": found[:MOST_NUMBERS],
+        "numbers_left": max(0, len(found) - MOST_NUMBERS),
+        "below": run.below,
+        "data": _data(run),
+    }
+
+
+def _data(run: Contents) -> dict[str, Any]:
+    series = {name: thinned(own) for name, own in run.series.items()}
+    return {
+        "name": shorten(run.place, LONGEST_NAME),
+        "panels": panels(run.records),
+        "clients": clients(run),
+        "classes": run.kept.classes,
+        "samples": [{"name": one.name, "round": one.round, "uri": one.uri} for one in run.samples],
+        "unit": "round" if run.are_rounds else "logged step",
+        "series": [
+            {
+                "name": name,
+                "steps": own.steps,
+                "values": [plain(value, 6) for value in own.values],
+                "mean": len(own.steps) < len(run.series[name].steps),
+            }
+            for name, own in series.items()
+        ],
+    }
+
+
+def _compared(runs: Sequence[Contents]) -> dict[str, Any]:
+    headings, rows = summary_rows(runs)
+    return {"headings": headings, "rows": rows, "pairs": paired_rows(runs)}
+
+
+def _split(line: str) -> list[tuple[str, bool]]:
+    """A sentence's parts, and whether each is a command (what stands between backticks)."""
+    return [(part, place % 2 == 1) for place, part in enumerate(line.split("`")) if part]
+
+
+def _policy(style: str, script: str) -> str:
+    """A policy by which the page loads nothing from anywhere and runs its own script alone."""
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
+    return (
+        f"default-src 'none'; img-src data:; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}';"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _part(name: str) -> str:
+    return (PARTS / name).read_text(encoding="utf-8")
+
+
+def _dumps(value: Any, **options: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, **options)

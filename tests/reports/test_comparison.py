@@ -1,0 +1,55 @@
+"""Several runs side by side, paired by their seeds."""
+
+from fedgen.reports.comparison import arms_of, paired_rows, summary_rows
+from fedgen.reports.contents import read_contents
+from tests.reports.folders import make_records, write_run
+
+
+def change(folder, old, new):
+    path = folder / "recipe.yaml"
+    path.write_text(path.read_text().replace(old, new))
+
+
+def four_runs(tmp_path):
+    """Two recipes of two seeds; the second's last fid_all is 0.5 and 1.5 more than the first's 3."""
+    runs = []
+    for name, lr, more in (("a", "0.1", (0.0, 0.0)), ("b", "0.2", (0.5, 1.5))):
+        for seed in (0, 1):
+            folder = write_run(tmp_path / f"{name}{seed}", seed=seed, pictures=False)
+            change(folder, "lr: 0.1", f"lr: {lr}")
+            contents = read_contents(folder)
+            contents.records = [
+                type(r)(**{**vars(r), "value": r.value + more[seed]}) if r.is_model else r for r in make_records()
+            ]
+            runs.append(contents)
+    return runs
+
+
+def test_runs_of_one_recipe_are_an_arm_named_by_what_differs(tmp_path):
+    arms = arms_of(four_runs(tmp_path))
+    assert [(arm.name, arm.runs) for arm in arms] == [("lr=0.1", {0: 0, 1: 1}), ("lr=0.2", {0: 2, 1: 3})]
+
+
+def test_differences_are_paired_over_seeds_with_students_interval(tmp_path):
+    runs = four_runs(tmp_path)
+    rows = {row[0]: row[1:] for row in paired_rows(runs)}
+    # mean 1, deviation 1 / sqrt(2), Student's 12.706 of one degree: 12.706 * 0.7071 / sqrt(2) = 6.353
+    assert rows["fid_all"] == ["lr=0.2 minus lr=0.1", "2", "+1", "-5.35 to +7.35; cannot be told from none"]
+    one = {row[0]: row[1:] for row in paired_rows([runs[0], runs[2]])}
+    # 1.96 * sqrt(0.2² + 0.2²) = 0.554
+    assert one["fid_all"][1:] == [
+        "1", "+0.5", "-0.0544 to +1.05 (one seed: of the generated images alone); cannot be told from none",
+    ]  # fmt: skip
+    assert paired_rows([runs[0], runs[3]]) == []  # other seeds
+
+
+def test_values_of_other_conditions_are_not_paired(tmp_path):
+    runs = four_runs(tmp_path)
+    runs[2].records = make_records(num_generated=99)
+    assert paired_rows([runs[0], runs[2]]) == []
+
+
+def test_each_run_has_a_row_with_its_best_values_and_floors(tmp_path):
+    headings, rows = summary_rows(four_runs(tmp_path)[:1])
+    assert headings == ["run", "seed", "last round", "fid_avg", "fid_all", "kid_avg", "kid_all"]
+    assert rows[0][1:5] == ["0", "2", "25.0±0.4 at round 1; floor 2.0±0.4", "3.0±0.4 at round 2; floor 1.0±0.4"]

@@ -1,0 +1,70 @@
+"""Conclusions of records written by hand."""
+
+from dataclasses import replace
+
+from fedgen.reports import conclusions
+from tests.evaluation.samples import record
+from tests.reports.folders import make_records
+
+
+def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
+    lines = conclusions(make_records(scores=["fid"]), "runs/a b")
+    assert lines[0] == (
+        "fid_avg prefers round 1 (fid_avg 25.0±0.4), fid_all round 2 (fid_all 3.0±0.4). The two checkpoints differ"
+        " beyond their errors by both, so the choice of the aggregate decides."
+    )
+    assert lines[1] == "fid_avg and fid_all order 1 pair of checkpoints differently, 1 beyond their errors."
+    # sqrt(0.2² + 0.2²) = 0.28: real images are the same for the model and the floor
+    assert (
+        lines[2]
+        == "By fid_all, round 2 is 2.0±0.3 worse than the floor: real images in its place have 1.0±0.4 (the floor)."
+    )
+    assert (
+        lines[3]
+        == "By fid at round 2, client 'client 2' (27.6±0.5) is served worst and client 'client 0' (27.4±0.5) best."
+    )
+    assert "Next: `fedgen select 'runs/a b' --by fid_all` prints the path of the best checkpoint." in lines
+    assert any("--trainer.max_epochs 6`" in line for line in lines)  # fid_all fell by 3 in the last round
+
+
+def test_what_errors_cannot_tell_apart_is_said():
+    records = make_records(scores=["fid"], error_parts={"generated": 4.0, "real": 0.0})
+    lines = conclusions(records)
+    assert "cannot tell which is better" in lines[0]
+    assert "By fid_all, rounds 0, 1 cannot be told from the best: the difference lies within the errors." in lines
+    assert any(line.startswith("By fid_all, round 2 is at the floor") for line in lines)
+    assert not any("max_epochs" in line for line in lines)
+
+
+def test_higher_may_be_better_and_a_model_may_be_better_than_its_floor():
+    options = {"higher_is_better": True, "error_parts": {"generated": 0.01}}
+    records = [record("precision", how, 0.5 + 0.1 * r, r, **options) for r in (0, 1) for how in ("avg", "all")]
+    records += [record("precision", how, 0.4, None, generator="floor", **options) for how in ("avg", "all")]
+    lines = conclusions(records)
+    assert lines[0].startswith("Both aggregates prefer round 1")
+    assert "round 1 is 0.200±0.014 better than the floor" in lines[1]
+
+
+def test_stored_images_have_no_rounds_and_a_run_without_scores_says_so():
+    stored = [replace(one, round=None, checkpoint=None) for one in make_records(rounds=(0,)) if one.is_model]
+    assert conclusions(stored) == [
+        "By fid, client 'client 2' (30.1±0.5) is served worst and client 'client 0' (29.9±0.5) best."
+    ]
+    assert conclusions([]) == ["No model has been scored yet: there is nothing to choose."]
+
+
+def test_marked_scores_and_few_images_are_warned_of_and_an_unmarked_column_is_suggested():
+    note = "mixture; fid of fewer images than the 64 features (50 generated) is too large"
+    marked = make_records(scores=["fid"], optimised_on=["pixels"], note=note)
+    other = [replace(one, embedding="vgg16", optimised_on=["pixels"], note="") for one in marked]
+    lines = conclusions([*marked, *other])
+    assert "Caution: fid of fewer images than the 64 features (50 generated) is too large." in lines
+    assert any("marked * or (*)" in line for line in lines)
+    assert any("--by vgg16/fid_all`" in line for line in lines)
+
+
+def test_a_run_without_a_recipe_gets_no_command_that_needs_one():
+    lines = conclusions(make_records(), has_recipe=False)
+    assert [line for line in lines if "`fedgen " in line] == [
+        "Next: `fedgen select RUN --by fid_all` prints the path of the best checkpoint."
+    ]

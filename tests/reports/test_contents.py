@@ -1,0 +1,80 @@
+"""What a folder contains, and what is said of what it lacks."""
+
+import json
+
+import pytest
+import torch
+
+from fedgen.images import save_png
+from fedgen.reports.contents import read_contents
+from tests.reports.folders import make_records, write_run
+
+
+def test_a_run_folder_is_read_whole(tmp_path):
+    found = read_contents(write_run(tmp_path / "run"))
+    assert (found.kind, len(found.records), found.settings["seed_everything"]) == ("training", 16, 0)
+    assert [one.name for one in found.samples] == ["round 0", "round 1", "round 2"]
+    assert found.real_clients == ["client 0", "client 1"]
+    assert found.series["loss"].steps == list(range(40))
+    assert found.left_out[0]["reason"] == "ValueError: too hot"
+    assert found.versions == {"torch": "2"}
+    assert set(found.missing) == {"time", "memory", "epsilon"}
+
+
+def test_what_is_missing_is_named_with_its_reason(tmp_path):
+    folder = write_run(tmp_path / "run", recipe=False, pictures=False)
+    for name in ("federation.json", "state.txt", "left_out.jsonl", "logs/metrics.csv"):
+        (folder / name).unlink()
+    found = read_contents(folder)
+    expected = {"settings", "samples", "losses, learning rates, time", "memory", "bytes sent", "epsilon", "versions"}
+    assert set(found.missing) == {*expected, "sizes of clients"}
+    assert "trained in Python" in found.missing["settings"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "what"),
+    [
+        ("recipe.yaml", b"!!python/object:os.system {}", "settings"),
+        ("federation.json", b'{"clients": [{"name": 3}]}', "clients"),
+        ("federation.json", b'{"clients": 3}', "clients"),
+        ("left_out.jsonl", b"{}\n", "clients left out"),
+        ("partition.npz", b"PK", "clients"),
+    ],
+)
+def test_a_damaged_file_costs_its_own_part_alone(tmp_path, name, content, what):
+    folder = write_run(tmp_path / "run")
+    if name == "partition.npz":
+        (folder / "federation.json").unlink()
+    (folder / name).write_bytes(content)
+    found = read_contents(folder)
+    assert name in found.missing[what]
+    assert len(found.records) == 16
+
+
+def test_a_run_that_nobody_scored_has_a_page_all_the_same(tmp_path):
+    (tmp_path / "round=00001.ckpt").write_bytes(b"")
+    assert "FederatedEvaluation" in read_contents(tmp_path).missing["scores"]
+
+
+def test_stored_images_an_experiment_and_another_folder(tmp_path):
+    one = tmp_path / "scores.json"
+    records = [{**record.to_json(), "round": None, "checkpoint": None} for record in make_records(rounds=(0,))]
+    sets = [{"name": "generated", "count": 9}, {"name": "a", "count": 5}]
+    one.write_text(json.dumps({"records": records, "sets": sets, "settings": {"scores": "fid"}, "skipped": ["x.png"]}))
+    for place in (one, tmp_path):
+        found = read_contents(place)
+        assert (found.kind, len(found.records), found.kept.clients[0]["train"]) == ("images", 8, 5)
+        assert any("x.png" in line for line in found.warnings)
+    toy = tmp_path / "toy"
+    save_png(toy / "figure.png", torch.zeros(1, 4, 4, dtype=torch.uint8))
+    (toy / "results.json").write_text('{"experiment": "toy", "settings": {"seed": 0}, "numbers": {"fid": 1.5}}')
+    write_run(toy / "runs" / "a")
+    found = read_contents(toy)
+    assert (found.kind, [one.name for one in found.figures]) == ("experiment", ["figure.png"])
+    assert found.below == [str(toy / "runs" / "a")]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"has no scores to report: give a run folder"):
+        read_contents(tmp_path / "empty")
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"holds no scores of `fedgen evaluate"):
+        read_contents(tmp_path / "other.json")

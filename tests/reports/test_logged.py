@@ -1,0 +1,76 @@
+"""Logged values of TensorBoard's events and CSV files."""
+
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from fedgen.reports.logged import Logs, Series, by_round, log_files, thinned
+
+
+def write_events(folder, values, tag="loss", purge=""):
+    writer = SummaryWriter(folder, filename_suffix=purge)
+    for step, value in values.items():
+        writer.add_scalar(tag, value, step)
+        writer.add_scalar("epoch", step // 2, step)
+    writer.close()
+
+
+def test_events_are_read_and_later_ones_when_asked_again(tmp_path):
+    logs = Logs(tmp_path)
+    writer = SummaryWriter(tmp_path / "logs")
+    writer.add_scalar("loss", 3.0, 1)
+    writer.add_scalar("loss", float("nan"), 2)
+    writer.add_scalar("fid_clients/p10", 3.0, 1)
+    writer.flush()
+    logs.refresh()
+    assert (logs.series["loss"].steps, logs.series["loss"].values) == ([1], [3.0])
+    assert len(logs.series["loss"].times) == 1
+    writer.add_scalar("loss", 2.0, 3)
+    writer.close()
+    logs.refresh()
+    assert (logs.series["loss"].steps, set(logs.series)) == ([1, 3], {"loss"})
+
+
+def test_a_run_that_went_on_replaces_what_it_measured_again(tmp_path):
+    write_events(tmp_path / "version_0", {1: 1.0, 3: 2.0, 5: 9.0}, purge=".a")
+    write_events(tmp_path / "version_1", {3: 4.0}, purge=".b")
+    logs = Logs(tmp_path)
+    logs.refresh()
+    assert (logs.series["loss"].steps, logs.series["loss"].values) == ([1, 3], [1.0, 4.0])
+
+
+def test_steps_become_rounds_and_scores_are_left_to_the_records(tmp_path):
+    (tmp_path / "metrics.csv").write_text("epoch,step,loss,fid_all\n0,4,2.5,\n1,9,1.5,\n,1,,7.0\n")
+    logs = Logs(tmp_path)
+    logs.refresh()
+    found, are_rounds = by_round(logs.series, frozenset({"fid_all"}))
+    assert (list(found), found["loss"].steps, found["loss"].values, are_rounds) == (["loss"], [0, 1], [2.5, 1.5], True)
+
+
+def test_steps_without_an_epoch_stay_steps():
+    series = {"loss": Series([1, 5], [2.0, 1.0]), "epoch": Series([1], [0.0])}
+    assert by_round(series, frozenset())[1] is False
+
+
+def test_a_damaged_file_is_named_and_nothing_else_is_lost(tmp_path):
+    write_events(tmp_path, {1: 1.0})
+    (tmp_path / "zz.tfevents.1").write_bytes((3).to_bytes(8, "little") + bytes(4) + b"\xff\xff\xff" + bytes(4))
+    (tmp_path / "metrics.csv").write_bytes(b"step,loss\n1,2,3\n")
+    logs = Logs(tmp_path)
+    logs.refresh()
+    assert logs.series["loss"].values == [1.0]
+    assert sorted(reason.split(":")[0] for reason in logs.unread) == ["metrics.csv", "zz.tfevents.1"]
+
+
+def test_the_logs_of_runs_in_folders_below_are_not_a_runs(tmp_path):
+    for name in ("logs", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text("step,loss\n1,2\n")
+    (tmp_path / "other" / "scores.jsonl").write_text("")
+    assert log_files(tmp_path) == [tmp_path / "logs" / "metrics.csv"]
+
+
+def test_many_points_become_means_at_the_end_of_their_stretch():
+    short = thinned(Series(list(range(10)), [float(k) for k in range(10)]), 5)
+    assert (short.steps, short.values) == ([1, 3, 5, 7, 9], pytest.approx([0.5, 2.5, 4.5, 6.5, 8.5]))
+    whole = Series([1, 2], [3.0, 4.0])
+    assert thinned(whole, 5) is whole

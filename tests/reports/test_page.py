@@ -1,0 +1,140 @@
+"""The page: one file, whatever its names hold; small and quick enough."""
+
+import base64
+import hashlib
+import html
+import json
+import re
+import time
+
+import pytest
+
+import fedgen
+from fedgen.__main__ import main
+from fedgen.reports import report, write_report
+from fedgen.reports.charts import panels
+from fedgen.reports.live import LivePage
+from tests.reports.folders import HOSTILE, make_records, write_run
+
+
+def data_of(page):
+    """What scripts of a page draw."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def test_charts_hold_the_very_numbers_of_the_records():
+    records = make_records()
+    (fid, _) = panels(records)
+    lines = {line["aggregate"]: line for line in fid["lines"]}
+    for aggregate in ("avg", "all"):
+        own = [r for r in records if r.name == f"fid_{aggregate}" and r.is_model]
+        assert lines[aggregate]["values"] == [r.value for r in own]
+        assert lines[aggregate]["errors"] == [r.standard_error for r in own]
+    assert lines["all"]["floor"] == {"value": 1.0, "error": 0.4, "images": 50}
+    assert fid["pairs"] == [[1, 2, True]]
+    assert fid["clients"]["values"][0] == pytest.approx([29.9, 30.0, 30.1])
+
+
+def test_names_of_strangers_stay_text(tmp_path):
+    folder = write_run(tmp_path / "<b>run", names=[HOSTILE, "client 1", "x`y"], reference=HOSTILE)
+    (folder / "recipe.yaml").write_text(f"seed_everything: 0\nmodel: {json.dumps(HOSTILE)}\n")
+    page = report(folder).html
+    assert "<img src=x" not in page
+    assert "<script>window" not in page
+    assert "<b>run" not in page
+    assert page.count("<script") == page.count("</script>") == 2
+    assert data_of(page)["runs"][0]["clients"][0]["name"] == HOSTILE  # set as text by scripts
+    assert "\u202e" not in page.split('id="data">')[0].split("<body>")[1].split("<pre")[0]
+
+
+def test_the_policy_allows_this_pages_script_and_style_alone(tmp_path):
+    page = report(write_run(tmp_path / "run")).html
+    policy = html.unescape(re.search(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)[1])
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    for tag, kind in (("style", "style-src"), ("script", "script-src")):
+        text = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind} 'sha256-{digest}';" in policy
+    addresses = set(re.findall(r"https?://[^\s\"'<]+", page)) - {"http://www.w3.org/2000/svg"}
+    assert addresses == set()
+    assert not re.search(r'(?:src|href)="(?!data:|#)', page)
+    assert not re.search(r'\sstyle="|\son\w+="', page)
+
+
+@pytest.mark.parametrize("checkpoint", ["../up.ckpt", "/etc/passwd", "a\\b", "..", "", "a\0b"])
+def test_a_records_checkpoint_names_no_other_place(checkpoint):
+    with pytest.raises(ValueError, match="its checkpoint is"):
+        type(make_records()[0]).from_json({**make_records()[0].to_json(), "checkpoint": checkpoint})
+
+
+def test_a_hundred_clients_over_thirty_checkpoints_are_written_in_a_moment(tmp_path):
+    folder = write_run(tmp_path / "run", clients=100, rounds=tuple(range(0, 300, 10)), pictures=False)
+    report(folder)  # imports
+    began = time.process_time()
+    page = report(folder)
+    assert time.process_time() - began < 2
+    assert len(page.html) < 1_000_000
+
+
+@pytest.mark.slow
+def test_of_a_thousand_clients_evenly_spaced_rounds_are_shown(tmp_path):
+    scores = ["fid", "kid", "sw1", "sw2"]
+    folder = write_run(tmp_path / "run", clients=1000, rounds=tuple(range(40)), scores=scores, pictures=False)
+    page = report(folder).html
+    assert len(page) < 10_000_000
+    own = data_of(page)["runs"][0]["panels"][0]
+    assert own["clients"]["left_out"] == 40 - len(own["clients"]["rounds"])
+    assert own["clients"]["rounds"][-1] == 39
+    assert len(own["lines"][0]["values"]) == 40
+
+
+def test_a_page_replaces_pages_and_nothing_else(tmp_path):
+    folder = write_run(tmp_path / "run")
+    assert write_report([folder]) == write_report([folder]) == folder / "report.html"
+    other = tmp_path / "notes.html"
+    other.write_text("mine")
+    with pytest.raises(ValueError, match=r"notes\.html is there already and is no report"):
+        write_report([folder], other)
+    assert other.read_text() == "mine"
+    assert list(folder.glob(".report.html.*")) == []
+
+
+def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(tmp_path):
+    found = fedgen.report(write_run(tmp_path / "run", names=[HOSTILE, "b", "c"]))
+    frame = found._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts" srcdoc="')
+    assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == found.html
+    assert "<script" not in frame
+
+
+def test_the_command_writes_one_page_of_several_runs(tmp_path, monkeypatch, capsys):
+    runs = [str(write_run(tmp_path / name, seed=seed)) for seed, name in enumerate("ab")]
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", *runs]) == 0
+    assert capsys.readouterr().out == "report: report.html\n"
+    page = (tmp_path / "report.html").read_text()
+    assert [run["name"] for run in data_of(page)["runs"]] == runs
+    assert "Side by side" in page
+    assert main(["report", str(tmp_path / "none")]) == 2
+
+
+def test_while_training_pages_take_a_hundredth_of_the_evaluations_at_most(tmp_path):
+    page = LivePage(write_run(tmp_path / "run"))
+    assert not page.evaluated(4.0)  # 0.05 s are taken for granted
+    assert page.evaluated(2.0)
+    assert 'id="live"' in page.path.read_text()
+    assert page.evaluated(1000.0)
+    assert 0 < page.spent < 0.01 * 1006
+    page._evaluated = 0.0
+    assert not page.evaluated(0.1)
+    assert page.write()  # training is over
+    assert page.written == 3
+    assert 'id="live"' not in page.path.read_text()
+
+
+def test_training_goes_on_where_the_page_cannot_be_written(tmp_path):
+    page = LivePage(write_run(tmp_path / "run"))
+    page.path.write_text("mine")
+    with pytest.warns(UserWarning, match="is not written"):
+        assert not page.write()
+    assert not LivePage(tmp_path / "empty").write()
