@@ -45,3 +45,5 @@ __all__ = [
     "report",
     "select",
 ]
+
+load_on_use(__name__)
