@@ -1,6 +1,5 @@
 """Commands import only what they need: help no torch, and what is checked or ranked no Lightning."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -109,27 +108,6 @@ def test_stored_features_are_scored_without_lightning_and_matplotlib_draws(tmp_p
 
 def test_the_names_of_presets_that_options_list_are_those_of_presets():
     assert {name: preset.name for name, preset in PRESETS.items()} == {name: name for name in NAMES}
-
-
-# --- the packages' public names
-
-SHADOWED = """
-import json, sys
-import fedgen.embeddings.embed, fedgen.evaluation.records
-import fedgen.embeddings, fedgen.evaluation
-shown = {"embed": type(fedgen.embeddings.embed).__name__, "records": type(fedgen.evaluation.records).__name__}
-loaded = "fedgen.embeddings.pixels" in sys.modules
-from fedgen.embeddings import Pixels
-print(json.dumps([shown, loaded, Pixels.__module__, "Pixels" in dir(fedgen.embeddings)]))
-"""
-
-
-@pytest.mark.slow
-def test_a_public_name_loads_on_use_and_is_not_hidden_by_a_file_of_its_name():
-    result = subprocess.run([sys.executable, "-c", SHADOWED], capture_output=True, text=True, cwd=ROOT, timeout=300)
-    shown, loaded, home, listed = json.loads(result.stdout)
-    assert shown == {"embed": "function", "records": "module"}
-    assert (loaded, home, listed) == (False, "fedgen.embeddings.pixels", True)
 
 
 @pytest.mark.slow
