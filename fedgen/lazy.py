@@ -19,12 +19,12 @@ def load_on_use(package: str) -> None:
 
 
 @cache
-def homes(package: str) -> dict[str, str]:
+def _homes(package: str) -> dict[str, str]:
     """The public names that a package loads on use, and the module that each comes from.
 
     The package is imported; nothing of it is.
     """
-    source = Path(str(import_module(package).__file__)).read_text()
+    source = Path(str(import_module(package).__file__)).read_text(encoding="utf-8")
     blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
     found = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name: str(node.module) for node in found for alias in node.names}
@@ -36,7 +36,11 @@ class _LazyPackage(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self.__all__:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(homes(self.__name__)[name]), name)
+        home = _homes(self.__name__)[name]
+        try:
+            found = getattr(import_module(home), name)
+        except AttributeError as error:  # which `from package import name` would take for a name that is not there
+            raise ImportError(f"{home} cannot be loaded: {error}", name=home) from error
         vars(self)[name] = found
         return found
 

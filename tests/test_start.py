@@ -1,10 +1,10 @@
 """Commands import only what they need: help no torch, and what is checked or ranked no Lightning."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedgen.evaluation import PRESETS, ScoreRecord, append_records
@@ -35,10 +35,10 @@ sys.exit(status)
 """
 
 
-def run(*arguments):
+def run(*arguments, folder=ROOT):
     """What a command returns, prints, says at the end of its errors, and the packages that it has imported."""
     command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
     *errors, imported = result.stderr.splitlines()
     return result.returncode, result.stdout, "\n".join(errors), set(imported.split())
 
@@ -75,45 +75,39 @@ def test_a_choice_among_checkpoints_imports_no_torch(folder):
 
 
 @pytest.mark.slow
-def test_folders_are_checked_without_lightning(folder):
-    status, _, errors, imported = run("evaluate", "--generated", folder / "none", "--clients", folder / "nobody")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate", "--generated", "none", "--clients", "nobody"], "there is no nobody"),
+        (["evaluate", "nowhere", "pixels"], "nowhere/recipe.yaml does not exist"),
+        (["clients", "nowhere.yaml"], "nowhere.yaml does not exist"),
+        (["convert", "empty.pkl", "empty.safetensors"], "empty.pkl is empty"),
+    ],
+    ids=["folders", "run", "recipe", "pickle"],
+)
+def test_what_is_given_is_checked_without_lightning(arguments, said, tmp_path):
+    (tmp_path / "empty.pkl").touch()
+    status, _, errors, imported = run(*arguments, folder=tmp_path)
     assert status == 2
-    assert "nobody" in errors
+    assert said in errors
     assert imported & HEAVY == set()
 
 
 @pytest.mark.slow
-def test_a_pickle_is_checked_without_lightning(tmp_path):
-    (tmp_path / "empty.pkl").touch()
-    status, _, errors, imported = run("convert", tmp_path / "empty.pkl", tmp_path / "empty.safetensors")
-    assert status == 2
-    assert "empty.pkl is empty" in errors
-    assert imported & HEAVY == set()
+def test_stored_features_are_scored_without_lightning_and_matplotlib_draws(tmp_path):
+    for name, shift in (("ours", 0.0), ("one", 1.0), ("two", 2.0)):
+        features = np.random.default_rng(0).normal(shift, 1.0, (20, 4)).astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", features=features)
+    status, shown, errors, imported = run(
+        "evaluate", "--generated", "ours.npz", "--clients", "one.npz", "two.npz", folder=tmp_path
+    )
+    assert (status, errors) == (0, "")
+    assert "fid" in shown
+    assert imported & HEAVY - {"matplotlib", "scipy"} == set()
 
 
 def test_the_names_of_presets_that_options_list_are_those_of_presets():
     assert {name: preset.name for name, preset in PRESETS.items()} == {name: name for name in NAMES}
-
-
-# --- the packages' public names
-
-SHADOWED = """
-import json, sys
-import fedgen.embeddings.embed, fedgen.evaluation.records
-import fedgen.embeddings, fedgen.evaluation
-shown = {"embed": type(fedgen.embeddings.embed).__name__, "records": type(fedgen.evaluation.records).__name__}
-loaded = "fedgen.embeddings.pixels" in sys.modules
-from fedgen.embeddings import Pixels
-print(json.dumps([shown, loaded, Pixels.__module__, "Pixels" in dir(fedgen.embeddings)]))
-"""
-
-
-@pytest.mark.slow
-def test_a_public_name_loads_on_use_and_is_not_hidden_by_a_file_of_its_name():
-    result = subprocess.run([sys.executable, "-c", SHADOWED], capture_output=True, text=True, cwd=ROOT, timeout=300)
-    shown, loaded, home, listed = json.loads(result.stdout)
-    assert shown == {"embed": "function", "records": "module"}
-    assert (loaded, home, listed) == (False, "fedgen.embeddings.pixels", True)
 
 
 @pytest.mark.slow

@@ -1,9 +1,15 @@
 """Handwritten digits that come with scikit-learn: 1,797 grey images of 8 x 8 pixels (UCI ML repository)."""
 
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
 import torch
 
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
+
+CLASSES = tuple(map(str, range(10)))
 
 
 class Digits(DataSet):
@@ -14,9 +20,28 @@ class Digits(DataSet):
 
     def read(self, split: Split) -> Examples:
         """The digits, their 17 grey levels v spread to round(v * 255 / 16)."""
-        from sklearn.datasets import load_digits
+        levels, labels = _read_installed() or _load()
+        spread = levels.mul(255 / 16).round().to(torch.uint8)
+        return Examples(spread.reshape(-1, 1, 8, 8), labels, f"{self.name}/{split}", CLASSES)
 
-        bunch = load_digits()
-        levels = torch.from_numpy(bunch.images).mul(255 / 16).round().to(torch.uint8)
-        labels = torch.from_numpy(bunch.target).to(torch.int64)
-        return Examples(levels[:, None], labels, f"{self.name}/{split}", tuple(map(str, bunch.target_names)))
+
+def _read_installed() -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Grey levels float64 [1797, 64] and labels of the package's file; None where it lies elsewhere.
+
+    Importing scikit-learn takes as long as importing torch, and nothing else of it is needed.
+    """
+    package = find_spec("sklearn")
+    folders = package.submodule_search_locations if package is not None else None
+    path = Path(folders[0]) / "datasets" / "data" / "digits.csv.gz" if folders else None
+    if path is None or not path.is_file():
+        return None
+    rows = torch.from_numpy(np.loadtxt(path, delimiter=","))
+    return rows[:, :-1], rows[:, -1].to(torch.int64)
+
+
+def _load() -> tuple[torch.Tensor, torch.Tensor]:
+    """The same, from scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    return torch.from_numpy(found.data), torch.from_numpy(found.target).to(torch.int64)
