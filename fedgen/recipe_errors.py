@@ -1,6 +1,7 @@
 """What is wrong with a recipe, in one line: jsonargparse's messages list every type that a value is not."""
 
 import difflib
+import inspect
 import re
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ UNRECOGNIZED = re.compile(r"[Uu]nrecognized arguments: (--[^\s=]+)")
 NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
 NO_FILE = re.compile(r"""Parser key "config": File does not exist: '?([^'\n]+)'?""")
 EXPECTED = re.compile(r"Expected an? (?:<class '([^']+)'>|([^\n]+))")
+NAMED = re.compile(r"'class_path': '([^']+)'")
 GIVEN = re.compile(r"Given value: (.+)")
 
 
@@ -101,7 +103,25 @@ def _another_type(message: str) -> str:
         return ""
     depth = len(re.match(r"[^\n]*", rest)[0])  # type: ignore[index]
     kinds = list(dict.fromkeys(kind.strip() for kind in kinds[: max(1, rest[depth : given.start()].count("Expected"))]))
+    if unsaid := _unsaid(given[1]):
+        return f"{_where(message, keys[-1].end())}{unsaid}"
     return f"{_where(message, keys[-1].end())}expected {' or '.join(kinds)}, got {given[1].strip()!r}"
+
+
+def _unsaid(given: str) -> str:
+    """What is missing of a function in a class's place, which does not say what it returns; "" for anything else."""
+    match = NAMED.search(given)
+    try:
+        found = import_by_path(match[1]) if match else None
+    except ValueError:
+        return ""
+    if not inspect.isfunction(found) or "return" in getattr(found, "__annotations__", {}):
+        return ""
+    assert match is not None
+    return (
+        f"{match[1]} is a function that does not say what it returns; write def {found.__name__}(...) ->"
+        " torch.utils.data.Dataset, or what else it makes"
+    )
 
 
 def _where(message: str, end: int) -> str:

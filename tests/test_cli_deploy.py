@@ -188,12 +188,14 @@ def test_classes_may_be_named_alone_and_other_data_leave_the_recipe_s_reading_ou
     def change(recipe):
         recipe["data"]["init_args"].update(data="own_scans.make_scans", labels="kind", num_workers=2)
         recipe["trainer"]["strategy"] = "fedgen.federated.FedAvgStrategy"
+        recipe["trainer"]["callbacks"] = "fedgen.callbacks.FederatedEvaluation"
 
     path = changed(own, change)
     assert main(["deploy", str(path), "app", "--settings", '{"noise": 0.3}']) == 0
     found = yaml.safe_load(Path("app/federation/recipe.yaml").read_text())
     assert found["data"]["init_args"]["data"] == {"class_path": "own_scans.make_scans", "init_args": {"noise": 0.3}}
     assert found["data"]["init_args"]["labels"] == "kind"
+    assert found["trainer"]["callbacks"] == [{"class_path": "fedgen.callbacks.FederatedEvaluation"}]
     assert main(["deploy", str(path), "app", "--data", "ImageFolder", "--overwrite"]) == 0
     found = yaml.safe_load(Path("app/federation/recipe.yaml").read_text())["data"]["init_args"]
     assert found["data"]["class_path"] == "fedgen.data.ImageFolder"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fedgen.data.annotations import Annotation, as_kinds, find_labels, find_owners
+from fedgen.data.annotations import Annotation, annotated, as_kinds, find_labels, find_owners
 from fedgen.data.collate import ImagesOf, collate_items
 from fedgen.data.dataset import DataSet
 from fedgen.data.examples import Examples
@@ -98,9 +98,9 @@ def as_examples(data: Any, reading: Reading, name: str = "data", measured: Any =
     if isinstance(data, DataSet):
         data = data.load("train")
     if isinstance(data, LazyExamples):
-        return with_reading(data, reading, measured)
+        return with_annotations(with_reading(data, reading, measured), reading)
     if isinstance(data, Examples):
-        return data
+        return with_annotations(data, reading)
     if is_arrays(data):
         found = _from_arrays(data, reading, name)
         if isinstance(found, Examples):
@@ -116,6 +116,18 @@ def as_examples(data: Any, reading: Reading, name: str = "data", measured: Any =
     return make_lazy(
         items, name, labels, classes, owners, owner_names, measured_items, reading.images_of, reading.value_range
     )
+
+
+def with_annotations(data: Examples, reading: Reading) -> Examples:
+    """Examples with other labels and owners than their own, where those are given."""
+    changed: dict[str, Any] = {}
+    if reading.labels is not None:
+        values = annotated(data, reading.labels, "labels", len(data))
+        changed["labels"], changed["classes"] = find_labels(None, values, len(data))
+    if reading.owners is not None:
+        values = annotated(data, reading.owners, "owners", len(data))
+        changed["owners"], changed["owner_names"] = find_owners(None, values, len(data))
+    return replace(data, **changed) if changed else data
 
 
 def with_reading(data: LazyExamples, reading: Reading, measured: Any = None) -> LazyExamples:

@@ -92,6 +92,8 @@ class NodeData:
     def fill(self, recipe: Mapping[str, Any]) -> dict[str, Any]:
         """The recipe's settings of a client's data with this node's: the node's go before the recipe's.
 
+        Of a node whose data are of another class, how the recipe reads its own (labels, collate_fn, ...) is left out.
+
         Args:
             recipe: arguments of `OwnData`.
 
@@ -99,6 +101,8 @@ class NodeData:
             ValueError: for a class that is none of data, or one that lacks what the node must say.
         """
         found = copy.deepcopy(dict(recipe))
+        if self._has_another_class(recipe):  # what is said of the recipe's is not of this node's
+            found = {key: value for key, value in found.items() if key not in READING or key == "num_workers"}
         for key, value in self.settings.items():
             found[key] = _merged(found.get(key) or {}, value) if key in ("data", "evaluation_data") else value
         if "data" not in found:
@@ -112,6 +116,10 @@ class NodeData:
             named = found["data"]["class_path"]
             raise ValueError(f"{DATA}={self.path} of this node's config: {named} takes no {', '.join(FOLDERS)}")
         return found
+
+    def _has_another_class(self, recipe: Mapping[str, Any]) -> bool:
+        before, own = recipe.get("data") or {}, self.settings.get("data") or {}
+        return own.get("class_path", before.get("class_path")) != before.get("class_path")
 
     def _placed(self, data: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
         """A class of data with its arguments, those too that the node gives; and whether it takes a place."""

@@ -30,13 +30,19 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def spelled_out(recipe: Any) -> Any:
-    """The recipe with a class_path where it names model, data, their source or the strategy by a class's name alone."""
+    """The recipe with a class_path where it names a class alone, and a list of callbacks where it has one.
+
+    Of model, data and their source, strategy and callbacks, as the rest of a deployment looks for them.
+    """
     if not isinstance(recipe, Mapping):
         return recipe
     found = copy.deepcopy(dict(recipe))
     for place, key in ((found, "model"), (found, "data"), (found.get("trainer"), "strategy")):
         if isinstance(place, dict) and isinstance(value := place.get(key), str) and (key != "strategy" or "." in value):
             place[key] = {"class_path": value}
+    if isinstance(trainer := found.get("trainer"), dict) and (given := trainer.get("callbacks")):
+        several = given if isinstance(given, list) else [given]
+        trainer["callbacks"] = [{"class_path": one} if isinstance(one, str) else one for one in several]
     own = (found["data"] or {}).get("init_args") if isinstance(found.get("data"), dict) else None
     for key in ("data", "evaluation_data"):
         if isinstance(own, dict) and isinstance(own.get(key), str):
@@ -121,19 +127,19 @@ def evaluations(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def for_client(settings: Mapping[str, Any], own: NodeData, name: str) -> dict[str, Any]:
+def for_client(settings: Mapping[str, Any], node: NodeData, name: str) -> dict[str, Any]:
     """Settings with which one client takes turns.
 
     Args:
         settings: deployed ones.
-        own: what its node says of its data.
+        node: what its node says of its data.
         name: the client's.
 
     Raises:
         ValueError: if recipe and node together do not say what its data are.
     """
     found = copy.deepcopy(dict(settings))
-    found["data"]["init_args"] = {**own.fill(found["data"]["init_args"]), "name": name}
+    found["data"]["init_args"] = {**node.fill(found["data"]["init_args"]), "name": name}
     trainer = found["trainer"]
     trainer |= {"callbacks": [], "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     model = found["model"]

@@ -91,8 +91,8 @@ class SmallClassifier(nn.Module):
         return self((images if images.dtype == torch.uint8 else quantise(images)).float())
 
     @torch.no_grad()
-    def classify(self, images: Tensor | LazyInputs) -> Tensor:
-        """The likeliest class of each uint8 image, int64 [N], on the CPU; in eval mode; what is on disk is read."""
+    def classify(self, images: Tensor) -> Tensor:
+        """The likeliest class of each uint8 image, int64 [N], on the CPU; in eval mode."""
         device = self.head.weight.device
         self.eval()
         return torch.cat([self.logits(part.to(device)).argmax(1).cpu() for part in images.split(BATCH)])

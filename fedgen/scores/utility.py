@@ -6,11 +6,12 @@ class-conditional generator for what its images are made for, and falls where it
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from fedgen.data.lazy import LazyInputs
 from fedgen.embeddings import ClassifierOptions, train_classifier
-from fedgen.embeddings.small_classifier import check_labelled
+from fedgen.embeddings.small_classifier import BATCH, check_labelled
 from fedgen.progress import track
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, resolve_weights
 from fedgen.scores.linear import mean_score
@@ -67,6 +68,9 @@ class UtilityReference(OfClients):
         """
         title = "training the utility score's classifier"
         classifier = train_classifier(images, labels, self.num_classes, self.options, description=title)
-        clients = track(self._images, "testing it", sum(map(len, self._images)), "images", len)
-        hits = [(classifier.classify(own) == real).double() for own, real in zip(clients, self._labels)]
+        sizes = [len(own) for own in self._images]
+        chunks = (chunk for own in self._images for chunk in own.split(BATCH))
+        tested = track(chunks, "testing the utility score's classifier", sum(sizes), "images", len)
+        guesses = torch.cat([classifier.classify(chunk) for chunk in tested]).split(sizes)
+        hits = [(own == real).double() for own, real in zip(guesses, self._labels)]
         return mean_score("utility", hits, self.weights, errors, higher_is_better=True)

@@ -10,11 +10,12 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural
-from fedgen.data import Examples
+from fedgen.data import Examples, ImageFolder
 from fedgen.data.collate import collate_items
 from fedgen.data.lazy import LazyExamples
 from fedgen.federated import FedAvgStrategy
 from tests.clients.test_data_module import fedavg, under
+from tests.data.test_image_folder import write_image
 
 
 class Pictures(Dataset):
@@ -386,3 +387,15 @@ def test_clients_whose_labels_mean_different_classes_are_refused():
     assert make({"a": Named("cat", "dog"), "b": Named("cat", "dog", "fox")}).examples.classes == ("cat", "dog", "fox")
     with pytest.raises(ValueError, match="client 'b' call label 0 'dog', and those of all clients 'cat'"):
         make({"a": Named("cat", "dog"), "b": Named("dog", "fox")})
+
+
+def test_clients_of_the_kits_data_on_disk_are_renumbered_by_all_clients_classes(tmp_path):
+    for client, classes in {"a": ("cat", "dog"), "b": ("bird", "dog"), "c": ("dog", "fox")}.items():
+        for number in range(4):
+            write_image(tmp_path / client / classes[number % 2] / f"{number}.png", 50 * number)
+    data = {name: ImageFolder(tmp_path / name, channels=1, in_memory=name == "c") for name in "abc"}
+    module = make(data, batch_size=4)
+    assert module.examples.classes == ("bird", "cat", "dog", "fox")
+    trained = [sorted(labels.tolist()) for _, labels in batches(module, iterations=1)]
+    assert trained == [[1, 1, 2, 2], [0, 0, 2, 2], [2, 2, 3, 3]]
+    assert trained == [sorted(module.examples.labels[client.train].tolist()) for client in module.clients]

@@ -5,7 +5,6 @@ import json
 import re
 from types import SimpleNamespace
 
-import datasets
 import numpy as np
 import pytest
 import torch
@@ -18,7 +17,6 @@ from fedgen.deploy.apps import _station, client_app, run_server
 from fedgen.deploy.node_data import NodeData
 from fedgen.deploy.write_app import write_app
 from fedgen.evaluation import read_records
-from tests.data.tables import table
 from tests.data.test_medmnist import write as write_medmnist
 from tests.deploy.loopback import Loopback, Node
 from tests.deploy.own_kit import write_scans
@@ -84,6 +82,9 @@ def test_an_own_dataset_with_augmentation_is_the_simulation_s_read_by_workers_or
 
 def test_tables_published_files_functions_and_folders_take_part_in_one_federation(tmp_path):
     """A round ends at the mean of everybody's images: of 3 rows of a table, 8 published images and 4 of a function."""
+    datasets = pytest.importorskip("datasets")
+    from tests.data.tables import table
+
     save = tmp_path / "table"
     picture = [datasets.Image().encode_example(np.full((28, 28), level, np.uint8)) for level in (10, 20, 30)]
     table(picture, (2, 0, 1)).save_to_disk(save)
@@ -168,9 +169,10 @@ def test_a_node_s_settings_go_before_the_recipe_s(tmp_path):
     node = NodeData.of_node({"data-path": str(tmp_path), "data-config": file})
     wanted = {**own, "data": made("Scans", noise=0.3, root=str(tmp_path)), "num_workers": 4}
     assert node.fill(own) == wanted
-    file = write(tmp_path / "mine.yaml", {"data": made("Words", path="words.txt"), "labels": None})
+    file = write(tmp_path / "mine.yaml", {"data": made("Words", path="words.txt"), "images_of": "my.images"})
     node = NodeData.of_node({"data-config": file})
-    assert node.fill(own) == {**own, "data": made("Words", path="words.txt"), "labels": None}
+    wanted = {"data": made("Words", path="words.txt"), "num_workers": 1, "images_of": "my.images", "batch_size": 8}
+    assert node.fill(own) == wanted  # the recipe's labels are those of its own class
     assert (node.name, node.state) == ("mine", tmp_path / ".mine-fedgen")
 
 

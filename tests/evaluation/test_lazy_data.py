@@ -217,7 +217,7 @@ SCORES = ["loss", {"name": "utility", "epochs": 1}, "torchmetrics.classification
 @pytest.mark.parametrize("score", SCORES)
 def test_scores_of_images_and_of_the_model_read_chunks_and_forget_them(alive, score):
     found = []
-    for module in both(IID(3)):
+    for module in both(IID(3), held_out=0.6):
         judge = Evaluator(module, num_images=100, scores=[score], seed=0)
         model, before = Asked(), alive.read
         records = [*judge.evaluate(judge.sampler_of(model), **judge.asked_of(model)).records, *judge.floor()]
@@ -225,7 +225,7 @@ def test_scores_of_images_and_of_the_model_read_chunks_and_forget_them(alive, sc
         if isinstance(module.data, Pictures):
             assert alive.read - before > len(judge.splits[-1].images)
     assert found[0] == [(name, split, pytest.approx(v), pytest.approx(e)) for name, split, v, e in found[1]]
-    assert alive.most <= 256  # a classifier's batch, of 449 or 1,348 images
+    assert alive.most <= 2 * 256  # a classifier's batch and the one before it, of 719 or 1,078 images
     assert alive.now == 0
 
 

@@ -11,6 +11,7 @@ from fedgen.clients.partitions import IID, Dirichlet, SavedPartition, save_parti
 from fedgen.data import Digits
 from fedgen.evaluation.rebuild import PARTITION, RECIPE
 from fedgen.evaluation.recipe_data import load_federation
+from tests.data.test_medmnist import write as write_medmnist
 
 DATA = {
     "class_path": "fedgen.clients.FederatedDataModule",
@@ -125,3 +126,94 @@ def test_a_recipe_names_a_dataset_of_ones_own_its_functions_and_settings(tmp_pat
     data = load_federation(tmp_path / "own.json")
     assert repr(data) == "FederatedDataModule(Shapes, 4 clients, 80 examples, ByClass(classes_per_client=1))"
     assert data.image_shape == (1, 8, 8)
+
+
+def of_data(path, data, partition=None, **reading):
+    """A recipe of data by class path."""
+    own = {"data": data, **({"partition": partition} if partition else {}), **reading}
+    return write(path, data={"class_path": "fedgen.FederatedDataModule", "init_args": own})
+
+
+NATURAL = {"class_path": "fedgen.clients.partitions.Natural"}
+
+
+def write_femnist(folder):
+    """A Parquet file in the hub's form of flwrlabs/femnist: five images by two writers."""
+    import datasets
+
+    from tests.data.tables import picture
+
+    columns = {
+        "image": datasets.Image(),
+        "writer_id": datasets.Value("string"),
+        "hsf_id": datasets.Value("int64"),
+        "character": datasets.ClassLabel(names=[str(number) for number in range(62)]),
+    }
+    rows = {
+        "image": [picture(40 * number, (28, 28), "L") for number in range(5)],
+        "writer_id": ["f3795_00", "f0000_14", "f3795_00", "f0000_14", "f3795_00"],
+        "hsf_id": [0, 0, 1, 1, 0],
+        "character": [3, 61, 3, 0, 12],
+    }
+    (folder / "data").mkdir(parents=True)
+    table = datasets.Dataset.from_dict(rows, features=datasets.Features(columns))
+    table.to_parquet(folder / "data" / "train-00000-of-00001.parquet")
+    return table
+
+
+@pytest.mark.parametrize("where", ["file", "lazy file", "hub", "lazy hub"])
+def test_a_table_of_the_hub_is_dealt_by_writer_from_a_recipe(tmp_path, monkeypatch, where):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    table = write_femnist(tmp_path / "elsewhere")
+    name, asked = "flwrlabs/femnist", []
+    if "file" in where:
+        (tmp_path / "flwrlabs").mkdir()
+        (tmp_path / "elsewhere").rename(tmp_path / name)
+    known = datasets.DatasetDict(train=table)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, *given, **options: asked.append(name) or known)
+    init = {"path": name, "owner_column": "writer_id", "channels": 1, "in_memory": "lazy" not in where}
+    data = load_federation(
+        of_data(tmp_path / "r.yaml", {"class_path": "fedgen.data.HuggingFace", "init_args": init}, NATURAL)
+    )
+    assert {client.name: len(client.everything) for client in data.clients} == {"f0000_14": 2, "f3795_00": 3}
+    assert data.examples.labels.tolist() == [3, 61, 3, 0, 12]
+    assert data.examples.inputs[:][:, 0, 0, 0].tolist() == [0, 40, 80, 120, 160]
+    assert asked == ([name] if "hub" in where else [])
+
+
+def test_published_medical_images_are_dealt_from_a_recipe(tmp_path):
+    arrays = write_medmnist(tmp_path / "bloodmnist.npz")
+    init = {"name": "bloodmnist", "root": str(tmp_path)}
+    by_class = {"class_path": "fedgen.clients.partitions.ByClass"}
+    data = load_federation(
+        of_data(tmp_path / "r.yaml", {"class_path": "fedgen.data.MedMNIST", "init_args": init}, by_class)
+    )
+    assert [client.name for client in data.clients] == [f"class {number}" for number in range(4)]
+    assert torch.equal(data.examples.inputs[0, :, 3, 4], torch.from_numpy(arrays["train_images"][0, 3, 4]))
+
+
+def test_functions_make_data_and_say_so_and_labels_and_owners_may_be_others_than_the_data_s(tmp_path):
+    data = load_federation(
+        of_data(tmp_path / "r.yaml", {"class_path": f"{__name__}.make_digits"}, NATURAL, owners=f"{__name__}.third")
+    )
+    assert [client.name for client in data.clients] == ["0", "1", "2"]
+    both = {"labels": f"{__name__}.third", "owners": f"{__name__}.third"}
+    data = load_federation(of_data(tmp_path / "r.yaml", {"class_path": "fedgen.data.Digits"}, NATURAL, **both))
+    assert (len(data.clients), data.examples.classes) == (3, ("0", "1", "2"))
+    with pytest.raises(
+        ValueError, match=r"data\.data: .*untyped is a function that does not say what it returns; write"
+    ):
+        load_federation(of_data(tmp_path / "r.yaml", {"class_path": f"{__name__}.untyped"}, NATURAL))
+
+
+def make_digits() -> torch.utils.data.Dataset:
+    return torch.utils.data.TensorDataset(Digits().load().inputs[:9])
+
+
+def untyped():
+    return make_digits()
+
+
+def third(position):
+    return position % 3
