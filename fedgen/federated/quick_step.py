@@ -72,11 +72,13 @@ def quick_step(
     """
     progress = module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad
 
+    own = vars(module)  # a module's own way to set attributes looks for parameters and parts first
+
     @torch.enable_grad()
     def run() -> Any:
-        before, module._current_fx_name = module._current_fx_name, "training_step"  # of which `log` must know
+        before, own["_current_fx_name"] = own["_current_fx_name"], "training_step"  # of which `log` must know
         output = training_step()
-        module._current_fx_name = before
+        own["_current_fx_name"] = before
         result = ClosureResult.from_training_step_output(output)
         progress.increment_ready()
         progress.increment_started()

@@ -1,6 +1,6 @@
 """Which of a module's parameters train: those that its optimizers step, as far as gradients reach them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -40,5 +40,9 @@ def _own_optimizers(module: nn.Module) -> Iterator[Optimizer]:
     """Optimizers that hang in a module's parts themselves, or in lists and dictionaries there."""
     for part in module.modules():
         for value in vars(part).values():
-            inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-            yield from (one for one in (value, *inner) if isinstance(one, Optimizer))
+            if isinstance(value, Optimizer):
+                yield value
+            elif type(value) in (list, tuple, dict) and value:  # asked in each round, of each attribute
+                yield from (
+                    one for one in (value.values() if type(value) is dict else value) if isinstance(one, Optimizer)
+                )

@@ -5,7 +5,7 @@ original code, with its hooks and names of state.
 """
 
 import copy
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import lightning as L
 import torch
@@ -21,7 +21,7 @@ from lightly.models.modules import (
     SwaVPrototypes,
 )
 from lightly.models.utils import deactivate_requires_grad, update_momentum
-from lightly.utils.scheduler import cosine_schedule
+from lightly.utils.scheduler import CosineWarmupScheduler, cosine_schedule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -68,6 +68,26 @@ class BYOL(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.06)
+
+
+class BYOLWithWarmUp(BYOL):
+    """As lightly's benchmark has it: rate and momentum by steps of all that are planned, the rate after a warm-up."""
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        planned = int(self.trainer.estimated_stepping_batches)
+        momentum = cosine_schedule(self.trainer.global_step, planned, 0.9, 1)
+        update_momentum(self.backbone, self.backbone_momentum, m=momentum)
+        update_momentum(self.projection_head, self.projection_head_momentum, m=momentum)
+        x0, x1 = two_views(batch[0])
+        p0, p1, z0, z1 = self(x0), self(x1), self.forward_momentum(x0), self.forward_momentum(x1)
+        return 0.5 * (self.criterion(p0, z1) + self.criterion(p1, z0))
+
+    def configure_optimizers(self) -> Any:
+        optimizer, planned = super().configure_optimizers(), self.trainer.estimated_stepping_batches
+        assert self.trainer.max_epochs
+        warmup = int(planned / self.trainer.max_epochs)
+        schedule = CosineWarmupScheduler(optimizer=optimizer, warmup_epochs=warmup, max_epochs=int(planned))
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 class MoCo(L.LightningModule):
@@ -223,6 +243,15 @@ CASES = [
         "momentum encoder, BatchNorm",
         BYOL,
         moves=("backbone_momentum.0.weight", "backbone_momentum.1.running_var"),
+    ),
+    Case(
+        "BYOL with warm-up",
+        "lightly, benchmarks/imagenet/resnet50/byol.py",
+        "momentum encoder, BatchNorm, schedule and momentum by steps",
+        BYOLWithWarmUp,
+        rounds=3,
+        moves=("backbone_momentum.0.weight",),
+        tolerance=1e-4,  # BatchNorm over 4 examples enlarges rounding
     ),
     Case(
         "MoCo",
