@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `sel
 
     from fedgen.clients import FederatedDataModule
     from fedgen.evaluation import Ranked, ScoreRecord
+    from fedgen.evaluation.evaluate import EvaluatorOptions
 
 
 def evaluate_checkpoints(
@@ -62,65 +63,69 @@ def evaluate_checkpoints(
     """
     from fedgen.embeddings import FeatureCache
     from fedgen.evaluation.device import require_device
-    from fedgen.evaluation.panels import DEFAULT_SCORES
     from fedgen.evaluation.run_files import RECIPE, read_recipe
     from fedgen.evaluation.run_folder import Run
-    from fedgen.evaluation.sampling_settings import change_sampling
-    from fedgen.evaluation.table import inversion_table, score_tables
-    from fedgen.progress import make_console
 
-    named, presets = embeddings_in(embeddings), names_in(preset)
-    _check_networks(named, presets, scores, weights)
+    options = _scores_and_networks(embeddings, preset, scores, weights)
     require_device(device)
     if model is None and data is None:
         read_recipe(run / RECIPE)  # a folder that has none is refused before Lightning is loaded
 
     from fedgen.evaluation.evaluate import Evaluator
     from fedgen.evaluation.fine_tuned import FineTuning
-    from fedgen.evaluation.gap_table import gap_tables
     from fedgen.evaluation.run import evaluate_run
 
-    module, clients = _model_and_clients(run, model, data)
-    change_sampling(module, sampling or {})
-    module.to(device)
-    evaluator = Evaluator(
-        clients,
-        [{"weights": weights, **(one if isinstance(one, dict) else {"name": one})} for one in named],
-        num_images,
-        DEFAULT_SCORES if scores is None else scores_in(scores),
-        client_weights,
-        seed=clients.seed,
-        cache=FeatureCache(cache) if cache else None,
-        device=device,
-        aggregates=names_in(aggregates),
-        presets=[{"name": name, "weights": weights} for name in presets],
-        controls=controls,
-    )
+    module, clients = _model_and_clients(run, model, data, device, sampling or {})
+    options |= {"num_images": num_images, "seed": clients.seed, "device": device, "controls": controls}
+    options |= {"weights": client_weights, "aggregates": names_in(aggregates)}
+    options |= {"cache": FeatureCache(cache)} if cache else {}
+    evaluator = Evaluator(clients, **options)
     tuning = None if fine_tune is None else FineTuning(clients, fine_tune, device.split(":")[0])
     evaluate_run(run, module, evaluator, rounds, tuning)
-    console, records = make_console(), Run(run).records
-    for embedding in evaluator.embeddings:
-        split = next(record.split for record in records if record.embedding == embedding.name)
-        own = [record for record in records if record.embedding == embedding.name]
-        for table in [*score_tables(records, split, embedding.name, console.width), *gap_tables(own)]:
+    _print_scores(Run(run).records, [embedding.name for embedding in evaluator.embeddings])
+
+
+def _print_scores(records: "Sequence[ScoreRecord]", embeddings: Sequence[str]) -> None:
+    """Prints the scores and gaps in some embeddings, and what avg and all order differently."""
+    from fedgen.evaluation.gap_table import gap_tables
+    from fedgen.evaluation.table import inversion_table, score_tables
+    from fedgen.progress import make_console
+
+    console = make_console()
+    for name in embeddings:
+        own = [record for record in records if record.embedding == name]
+        for table in [*score_tables(records, own[0].split, name, console.width), *gap_tables(own)]:
             console.print(table)
     console.print(inversion_table(records))
 
 
-def _model_and_clients(run: Path, model: str | None, data: str | None) -> "tuple[LightningModule, FederatedDataModule]":
-    """Those of a run's recipe, or those that are named."""
+def _model_and_clients(
+    run: Path, model: str | None, data: str | None, device: str, sampling: dict[str, Any]
+) -> "tuple[LightningModule, FederatedDataModule]":
+    """Those of a run's recipe, or those that are named; the model on its device, with other settings of sampling."""
     from fedgen.evaluation.rebuild import rebuild, rebuild_given
+    from fedgen.evaluation.sampling_settings import change_sampling
 
     if (model is None) != (data is None):
         raise ValueError("--model and --data go together: both are needed of a run trained in Python")
-    return rebuild(run) if model is None or data is None else rebuild_given(run, model, data)
+    module, clients = rebuild(run) if model is None or data is None else rebuild_given(run, model, data)
+    change_sampling(module, sampling)
+    return module.to(device), clients
 
 
-def _check_networks(named: Sequence[Any], presets: Sequence[str], scores: str | None, weights: str | None) -> None:
-    from fedgen.evaluation.panels import UNEMBEDDED
+def _scores_and_networks(
+    embeddings: str | None, preset: str | None, scores: str | None, weights: str | None
+) -> "EvaluatorOptions":
+    """What is measured and in which embeddings, as options of `Evaluator`.
+
+    Raises:
+        ValueError: for scores without an embedding, or weights of more than one.
+    """
+    from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED
     from fedgen.evaluation.presets import find_preset
     from fedgen.evaluation.score_choice import choose_scores
 
+    named, presets = embeddings_in(embeddings), names_in(preset)
     asked = None if scores is None else choose_scores(scores_in(scores))
     unembedded = asked is not None and all(choice.needs in UNEMBEDDED for choice in asked)
     if not named and not presets and not unembedded:
@@ -131,6 +136,11 @@ def _check_networks(named: Sequence[Any], presets: Sequence[str], scores: str | 
     networks = [*map(str, named), *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
     if weights is not None and len(networks) != 1:
         raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
+    return {
+        "embeddings": [{"weights": weights, **(one if isinstance(one, dict) else {"name": one})} for one in named],
+        "scores": DEFAULT_SCORES if scores is None else scores_in(scores),
+        "presets": [{"name": name, "weights": weights} for name in presets],
+    }
 
 
 def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None) -> None:

@@ -64,6 +64,23 @@ class Asked(TypedDict):
     answers: Answers | None
 
 
+class EvaluatorOptions(TypedDict, total=False):
+    """Arguments of `Evaluator` beside the clients."""
+
+    embeddings: Sequence[EmbeddingLike] | None
+    num_images: int
+    scores: ScoreLike | Sequence[ScoreLike]
+    weights: Weights
+    seed: int | None
+    cache: FeatureCache | None
+    batch_size: int
+    device: torch.device | str | None
+    chunk: int
+    aggregates: Sequence[str]
+    presets: Sequence[PresetLike]
+    controls: bool
+
+
 class Evaluator:
     """Scores generators against clients: sampled once a split, embedded once an embedding, one pass for all clients.
 

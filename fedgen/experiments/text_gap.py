@@ -1,31 +1,26 @@
-"""A character model on the books of many hands: do books that it never saw cost it more, and hangs it on the dealing?
+"""A character model on books of many hands: do books that it never saw cost it more, and does that hang on the deal?
 
 The rows of text of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), who
 train on the lines of Shakespeare's roles and on posts of Stack Overflow's users. Here owners are the books of the King
 James Version, which installs as a package. The score is the model's own: nats a character, avg over books and all.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from fedgen.evaluation.gap_table import SPLITS
-from fedgen.experiments.client_percentiles import TAIL, served, tail_lines
-from fedgen.experiments.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION, last
+from fedgen.experiments.gap_numbers import PARTICIPATION
 from fedgen.experiments.gap_runs import Arm
-from fedgen.experiments.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
-from fedgen.experiments.paired import by_chance, compare_pairs, verdict
-from fedgen.experiments.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC, PartitionChoice
-from fedgen.experiments.study import Study
-
-LOSS = "loss"
-CENTRAL = f"{NATURAL}, {CONTROL}"
+from fedgen.experiments.gap_study import Found
+from fedgen.experiments.natural_gaps import CENTRAL, NaturalChoice, report_gaps, values_of
+from fedgen.experiments.paired import compare_pairs, verdict
+from fedgen.experiments.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC
 
 
 @dataclass(frozen=True)
-class TextChoice(PartitionChoice):
+class TextChoice(NaturalChoice):
     """As `PartitionChoice`, of texts: the model's own loss alone is scored, and nothing is embedded.
 
     Args:
@@ -36,14 +31,7 @@ class TextChoice(PartitionChoice):
         ValueError: also for a recipe whose clients are not natural.
     """
 
-    scores: ClassVar[tuple[str, ...]] = (LOSS,)
-
     recipe: Path = Path("recipes/bible_text.yaml")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.own != NATURAL:
-            raise ValueError(f"{self.recipe} must deal natural clients (data.init_args.partition: Natural)")
 
     @cached_property
     def arms(self) -> list[Arm]:
@@ -60,34 +48,18 @@ def text_gap(output: Path | None = None, **options: Any) -> None:
         output: folder of results.json and two figures.
         options: the fields of `TextChoice`.
     """
-    choice = TextChoice(**options)
-    study = Study("text-gap", output, choice.settings())
-    arms = choice.arms
-    found = run_arms(study, choice, arms)
-    spread, tables = served(study, choice, arms, LOSS)
-    report_arms(study, found, "loss of a character model", [*tables, *outcomes(found), *tails(spread)])
+    report_gaps("text-gap", output, TextChoice(**options), "loss of a character model", "losses", outcomes)
 
 
 def outcomes(found: Found) -> list[str]:
-    """What is published of the gaps, and whether it is so here."""
-
-    def of(arm: str, place: str) -> list[float]:
-        return [last(by_column[MAIN], place) for by_column in found[arm].values()]
-
+    """Whether books show more of a participation gap than other deals, and whether centralised training is better."""
     lines = []
-    for arm, seeds in found.items():
-        lines.append(gap_outcome(arm, seeds, OUT_OF_SAMPLE, MAIN, hidden=False))
-        lines.append(gap_outcome(arm, seeds, PARTICIPATION, MAIN, hidden=arm in (LABELS, RANDOM)))
     for arm in (LABELS, RANDOM):
         if arm in found:
-            row = compare_pairs(of(arm, PARTICIPATION), of(NATURAL, PARTICIPATION))
-            lines.append(verdict(f"a larger participation gap of {NATURAL} clients than of {arm} ones", row, "more"))
+            gaps = (values_of(found, one, PARTICIPATION) for one in (arm, NATURAL))
+            text = f"a larger participation gap of {NATURAL} clients than of {arm} ones"
+            lines.append(verdict(text, compare_pairs(*gaps), "more"))
     for split in SPLITS[1:]:
-        row = compare_pairs(of(NATURAL, split), of(CENTRAL, split))
+        row = compare_pairs(values_of(found, NATURAL, split), values_of(found, CENTRAL, split))
         lines.append(verdict(f"{CONTROL}, a smaller loss on {split}", row, "less"))
-    return [*lines, by_chance(len(lines))]
-
-
-def tails(spread: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Whether unseen books are served worse: in the tail, and the median one."""
-    return tail_lines(spread, (NATURAL, CENTRAL), LOSS, "losses", {TAIL: "95th percentile", "pct50": "median"})
+    return lines

@@ -8,8 +8,9 @@ from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients.partitions import IID
 from fedgen.data import Examples
 from fedgen.evaluation import evaluate
-from fedgen.experiments.classifier_control import CENTRAL, PLAIN, ClassifierChoice, outcomes, tails
+from fedgen.experiments.classifier_control import CENTRAL, PLAIN, ClassifierChoice, outcomes
 from fedgen.experiments.group_norm_classifier import GroupNormClassifier
+from fedgen.experiments.natural_gaps import tails, verdicts
 
 
 def halves(count=400, seed=0):
@@ -78,7 +79,7 @@ def test_what_the_paper_says_is_held_against_what_was_found():
         PLAIN: curves(0.1, 0.2, 0.3, 0.001),
         CENTRAL: curves(0.0, 0.2, 0.3, 0.001),
     }
-    said = "\n".join(outcomes(found))
+    said = "\n".join(verdicts(found, outcomes))
     for line in (
         "as expected: natural: the participation gap in loss avg is +0.1",
         "cannot be told from 0: semantic: the participation gap in loss avg is +0.0005",
@@ -97,6 +98,6 @@ def test_what_the_paper_says_is_held_against_what_was_found():
 def test_tails_compare_seen_and_unseen_clients():
     own = {"part_val": {"pct95": [0.2], "pct50": [0.1]}, "unpart": {"pct95": [0.5], "pct50": [0.1]}}
     spread = {arm: {"0": {"loss": own}, "1": {"loss": own}} for arm in ("natural", CENTRAL)}
-    said = tails(spread)
+    said = tails(spread, "errors")
     assert said[0].startswith("as expected: natural: the 95th percentile")
     assert said[1].startswith("not seen: natural: the median")

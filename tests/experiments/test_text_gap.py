@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.experiments.text_gap import CENTRAL, TextChoice, outcomes, tails
+from fedgen.experiments.natural_gaps import tails, verdicts
+from fedgen.experiments.text_gap import CENTRAL, TextChoice, outcomes
 from tests.data.bible_file import some_verses, write_bible
 from tests.experiments.test_classifier_control import curves
 
@@ -58,6 +59,7 @@ def test_arms_are_the_books_their_sections_random_deals_and_training_in_one_plac
     choice = TextChoice(recipe=recipe)
     assert [arm.name for arm in choice.arms] == ["natural", "Dirichlet", "random", CENTRAL]
     assert choice.arms[-1].control == "centralised"
+    assert len(choice.seeds_of) == 3  # repetitions, whose differences between arms have intervals
     assert [len(choice.federation(arm).everyone) for arm in choice.arms] == [10, 10, 10, 10]
 
 
@@ -83,7 +85,7 @@ def test_what_was_published_is_held_against_what_was_found():
         "random": curves(1.0, 1.1, 1.1),
         CENTRAL: curves(1.0, 1.2, 1.3, 0.001),
     }
-    said = "\n".join(outcomes(found))
+    said = "\n".join(verdicts(found, outcomes))
     for line in (
         "as expected: natural: the participation gap in loss avg is +0.1",
         "not seen: Dirichlet: the participation gap in loss avg is +0.1",
@@ -92,12 +94,13 @@ def test_what_was_published_is_held_against_what_was_found():
         "not seen: centralised, a smaller loss on unpart: +0.1",
     ):
         assert line in said
-    assert "Dirichlet" not in "\n".join(outcomes({name: found[name] for name in ("natural", "random", CENTRAL)}))
+    unlabelled = {name: found[name] for name in ("natural", "random", CENTRAL)}
+    assert "Dirichlet" not in "\n".join(verdicts(unlabelled, outcomes))
 
 
 def test_percentiles_compare_seen_and_unseen_books():
     own = {"part_val": {"pct95": [2.2], "pct50": [2.1]}, "unpart": {"pct95": [2.5], "pct50": [2.1]}}
     spread = {arm: {"0": {"loss": own}, "1": {"loss": own}} for arm in ("natural", CENTRAL)}
-    said = tails(spread)
+    said = tails(spread, "losses")
     assert said[0].startswith("as expected: natural: the 95th percentile of the clients' losses")
     assert said[1].startswith("not seen: natural: the median")
