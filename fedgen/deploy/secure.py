@@ -40,6 +40,7 @@ from fedgen.archives import read_header
 from fedgen.deploy.records import reason_of
 from fedgen.deploy.sending import Silence, replies_to
 from fedgen.deploy.stage_replies import REST, unusable
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 
 SECURE, RANGE = "secure-aggregation", "update-range"
 NUMBER = 8  # bytes of a masked entry
@@ -198,7 +199,7 @@ def secure_mean(
     if found.mean is not None and (why := _beyond(found.mean, [asked[node][2] for node in found.rests], largest)):
         found = SecureMean(spoilt=f"no sum is made of what clients sent behind masks: {why}")
     if found.spoilt:
-        rank_zero_warn(found.spoilt)
+        rank_zero_warn(shorten(found.spoilt, LONGEST_REASON))
     found.failures = heard.failures
     return found
 

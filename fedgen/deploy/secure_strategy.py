@@ -44,7 +44,6 @@ from fedgen.hashing import hash_tensors
 from fedgen.statistics.messages import MessageError
 from fedgen.tensor_files import tensors_in
 
-
 WAITS = "it waits for the clients of the round's first sum"
 FEW = "too few clients answered for their sum to be unmasked"
 
@@ -168,7 +167,8 @@ class SecureStrategy(FlowerStrategy):
             else:
                 name = self._line.roster.clients[client].name
                 if node in made.failures:  # it was of no help in unmasking
-                    rank_zero_warn(f"round {round}, client {name!r}: {made.failures[node]}; its update is in the sum")
+                    why = shorten(made.failures[node], LONGEST_REASON)
+                    rank_zero_warn(f"round {round}, client {name!r}: {why}; its update is in the sum")
                 found[client] = self._opened(name, made.rests[node], made.mean, server)
         return found
 

@@ -111,6 +111,9 @@ On each client, with the folder of its own images:
     flower-supernode --root-certificates ca.crt --superlink SERVER:8000 --auth-supernode-private-key client.key \\
       --node-config 'data-path="/my/images" name="hospital-a"'
 
+A client's owner who wants bounds on what runs may ask writes a policy on the client's own disk, and adds
+`policy-path="/etc/fedgen.yaml"` to the node's config (docs/deployment.md of fedgen, "What binds whom").
+
 Then, from here:
 
     flwr run . federation --stream
