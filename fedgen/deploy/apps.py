@@ -1,7 +1,7 @@
 """The two Flower apps of a deployed recipe."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ def client_app(recipe: Path) -> ClientApp:
     Args:
         recipe: the deployed recipe's file.
     """
-    app = ClientApp(mods=[masked(_check_sum)])
+    app = ClientApp(mods=[partial(masked, check=_check_sum)])
 
     def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
         @wraps(handle)

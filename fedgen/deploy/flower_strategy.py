@@ -19,6 +19,7 @@ from fedgen.deploy.sending import Silence
 from fedgen.deploy.told import Form, check_forms, check_states, forms_of
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.client_weights import weight_of
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.statistics.messages import MessageError
 
 # what servers log, whether or not this one does: whoever reads the logs takes it for theirs
@@ -67,7 +68,7 @@ class FlowerStrategy(FedAvgStrategy):
         """The cohort's answers; a server whose line was cut goes on, and no round passes without clients."""
 
         def say(answers: dict[int, Answer | str]) -> str:
-            why = sorted({str(answer) for answer in answers.values()})
+            why = sorted({shorten(str(answer), LONGEST_REASON) for answer in answers.values()})
             return f"nothing came from any client of round {round} ({'; '.join(why)}); it is asked for again"
 
         return self._line.until_heard(

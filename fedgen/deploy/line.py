@@ -111,8 +111,7 @@ class Line:
         """
         if self.hidden:
             raise RuntimeError("under secure aggregation no single client's statistics are told: ask for their sums")
-        told = [tuple(item) for item in items]
-        questions = {client: Question(tensors, told, client, classes) for client in range(len(self.roster.clients))}
+        questions = {client: Question(tensors, items, client, classes) for client in range(len(self.roster.clients))}
         return self.say(questions, MessageType.EVALUATE, Told, "asking clients")
 
     def add_up(
@@ -145,13 +144,13 @@ class Line:
         numbers, asked = {}, {}
         for client, node in nodes.items():
             assert node is not None
-            weights, rest = pack(Question(tensors, [tuple(item) for item in items], client, classes))
+            weights, rest = pack(Question(tensors, items, client, classes))
             told = {
                 "names": list(weights),
                 "question": rest,
                 "largest": list(map(dict, largest)),
                 "clients": len(nodes),
-                "with": self.names_of({one: at for one, at in nodes.items() if at is not None}),
+                "among": self.names_of({one: at for one, at in nodes.items() if at is not None}),
             }
             asked[node], numbers[node] = (as_arrays(weights.values()), to_bytes(told)), client
         found = secure_sums(self.grid, asked, largest, round, self.deadline)

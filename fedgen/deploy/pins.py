@@ -7,6 +7,7 @@ question, the answers' differences would show single images, one by one.
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fedgen.clients.client import Client
 from fedgen.deploy.field_types import fault
@@ -75,8 +76,9 @@ def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
     """
     before = _kept(folder / PINNED / SUMMED / f"{what}.json", own := sorted(names))
     if before != own:
+        was = ", ".join(map(str, before)) if isinstance(before, list) else "others"
         raise RefusedError(
-            f"{what} was summed over {', '.join(map(str, before))} before and is now over {', '.join(own)}: the"
+            f"{what} was summed over {was} before and is now over {', '.join(own)}: the"
             " difference would show single clients' numbers; bring back the same clients"
         )
 
@@ -123,7 +125,7 @@ def check_sum(folder: Path, nodes: Iterable[int]) -> list[str]:
     return names
 
 
-def _kept(path: Path, own: object) -> object:
+def _kept(path: Path, own: object) -> Any:
     """What a file keeps, which is this where there is none yet.
 
     Raises:

@@ -29,7 +29,7 @@ class Policy:
     """What a node allows; by default everything, as without a file.
 
     Args:
-        runs: names of the runs that it takes part in, the last part of `output`; empty for all.
+        runs: names of the runs that it takes part in, the last part of `output`; None for all.
         recipe: SHA-256 of the deployed recipe's file, in hexadecimal; "" for any.
         masking: whether nothing but its name and counts leaves without secure aggregation.
         least_clients: of the federation, for a turn; of a masked sum, for whatever is in it.

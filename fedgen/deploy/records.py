@@ -1,13 +1,14 @@
 """Our messages as Flower's records: weights as arrays, so that Flower's own mods see them, the rest as bytes."""
 
 import io
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from fedgen.archives import read_header
+from fedgen.deploy.field_types import fault
 from fedgen.deploy.messages import Answer, Said, pack, unpack
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.statistics.messages import MessageError
@@ -15,6 +16,13 @@ from fedgen.statistics.messages import MessageError
 WEIGHTS, REST, METRICS, EXAMPLES = "weights", "fedgen", "metrics", "num-examples"
 _NARROW = torch.bfloat16  # NumPy has none: it travels as float32, which holds its values
 _DTYPES = "dtypes"
+
+
+class _Rest(TypedDict):
+    """What is beside the weights; `dtypes` are the names of those that are narrower than they travel."""
+
+    rest: bytes
+    dtypes: list[str]
 
 
 def to_records(message: Said, arrays: ArrayRecord | None = None) -> RecordDict:
@@ -44,9 +52,9 @@ def from_records(kind: type[Any], message: Message) -> Any:
     try:
         arrays = message.content.array_records[WEIGHTS]
         config = message.content.config_records[REST]
-        narrow, rest = config[_DTYPES], config["rest"]
-        if not isinstance(rest, bytes) or not isinstance(narrow, list):
-            raise TypeError("its parts are of other types")
+        if wrong := fault(config, _Rest):
+            raise TypeError(f"what is beside its weights {wrong}")
+        narrow, rest = cast(list[str], config[_DTYPES]), cast(bytes, config["rest"])
         weights = {name: _tensor_of(name, array) for name, array in arrays.items()}
         weights = {name: tensor.to(_NARROW) if name in narrow else tensor for name, tensor in weights.items()}
     except Exception as error:  # whatever it is, it is the sender's

@@ -25,7 +25,7 @@ from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.sampling import Sample
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.evaluation.splits import LEAST, Split
-from fedgen.federated.left_out import EVALUATION
+from fedgen.federated.left_out import EVALUATION, LONGEST_REASON, shorten
 from fedgen.scores import Density, FederatedScore, FrechetReference
 from fedgen.scores.aggregate import combine
 from fedgen.scores.federated_kid import kid_from_messages
@@ -163,7 +163,8 @@ class RemoteSide(RealSide):
 
     def _leave_out(self, names: set[str], error: MessageError) -> None:
         """Says which scores an evaluation goes without, and takes down because of whom."""
-        rank_zero_warn(f"{' and '.join(sorted(names))} are left out of this evaluation: {error}")
+        why = shorten(str(error), LONGEST_REASON)
+        rank_zero_warn(f"{' and '.join(sorted(names))} are left out of this evaluation: {why}")
         if isinstance(error, UnansweredError):
             self._data.note_left_out(EVALUATION, error.client, error.why)
 

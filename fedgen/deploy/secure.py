@@ -40,6 +40,7 @@ from fedgen.archives import read_header
 from fedgen.deploy.records import reason_of
 from fedgen.deploy.sending import Silence, replies_to
 from fedgen.deploy.stage_replies import REST, unusable
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 
 SECURE, RANGE = "secure-aggregation", "update-range"
 NUMBER = 8  # bytes of a masked entry
@@ -198,7 +199,7 @@ def secure_mean(
     if found.mean is not None and (why := _beyond(found.mean, [asked[node][2] for node in found.rests], largest)):
         found = SecureMean(spoilt=f"no sum is made of what clients sent behind masks: {why}")
     if found.spoilt:
-        rank_zero_warn(found.spoilt)
+        rank_zero_warn(shorten(found.spoilt, LONGEST_REASON))
     found.failures = heard.failures
     return found
 
@@ -233,26 +234,27 @@ def mean_error(weights: Sequence[int], largest: int) -> float:
     return (len(weights) * 2 / STEPS + 2 * moved) / sum(sent) if any(sent) else math.inf
 
 
-Handle = Callable[[Message, Context], Message]
-
-
-def masked(check: Callable[[Context, Sequence[int]], None]) -> Callable[[Message, Context, Handle], Message]:
+def masked(
+    message: Message,
+    context: Context,
+    call_next: Callable[[Message, Context], Message],
+    check: Callable[[Context, Sequence[int]], object] | None = None,
+) -> Message:
     """The client's mod: SecAgg+ where the run's config asks for it.
 
     Args:
+        message: the server's.
+        context: of the run.
+        call_next: the app.
         check: is told the nodes whose numbers are in a sum before the client helps to unmask it, and raises if it shall
             not.
     """
-
-    def mod(message: Message, context: Context, call_next: Handle) -> Message:
-        if not context.run_config.get(SECURE):
-            return call_next(message, context)
-        asked = message.content.config_records.get(RECORD_KEY_CONFIGS)
-        if asked is not None and asked.get(StageKey.STAGE) == Stage.UNMASK:
-            check(context, [int(one) for one in asked[StageKey.ACTIVE_NODE_ID_LIST]])  # type: ignore[union-attr]
-        return secaggplus_mod(message, context, call_next)
-
-    return mod
+    if not context.run_config.get(SECURE):
+        return call_next(message, context)
+    asked = message.content.config_records.get(RECORD_KEY_CONFIGS)
+    if check is not None and asked is not None and asked.get(StageKey.STAGE) == Stage.UNMASK:
+        check(context, [int(one) for one in asked[StageKey.ACTIVE_NODE_ID_LIST]])  # type: ignore[union-attr]
+    return secaggplus_mod(message, context, call_next)
 
 
 def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], bytes, int]:

@@ -48,6 +48,36 @@ WAITS = "it waits for the clients of the round's first sum"
 FEW = "too few clients answered for their sum to be unmasked"
 
 
+class _Scale(TypedDict):
+    ranges: dict[str, float]
+    largest: float
+
+
+class _OfLoss(TypedDict):
+    """What a server sends for a sum of answers to a loss."""
+
+    loss: bytes
+    scale: _Scale
+
+
+class _OfSums(TypedDict):
+    """What it sends for sums of an evaluation."""
+
+    names: list[str]
+    question: bytes
+    largest: list[dict[str, float]]
+    clients: int
+    among: dict[str, str]  # names by node
+
+
+class _OfTurn(TypedDict):
+    """What it sends for a sum of updates."""
+
+    names: list[str]
+    task: bytes
+    among: dict[str, str]
+
+
 class _OpenPart(TypedDict):
     """What a client tells beside its masked update."""
 
@@ -150,7 +180,7 @@ class SecureStrategy(FlowerStrategy):
         for client, task in self._tasks(list(there), round).items():
             weights, rest = pack(task)
             weight = int(weight_of(len(data.clients[client].train), self.client_weights))
-            told = to_bytes({"names": list(weights), "task": rest, "with": self._line.names_of(there)})
+            told = to_bytes({"names": list(weights), "task": rest, "among": self._line.names_of(there)})
             asked[there[client]] = (as_arrays(weights.values()), told, weight)
         whole = {"threshold": 1.0} if again else {}
         made = secure_mean(self._line.grid, asked, round, self._line.deadline, **whole)
@@ -167,7 +197,8 @@ class SecureStrategy(FlowerStrategy):
             else:
                 name = self._line.roster.clients[client].name
                 if node in made.failures:  # it was of no help in unmasking
-                    rank_zero_warn(f"round {round}, client {name!r}: {made.failures[node]}; its update is in the sum")
+                    why = shorten(made.failures[node], LONGEST_REASON)
+                    rank_zero_warn(f"round {round}, client {name!r}: {why}; its update is in the sum")
                 found[client] = self._opened(name, made.rests[node], made.mean, server)
         return found
 
@@ -212,12 +243,14 @@ def summand(station: Station, message: Message, config: Mapping[str, Any]) -> Re
         ValueError: if it cannot answer, or may not by the run's config.
     """
     arrays, rest, weight = read_instructions(message)
-    told = from_bytes(rest, "what the server asks")
+    told = from_bytes(rest, what := "what the server asks")
+    if wrong := fault(told, _OfLoss | _OfSums | _OfTurn):
+        raise MessageError(f"{what} {wrong}")
     if MASKED in told:
         refuse_open(config, True, [MASKED])
         expect_none(station.state)
         return write_summand(masked_answer(station, told))
-    station.policy.check_clients(len(told["with"]))
+    station.policy.check_clients(len(told["among"]))
     sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
     if "question" in told:
         question: Question = unpack(Question, sent, told["question"])
@@ -227,12 +260,12 @@ def summand(station: Station, message: Message, config: Mapping[str, Any]) -> Re
         made = masked_messages(station.answers(question, shared), told["largest"], told["clients"])
         station.policy.check_answer(NUMBER * sum(array.size for array in made.arrays))
         asked = hash_tensors(sorted(sent.items()), repr(sorted(map(tuple, question.items))))
-        expect_sum(station.state, f"question {asked}", told["with"])
+        expect_sum(station.state, f"question {asked}", told["among"])
         return write_summand(made)
     task: Task = unpack(Task, sent, told["task"])
-    made_of = _update(station, task, sent, float(config[RANGE]), weight)
-    expect_sum(station.state, f"round {task.round}", told["with"])
-    return made_of
+    records = _update(station, task, sent, float(config[RANGE]), weight)
+    expect_sum(station.state, f"round {task.round}", told["among"])
+    return records
 
 
 def _update(station: Station, task: Task, sent: Mapping[str, torch.Tensor], range: float, weight: int) -> RecordDict:

@@ -16,6 +16,7 @@ from flwr.compat.common import recorddict_compat as compat
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
 
 from fedgen.archives import read_header
+from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.statistics.messages import MessageError
 
 REST = "fedgen"  # what clients tell in the open beside their masked numbers
@@ -39,7 +40,7 @@ def unusable(sent: Mapping[int, Message], replies: Mapping[int, Message]) -> dic
             found[node] = str(error) if isinstance(error, MessageError) else repr(error)
     found |= _alike_keys(forms) if stage == Stage.SETUP else _odd(forms)
     return {
-        node: f"its reply to the stage {stage!r} of secure aggregation is unusable: {why}"
+        node: f"its reply to the stage {stage!r} of secure aggregation is unusable: {shorten(why, LONGEST_REASON)}"
         for node, why in found.items()
     }
 

@@ -98,7 +98,7 @@ FAULTS = {
         saying(metrics=dict.fromkeys(map(str, range(1001)), 1.0)),
         "has 1001 parts, not 0 to 1000",
     ),
-    "a failure of a terminal": (saying(failure="\x1b[2Jgone\x07" + "x" * 10**6), "MessageError: ?[2Jgone?xxx"),
+    "a failure of a terminal": (saying(failure="\x1b[2Jgone\x07" + "x" * 10**6), r"MessageError: \x1b[2Jgone\x07xxx"),
     "iterations beyond a count": (saying(iterations=-(2**63)), f"iterations of the answer is {-(2**63)}"),
     "a number of 71 bits": (packed(raw(str(2**70))), "a whole number of 71 bits"),
     "iterations and a half": (saying(iterations=1.5), "iterations of the answer is 1.5"),

@@ -8,7 +8,7 @@ from flwr.app import Message as FlowerMessage
 
 from fedgen.deploy import statistics
 from fedgen.deploy.apps import client_app
-from fedgen.deploy.messages import Hello, Item, Question, Told
+from fedgen.deploy.messages import Item, Question, Told
 from fedgen.deploy.policy import Policy
 from fedgen.deploy.records import from_records, to_records
 from fedgen.deploy.run_statistics import RefusedError
@@ -35,10 +35,9 @@ def client(images, folder, config=(), policy=""):
         (folder / "policy.yaml").write_text(policy)
         own["policy-path"] = str(folder / "policy.yaml")
 
-    def answer(question, kind="evaluate"):
+    def answer(question):
         grid = Loopback({10: Node(client_app(path), own, {"output": "first", **dict(config)})})
-        records = to_records(question) if question else Hello("", 1, (1,), ())
-        message = FlowerMessage(records, 10, kind)
+        message = FlowerMessage(to_records(question), 10, "evaluate")
         (reply,) = grid.send_and_receive([message])
         return from_records(Told, reply)
 

@@ -38,7 +38,7 @@ SCORES = {"every_n_rounds": 1, "num_images": 70, "embeddings": ["pixels"], "scor
 NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
 HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
 NAMES = ("count", "sum", "outer", "clients")
-WITH = {"10": "a", "11": "b", "12": "c", "13": "d"}
+AMONG = {"10": "a", "11": "b", "12": "c", "13": "d"}
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +332,7 @@ def test_under_masks_a_client_shares_the_noise_with_those_that_are_asked(images,
 
     def asked(sharers):
         _, question = pack(questioned(sharers=sharers))
-        told = {"names": [], "question": question, "largest": [dict.fromkeys(NAMES, 1e6)], "clients": 4, "with": WITH}
+        told = {"names": [], "question": question, "largest": [dict.fromkeys(NAMES, 1e6)], "clients": 4, "among": AMONG}
         instructions = FitIns(ndarrays_to_parameters([]), {"fedgen": to_bytes(told), "weight": 1})
         return summand(station, FlowerMessage(fitins_to_recorddict(instructions, True), 10, "train"), config)
 

@@ -90,9 +90,9 @@ class Faulty(Scripted):
 
 def test_what_a_client_says_of_its_error_is_shortened_text(tmp_path):
     found, _ = roster_of(Scripted("a"), Faulty("b"))
-    with pytest.warns(UserWarning, match=r"node 11 cannot take part: \?\[2Jgone\?x{100,390}\.\.\.$"):
+    with pytest.warns(UserWarning, match=r"node 11 cannot take part: \\x1b\[2Jgone\\x07x{100,390}\.\.\.$"):
         found.meet(tmp_path, 1, 1.0)
-    assert str(UnansweredError(1, "b", "\x1b[2J" + "x" * 10**6)).startswith("client 'b': ?[2Jxxx")
+    assert str(UnansweredError(1, "b", "\x1b[2J" + "x" * 10**6)).startswith(r"client 'b': \x1b[2Jxxx")
 
 
 def test_nothing_is_made_of_a_size_that_is_only_claimed():
