@@ -2,12 +2,17 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from typing import Any
 
 from fedgen import __version__
+from fedgen.foreign_text import printable_lines
 from fedgen.pytorch_lightning_alias import alias_if_unused
+
+_python_format = warnings.formatwarning
 
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
@@ -46,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
+    warnings.formatwarning = _format_warning
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0
@@ -67,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError) as error:
         if os.environ.get("FEDGEN_TRACEBACK"):
             raise
-        print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
+        _print_error(error)
         return 2
     except Exception as error:
         # Lightning's own complaint about settings; imported here only if something was raised
@@ -75,8 +81,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if not isinstance(error, MisconfigurationException) or os.environ.get("FEDGEN_TRACEBACK"):
             raise
-        print(f"fedgen: error: {error}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
+        _print_error(error)
         return 2
+
+
+def _print_error(error: Exception) -> None:
+    said = printable_lines(str(error))  # which may quote a stranger's file
+    print(f"fedgen: error: {said}\n(FEDGEN_TRACEBACK=1 shows where it was raised)", file=sys.stderr)
+
+
+def _format_warning(message: Warning | str, *rest: Any, **more: Any) -> str:
+    """As Python's, of text that may be a stranger's."""
+    return printable_lines(_python_format(message, *rest, **more))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import auto_cli
-from rich.markup import escape
 
 from fedgen.files import in_bytes, require_writable
 from fedgen.flags import with_flags
@@ -39,7 +38,7 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
         classes = "" if settings["num_classes"] is None else f", {settings['num_classes']} classes"
         shape = f"{settings['image_size']} x {settings['image_size']}, {settings['channels']} channels{classes}"
         console.print(f"{name}: {parameters:,} parameters, {shape}")
-    console.print(f"{escape(str(target))}: {in_bytes(target.stat().st_size)}")
+    console.print(f"{target}: {in_bytes(target.stat().st_size)}")
 
 
 def convert(arguments: Sequence[str]) -> int:

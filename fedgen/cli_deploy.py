@@ -54,12 +54,12 @@ def deploy_recipe(
         clients = len(federation.clients)
     write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
     console = make_console()
-    console.print(f"{folder}: an app for {clients} clients; see its README.md", markup=False)
+    console.print(f"{folder}: an app for {clients} clients; see its README.md")
     if unmeasured:
         names = ", ".join(unmeasured)
-        console.print(f"left out, as clients would have to show images or features: {names}", markup=False)
+        console.print(f"left out, as clients would have to show images or features: {names}")
     if export is not None:
-        console.print(f"{export}: the images of {clients} clients", markup=False)
+        console.print(f"{export}: the images of {clients} clients")
 
 
 def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, Any] | None) -> dict[str, Any]:

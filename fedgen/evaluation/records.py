@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from fedgen.embeddings import network_of
-from fedgen.files import is_count
+from fedgen.files import is_count, is_file_name
 
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
@@ -279,7 +279,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "value": _is_number,
     "seed": lambda value: type(value) is int,
     "round": lambda value: value is None or (type(value) is int and is_count(value + 1)),
-    "checkpoint": lambda value: value is None or _is_text(value),
+    "checkpoint": lambda value: value is None or (_is_text(value) and is_file_name(value)),
     "higher_is_better": lambda value: type(value) is bool,
 }
 """What each field of a record that somebody else wrote must be."""

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.files import atomic_write, is_count
+from fedgen.foreign_text import printable
 from fedgen.regular_files import read_regular
 
 LEFT_OUT_FILE = "left_out.jsonl"
@@ -204,10 +205,8 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def shorten(text: str, length: int) -> str:
-    """The text in one line and so many characters at most, without those that are no text, as terminals' commands."""
-    text = " ".join(text.split())
-    text = text if len(text) <= length else text[: length - 3] + "..."
-    return "".join(one if one.isprintable() else "?" for one in text)
+    """The text in one line and so many characters at most, with its spaces as one each; see `printable`."""
+    return printable(" ".join(text.split()), length)
 
 
 def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:
