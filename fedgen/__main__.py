@@ -2,14 +2,19 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
+from typing import Any
 
 from fedgen import __version__
 from fedgen.cli_fit_help import print_help
+from fedgen.foreign_text import printable_lines
 from fedgen.own_code import from_own_code
 from fedgen.pytorch_lightning_alias import alias_if_unused
+
+_python_format = warnings.formatwarning
 
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
@@ -50,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
+    warnings.formatwarning = _format_warning
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         return 0
@@ -84,7 +90,7 @@ def tell(error: Exception) -> int:
     """
     hint = "(FEDGEN_TRACEBACK=1 shows where it was raised)"
     if lines := from_own_code(error):
-        print(f"{lines}{hint}", file=sys.stderr)
+        print(f"{printable_lines(lines)}{hint}", file=sys.stderr)
         return 1
     if not isinstance(error, (ValueError, TypeError, OSError)):
         # Lightning's own complaint about settings; imported here only if something was raised
@@ -92,8 +98,13 @@ def tell(error: Exception) -> int:
 
         if not isinstance(error, MisconfigurationException):
             raise error
-    print(f"fedgen: error: {error}\n{hint}", file=sys.stderr)
+    print(f"fedgen: error: {printable_lines(str(error))}\n{hint}", file=sys.stderr)  # it may quote a stranger's file
     return 2
+
+
+def _format_warning(message: Warning | str, *rest: Any, **more: Any) -> str:
+    """As Python's, of text that may be a stranger's."""
+    return printable_lines(_python_format(message, *rest, **more))
 
 
 if __name__ == "__main__":

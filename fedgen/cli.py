@@ -26,7 +26,7 @@ from fedgen.callbacks import FederatedEvaluation, RoundCheckpoint, RoundProgress
 from fedgen.callbacks.state_report import TITLE
 from fedgen.class_paths import load_classes
 from fedgen.cli_lock import only_run
-from fedgen.cli_resume import naming_write_errors, progress_from, resumes_at, starting_point
+from fedgen.cli_resume import naming_write_errors, progress_from, put_in_place, resumes_at, starting_point
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import read_records
 from fedgen.evaluation.checkpoint_names import LAST
@@ -37,6 +37,7 @@ from fedgen.federated.left_out import describe, read_left_out
 from fedgen.federated.state_table import read_state
 from fedgen.figures import report_run
 from fedgen.files import atomic_write, read_yaml, require_writable
+from fedgen.foreign_text import printable_lines
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
 from fedgen.recipe_errors import explain
@@ -70,7 +71,7 @@ class RecipeParser(LightningArgumentParser):
             super().error(message, ex)
         accepted = list(self.get_defaults().as_flat().__dict__)
         hint = "(fedgen fit --help lists the usual options, --help-all every one)"
-        print(f"fedgen: error: {explain(message, accepted)}\n{hint}", file=sys.stderr)
+        print(f"fedgen: error: {printable_lines(explain(message, accepted))}\n{hint}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -203,11 +204,14 @@ def train(cli: FedgenCLI) -> None:
         check_recipe(folder, recipe, folder_of(FederatedEvaluation, trainer), last)
         path = starting_point(cli.ckpt_path, last)
         done, stopped = progress_from(path, last, cli.previous)
-        if path == last and (stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)):
+        finished = stopped or (trainer.max_epochs is not None and done >= trainer.max_epochs)
+        if finished and path is not None and cli.ckpt_path == "previous" and first:
+            put_in_place(path, last)
+        if finished and path is not None and (path == last or cli.ckpt_path == "previous"):
             console.print(f"{folder} is finished: {done} rounds. Remove the folder to train again.")
             kept = read_state(last.parent) if cli.config.explain else ""
             for line in [*describe(read_left_out(last.parent)), *([f"{TITLE}:\n{kept}"] if kept else [])]:
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                console.print(line, highlight=False, soft_wrap=True)
         else:
             if done:
                 console.print(f"Resuming {folder} after {done} rounds.")
@@ -268,8 +272,7 @@ def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> 
     try:
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path)
     except SystemExit as end:  # Lightning's answer to both, with status 0 for SIGTERM: who waits would call it finished
-        if last.exists():
-            console.print(f"Interrupted; the same command goes on {resumes_at(last)}.")
+        console.print(f"Interrupted; the same command goes on {resumes_at(last)}.")
         raise SystemExit(143 if isinstance(end, SIGTERMException) else 130) from end
 
 

@@ -81,10 +81,10 @@ def look_at_clients(
     for table in partition_tables(summary, found):
         console.print(table)
     for remark in [*remarks_on(summary, found), *same_network(summary, found.embedding)]:
-        console.print(remark, markup=False)
+        console.print(remark)
     write_json(folder / NUMBERS, {**summary.to_json(), "heterogeneity": found.to_json()})
     picture = draw_partition(data.everyone, summary, found, folder / PICTURE, data.seed)
-    console.print(f"written: {picture}, {folder / NUMBERS}", markup=False, soft_wrap=True)
+    console.print(f"written: {picture}, {folder / NUMBERS}", soft_wrap=True)
 
 
 def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:

@@ -25,7 +25,6 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
         raise ValueError(f"{target}: name it {target.with_suffix('.safetensors').name}, as its content is")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists; choose another name, or replace it with --overwrite")
-    from rich.markup import escape
 
     from fedgen.files import in_bytes, require_writable
     from fedgen.models.stylegan2.convert import read_official_networks, read_trained_networks
@@ -41,7 +40,7 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
         classes = "" if settings["num_classes"] is None else f", {settings['num_classes']} classes"
         shape = f"{settings['image_size']} x {settings['image_size']}, {settings['channels']} channels{classes}"
         console.print(f"{name}: {parameters:,} parameters, {shape}")
-    console.print(f"{escape(str(target))}: {in_bytes(target.stat().st_size)}")
+    console.print(f"{target}: {in_bytes(target.stat().st_size)}")
 
 
 def convert(arguments: Sequence[str]) -> int:

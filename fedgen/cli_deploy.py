@@ -58,15 +58,15 @@ def deploy_recipe(
         clients = len(federation.clients)
     modules = write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
     console = make_console()
-    console.print(f"{folder}: an app for {clients} clients; see its README.md", markup=False)
+    console.print(f"{folder}: an app for {clients} clients; see its README.md")
     if modules:
         names = ", ".join(map(str, modules))
-        console.print(f"taken along, for the server and all clients: {names}", markup=False, soft_wrap=True)
+        console.print(f"taken along, for the server and all clients: {names}", soft_wrap=True)
     if unmeasured:
         names = ", ".join(unmeasured)
-        console.print(f"left out, as clients would have to show images or features: {names}", markup=False)
+        console.print(f"left out, as clients would have to show images or features: {names}")
     if export is not None:
-        console.print(f"{export}: the images of {clients} clients", markup=False)
+        console.print(f"{export}: the images of {clients} clients")
 
 
 def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, Any] | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedgen.callbacks.round_checkpoint import link_checkpoint
 from fedgen.evaluation.checkpoints import previous_checkpoint
 from fedgen.files import is_count
 from fedgen.models.checkpoint_file import read_checkpoint
@@ -84,6 +85,21 @@ def progress_from(path: Path | None, last: Path, previous: str) -> tuple[int, bo
         if path != last:
             raise
         raise ValueError(f"{error}; {_remedy(last, previous)}") from error
+
+
+def put_in_place(finished: Path, last: Path) -> None:
+    """Gives a run that is finished a last checkpoint that can be read, in the place of a damaged one.
+
+    Training has nothing left to do that would replace it, so that it would be refused for ever.
+
+    Args:
+        finished: the checkpoint before it, of the last round.
+        last: the run's last one, which stays if it can be read.
+    """
+    try:
+        read_checkpoint(last)
+    except (OSError, ValueError):
+        link_checkpoint(finished, last)
 
 
 def _remedy(last: Path, previous: str) -> str:

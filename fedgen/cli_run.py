@@ -167,7 +167,7 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
     console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
     console.print(compared)
     for remark in remarks_on(records, by):
-        console.print(remark, soft_wrap=True, markup=False)
+        console.print(remark, soft_wrap=True)
     best = next((entry.checkpoint for entry in ranking if entry.checkpoint), None)
     console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)
 

@@ -153,7 +153,7 @@ def evaluate_stored(arguments: Sequence[str]) -> int:
     written += save_statistics(evaluation, settings.save_statistics) if settings.save_statistics else []
     written += save_features(evaluation, settings.save_features) if settings.save_features else []
     for path in written:
-        console.print(f"written: {path}", soft_wrap=True, markup=False)
+        console.print(f"written: {path}", soft_wrap=True)
     return 0
 
 
@@ -308,7 +308,7 @@ def _report(evaluation: "StoredEvaluation", records: "Sequence[ScoreRecord]", co
     if evaluation.skipped:
         console.print("unreadable files left out:", soft_wrap=True)
         for reason in evaluation.skipped[:LISTED]:
-            console.print(f"  {reason}", soft_wrap=True, markup=False)
+            console.print(f"  {reason}", soft_wrap=True)
         if len(evaluation.skipped) > LISTED:
             console.print(f"  and {len(evaluation.skipped) - LISTED} more, which the JSON file lists")
 

@@ -228,6 +228,11 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
+def is_file_name(text: str) -> bool:
+    """Whether a text from a file names a file beside it, and leads nowhere else: one line without folders."""
+    return text not in ("", ".", "..") and not set(text) & set("/\\\0") and printable(text, 255) == text
+
+
 def require_writable(folder: str | Path) -> Path:
     """The folder, made if needed.
 

@@ -6,6 +6,12 @@ _HIDDEN = frozenset({"Cc", "Cf", "Co", "Cs", "Cn", "Zl", "Zp"})
 """Unicode categories that move the cursor, change the order or the look of other text, or show nothing."""
 
 
+def printable_lines(text: str) -> str:
+    """A text of several lines, each as `printable` shows it, in full; tabs and ends of lines stay."""
+    hidden = [character for character in set(text) - set("\n\t") if _is_hidden(character)]
+    return text.translate({ord(character): ascii(character)[1:-1] for character in hidden}) if hidden else text
+
+
 def printable(text: str, limit: int = 200) -> str:
     r"""A text that shows on one line and changes nothing else on the terminal.
 
@@ -19,9 +25,13 @@ def printable(text: str, limit: int = 200) -> str:
     shown: list[str] = []
     size = 0
     for character in text[: limit + 1]:
-        part = ascii(character)[1:-1] if unicodedata.category(character) in _HIDDEN else character
+        part = ascii(character)[1:-1] if _is_hidden(character) else character
         shown.append(part)
         size += len(part)
         if size > limit:
             return "".join(shown)[: limit - 3] + "..."
     return "".join(shown)
+
+
+def _is_hidden(character: str) -> bool:
+    return unicodedata.category(character) in _HIDDEN

@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,7 +15,10 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 from rich.text import Text
+
+from fedgen.foreign_text import printable_lines
 
 T = TypeVar("T")
 WIDE = 160  # columns of tables that no terminal shows
@@ -50,8 +53,14 @@ def track(
         finally:
             outer.remove_task(task)
         return
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), RateColumn(), TimeRemainingColumn()
+    console = ForeignConsole(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as display:
         _shown.append(display)
         try:
@@ -60,9 +69,26 @@ def track(
             _shown.remove(display)
 
 
+class ForeignConsole(Console):
+    """A console on which no text of strangers acts: in records, names of clients, names of folders.
+
+    Characters that would move the cursor or hide text are shown as escapes, wherever they stand; texts that are printed
+    as they are hold no markup unless it is said.
+    """
+
+    def print(self, *objects: Any, markup: bool | None = False, **options: Any) -> None:
+        """As rich's, without markup in texts by default; tables have theirs."""
+        super().print(*objects, markup=markup, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """As rich's, with text alone; rich's own controls are no text."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
 def make_console(quiet: bool = False, emoji: bool = True) -> Console:
     """A console for a command's tables: in files and pipes they are wide, where rich would cut them to 80 columns."""
-    console = Console(quiet=quiet, emoji=emoji)
+    console = ForeignConsole(quiet=quiet, emoji=emoji)
     if not (console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ):
         console.width = WIDE
     return console

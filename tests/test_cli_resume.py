@@ -123,6 +123,8 @@ def test_where_links_are_not_possible_the_copy_of_the_last_is_sound(run, trained
     assert fit() == 2
     assert "previous goes on from round=00003.ckpt" in capsys.readouterr().err
     assert fit("--ckpt_path", "previous") == 0
+    assert fit() == 0  # the finished run has a last checkpoint again
+    assert capsys.readouterr().out.count("is finished: 4 rounds") == 2
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def updates(monkeypatch):
 
 def terminal(monkeypatch):
     screen = io.StringIO()
-    monkeypatch.setattr(progress, "Console", lambda stderr: Console(file=screen, force_terminal=True, width=120))
+    monkeypatch.setattr(progress, "ForeignConsole", lambda stderr: Console(file=screen, force_terminal=True, width=120))
     return screen
 
 
@@ -95,5 +95,6 @@ def test_tables_in_files_and_pipes_are_wide_unless_someone_says_how_wide(monkeyp
 
 def test_a_terminals_width_is_its_own(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr(progress, "Console", lambda **_: Console(file=io.StringIO(), force_terminal=True, width=100))
+    made = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "ForeignConsole", lambda **_: made)
     assert make_console().width == 100

@@ -84,7 +84,7 @@ class RoundCheckpoint(ModelCheckpoint):
                 write_state(folder, rows_so_far(trainer.strategy))
             _sync(partial)
             if self._is_kept(trainer, round):  # before `last.ckpt`: a resumed run never lacks an evaluated checkpoint
-                _link(partial, folder / checkpoint_name(round))
+                link_checkpoint(partial, folder / checkpoint_name(round))
             os.replace(partial, folder / LAST)
             sync_folder(folder)
             for logger in trainer.loggers:
@@ -99,7 +99,7 @@ class RoundCheckpoint(ModelCheckpoint):
             self._write_left_out(trainer)
             write_state(folder, rows_so_far(trainer.strategy))
             if not path.exists() and (round in _evaluated(trainer) or not _has_evaluation(trainer)):
-                _link(folder / LAST, path)
+                link_checkpoint(folder / LAST, path)
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: checkpoints hold whole rounds."""
@@ -151,7 +151,7 @@ def _sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _link(source: Path, target: Path) -> None:
+def link_checkpoint(source: Path, target: Path) -> None:
     """Makes `target` the same file as `source`, or a copy of it, whole or not at all."""
     partial = target.with_name(f".{target.name}.partial")
     partial.unlink(missing_ok=True)

@@ -55,7 +55,7 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
             table.add_section()
         cells = [format_value(own[split].value, None) if split in own else "" for split in SPLITS]
         cells += [_with_interval(own[gap]) if gap in own else "" for gap in GAPS]
-        table.add_row(_label(generator, round), *cells, style=None if generator == MODEL else "dim")
+        table.add_row(escape(_label(generator, round)), *cells, style=None if generator == MODEL else "dim")
     said = [_say(name) for name in dict.fromkeys(controls)]
     lines = ["gaps: how much worse, with 95 % intervals over clients (Student)", *said]
     table.caption = escape("\n".join(lines))
@@ -84,7 +84,7 @@ def distribution_table(records: Sequence[ScoreRecord]) -> Table | None:
     for (embedding, score, split), own in rows.items():
         values = [own["avg"].value, own["unweighted"].value, math.sqrt(own["var"].value)]
         values += [own[name].value for name in PERCENTILES]
-        table.add_row(escape(embedding), score, split, *(f"{value:.3g}" for value in values))
+        table.add_row(*map(escape, (embedding, score, split)), *(f"{value:.3g}" for value in values))
     table.caption = "spread: standard deviation over clients; percentiles are clients' own values (nearest)"
     return table
 

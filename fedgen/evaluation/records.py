@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from fedgen.embeddings import network_of
-from fedgen.files import is_count
+from fedgen.files import is_count, is_file_name
 
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
@@ -266,11 +266,6 @@ def _is_error(value: Any) -> bool:
     return value is None or (_is_number(value) and not value < 0)
 
 
-def is_bare_name(value: Any) -> bool:
-    """Whether it names a file in a folder and nothing outside of it: text without separators, not "." or ".."."""
-    return isinstance(value, str) and value not in ("", ".", "..") and not set(value) & set("/\\\0")
-
-
 def _are_named(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_is_number, value.values()))
 
@@ -295,7 +290,7 @@ _SOUND: dict[str, Callable[[Any], bool]] = {
     "value": _is_number,
     "seed": lambda value: type(value) is int,
     "round": lambda value: value is None or (type(value) is int and is_count(value + 1)),
-    "checkpoint": lambda value: value is None or is_bare_name(value),
+    "checkpoint": lambda value: value is None or (_is_text(value) and is_file_name(value)),
     "higher_is_better": lambda value: type(value) is bool,
 }
 """What each field of a record that somebody else wrote must be."""

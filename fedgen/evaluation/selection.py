@@ -9,6 +9,7 @@ from fedgen.evaluation.marks import mark_of, strongest
 from fedgen.evaluation.record_names import REPORT
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.run_folder import Run
+from fedgen.regular_files import is_regular
 from fedgen.scores import rankings
 
 DEFAULT_COLUMN = "fid_all"
@@ -171,7 +172,7 @@ def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
 def _ranked(record: ScoreRecord, folder: Path | None) -> Ranked:
     path = Path(record.checkpoint) if record.checkpoint else None
     if path is not None and folder is not None:
-        path = folder / path if (folder / path).exists() else None
+        path = folder / path if is_regular(folder / path) else None
     error, over_clients = record.standard_error, record.error_over_clients
     return Ranked(record.round or 0, path, record.value, error, mark_of(record), over_clients)
 

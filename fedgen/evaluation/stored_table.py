@@ -43,7 +43,7 @@ def client_table(
     averages = [record for record in records if record.aggregate == "avg"]
     caption = "; ".join([f"{say_directions(averages)}, ± standard error", *evaluation.remarks(), *explained(averages)])
     table = Table(title=_title(records[0]), caption=escape(caption), caption_justify="left")
-    for heading in ("client", "images", "weight", *(marked(record.score, [record]) for record in averages)):
+    for heading in ("client", "images", "weight", *(escape(marked(record.score, [record])) for record in averages)):
         table.add_column(heading, justify="left" if heading == "client" else "right")
     order = best_first(averages[0]) if order is None else order
     hidden = len(order) - SHOWN
@@ -91,7 +91,7 @@ def peer_table(evaluation: PeerEvaluation, records: Sequence[ScoreRecord]) -> Ta
             what = f"{SUBSETS} subsets of {size} images, as torch-fidelity draws them; deviation over them"
         elif record.score == "fid" and evaluation.is_the_peers:
             what = what.replace("all images", f"as {evaluation.preset} prints it")
-        table.add_row(marked(record.score, [record]), f"{record.value:.7g}", spread, what)
+        table.add_row(escape(marked(record.score, [record])), f"{record.value:.7g}", spread, what)
     remarks = [say_directions(records), *evaluation.remarks(), *explained(records)]
     if "kid" in evaluation.scores and evaluation.preset == "torch-fidelity" and not evaluation.has_subsets:
         remarks.append(

@@ -36,7 +36,7 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     table.add_column("round", justify="right")
     for name in names:
         own = [record for record in shown if record.name == name]
-        table.add_column(marked(name, own), justify="right")
+        table.add_column(escape(marked(name, own)), justify="right")
     rounds = sorted({-1 if record.round is None else record.round for record in models})
     best = {name: min((r.badness for r in models if r.name == name), default=None) for name in names}
     for round in rounds:
@@ -123,7 +123,7 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
             table.add_row(
                 escape(f"{column} {best.mark}".rstrip()),
                 str(best.round) if equals == 1 else f"{best.round} (of {equals} equal)",
-                str(best.checkpoint or "not kept"),
+                escape(str(best.checkpoint or "not kept")),
                 value,
                 marked(_cell(held_out), [held_out]) if held_out else "",
             )

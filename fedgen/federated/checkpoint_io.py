@@ -1,5 +1,6 @@
 """Checkpoints that appear whole or not at all, read without unpickling objects."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return super().load_checkpoint(path, map_location=map_location, weights_only=False)
         if "://" in str(path):
             with get_filesystem(path).open(str(path), "rb") as file:
-                found = read_torch(str(path), content=file.read())
+                found = read_torch(str(path), file=io.BytesIO(file.read()))
         else:
             found = read_torch(path)
         return move_data_to_device(found, map_location) if isinstance(map_location, (str, torch.device)) else found

@@ -61,7 +61,12 @@ def check_privacy(
     if optimizer_state == "average":
         raise MisconfigurationException(
             f"{name} protects weights alone, and optimizer_state='average' sends clients' optimizer states too: pass"
-            " 'reset' or 'keep'"
+            " 'reset'"
+        )
+    if optimizer_state == "keep" and exchange.shared:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and optimizer_state='keep' leaves each client's optimizer states, which"
+            " have no noise, in the run's checkpoints: pass 'reset'"
         )
     if exchange.beside:
         raise MisconfigurationException(

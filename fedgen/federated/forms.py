@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+_KINDS = ("_parameters", "_buffers", "_modules")
 Contents = dict[str, Any]  # what hangs in a module itself by its key there: parameters, buffers or children
 
 
@@ -24,7 +25,9 @@ class Forms:
         self._module, self._tensors = module, dict(tensors)
         self._kinds = {name: _kind(tensor) for name, tensor in tensors.items()}
         self._parts = list(module.modules())
-        self._before = [(own, dict(own)) for part in self._parts for own in _contents(part)]
+        # with the dictionaries themselves: a Sequential makes a new one when a layer is deleted
+        places = [(vars(part), kind) for part in self._parts for kind in _KINDS]
+        self._before = [(home, kind, home[kind], dict(home[kind])) for home, kind in places]
         known = {id(tensor): name for name, tensor in tensors.items()}
         # all tensors that a checkpoint would hold; None for those that averaging leaves alone
         self._places = {place: known.get(id(own[key])) for place, (own, key) in _saved(module).items()}
@@ -55,7 +58,8 @@ class Forms:
         Args:
             server: tensors of the right forms, by name.
         """
-        for own, before in self._before:
+        for home, kind, own, before in self._before:
+            home[kind] = own
             lost = {key: value for key, value in before.items() if _is_lost(value, own.get(key))}
             if lost:
                 present = dict(own)
@@ -97,10 +101,6 @@ def _kind(tensor: Tensor) -> tuple[list[int], torch.dtype, torch.device, torch.l
     return list(tensor.shape), tensor.dtype, tensor.device, tensor.layout
 
 
-def _contents(part: nn.Module) -> tuple[Contents, Contents, Contents]:
-    return part._parameters, part._buffers, part._modules
-
-
 def _saved(module: nn.Module) -> dict[str, tuple[Contents, str]]:
     """Of each tensor that a checkpoint of the module would hold where it hangs."""
     return {
@@ -113,9 +113,12 @@ def _saved(module: nn.Module) -> dict[str, tuple[Contents, str]]:
 
 
 def _is_lost(before: Any, now: Any) -> bool:
-    """Whether something that hung in a module no longer does; a child that is replaced counts if it has tensors."""
+    """Whether something that hung in a module no longer does; a child that is replaced counts if either has tensors.
+
+    A Sequential counts its children anew when one is deleted: in the place of an activation hangs the next layer.
+    """
     if isinstance(before, nn.Module):
-        return before is not now and bool(_saved(before))
+        return before is not now and any(isinstance(part, nn.Module) and _saved(part) for part in (before, now))
     return before is not None and now is None
 
 

@@ -57,6 +57,21 @@ def delete(module):
     del first(module).bias
 
 
+def remove(module):
+    """A whole part of the module, as a client that adapts its architecture might."""
+    name, _ = next(module.named_children())
+    delattr(module, name)
+
+
+def remove_within(module):
+    """A layer of a Sequential, which counts those behind it anew; of another module a layer itself."""
+    name, part = next(module.named_children())
+    if isinstance(part, nn.Sequential):
+        del part[0]
+    else:
+        delattr(module, name)
+
+
 def poison(module):
     first(module).weight.data[0, 0] = float("nan")
 
@@ -67,6 +82,8 @@ SENT = {
     "dtype": (behind(lambda t: t.double()), r"(net\.0|a)\.weight has dtype torch\.float64 instead of torch\.float32"),
     "replaced": (replace, r"(net\.0|a)\.bias has shape \[9\] instead of \[[48]\]"),
     "gone": (delete, r"(net\.0|a)\.bias is gone"),
+    "a part gone": (remove, r"(net\.0|a)\.bias is gone"),
+    "a layer gone": (remove_within, r"(net\.1|a)\.bias is gone"),
 }
 
 

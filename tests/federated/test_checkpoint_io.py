@@ -74,3 +74,15 @@ def test_a_checkpoint_of_weights_only_holds_no_clients_states(tmp_path):
     trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
     assert "fedavg" in torch.load(tmp_path / "whole.ckpt", weights_only=True)
     assert "fedavg" not in torch.load(tmp_path / "weights.ckpt", weights_only=True)
+
+
+def test_a_checkpoint_of_a_remote_file_system_is_read_without_unpickling(tmp_path):
+    for value in ({"w": torch.arange(3.0)}, {"w": Hostile()}):
+        torch.save(value, tmp_path / "a.ckpt")
+        if "w" in value and isinstance(value["w"], torch.Tensor):
+            assert AtomicCheckpointIO().load_checkpoint(f"file://{tmp_path}/a.ckpt")["w"].tolist() == [0, 1, 2]
+        else:
+            Hostile.ran = False
+            with pytest.raises(ValueError, match=r"a\.ckpt is not a file of torch\.save"):
+                AtomicCheckpointIO().load_checkpoint(f"file://{tmp_path}/a.ckpt")
+            assert not Hostile.ran

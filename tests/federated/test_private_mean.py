@@ -287,7 +287,8 @@ def test_a_training_goes_on_from_elsewhere_with_the_noise_of_before_alone(tmp_pa
     ("options", "said"),
     [
         ({}, "client_weights='uniform'"),
-        ({"client_weights": "uniform", "optimizer_state": "average"}, "'reset' or 'keep'"),
+        ({"client_weights": "uniform", "optimizer_state": "average"}, "optimizer states too: pass 'reset'"),
+        ({"client_weights": "uniform", "optimizer_state": "keep"}, "in the run's checkpoints: pass 'reset'"),
         ({"client_weights": "uniform", "client_algorithm": Scaffold()}, "control variates"),
     ],
 )
