@@ -45,8 +45,8 @@ class FederatedEvaluation(Callback):
     evaluated rounds only, and writes a grid
     `samples/round=00012.png` of generated images and a row of real ones. Of "precision", "recall", "density",
     "coverage", "is", "ll" and "utility" more is better: monitor them with `mode="max"`, all others with `mode="min"`,
-    and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are put
-    back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
+    and "memorisation", which is best at 0.5, not at all. It changes nothing in training: random streams and modes are
+    put back. Under a strategy without rounds, a round is an epoch. Where training is local only, the mixture of the
     clients' models is scored. Where clients keep only some tensors, those that take part are scored with their own
     models as far as these tensors change scores, without all columns, as no one model is held against the pool: see
     `evaluation.own_models`. Several processes share the sampling, the embedding and the scores of clients; images and

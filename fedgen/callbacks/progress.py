@@ -197,7 +197,7 @@ def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
 def paused(trainer: Trainer) -> Iterator[None]:
     """No live progress bar of training inside the block: two on one terminal would overwrite each other."""
     bar: Any = trainer.progress_bar_callback
-    shown = bar if isinstance(bar, RoundProgressBar) else getattr(bar, "progress", None)  # Lightning's of rich
+    shown: Any = bar if isinstance(bar, RoundProgressBar) else getattr(bar, "progress", None)  # Lightning's of rich
     if getattr(shown, "live", None) is None or not shown.live.is_started:
         yield
         return
