@@ -43,6 +43,7 @@ class RoundProgressBar(ProgressBar):
         self._begun = self._round_begun = self._next_line = self._next_loss = 0.0
         self._since = self._turns = 0
         self._progress: Progress | None = None
+        self._loss = ""
         self._logs = ExitStack()
 
     @property
@@ -98,6 +99,10 @@ class RoundProgressBar(ProgressBar):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._round_begun, self._turns = time.monotonic(), 0
+        if (
+            trainer.world_size > 1
+        ):  # now nothing is left to be summed over processes, which this one alone would wait for
+            self._read_loss(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         self._turns += 1
@@ -107,6 +112,8 @@ class RoundProgressBar(ProgressBar):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._turns = 0
+        if trainer.world_size == 1:
+            self._read_loss(trainer)
         self._note(trainer, trainer.current_epoch + 1)
         if trainer.current_epoch + 1 == trainer.max_epochs:
             self._end()  # before Lightning says that training has stopped
@@ -125,15 +132,16 @@ class RoundProgressBar(ProgressBar):
 
     # ---- what it says ----
 
+    def _read_loss(self, trainer: Trainer) -> None:
+        """Takes the newest loss, as often as anybody could read it."""
+        if self._enabled and time.monotonic() >= self._next_loss:
+            self._next_loss, self._loss = time.monotonic() + 1 / REFRESHES, newest_loss(trainer)
+
     def _note(self, trainer: Trainer, done: int) -> None:
-        """Takes down how far the run is; the loss, which costs a little, only as often as anybody could read it."""
+        """Takes down how far the run is."""
         if not self._enabled:
             return
-        now, turns, before = time.monotonic(), trainer.num_training_batches, self._progress
-        if before is None or now >= self._next_loss:
-            self._next_loss, loss = now + 1 / REFRESHES, newest_loss(trainer)
-        else:
-            loss = before.loss
+        now, turns = time.monotonic(), trainer.num_training_batches
         slow = self._turns and now - self._round_begun > SLOW and turns != math.inf
         self._progress = Progress(
             unit="round" if hasattr(trainer.strategy, "sample_cohort") else "epoch",
@@ -142,7 +150,7 @@ class RoundProgressBar(ProgressBar):
             seconds=now - self._begun,
             since=self._since,
             turn=(self._turns, int(turns)) if slow else None,
-            loss=loss,
+            loss=self._loss,
             score=next((str(found) for one in trainer.callbacks if (found := getattr(one, "headline", ""))), ""),
         )
 
@@ -197,7 +205,7 @@ def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
 def paused(trainer: Trainer) -> Iterator[None]:
     """No live progress bar of training inside the block: two on one terminal would overwrite each other."""
     bar: Any = trainer.progress_bar_callback
-    shown = bar if isinstance(bar, RoundProgressBar) else getattr(bar, "progress", None)  # Lightning's of rich
+    shown: Any = bar if isinstance(bar, RoundProgressBar) else getattr(bar, "progress", None)  # Lightning's of rich
     if getattr(shown, "live", None) is None or not shown.live.is_started:
         yield
         return

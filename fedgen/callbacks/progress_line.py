@@ -98,7 +98,7 @@ def bar_line(progress: Progress, width: int) -> Text:
     used = _length([line.plain, *parts.values()])
     if progress.total and (size := min(LONGEST_BAR, room - used - 2)) >= SHORTEST_BAR:
         full = round(size * progress.share)
-        line.append("  ").append("━" * full, "green").append("━" * (size - full), "bright_black")
+        line.append("  ").append("━" * full, "green").append("─" * (size - full), "bright_black")
     for name in ("turn", "pace", "left", "loss", "score"):
         if name in parts:
             line.append("  ").append(parts[name], "cyan" if name == "score" else "")

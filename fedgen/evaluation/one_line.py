@@ -1,6 +1,7 @@
 """An evaluation in one line: its first score in both aggregates, beside real images'."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from fedgen.evaluation.records import Columns, ScoreRecord
 from fedgen.evaluation.table import format_value
@@ -11,7 +12,7 @@ AVG, ALL = "avg", "all"
 def evaluation_line(
     records: Sequence[ScoreRecord], floor: Iterable[ScoreRecord], columns: Columns, column: str | None = None
 ) -> list[str]:
-    """The parts of the line, most important first: "fid_avg 31.2±0.5 (real 24.0)", "fid_all ...", "kid_all ...".
+    """The parts of the line, most important first: "fid_avg 31.2±0.5, fid_all 9.1±0.3 (real 24.0, 1.1)", "kid_all ...".
 
     Args:
         records: of one evaluation.
@@ -27,15 +28,13 @@ def evaluation_line(
     alike = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
     both = [r for r in alike if r.score == first.score and r.aggregate in (AVG, ALL)]
     others = [r for r in alike if r.score != first.score and r.aggregate == ALL]
-    return [_part(record, floors.get(record.identity[2:]), columns) for record in both or [first]] + [
-        _part(record, floors.get(record.identity[2:]), columns) for record in others
-    ]
+    return [_part(group, floors, columns) for group in (both or [first], *([record] for record in others))]
 
 
 def join_parts(head: str, parts: Sequence[str], width: int) -> str:
-    """Head and parts in one line: the first two whatever the width, further ones as far as they fit."""
-    line = f"{head}: {', '.join(parts[:2])}"
-    for part in parts[2:]:
+    """Head and parts in one line: the first whatever the width, further ones as far as they fit."""
+    line = f"{head}: {', '.join(parts[:1])}"
+    for part in parts[1:]:
         if len(line) + len(part) + 2 > width:
             break
         line += f", {part}"
@@ -49,7 +48,7 @@ def headline(records: Sequence[ScoreRecord], columns: Columns, column: str | Non
         return ""
     first = records[0]
     default = next((r for r in records if r.identity[2:-1] == first.identity[2:-1] and r.aggregate == ALL), first)
-    return _part(found.get(column or "", default), None, columns)
+    return _part([found.get(column or "", default)], {}, columns)
 
 
 def say_round(round: int) -> str:
@@ -57,6 +56,9 @@ def say_round(round: int) -> str:
     return "before training" if round < 0 else f"round {round} ({round + 1} done)"
 
 
-def _part(record: ScoreRecord, floor: ScoreRecord | None, columns: Columns) -> str:
-    real = "" if floor is None else f" (real {format_value(floor.value, floor.standard_error).split('±')[0]})"
-    return f"{columns.name(record)} {format_value(record.value, record.standard_error)}{real}"
+def _part(records: Sequence[ScoreRecord], floors: Mapping[tuple[Any, ...], ScoreRecord], columns: Columns) -> str:
+    """Records of one score, and behind them the floors of those that have one."""
+    told = [f"{columns.name(record)} {format_value(record.value, record.standard_error)}" for record in records]
+    found = [floors[record.identity[2:]] for record in records if record.identity[2:] in floors]
+    real = [format_value(record.value, record.standard_error).split("±")[0] for record in found]
+    return ", ".join(told) + (f" (real {', '.join(real)})" if real else "")

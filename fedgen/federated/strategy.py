@@ -145,7 +145,8 @@ class FedAvgStrategy(DDPStrategy):
     Raises:
         ValueError: for settings out of range.
         MisconfigurationException: for Trainer settings that would cut rounds.
-        RuntimeError: when a round loses every client, from the first client's error.
+        RuntimeError: when a round loses every client, from the first client's error. An error in the user's own code
+            that all of them met is raised itself, with a note.
         LostRankError: when another process has ended; a checkpoint goes on on those that are left.
     """
 

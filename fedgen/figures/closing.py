@@ -1,20 +1,26 @@
 """The last lines of a run: what it says in words, where to look, and what to do next."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import wrap
 
 from fedgen.evaluation import ScoreRecord, by_column
 from fedgen.evaluation.conclusion import CENTRALISED, LOCAL_ONLY, conclude
 from fedgen.evaluation.rebuild import RECIPE
 
 EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
+INDENT = "  "
 REPORTS = "fedgen.reports"  # the package of `fedgen report`
 
 
 def closing_lines(
-    folder: Path, records: Sequence[ScoreRecord], pictures: Sequence[Path] = (), recipe: str | None = None
+    folder: Path,
+    records: Sequence[ScoreRecord],
+    pictures: Sequence[Path] = (),
+    recipe: str | None = None,
+    width: int = 160,
 ) -> list[str]:
     """A run's conclusion, its pictures and logs, and the commands that go on from here, under a heading each.
 
@@ -23,32 +29,44 @@ def closing_lines(
         records: its scores.
         pictures: drawn of them just now.
         recipe: its name or path, as it was given to `fedgen fit`; None of runs in Python.
+        width: of the terminal: sentences are wrapped, and words on commands are put above them where there is no room.
     """
+    room = width - len(INDENT)
     parts = {
-        "In short": conclude(records, folder),
+        "In short": [part for line in conclude(records, folder) for part in wrap(line, room, subsequent_indent="  ")],
         "To look at": looks(folder, pictures),
-        "What next": steps(folder, records, recipe),
+        "What next": beside(steps(folder, records, recipe), room),
     }
-    return [line for heading, lines in parts.items() if lines for line in (f"{heading}:", *(f"  {x}" for x in lines))]
+    return [part for heading, lines in parts.items() if lines for part in (f"{heading}:", *(INDENT + x for x in lines))]
+
+
+def beside(commands: Mapping[str, str], room: int) -> list[str]:
+    """Commands with what they are for: behind them if that fits into so many columns, else above them."""
+    if not commands:
+        return []
+    longest = max(map(len, commands))
+    if longest + max(map(len, commands.values())) + 4 <= room:
+        return [f"{command:<{longest}}  # {words}" for command, words in commands.items()]
+    return [line for command, words in commands.items() for line in (f"# {words}", command)]
 
 
 def looks(folder: Path, pictures: Sequence[Path] = ()) -> list[str]:
     """The newest grid of samples, the figures, and TensorBoard's command if there are logs."""
     grids = sorted((folder / "samples").glob("round=*.png"))
-    found = [f"{path}  # generated images, and real ones of the same clients" for path in grids[-1:]]
+    found = [f"{path}  # samples, above real images" for path in grids[-1:]]
     found += [str(path) for path in pictures]
     found += [str(path) for path in sorted(folder.glob("*.html"))]
     newest = sorted(folder.rglob(EVENTS), key=lambda path: path.stat().st_mtime)
     return found + [f"tensorboard --logdir {_quoted(path.parent)}" for path in newest[-1:]]
 
 
-def steps(folder: Path, records: Sequence[ScoreRecord], recipe: str | None = None) -> list[str]:
+def steps(folder: Path, records: Sequence[ScoreRecord], recipe: str | None = None) -> dict[str, str]:
     """Commands that go on from a run, with what they are for."""
     columns = by_column(records)
     if not columns:
-        return []
+        return {}
     place, first = _quoted(folder), next(record for record in records if record.is_model)
-    found = {}
+    found: dict[str, str] = {}
     if find_spec(REPORTS):
         found[f"fedgen report {place}"] = "the run as one page"
     by = next((name for name, group in columns.items() if group[0].aggregate == "avg"), next(iter(columns)))
@@ -61,8 +79,7 @@ def steps(folder: Path, records: Sequence[ScoreRecord], recipe: str | None = Non
         for end, words in ((LOCAL_ONLY, "control: no exchange"), (CENTRALISED, "control: pooled data")):
             if not folder.with_name(folder.name + end).exists():
                 found[f"{given} --{end[1:]}"] = words
-    longest = max(map(len, found))
-    return [f"{command:<{longest}}  # {words}" for command, words in found.items()]
+    return found
 
 
 def _quoted(path: Path) -> str:

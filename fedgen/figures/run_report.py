@@ -34,5 +34,5 @@ def report_run(folder: str | Path, console: Console | None = None, recipe: str |
         pictures.append(draw_curves(records, run.folder / CURVES))
     if has_gaps([record for record in records if record.is_model]):
         pictures.append(draw_generalisation(records, run.folder / GENERALISATION))
-    for line in closing_lines(run.folder, records, pictures, recipe):
+    for line in closing_lines(run.folder, records, pictures, recipe, console.width):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ class FederatedScore:
 class OfClients:
     """What is kept of clients for a score: its `repr` is their number and that of their examples, in one line."""
 
-    counts: Sequence[float]
+    counts: Any  # numbers of examples, one a client
 
     def __repr__(self) -> str:
         clients, examples = _counted(len(self.counts), "client"), _counted(round(sum(self.counts)), "example")

@@ -27,13 +27,12 @@ def floor_of(records):
 
 def test_the_first_score_is_told_in_both_aggregates_with_the_floors(records):
     parts = evaluation_line(records, floor_of(records), Columns.of(records))
-    assert parts[:2] == ["fid_avg 31.2±0.2 (real 3.1)", "fid_all 9.1±0.2 (real 0.9)"]
-    assert parts[2:] == ["kid_all 0.1±0.2 (real 0.0)"]
+    assert parts == ["fid_avg 31.2±0.2, fid_all 9.1±0.2 (real 3.1, 0.9)", "kid_all 0.1±0.2 (real 0.0)"]
 
 
 def test_a_monitored_column_comes_first_and_is_the_headline(records):
     columns = Columns.of(records)
-    assert evaluation_line(records, [], columns, "kid_avg")[:2] == ["kid_avg 0.2±0.2", "kid_all 0.1±0.2"]
+    assert evaluation_line(records, [], columns, "kid_avg")[0] == "kid_avg 0.2±0.2, kid_all 0.1±0.2"
     assert headline(records, columns, "kid_avg") == "kid_avg 0.2±0.2"
     assert headline(records, columns) == "fid_all 9.1±0.2"
 
@@ -44,9 +43,15 @@ def test_a_score_without_a_pool_is_told_alone(records):
     assert evaluation_line([], [], Columns.of([])) == []
 
 
-def test_what_does_not_fit_is_left_out_but_for_the_first_two():
+def test_what_does_not_fit_is_left_out_but_for_the_first():
     assert join_parts("round 3", ["a 1", "b 2", "c 3"], 80) == "round 3: a 1, b 2, c 3"
-    assert join_parts("round 3", ["a 1", "b 2", "c 3"], 10) == "round 3: a 1, b 2"
+    assert join_parts("round 3", ["a 1", "b 2", "c 3"], 17) == "round 3: a 1, b 2"
+    assert join_parts("round 3", ["a 1", "b 2", "c 3"], 5) == "round 3: a 1"
+
+
+def test_the_quickstarts_line_fits_80_columns():
+    parts = ["fid_avg 24.9±0.5, fid_all 4.4±0.2 (real 23.8, 1.07)", "kid_all 0.0033±0.0004 (real -0.00007)"]
+    assert len(join_parts(say_round(1199), parts, 80)) <= 80
 
 
 def test_rounds_count_from_0():

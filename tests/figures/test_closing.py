@@ -1,13 +1,12 @@
 """The last lines of a run: in words, where to look, what next."""
 
-import re
 import shlex
 
 from rich.console import Console
 
 from fedgen.__main__ import COMMANDS
 from fedgen.evaluation.scores_file import append_records
-from fedgen.figures.closing import closing_lines, looks, steps
+from fedgen.figures.closing import beside, closing_lines, looks, steps
 from fedgen.figures.run_report import report_run
 from tests.evaluation.samples import record
 
@@ -27,7 +26,7 @@ def run(folder, recipe=True):
 
 def test_headings_come_in_order_and_say_what_was_found(tmp_path, capsys):
     folder = run(tmp_path / "quick")
-    report_run(folder, Console(width=100), "quickstart")
+    report_run(folder, Console(width=200), "quickstart")
     out = capsys.readouterr().out
     short, look, then = (out.index(heading) for heading in ("In short:\n", "To look at:\n", "What next:\n"))
     assert short < look < then
@@ -37,13 +36,13 @@ def test_headings_come_in_order_and_say_what_was_found(tmp_path, capsys):
 
 def test_the_newest_grid_and_the_logs_are_named(tmp_path):
     found = looks(run(tmp_path / "a b"))
-    assert found[0].startswith(f"{tmp_path}/a b/samples/round=00001.png  # generated images")
+    assert found[0].startswith(f"{tmp_path}/a b/samples/round=00001.png  # samples, above real images")
     assert found[1] == f"tensorboard --logdir '{tmp_path}/a b/logs'"
     assert looks(tmp_path / "nothing") == []
 
 
 def test_every_command_that_is_named_exists(tmp_path):
-    commands = [shlex.split(line, comments=True) for line in steps(run(tmp_path / "quick"), RECORDS, "quickstart")]
+    commands = [shlex.split(line) for line in steps(run(tmp_path / "quick"), RECORDS, "quickstart")]
     assert {words[0] for words in commands} == {"fedgen"}
     assert {words[1] for words in commands} <= COMMANDS.keys()
     assert [words[1] for words in commands if words[1] != "report"] == ["select", "evaluate", "fit", "fit"]
@@ -64,9 +63,19 @@ def test_a_run_in_python_has_no_recipe_to_score_again_or_to_fit(tmp_path):
 
 
 def test_lines_are_told_apart_by_their_comments(tmp_path):
-    lines = steps(run(tmp_path / "quick"), RECORDS, "quickstart")
-    assert len({line.index("# ") for line in lines}) == 1
-    assert all(re.search(r"  # \w", line) for line in lines)
+    commands = {"fedgen select a": "one", "fedgen fit": "another"}
+    assert beside(commands, 40) == ["fedgen select a  # one", "fedgen fit       # another"]
+    assert beside(commands, 25) == ["# one", "fedgen select a", "# another", "fedgen fit"]
+    assert beside({}, 40) == []
+
+
+def test_sentences_are_wrapped_at_words(tmp_path):
+    lines = closing_lines(run(tmp_path / "quick"), RECORDS, width=60)
+    said = lines[1 : lines.index("To look at:")]
+    assert max(map(len, said)) <= 60
+    assert " ".join(line.strip() for line in said).startswith(
+        "2 rounds, counted from 0 to 1; 2 checkpoints are scored."
+    )
 
 
 def test_nothing_scored_has_no_lines(tmp_path):
