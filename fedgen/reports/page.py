@@ -13,7 +13,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
 
 from fedgen import __version__
 from fedgen.federated.left_out import describe, shorten
@@ -125,8 +124,8 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
     page = _template().render(
         mark=f"{MARK} {__version__}",
         policy=_policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
+        style=style,
+        script=script,
         data=htmlsafe_json_dumps(data, dumps=_dumps),
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
