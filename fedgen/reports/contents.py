@@ -131,7 +131,7 @@ def _read_recipe(found: Contents) -> None:
         found.missing["settings"] = "this run was trained in Python, which keeps no recipe"
         return
     state = path.stat()
-    settings = _attempt(found, "settings", lambda: _settings_of(path, state.st_mtime_ns, state.st_size), {})
+    settings: Any = _attempt(found, "settings", lambda: _settings_of(path, state.st_mtime_ns, state.st_size), {})
     if isinstance(settings, dict):
         found.settings = settings
         found.recipe = path.read_text(encoding="utf-8", errors="replace")

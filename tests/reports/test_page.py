@@ -6,6 +6,7 @@ import html
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from fedgen.reports import report, write_report
 from fedgen.reports.charts import panels
 from fedgen.reports.live import LivePage
 from tests.reports.folders import HOSTILE, make_records, write_run
+
+ROOT = Path(__file__).parents[2]
 
 
 def data_of(page):
@@ -105,6 +108,16 @@ def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(tmp_path):
     assert frame.startswith('<iframe sandbox="allow-scripts" srcdoc="')
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == found.html
     assert "<script" not in frame
+
+
+def test_the_page_of_reading_reports_runs_as_written(tmp_path, monkeypatch):
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "report.md").read_text(), re.DOTALL)
+    write_run(tmp_path / "checkpoints" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(snippet, "report.md", "exec"), names)
+    assert repr(names["found"]).startswith("Report(checkpoints/quickstart; ")
+    assert (tmp_path / "quickstart.html").read_text() == names["found"].html
 
 
 def test_the_command_writes_one_page_of_several_runs(tmp_path, monkeypatch, capsys):
