@@ -34,7 +34,8 @@ def keep(folder: str | Path, data: Any, splits: Sequence[Split], pictures: bool 
     content: dict[str, Any] = {"versions": {"fedgen": __version__, "python": platform.python_version(), **libraries}}
     if isinstance(data, FederatedDataModule):
         try:
-            content |= PartitionSummary.of(data).to_json()
+            summary = PartitionSummary.of(data).to_json()
+            content |= {"classes": summary["classes"], "clients": summary["clients"]}
         except ValueError:  # data whose parts cannot be counted train and are scored all the same
             content |= {"classes": [], "clients": []}
     rows = _real_rows(splits[0]) if splits and pictures else {}

@@ -91,6 +91,16 @@ def test_of_a_thousand_clients_evenly_spaced_rounds_are_shown(tmp_path):
     assert len(own["lines"][0]["values"]) == 40
 
 
+def test_of_many_logged_values_few_points_are_shown(tmp_path):
+    folder = write_run(tmp_path / "run", pictures=False)
+    names = [f"value {k}" for k in range(400)]
+    rows = [f"{step}," + ",".join(["1.5"] * 400) for step in range(300)]
+    (folder / "logs" / "metrics.csv").write_text("\n".join([",".join(["step", *names]), *rows]) + "\n")
+    page = report(folder).html
+    assert "100 more logged values are not in this page" in page
+    assert len(page) < 1_000_000
+
+
 def test_a_page_replaces_pages_and_nothing_else(tmp_path):
     folder = write_run(tmp_path / "run")
     assert write_report([folder]) == write_report([folder]) == folder / "report.html"
