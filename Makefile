@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: help setup demo test test-slow test-browser check docs bench bench-peers clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## install everything into .venv, the tests' tools too
 

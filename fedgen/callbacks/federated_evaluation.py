@@ -34,7 +34,7 @@ from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png
 from fedgen.progress import make_console
 from fedgen.ranks import together
-from fedgen.reports.kept import keep
+from fedgen.reports.keeping import keep
 from fedgen.reports.live import LivePage
 from fedgen.reports.page import PAGE
 from fedgen.seeds import isolated
@@ -345,9 +345,11 @@ class FederatedEvaluation(Callback):
         self._page = LivePage(self._folder(trainer)) if self.page and not trainer.fast_dev_run else None
         if self._page is not None:
             self._page.start()
-            splits = self.evaluator.splits if isinstance(trainer.datamodule, FederatedDataModule) else ()
+            assert self.evaluator is not None  # setup made it
+            data = getattr(trainer, "datamodule", None)
+            splits = self.evaluator.splits if isinstance(data, FederatedDataModule) else ()
             with isolated():
-                keep(self._folder(trainer), trainer.datamodule, splits, self.grid > 0)
+                keep(self._folder(trainer), data, splits, self.grid > 0)
 
     def _scores_path(self, trainer: Trainer) -> Path:
         return self._folder(trainer) / SCORES_FILE

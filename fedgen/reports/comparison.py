@@ -16,6 +16,7 @@ from fedgen.reports.conclusions import best_of
 from fedgen.reports.contents import Contents
 
 FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
+SHOWN_ALONE = ("page", "report", "grid")  # of a callback: they change no number
 NAMED = 3  # settings that an arm is called by
 
 
@@ -38,7 +39,8 @@ def arms_of(runs: Sequence[Contents]) -> list[Arm]:
     flat: dict[str, dict[str, Any]] = {}
     for place, run in enumerate(runs):
         if run.kind == "training" and run.settings:
-            settings = _flat(_without_place(run.settings))
+            flattened = _flat(_without_place(run.settings)).items()
+            settings = {name: value for name, value in flattened if name.split(".")[-1] not in SHOWN_ALONE}
             key = json.dumps(settings, sort_keys=True, default=str)
             flat[key] = settings
             groups.setdefault(key, {})[int(run.settings.get("seed_everything") or 0)] = place

@@ -20,6 +20,7 @@ from fedgen.reports.pictures import Picture, Pictures
 
 STORED, RESULTS, ROSTER = "scores.json", "results.json", "clients.json"
 MOST_FIGURES = 12
+LONGEST_RECIPE = 300_000  # characters
 T = TypeVar("T")
 
 
@@ -131,10 +132,13 @@ def _read_recipe(found: Contents) -> None:
         found.missing["settings"] = "this run was trained in Python, which keeps no recipe"
         return
     state = path.stat()
-    settings = _attempt(found, "settings", lambda: _settings_of(path, state.st_mtime_ns, state.st_size), {})
+    settings: Any = _attempt(found, "settings", lambda: _settings_of(path, state.st_mtime_ns, state.st_size), {})
     if isinstance(settings, dict):
         found.settings = settings
         found.recipe = path.read_text(encoding="utf-8", errors="replace")
+        if len(found.recipe) > LONGEST_RECIPE:
+            found.recipe = ""
+            found.missing["settings"] = f"{RECIPE} has more than {LONGEST_RECIPE:,} characters"
 
 
 @lru_cache(maxsize=16)

@@ -66,8 +66,8 @@ class LivePage:
         began = time.perf_counter()
         try:
             render([read_contents(self.folder, self._logs, self._pictures)], live).save(self.path)
-        except (OSError, ValueError) as error:
-            warnings.warn(f"{self.path} is not written: {error}", stacklevel=2)
+        except Exception as error:  # whatever it is: days of training do not end for a page
+            warnings.warn(f"{self.path} is not written: {type(error).__name__}: {error}", stacklevel=2)
             return False
         if self.written:
             self._last = time.perf_counter() - began

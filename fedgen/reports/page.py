@@ -13,7 +13,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from jinja2.utils import htmlsafe_json_dumps
-from markupsafe import Markup
 
 from fedgen import __version__
 from fedgen.federated.left_out import describe, shorten
@@ -22,13 +21,14 @@ from fedgen.reports.charts import clients, panels, plain
 from fedgen.reports.comparison import paired_rows, summary_rows
 from fedgen.reports.conclusions import conclusions
 from fedgen.reports.contents import Contents, read_contents
-from fedgen.reports.logged import thinned
+from fedgen.reports.logged import MOST_POINTS, thinned
 from fedgen.reports.tables import MOST_NUMBERS, facts, numbers, score_parts
 
 PAGE = "report.html"
 PARTS = Path(__file__).parent / "page"
 MARK = "fedgen report"  # by which a page is known as one that may be replaced
 LONGEST_NAME = 120
+MOST_SERIES, MOST_LOGGED = 300, 60_000  # logged values by name, and points of all of them
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
     page = _template().render(
         mark=f"{MARK} {__version__}",
         policy=_policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
+        style=style,
+        script=script,
         data=htmlsafe_json_dumps(data, dumps=_dumps),
         title=", ".join(shorten(run.folder.resolve().name or run.place, LONGEST_NAME) for run in runs),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -173,12 +173,14 @@ def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
         "numbers": found[:MOST_NUMBERS],
         "numbers_left": max(0, len(found) - MOST_NUMBERS),
         "below": run.below,
+        "series_left": max(0, len(run.series) - MOST_SERIES),
         "data": _data(run),
     }
 
 
 def _data(run: Contents) -> dict[str, Any]:
-    series = {name: thinned(own) for name, own in run.series.items()}
+    most = max(20, min(MOST_POINTS, MOST_LOGGED // max(1, len(run.series))))
+    series = {name: thinned(own, most) for name, own in list(run.series.items())[:MOST_SERIES]}
     return {
         "name": shorten(run.place, LONGEST_NAME),
         "panels": panels(run.records),

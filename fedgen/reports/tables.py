@@ -68,13 +68,9 @@ def _plain(cell: Any) -> tuple[str, bool]:
 
 def facts(contents: Contents) -> list[tuple[str, str]]:
     """Name and value of what a run is, cost and promised, as far as its folder tells."""
-    return [
-        *_settings(contents),
-        *_time(contents),
-        *_sent(contents),
-        *_privacy(contents),
-        *((f"version of {name}", text) for name, text in contents.versions.items()),
-    ]
+    found = [*_settings(contents), *_time(contents), *_sent(contents), *_privacy(contents)]
+    found += [(f"version of {name}", text) for name, text in contents.versions.items()]
+    return [(shorten(name, LONGEST), shorten(value, LONGEST)) for name, value in found]
 
 
 def numbers(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
@@ -108,10 +104,12 @@ def _settings(contents: Contents) -> list[tuple[str, str]]:
     ):
         value = _at(settings, path)
         if value is not None:
-            found.append((name, shorten(str(value), LONGEST)))
+            found.append((name, str(value)))
     if contents.kind != "training":
-        flat = [(name, value) for name, value in settings.items() if value not in (None, "", [], {}, False)]
-        found += [(name, shorten(str(value), LONGEST)) for name, value in flat]
+        given = [(str(name), value) for name, value in settings.items() if value is not None and value is not False]
+        found += [
+            (name, str(value)) for name, value in given if value not in ("", [], {}) and name != "seed_everything"
+        ]
     seeds = sorted({record.seed for record in contents.records})
     if seeds:
         found.append(("seed of generated images", ", ".join(map(str, seeds))))

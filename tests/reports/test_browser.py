@@ -48,18 +48,25 @@ def page(tmp_path_factory):
 
 
 def show(browser, path, width=1280, theme="light"):
-    """Opens a page; returns the seconds until its scripts were done, and makes sure that nothing complained."""
+    """Opens a page; returns the seconds of a processor until its charts were drawn."""
     phone = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     scheme = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
     browser.get_log("browser")
-    began = time.monotonic()
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    before = spent(browser)
     browser.get(path.as_uri())
     wait(browser, "return 'ready' in document.documentElement.dataset")
-    spent = time.monotonic() - began
     wait(browser, "return document.querySelectorAll('.chart svg path').length > 0")
-    return spent
+    after = spent(browser)
+    return after - before if after > before else after  # another process counts from nothing
+
+
+def spent(browser):
+    """Seconds of a processor that the page's process has worked."""
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 
 
 def wait(browser, script, seconds=10.0):
@@ -213,7 +220,7 @@ def test_clients_can_be_found_sorted_paged_and_drawn(browser, page):
     first = one(browser, f"{table} tbody button")
     assert first.text.startswith("</script><script>")  # as text
     assert browser.execute_script("return window.hacked") is None
-    many(browser, f"{table} th button")[4].click()
+    many(browser, f"{table} th button")[3].click()
     fid = one(browser, f"{table} th[aria-sort='ascending']")
     assert fid.text.startswith("labels")
     wanted = next(b for b in many(browser, f"{table} th button") if b.text == "fid")

@@ -31,6 +31,24 @@ def test_what_is_missing_is_named_with_its_reason(tmp_path):
     assert "trained in Python" in found.missing["settings"]
 
 
+def test_clients_elsewhere_are_those_that_introduced_themselves(tmp_path):
+    folder = write_run(tmp_path / "run", names=["a", "b"], clients=2)
+    (folder / "federation.json").write_text('{"versions": {}}')
+    hello = [{"name": name, "examples": 9, "shape": [1, 8, 8], "classes": [], "release": "0.1"} for name in "ab"]
+    (folder / "clients.json").write_text(json.dumps(hello))
+    assert [(one["name"], one["train"]) for one in read_contents(folder).kept.clients] == [("a", 9), ("b", 9)]
+    (folder / "clients.json").write_text('[{"name": "a"}]')
+    assert "clients.json is damaged" in read_contents(folder).missing["clients"]
+
+
+def test_a_recipe_of_megabytes_is_left_out(tmp_path):
+    folder = write_run(tmp_path / "run")
+    (folder / "recipe.yaml").write_text("seed_everything: 0\n" + "# long\n" * 50_000)
+    found = read_contents(folder)
+    assert (found.recipe, found.settings) == ("", {"seed_everything": 0})
+    assert "300,000 characters" in found.missing["settings"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [

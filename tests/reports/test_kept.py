@@ -6,7 +6,8 @@ from torchvision.io import read_image
 
 from fedgen.callbacks import FederatedEvaluation
 from fedgen.evaluation.splits import Split
-from fedgen.reports.kept import keep, read_kept
+from fedgen.reports.keeping import keep
+from fedgen.reports.kept import read_kept
 from tests.callbacks.modules import evaluation, fit
 from tests.federated.modules import make_data
 

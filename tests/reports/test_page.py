@@ -6,6 +6,7 @@ import html
 import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,8 @@ from fedgen.reports import report, write_report
 from fedgen.reports.charts import panels
 from fedgen.reports.live import LivePage
 from tests.reports.folders import HOSTILE, make_records, write_run
+
+ROOT = Path(__file__).parents[2]
 
 
 def data_of(page):
@@ -88,6 +91,16 @@ def test_of_a_thousand_clients_evenly_spaced_rounds_are_shown(tmp_path):
     assert len(own["lines"][0]["values"]) == 40
 
 
+def test_of_many_logged_values_few_points_are_shown(tmp_path):
+    folder = write_run(tmp_path / "run", pictures=False)
+    names = [f"value {k}" for k in range(400)]
+    rows = [f"{step}," + ",".join(["1.5"] * 400) for step in range(300)]
+    (folder / "logs" / "metrics.csv").write_text("\n".join([",".join(["step", *names]), *rows]) + "\n")
+    page = report(folder).html
+    assert "100 more logged values are not in this page" in page
+    assert len(page) < 1_000_000
+
+
 def test_a_page_replaces_pages_and_nothing_else(tmp_path):
     folder = write_run(tmp_path / "run")
     assert write_report([folder]) == write_report([folder]) == folder / "report.html"
@@ -105,6 +118,16 @@ def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(tmp_path):
     assert frame.startswith('<iframe sandbox="allow-scripts" srcdoc="')
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1]) == found.html
     assert "<script" not in frame
+
+
+def test_the_page_of_reading_reports_runs_as_written(tmp_path, monkeypatch):
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "report.md").read_text(), re.DOTALL)
+    write_run(tmp_path / "checkpoints" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(snippet, "report.md", "exec"), names)
+    assert repr(names["found"]).startswith("Report(checkpoints/quickstart; ")
+    assert (tmp_path / "quickstart.html").read_text() == names["found"].html
 
 
 def test_the_command_writes_one_page_of_several_runs(tmp_path, monkeypatch, capsys):

@@ -179,7 +179,7 @@ function mixture(parent, labels, classes) {
   const most = labels.indexOf(Math.max(...labels));
   const held = labels.filter((count) => count).length;
   element("span", {}, parent, !total ? " none" : held === 1 ? " only " : ` ${held} labels, most: `);
-  if (total) element("bdi", {}, parent, classes[most]);
+  if (total) element("bdi", { title: classes[most] }, parent, classes[most]);
 }
 
 function startClients(place, run, host, state) {
@@ -188,13 +188,13 @@ function startClients(place, run, host, state) {
   const controls = element("div", { class: "controls noprint" }, host);
   const find = labelled(controls, "find", element("input", { type: "search", placeholder: "part of a name" }));
   const slider = labelled(controls, "round", element("input", { type: "range", min: 0, step: 1 })), shown = element("output", {}, controls);
-  const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "clients" }, host);
+  const scroll = element("div", { class: "scroll long", tabindex: "0", role: "region", "aria-label": "clients" }, host);
   const table = element("table", { class: "clients" }, scroll), turn = element("div", { class: "controls noprint" }, host);
   const back = element("button", { type: "button" }, turn, "Previous"), where = element("span", {}, turn), on = element("button", { type: "button" }, turn, "Next");
   let sort = null, down = false, first = 0, at = null;
   const panel = () => (run.panels[state.panel] && run.panels[state.panel].clients.values ? run.panels[state.panel] : null);
   const columns = () => {
-    const has = (key) => run.clients.some((one) => one[key] !== null && one[key] !== undefined && one[key] !== "");
+    const has = (key) => run.clients.some((one) => one[key] !== null && one[key] !== undefined && one[key] !== "" && (key !== "role" || one.role !== run.clients[0].role));
     const found = [["client", (row) => row.name], ["role", (row) => row.role], ["train", (row) => row.train], ["held out", (row) => row.held_out]].filter(([name]) => name === "client" || has(name.replace(" ", "_")));
     if (run.classes.length) found.push(["labels", (row) => (row.labels || []).filter((count) => count).length]);
     if (panel()) found.push([panel().name, (row) => row.value]);
@@ -248,10 +248,10 @@ function startClients(place, run, host, state) {
     for (const [name, value] of named) {
       const cell = element("td", {}, line);
       if (name === "client" && scored) {
-        const button = element("button", { type: "button", "aria-pressed": String(row.name === state.picked) }, cell);
+        const button = element("button", { type: "button", "aria-pressed": String(row.name === state.picked), title: row.name }, cell);
         element("bdi", {}, button, row.name);
         button.addEventListener("click", () => { state.picked = row.name === state.picked ? null : row.name; state.changed(); });
-      } else if (name === "client") element("bdi", {}, cell, row.name);
+      } else if (name === "client") element("bdi", { title: row.name }, cell, row.name);
       else if (name === "labels") mixture(cell, row.labels || [], run.classes);
       else if (own && name === own.name) { cell.className = "number"; cell.textContent = row.value === null ? "not scored" : formatted(row.value, row.error); cell.title = String(row.value); }
       else { const text = value(row); cell.className = typeof text === "number" ? "number" : ""; cell.textContent = text === null || text === undefined ? "" : name === "floor" ? formatted(text) : String(text); }
