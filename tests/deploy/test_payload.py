@@ -82,7 +82,7 @@ def test_numbers_of_numpy_and_ordered_dictionaries_become_pythons():
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (object(), "a object does not travel"),
+        pytest.param(object(), "a object does not travel", id="an object"),
         ({(1, 2): 3}, "the key (1, 2) does not travel"),
         ({1.5: 3}, "the key 1.5 does not travel"),
         ([torch.eye(2).to_sparse()], "make it dense"),
