@@ -11,8 +11,8 @@ from fedgen.evaluation.selection import DEFAULT_COLUMN, Comparison, aggregates_c
 from fedgen.evaluation.splits import HELD_OUT
 from fedgen.evaluation.table import format_value
 from fedgen.federated.left_out import shorten
+from fedgen.scores.rankings import Z
 
-REACH = 1.96  # standard errors beyond which two values differ
 MOST_ROUNDS = 5  # named of those that cannot be told from the best
 FEW = "fewer images than"  # in the note of such a score
 
@@ -53,7 +53,7 @@ def best_of(records: Sequence[ScoreRecord]) -> ScoreRecord:
 def differ(first: ScoreRecord, second: ScoreRecord) -> bool:
     """Whether two values of one column differ by more than 1.96 combined standard errors of the generated images."""
     error = math.hypot(first.generated_error, second.generated_error)
-    return abs(first.badness - second.badness) > REACH * error
+    return abs(first.badness - second.badness) > Z * error
 
 
 def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
