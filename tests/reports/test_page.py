@@ -4,14 +4,17 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fedgen
 from fedgen.__main__ import main
+from fedgen.evaluation import append_records
 from fedgen.reports import report, write_report
 from fedgen.reports.charts import panels
 from fedgen.reports.live import LivePage
@@ -89,6 +92,21 @@ def test_of_a_thousand_clients_evenly_spaced_rounds_are_shown(tmp_path):
     assert own["clients"]["left_out"] == 40 - len(own["clients"]["rounds"])
     assert own["clients"]["rounds"][-1] == 39
     assert len(own["lines"][0]["values"]) == 40
+
+
+def test_values_that_are_no_numbers_and_clients_that_changed_have_a_page(tmp_path):
+    folder = write_run(tmp_path / "run", pictures=False)
+    more = make_records(2, rounds=(7,), names=["a", "b"])
+    for value in (math.nan, math.inf):
+        more = [replace(one, value=value, per_client=[value] * len(one.per_client)) for one in more]
+        append_records(folder / "scores.jsonl", [one for one in more if one.is_model])
+        page = report(folder).html
+        line = data_of(page)["runs"][0]["panels"][0]["lines"][0]
+        assert line["values"][-1] == str(value)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    append_records(alone / "scores.jsonl", [one for one in make_records() if one.is_floor])
+    assert "No model has been scored yet" in report(alone).html
 
 
 def test_of_many_logged_values_few_points_are_shown(tmp_path):
