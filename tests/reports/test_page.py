@@ -164,6 +164,7 @@ def test_while_training_pages_take_a_hundredth_of_the_evaluations_at_most(tmp_pa
     assert not page.evaluated(4.0)  # 0.05 s are taken for granted
     assert page.evaluated(2.0)
     assert 'id="live"' in page.path.read_text()
+    assert "still improving" not in page.path.read_text()
     assert page.evaluated(1000.0)
     assert 0 < page.spent < 0.01 * 1006
     page._evaluated = 0.0
@@ -171,6 +172,7 @@ def test_while_training_pages_take_a_hundredth_of_the_evaluations_at_most(tmp_pa
     assert page.write()  # training is over
     assert page.written == 3
     assert 'id="live"' not in page.path.read_text()
+    assert "fid_all was still improving when training ended" in page.path.read_text()
 
 
 def test_training_goes_on_where_the_page_cannot_be_written(tmp_path):
