@@ -14,6 +14,7 @@ from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.table import format_value
 from fedgen.reports.conclusions import best_of
 from fedgen.reports.contents import Contents
+from fedgen.scores.rankings import Z
 
 FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
 SHOWN_ALONE = ("page", "report", "grid")  # of a callback: they change no number
@@ -121,7 +122,7 @@ def _difference(pairs: Sequence[tuple[ScoreRecord, ScoreRecord]]) -> list[str]:
     mean = statistics.mean(differences)
     if len(pairs) == 1:
         control, treated = pairs[0]
-        half = 1.96 * math.hypot(control.generated_error, treated.generated_error)
+        half = Z * math.hypot(control.generated_error, treated.generated_error)
         remark = " (one seed: of the generated images alone)"
     else:
         half = float(stats.t.ppf(0.975, len(pairs) - 1)) * statistics.stdev(differences) / len(pairs) ** 0.5

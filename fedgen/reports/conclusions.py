@@ -11,13 +11,15 @@ from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
 from fedgen.evaluation.table import format_value
 from fedgen.federated.left_out import shorten
+from fedgen.scores.rankings import Z
 
-REACH = 1.96  # standard errors beyond which two values differ
 MOST_ROUNDS = 5  # named of those that cannot be told from the best
 FEW = "fewer images than"  # in the note of such a score
 
 
-def conclusions(records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bool = True) -> list[str]:
+def conclusions(
+    records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bool = True, ended: bool = True
+) -> list[str]:
     """What a run's records say, a sentence or two each; commands stand between backticks.
 
     Checkpoints are compared on the run's first split. Two values differ where their difference exceeds 1.96 combined
@@ -27,6 +29,7 @@ def conclusions(records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bo
         records: a run's, or those of one stored set.
         run: the run folder, as the commands name it.
         has_recipe: whether the folder keeps the recipe, without which training cannot go on by a command.
+        ended: whether training is over, so that a score that was still improving is worth a word.
 
     Returns:
         The sentences, the most important first; one that says what is missing where no model was scored.
@@ -42,7 +45,7 @@ def conclusions(records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bo
     lines += (
         [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)] if chosen else []
     )
-    return [*lines, *_next_steps(records, folder, has_recipe)]
+    return [*lines, *_next_steps(records, folder, has_recipe, ended)]
 
 
 def best_of(records: Sequence[ScoreRecord]) -> ScoreRecord:
@@ -53,7 +56,7 @@ def best_of(records: Sequence[ScoreRecord]) -> ScoreRecord:
 def differ(first: ScoreRecord, second: ScoreRecord) -> bool:
     """Whether two values of one column differ by more than 1.96 combined standard errors of the generated images."""
     error = math.hypot(first.generated_error, second.generated_error)
-    return abs(first.badness - second.badness) > REACH * error
+    return abs(first.badness - second.badness) > Z * error
 
 
 def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
@@ -195,7 +198,7 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     return lines
 
 
-def _next_steps(records: Sequence[ScoreRecord], folder: str, has_recipe: bool) -> list[str]:
+def _next_steps(records: Sequence[ScoreRecord], folder: str, has_recipe: bool, ended: bool) -> list[str]:
     """Commands: the checkpoint's path, more rounds where the score still improves, another embedding."""
     chosen = _chosen(records)
     if not chosen:
@@ -210,7 +213,7 @@ def _next_steps(records: Sequence[ScoreRecord], folder: str, has_recipe: bool) -
         lines.append(f"Next: `fedgen select {folder} --by {name}` prints the path of the best checkpoint.")
     group = sorted(_trained(columns[name]), key=lambda record: record.round or 0)
     improving = len(group) > 1 and best_of(group) is group[-1] and differ(group[-1], group[-2])
-    if improving and has_recipe:
+    if improving and has_recipe and ended:
         more = 2 * ((group[-1].round or 0) + 1)
         lines.append(
             f"{name} was still improving when training ended; to go on: `fedgen fit --config {folder}/recipe.yaml"

@@ -118,9 +118,9 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
     """
     style = _part("report.css")
     script = _part("charts.js") + _part("report.js")
-    said = {shorten(run.place, LONGEST_NAME): _conclusions(run) for run in runs}
+    said = {shorten(run.place, LONGEST_NAME): _conclusions(run, live) for run in runs}
     parts = [_shown(run, lines) for run, lines in zip(runs, said.values())] if len(said) == len(runs) else []
-    parts = parts or [_shown(run, _conclusions(run)) for run in runs]
+    parts = parts or [_shown(run, _conclusions(run, live)) for run in runs]
     data = {"live": live, "runs": [part.pop("data") for part in parts]}
     page = _template().render(
         mark=f"{MARK} {__version__}",
@@ -145,10 +145,10 @@ def _template() -> Template:
     return environment.get_template("report.html.j2")
 
 
-def _conclusions(run: Contents) -> list[str]:
+def _conclusions(run: Contents, live: bool) -> list[str]:
     if run.kind == "experiment":
         return ["This experiment's numbers and figure are below; its command prints what was expected of them."]
-    return conclusions(run.records, run.place, bool(run.recipe))
+    return conclusions(run.records, run.place, bool(run.recipe), not live)
 
 
 def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:

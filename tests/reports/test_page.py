@@ -4,14 +4,17 @@ import base64
 import hashlib
 import html
 import json
+import math
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import fedgen
 from fedgen.__main__ import main
+from fedgen.evaluation import append_records
 from fedgen.reports import report, write_report
 from fedgen.reports.charts import panels
 from fedgen.reports.live import LivePage
@@ -91,6 +94,21 @@ def test_of_a_thousand_clients_evenly_spaced_rounds_are_shown(tmp_path):
     assert len(own["lines"][0]["values"]) == 40
 
 
+def test_values_that_are_no_numbers_and_clients_that_changed_have_a_page(tmp_path):
+    folder = write_run(tmp_path / "run", pictures=False)
+    more = make_records(2, rounds=(7,), names=["a", "b"])
+    for value in (math.nan, math.inf):
+        more = [replace(one, value=value, per_client=[value] * len(one.per_client)) for one in more]
+        append_records(folder / "scores.jsonl", [one for one in more if one.is_model])
+        page = report(folder).html
+        line = data_of(page)["runs"][0]["panels"][0]["lines"][0]
+        assert line["values"][-1] == str(value)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    append_records(alone / "scores.jsonl", [one for one in make_records() if one.is_floor])
+    assert "No model has been scored yet" in report(alone).html
+
+
 def test_of_many_logged_values_few_points_are_shown(tmp_path):
     folder = write_run(tmp_path / "run", pictures=False)
     names = [f"value {k}" for k in range(400)]
@@ -146,6 +164,7 @@ def test_while_training_pages_take_a_hundredth_of_the_evaluations_at_most(tmp_pa
     assert not page.evaluated(4.0)  # 0.05 s are taken for granted
     assert page.evaluated(2.0)
     assert 'id="live"' in page.path.read_text()
+    assert "still improving" not in page.path.read_text()
     assert page.evaluated(1000.0)
     assert 0 < page.spent < 0.01 * 1006
     page._evaluated = 0.0
@@ -153,6 +172,7 @@ def test_while_training_pages_take_a_hundredth_of_the_evaluations_at_most(tmp_pa
     assert page.write()  # training is over
     assert page.written == 3
     assert 'id="live"' not in page.path.read_text()
+    assert "fid_all was still improving when training ended" in page.path.read_text()
 
 
 def test_training_goes_on_where_the_page_cannot_be_written(tmp_path):
