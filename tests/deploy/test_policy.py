@@ -1,11 +1,14 @@
 """What a client holds to, whatever a server asks: its number and split, what it told once, and its owner's policy."""
 
 import hashlib
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
 from flwr.app import Message as FlowerMessage
 
+import fedgen
 from fedgen.deploy import statistics
 from fedgen.deploy.apps import client_app
 from fedgen.deploy.messages import Item, Question, Told
@@ -150,3 +153,13 @@ def test_a_turn_that_the_policy_does_not_allow_is_left_out_by_name(text, images,
     ((name, reason),) = [(one["name"], one["reason"]) for one in found["fedavg"]["left_out"]]
     assert name == "a"
     assert f"this node's policy allows {text.split(':')[0]}=" in reason
+
+
+def test_the_docs_policy_is_one(tmp_path):
+    page = (Path(fedgen.__file__).parent.parent / "docs/deployment.md").read_text()
+    (tmp_path / "policy.yaml").write_text(
+        page.partition("## What binds whom")[2].split("```")[1].removeprefix("yaml\n")
+    )
+    found = Policy.read(tmp_path / "policy.yaml")
+    assert (found.least_clients, found.masking, found.most_epsilon, len(found.recipe)) == (5, True, 8.0, 64)
+    assert all(getattr(found, one.name) != one.default for one in fields(Policy))
