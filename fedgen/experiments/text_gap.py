@@ -56,9 +56,8 @@ def outcomes(found: Found) -> list[str]:
     lines = []
     for arm in (LABELS, RANDOM):
         if arm in found:
-            gaps = (values_of(found, one, PARTICIPATION) for one in (arm, NATURAL))
-            text = f"a larger participation gap of {NATURAL} clients than of {arm} ones"
-            lines.append(verdict(text, compare_pairs(*gaps), "more"))
+            row = compare_pairs(values_of(found, arm, PARTICIPATION), values_of(found, NATURAL, PARTICIPATION))
+            lines.append(verdict(f"a larger participation gap of {NATURAL} clients than of {arm} ones", row, "more"))
     for split in SPLITS[1:]:
         row = compare_pairs(values_of(found, NATURAL, split), values_of(found, CENTRAL, split))
         lines.append(verdict(f"{CONTROL}, a smaller loss on {split}", row, "less"))

@@ -161,8 +161,8 @@ def within_sums(x: Tensor, kernel: Kernel, clients: Tensor, shares: Tensor) -> t
     """
     if kernel.monomials(x[:1]) is not None:
         parts = x.split(clients.unique_consecutive(return_counts=True)[1].tolist())
-        own = [_sums_over_others(part, kernel, torch.ones_like(shares[: len(part)])) for part in parts]
-        return torch.cat(own), _sums_over_others(x, kernel, shares)
+        of_clients = [_sums_over_others(part, kernel, torch.ones_like(shares[: len(part)])) for part in parts]
+        return torch.cat(of_clients), _sums_over_others(x, kernel, shares)
     own = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     weighted = torch.zeros_like(own)
 
