@@ -89,6 +89,7 @@ class FedgenCLI(LightningCLI):
     def __init__(self, args: Any = None) -> None:
         alias_if_unused()  # before the recipe's own classes are imported
         load_classes()
+        self.given = list(args) if isinstance(args, list) else []
         super().__init__(
             LightningModule,
             LightningDataModule,
@@ -155,9 +156,14 @@ class FedgenCLI(LightningCLI):
 
     @property
     def asked_recipe(self) -> str | None:
-        """The recipe as it was asked for, its own name where `fedgen fit` finds it by that."""
+        """What trains this recipe again by `fedgen fit`: its name or path; the run's own, where options changed it."""
         paths = [str(path) for path in self.config.get("config") or []]
-        return name_of(paths[0]) if paths else None
+        if not paths:
+            return None
+        options = {word.partition("=")[0].lstrip("-") for word in self.given if word.startswith("-")}
+        if options - _NOT_RECIPE - {"c"}:
+            return str(Path(self.config.trainer.default_root_dir) / RECIPE)
+        return name_of(paths[0])
 
     @property
     def recipe(self) -> dict[str, Any]:

@@ -109,6 +109,17 @@ def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys)
     torch.load(folder / "last.ckpt", weights_only=True)
 
 
+def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe, capsys):
+    assert fit(recipe) == 0
+    assert "fedgen fit tiny --local_only" in capsys.readouterr().out
+    assert fit(recipe, "--trainer.max_epochs", "1", "--trainer.default_root_dir", "other") == 0
+    assert "fedgen fit other/recipe.yaml --local_only" in capsys.readouterr().out
+    assert main(["fit", "other/recipe.yaml", "--local_only"]) == 0
+    assert read_records(Path("other-local_only/scores.jsonl"))
+    out = capsys.readouterr().out
+    assert "Last checkpoints by fid_all: local only" in " ".join(out.split())
+
+
 def test_a_finished_run_says_so_and_more_rounds_go_on(recipe, capsys):
     fit(recipe)
     before = (Path("checkpoints/tiny") / "scores.jsonl").read_bytes()
