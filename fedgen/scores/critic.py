@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedgen.scores.lipschitz import Kind, LipschitzNetwork
+from fedgen.scores.lipschitz import Kind, LipschitzNetwork, check_network
 
 CHUNK = 8192  # images given to the critic at once where no gradient is needed
 LEVELS = 3  # the learning rate is lowered this often
@@ -64,7 +64,7 @@ class CriticOptions:
         for name in ("batch_size", "learning_rate", "tolerance", "patience", "check_every", "max_steps"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
-        self.build(1, torch.Generator())
+        check_network(self.network, self.hidden, self.blocks, self.last_activation)
 
     def build(self, dim: int, generator: torch.Generator) -> LipschitzNetwork:
         """An untrained network for features [N, dim]."""

@@ -24,6 +24,20 @@ class GroupSort(nn.Module):
         return torch.stack([torch.minimum(first, second), torch.maximum(first, second)], 2).flatten(1)
 
 
+def check_network(kind: str, hidden: int, blocks: int, last_activation: bool) -> None:
+    """Refuses what a `LipschitzNetwork` cannot be made of, without making one.
+
+    Raises:
+        ValueError: for another kind, no block, an odd width, or a last activation that would change nothing.
+    """
+    if kind not in get_args(Kind):
+        raise ValueError(f"a Lipschitz network is one of {', '.join(get_args(Kind))}, got {kind!r}")
+    if blocks < 1 or hidden < 2 or hidden % 2:
+        raise ValueError(f"blocks={blocks}, hidden={hidden}: at least 1 block, and an even width of at least 2")
+    if last_activation and kind != "relu":
+        raise ValueError("last_activation needs kind='relu': sorting a single value changes nothing")
+
+
 class LipschitzNetwork(nn.Module):
     """A function of features [N, D], values [N], with |f(x) - f(y)| <= |x - y|.
 
@@ -49,12 +63,7 @@ class LipschitzNetwork(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if kind not in get_args(Kind):
-            raise ValueError(f"a Lipschitz network is one of {', '.join(get_args(Kind))}, got {kind!r}")
-        if blocks < 1 or hidden < 2 or hidden % 2:
-            raise ValueError(f"blocks={blocks}, hidden={hidden}: at least 1 block, and an even width of at least 2")
-        if last_activation and kind != "relu":
-            raise ValueError("last_activation needs kind='relu': sorting a single value changes nothing")
+        check_network(kind, hidden, blocks, last_activation)
         self.kind = kind
         widths = [dim, *[hidden] * (blocks - 1), 1]
         # nn.Linear would draw its own first weights from the global generator
