@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +55,7 @@ from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
 from fedgen.federated.rules import Rule, Rules, check_rules
 from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
 from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.federated.shown_batches import ShownBatches
 from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state
 from fedgen.federated.switches import Switches
 from fedgen.federated.termination import end_on_sigterm
@@ -203,9 +203,7 @@ class FedAvgStrategy(DDPStrategy):
     def _reset_fit(self) -> None:
         self._turn: Turn | None = None
         self._local_batch: Any = None
-        self._begun_batches: Iterator[Any] | None = None  # batches of a turn of which callbacks have seen the first
-        self._turn_shown: Turn | None = None
-        self._shown: Any = None
+        self._batches = ShownBatches(self.communication_interval)
         self._batch_idx = 0
         self.client_iteration = 0  # of the client that trains, since training began
         self._clock: TurnClock | None = None
@@ -332,7 +330,7 @@ class FedAvgStrategy(DDPStrategy):
         self._check_cohort()
         self._schedules = StepSchedules(trainer)
         RoundBoundary.attach(trainer, self)
-        self._hooks = BatchHooks(trainer, self._real_batch)
+        self._hooks = BatchHooks(trainer, self._batches.of)
         rank_zero_info(f"each client sends {in_bytes(self.exchange.num_bytes)} a round")
 
     def _managed(self, trainer: Trainer) -> list[Any]:
@@ -505,8 +503,7 @@ class FedAvgStrategy(DDPStrategy):
 
     def _start_turn(self, turn: Turn) -> None:
         exchange = self.exchange
-        if turn is not self._turn_shown:
-            self._shown = None  # the last turn's batch, which callbacks have seen
+        self._batches.start_turn(turn)
         if turn.is_elsewhere:
             self._turn, self._awaits_step = turn, self._module.automatic_optimization
             self._call_turn_start(turn)
@@ -642,9 +639,9 @@ class FedAvgStrategy(DDPStrategy):
         assert hooks is not None
         assert schedules is not None
         with clock.within():
-            for i, batch in enumerate(self._batches_of(turn)):
+            for i, batch in enumerate(self._batches.batches_of(turn)):
                 self._local_batch = turn.current = batch = self._moved(batch)
-                self._shown = batch
+                self._batches.show(batch)
                 clock.iteration, self.client_iteration = i, done + i
                 self._batch_idx = i if self.batch_idx == "round" else done + i
                 results.batch, results.batch_size = batch, None  # of which `log` takes its weight
@@ -662,23 +659,6 @@ class FedAvgStrategy(DDPStrategy):
         if self._moves_plainly:
             return move_data_to_device(batch, self.root_device)
         return super().batch_to_device(self.precision_plugin.convert_input(batch))
-
-    def _batches_of(self, turn: Turn) -> Iterator[Any]:
-        """The turn's batches; the first may have been shown to callbacks."""
-        opened, self._begun_batches = self._begun_batches if turn is self._turn_shown else None, None
-        self._turn_shown = turn
-        return turn.batches(self.communication_interval) if opened is None else opened
-
-    def _real_batch(self, turn: Turn) -> Any:
-        """What callbacks see of a turn: its first batch before it has run, its last one afterwards."""
-        if turn.is_elsewhere:
-            return turn
-        if turn is self._turn_shown:
-            return self._shown
-        batches = turn.batches(self.communication_interval)
-        self._turn_shown, self._shown = turn, next(batches)
-        self._begun_batches = chain([self._shown], batches)
-        return self._shown
 
     def _warn_of_remainder(self) -> None:
         """Warns where a module accumulates gradients by hand and a turn ends before a step is due."""
