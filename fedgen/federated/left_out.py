@@ -4,17 +4,18 @@ import json
 import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.files import atomic_write, is_count
 from fedgen.foreign_text import printable
 from fedgen.own_code import own_frames
 from fedgen.regular_files import read_regular
+
+if TYPE_CHECKING:  # who was left out is read without Lightning
+    from lightning.pytorch import Trainer
 
 LEFT_OUT_FILE = "left_out.jsonl"
 # "round", "client", "name" and "reason"; "kind" where it is not being left out of a round; "turns" of an earlier one
@@ -80,6 +81,8 @@ def fold(entries: list[Entry], most: int = KEPT_TURNS) -> list[Entry]:
 
 def warn_of(entry: Entry) -> None:
     """One warning of a client left out."""
+    from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
     rank_zero_warn(f"client {entry['name']!r} is left out of round {entry['round']}: {entry['reason']}")
 
 
@@ -149,6 +152,8 @@ def free_memory(error: BaseException) -> None:
 
 def tell_remarks(entries: Sequence[Entry]) -> None:
     """Says what an aggregator found in a round, of a few clients by name."""
+    from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
     said = [f"client {shorten(repr(one['name']), 40)} {one['reason']}" for one in entries[:MOST_LINES]]
     rest = len(entries) - len(said)
     if said:
@@ -158,7 +163,7 @@ def tell_remarks(entries: Sequence[Entry]) -> None:
         )
 
 
-def report_of(trainer: Trainer) -> list[Entry]:
+def report_of(trainer: "Trainer") -> list[Entry]:
     """All that is kept of clients of a run, by round: of its strategy, and of data whose clients are elsewhere."""
     parts = [getattr(trainer.strategy, "report", []), getattr(getattr(trainer, "datamodule", None), "left_out", [])]
     return sorted((entry for part in parts for entry in part), key=lambda entry: entry["round"])
@@ -166,6 +171,8 @@ def report_of(trainer: Trainer) -> list[Entry]:
 
 def tell(entries: Sequence[Entry]) -> None:
     """Says at a run's end who was left out of it, and who was remarked on, if anybody was."""
+    from lightning.pytorch.utilities.rank_zero import rank_zero_info
+
     for line in describe(entries):
         rank_zero_info(line)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedgen.clients.partitions import load_partition
-from fedgen.evaluation.rebuild import PARTITION, RECIPE
 from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed, unique
+from fedgen.evaluation.run_files import PARTITION, RECIPE
 from fedgen.evaluation.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, read_left_out
 from fedgen.federated.state_table import read_state
