@@ -36,13 +36,12 @@ TORCH, SAFETENSORS = "a file of torch.save with tensors and plain types alone", 
 _PARTS_OF_ONE, _MORE_PARTS, _MOST_IN_BUFFER = 4, 100, 2**20
 
 
-def read_torch(path: str | Path, content: bytes | None = None, file: IO[bytes] | None = None) -> Any:
+def read_torch(path: str | Path, file: IO[bytes] | None = None) -> Any:
     """What torch.save wrote: tensors, on the CPU, and plain types; see `fedgen.torch_files`.
 
     Args:
         path: the file. One of before torch 1.6 has no checksums; one that was written after
             torch.serialization.set_crc32_options(False) has wrong ones, and is refused.
-        content: of a message, which the path only names: one with checksums alone, and of no more numbers than bytes.
         file: the file, where it is open already and the path only names it.
 
     Raises:
@@ -50,9 +49,9 @@ def read_torch(path: str | Path, content: bytes | None = None, file: IO[bytes] |
         ValueError: if it is another file, damaged, holds objects that would have to be unpickled, or tensors of far
             more numbers than there are.
     """
-    with io.BytesIO(content) if content is not None else open_regular(path) if file is None else file as opened:
+    with open_regular(path) if file is None else file as opened:
         try:
-            is_old = content is None and opened.read(len(MAGIC)) == MAGIC
+            is_old = opened.read(len(MAGIC)) == MAGIC
             size = opened.seek(0, os.SEEK_END)
             opened.seek(0)
             if is_old:
@@ -60,10 +59,7 @@ def read_torch(path: str | Path, content: bytes | None = None, file: IO[bytes] |
             else:
                 with open_archive(path, TORCH, opened) as archive:
                     value = read_archive(archive)
-            unfolded = bytes_of(tensors_in(value))  # views of few numbers can be of any size
-            if content is not None and unfolded > size:
-                raise ValueError("its tensors are of more numbers than there are")
-            check_unpacked(unfolded, size)
+            check_unpacked(bytes_of(tensors_in(value)), size)  # views of few numbers can be of any size
         except ObjectsError as error:
             raise ValueError(_of_objects(path, error.names)) from error
         except DamageError:
