@@ -104,7 +104,7 @@ class RemoteClients(LightningDataModule):
         self.left_out: list[Entry] = []
         self._asked: list[AskedClients] = []
         self.clients: list[RemoteClient] = []
-        self._shape: tuple[int, ...] = ()
+        self.shape: tuple[int, ...] = ()  # of one example; empty for data without images
         self.classes: tuple[str, ...] = ()
         self._unlabelled: list[str] = []
 
@@ -113,7 +113,7 @@ class RemoteClients(LightningDataModule):
         for one in clients:
             held_out = num_held_out(one.examples, self.held_out)
             self.clients.append(RemoteClient(one.name, range(one.examples - held_out), range(held_out)))
-        self._shape = tuple(clients[0].shape)
+        self.shape = tuple(clients[0].shape)
         self.classes = self.labels.names(clients)
         self._unlabelled = [one.name for one in clients if not one.classes]
 
@@ -124,9 +124,9 @@ class RemoteClients(LightningDataModule):
         Raises:
             AttributeError: for clients whose data have no images.
         """
-        if not self._shape:
+        if not self.shape:
             raise AttributeError("the clients' data have no images to measure or to compare with")
-        return self._shape
+        return self.shape
 
     def label_counts(self) -> Tensor:
         """Images of each class int64 [classes], as far as the server knows; see `RunLabels.count`."""
@@ -217,7 +217,7 @@ class _RemoteTurns:
             client = self._data.clients[number]
             turn = RemoteTurn(
                 *(number, client.name, trainer.current_epoch, len(client.train)),
-                *(self._data.batch_size, self._data.image_shape),
+                *(self._data.batch_size, self._data.shape),
             )
             turn.is_first, turn.is_last = place == 0, place == len(cohort) - 1
             yield turn

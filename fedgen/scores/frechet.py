@@ -4,6 +4,7 @@ FD = |mu_1 - mu_2|^2 + tr C_1 + tr C_2 - 2 tr sqrt(C_1 C_2) (Heusel et al. 2017,
 smaller side of each pair and in float64; equal to torch-fidelity's and torchmetrics' values on the same features.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -68,6 +69,7 @@ class FrechetReference(OfClients):
         self._means: list[Tensor] = []  # of each client, then of the pool
         self._traces: list[Tensor] = []
         self._scales: list[float] = []  # n / (n - ddof)
+        self._size = 0.0  # of the largest features; looked at when a score is asked for
         running = RunningPool(by_count=isinstance(weights, str) and weights == "examples")
         batches: list[Batch] = []
         positions: list[Tensor] = []
@@ -159,6 +161,7 @@ class FrechetReference(OfClients):
     def _check_generated(self, summary: Gaussian) -> None:
         _check_dim(len(self._means[0]), summary.dim)
         _check_size(summary, "the generated features' summary")
+        refuse_size(self._size, "the clients' summary is of features of size")
 
     def _distances(
         self, batches: list[Batch], summary: Gaussian, influences: InfluenceErrors | None
@@ -193,7 +196,6 @@ class FrechetReference(OfClients):
         try:
             if self._means:
                 _check_dim(len(self._means[0]), summary.dim)
-            _check_size(summary, "the summary")
             root = factor(summary, self.ddof)
         except ValueError as error:
             raise ValueError(f"client {number}: {error}") from error
@@ -202,6 +204,7 @@ class FrechetReference(OfClients):
 
     def _remember(self, summary: Gaussian) -> None:
         self._means.append(summary.mean)
+        self._size = max(_size_of(summary), self._size)
         self._traces.append(summary.trace(self.ddof))
         self._scales.append(summary.count / summary.divisor(self.ddof))
 
@@ -250,8 +253,13 @@ def _summarized(clients: Iterable[Tensor | Gaussian]) -> Iterator[tuple[Gaussian
 
 def _check_size(summary: Gaussian, name: str) -> None:
     """Raises ValueError for features so large that a product of covariances would be infinite."""
-    size = max(float(summary.mean.abs().max()), (float(summary.trace(ddof=0)) / summary.dim) ** 0.5)
-    refuse_size(size, f"{name} is of features of size")
+    refuse_size(_size_of(summary), f"{name} is of features of size")
+
+
+def _size_of(summary: Gaussian) -> float:
+    """The size of a summary's features: that of the mean, or a feature's root mean square; NaN of none."""
+    spread = float(summary.trace(ddof=0)) / summary.dim
+    return max(math.sqrt(spread) if spread > 0 else 0.0, float(summary.mean.abs().max()))  # noise can make it negative
 
 
 def _check_dim(expected: int, given: int) -> None:

@@ -122,10 +122,14 @@ def check_size(features: Tensor, name: str = "features") -> None:
         refuse_size(max(float(part.abs().max()) for part in features.detach().split(CHUNK)), f"{name} reach")
 
 
+class SizeError(ValueError, OverflowError):
+    """Features too large for the products that a score is made of."""
+
+
 def refuse_size(size: float, what: str) -> None:
-    """Raises ValueError for a size of features beyond LARGEST, with a sentence that begins with `what`."""
+    """Raises SizeError for a size of features beyond LARGEST, with a sentence that begins with `what`."""
     if not size <= LARGEST:
-        raise ValueError(
+        raise SizeError(
             f"{what} {size:.3g}: float64 has no room for products of covariances of features beyond {LARGEST:g};"
             " check the embedding, or divide all features by one number"
         )

@@ -57,7 +57,8 @@ def test_all_columns_reach_callback_metrics_and_loggers_with_rounds_as_steps(tmp
     assert [row[header.index("step")] for row in rows if row[header.index("fid_avg")]] == ["1", "3"]
 
 
-def test_each_evaluation_is_one_line_wherever_output_goes(tmp_path, capsys):
+def test_each_evaluation_is_one_line_wherever_output_goes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     fit(tmp_path, 4, [evaluation(report=True)])
     told = [line for line in capsys.readouterr().out.splitlines() if " done): " in line]
     n = r"-?[\d.]+(e-\d+)?(±[\d.]+)?"

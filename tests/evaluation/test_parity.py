@@ -67,7 +67,7 @@ def ask_torch_fidelity(
         input2=str(pictures.folder / real),
         samples_find_deep=True,
         feature_extractor=extractor,
-        feature_extractor_weights_path=str(weights),
+        feature_extractor_weights_path=str(weights),  # of CLIP the TorchScript that it wants
         fid=True,
         **{
             "kid": False,
@@ -102,7 +102,13 @@ def ours(pictures: Pictures, clip: Embedding) -> dict[str, Any]:
 def test_all_is_torch_fidelitys_score_of_the_folders(pictures, ours, clip_weights):
     # One subset of all images is the full sample, which torch-fidelity offers in no other way.
     theirs = ask_torch_fidelity(
-        pictures, "real", clip_weights, "clip-vit-b-32", kid=True, kid_subsets=1, kid_subset_size=COUNT
+        pictures,
+        "real",
+        clip_weights.with_suffix(".pt"),
+        "clip-vit-b-32",
+        kid=True,
+        kid_subsets=1,
+        kid_subset_size=COUNT,
     )
     assert ours["fid_all"] == pytest.approx(theirs["frechet_inception_distance"], rel=RELATIVE)
     assert ours["kid_all"] == pytest.approx(theirs["kernel_inception_distance_mean"], abs=ABSOLUTE)
@@ -112,7 +118,9 @@ def test_all_is_torch_fidelitys_score_of_the_folders(pictures, ours, clip_weight
 def test_avg_is_the_weighted_mean_of_torch_fidelitys_scores_of_the_clients_folders(pictures, ours, clip_weights):
     folders = [f"real/client{client}" for client in range(len(SIZES))]
     theirs = [
-        ask_torch_fidelity(pictures, folder, clip_weights, "clip-vit-b-32")["frechet_inception_distance"]
+        ask_torch_fidelity(pictures, folder, clip_weights.with_suffix(".pt"), "clip-vit-b-32")[
+            "frechet_inception_distance"
+        ]
         for folder in folders
     ]
     assert ours["fid"] == pytest.approx(theirs, rel=RELATIVE)
@@ -124,7 +132,7 @@ def test_avg_is_the_weighted_mean_of_torch_fidelitys_scores_of_the_clients_folde
 @pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated")
 def test_subsets_are_torch_fidelitys_subsets(pictures, clip, clip_weights):
     theirs = ask_torch_fidelity(
-        pictures, "real", clip_weights, "clip-vit-b-32", kid=True, kid_subsets=20, kid_subset_size=30
+        pictures, "real", clip_weights.with_suffix(".pt"), "clip-vit-b-32", kid=True, kid_subsets=20, kid_subset_size=30
     )
     generated, real = (embed(clip, images) for images in (pictures.generated, torch.cat(pictures.clients)))
     mean, deviation = mmd2_subsets(generated, real, subsets=20, size=30)

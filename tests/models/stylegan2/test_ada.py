@@ -110,7 +110,7 @@ def test_the_server_averages_p_and_what_an_update_still_needs():
     assert {"signs", "count", "augment.p"} <= set(exchange.shared)
     exchange.snapshot()
     filters, mean = ada.augment.Hz_fbank.clone(), Mean()
-    mean.start(list(exchange.server.values()))
+    mean.start([exchange.server[name] for name in exchange.shared])
     for client, (positive, negative, weight) in enumerate([(9, 1, 1.0), (4, 6, 3.0)]):
         exchange.load_server()
         ada.observe(logits(positive, negative))
