@@ -3,8 +3,8 @@
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import IO
 
 LIMIT_VARIABLE = "FEDGEN_MAX_UNPACKED"
 """Environment variable: bytes that one file may unfold into, for files that are trusted to be large."""
@@ -14,7 +14,7 @@ _TIMES = 16  # and this many times its own size; images and arrays of honest fil
 _KERNEL = ("/proc/", "/sys/")  # its files are regular by name, of no size, and some of them never end
 
 
-def open_regular(path: str | Path) -> IO[bytes]:
+def open_regular(path: str | Path) -> BufferedReader:
     """A regular file, open for reading; links are followed to one.
 
     A pipe would wait for a writer for ever, a device may never end or act when it is opened, and files below /proc and

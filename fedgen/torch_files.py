@@ -218,7 +218,7 @@ def _storage_id(value: Any, length: int) -> tuple[torch.dtype, str, int]:
 def _read_storage(part: IO[bytes], size: int) -> torch.UntypedStorage:
     """So many bytes, all of them written; read to the part's end, where zipfile compares the checksum."""
     found = torch.empty(size, dtype=torch.uint8)
-    view, place = memoryview(found.numpy()), 0
+    view, place = found.numpy().data, 0
     while place < size and (piece := part.read(min(2**20, size - place))):
         view[place : place + len(piece)] = piece
         place += len(piece)
@@ -271,7 +271,11 @@ def _all_parts(value: Any) -> Iterator[Any]:
 def _set_metadata(target: Any, state: Any) -> None:
     """What BUILD gives to a state dict: `_metadata`, the versions of the modules by their names."""
     metadata = state.get("_metadata") if type(state) is dict and len(state) == 1 else None
-    if type(metadata) not in _MAPPINGS or not all(type(one) in _MAPPINGS for one in metadata.values()):
+    if (
+        metadata is None
+        or type(metadata) not in _MAPPINGS
+        or not all(type(one) in _MAPPINGS for one in metadata.values())
+    ):
         raise ValueError("a dictionary has an attribute other than the versions of modules")
     target._metadata = metadata
 
@@ -297,7 +301,7 @@ def _view(storage: Any, dtype: torch.dtype, offset: Any, size: Any, stride: Any)
     last = offset + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else -1
     if last >= held or math.prod(size) >= 2**60 or (last < 0 and math.prod(max(n, 1) for n in size) >= 2**60):
         raise ValueError(f"a tensor of shape {list(size)} reaches beyond its storage of {held} elements")
-    return torch.empty(0, dtype=dtype).set_(storage.content, min(offset, held), size, stride)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=dtype).set_(storage.content, min(offset, held), size, stride)
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
