@@ -77,6 +77,7 @@ def fail_alone(modules: list[str]) -> list[str]:
     return json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_every_package_imports_on_its_own():
     assert fail_alone(PACKAGES) == []
 

@@ -57,6 +57,7 @@ def python(folder, script, *arguments, other=True):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [True, False])
 def test_a_module_of_the_other_package_trains_after_one_line(folder, other):
     result = python(folder, LINE + "\n" + textwrap.dedent(TRAIN), other=other)
@@ -78,6 +79,7 @@ def test_where_the_other_package_is_in_use_the_line_says_that_it_comes_too_late(
     assert "before the first import" in last
 
 
+@pytest.mark.slow
 def test_both_names_are_one_package_and_its_own_name_stays(folder):
     script = f"""
         {LINE}
@@ -115,6 +117,7 @@ RECIPE = """
 """
 
 
+@pytest.mark.slow
 def test_commands_do_it_by_themselves(folder):
     (folder / "recipe.yaml").write_text(textwrap.dedent(RECIPE))
     script = "import sys\nfrom fedgen.__main__ import main\nsys.exit(main(sys.argv[1:]))"
