@@ -76,8 +76,10 @@ class ForeignConsole(Console):
     as they are hold no markup unless it is said.
     """
 
-    def print(self, *objects: Any, markup: bool | None = False, **options: Any) -> None:
+    def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
         """As rich's, without markup in texts by default; tables have theirs."""
+        if markup is None and all(isinstance(one, str) for one in objects):
+            markup = False
         super().print(*objects, markup=markup, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:

@@ -5,6 +5,7 @@ import json
 import os
 
 import pytest
+from rich.table import Table
 
 from fedgen.__main__ import main
 from fedgen.evaluation import append_records, print_report
@@ -104,3 +105,15 @@ def test_errors_that_quote_a_file_are_printed_without_acting(tmp_path, capsys):
     assert is_harmless(capsys.readouterr().err)
     assert main(["select", str(tmp_path / EVIL)]) == 2
     assert is_harmless(capsys.readouterr().err)
+
+
+def test_tables_keep_their_own_marks_while_texts_have_none():
+    console = ForeignConsole(file=io.StringIO(), width=200)
+    table = Table("best")
+    table.add_row("[bold]1.0[/bold]")
+    console.print(table)
+    console.print("[bold]a folder[/bold]")
+    shown = console.file.getvalue()
+    assert "[bold]1.0" not in shown
+    assert "1.0" in shown
+    assert "[bold]a folder[/bold]" in shown
