@@ -133,7 +133,7 @@ def _check_directory(file: IO[bytes], archive: zipfile.ZipFile) -> None:
         most = {_STORED: member.compress_size, _DEFLATED: _EXPANSION * member.compress_size}
         if member.compress_type not in most:
             raise ValueError(f"its part {name} is compressed otherwise than by DEFLATE")
-        if member.external_attr & _FOLDER or member.is_dir():
+        if member.external_attr & _FOLDER or member.filename.endswith("/"):
             raise ValueError(f"its part {name} is marked as a folder")
         if member.file_size > most[member.compress_type]:
             raise ValueError(f"its part {name} cannot have {member.file_size} bytes")
