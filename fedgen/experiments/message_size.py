@@ -10,6 +10,7 @@ from fedgen.evaluation.rebuild import RECIPE, rebuild
 from fedgen.experiments.runs import Training
 from fedgen.federated.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY
+from fedgen.federated.trained_parameters import trained_parameters
 from fedgen.files import read_yaml
 from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.tensor_files import tensors_in
@@ -24,7 +25,7 @@ def message_bytes(training: Training) -> dict[str, int]:
     module, _ = rebuild(training.place)
     settings = read_yaml(training.place / RECIPE)["trainer"]["strategy"].get("init_args") or {}
     checkpoint = read_checkpoint(training.place / LAST)
-    exchange = Exchange(module, (), settings.get("personal") or ())
+    exchange = Exchange(module, trained_parameters(module, ()), settings.get("personal") or ())
     averaged = settings.get("optimizer_state") == "average"
     servers = getattr(module, "server_optimizers", ())
     states = [state["state"] for i, state in enumerate(checkpoint["optimizer_states"]) if averaged and i not in servers]
