@@ -19,7 +19,7 @@ def load_on_use(package: str) -> None:
 
 
 @cache
-def _homes(package: str) -> dict[str, str]:
+def homes(package: str) -> dict[str, str]:
     """The public names that a package loads on use, and the module that each comes from.
 
     The package is imported; nothing of it is.
@@ -36,7 +36,7 @@ class _LazyPackage(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name not in self.__all__:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        home = _homes(self.__name__)[name]
+        home = homes(self.__name__)[name]
         try:
             found = getattr(import_module(home), name)
         except AttributeError as error:  # which `from package import name` would take for a name that is not there
