@@ -1,5 +1,6 @@
 """Several processes work on one federation: which rank does what, and what ranks tell each other."""
 
+import atexit
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -95,6 +96,21 @@ class Ranks:
                 dense = tensor.detach().contiguous()
                 dist.broadcast(dense, 0)
                 tensor.copy_(dense)
+
+
+def leave_at_exit() -> None:
+    """Have this process leave its process group before Python ends; once, however often it is called.
+
+    Gloo's threads may hold tensors of the last exchange. Those that they free after Python has ended abort the process
+    ("terminate called without an active exception"), which then fails although its work was done.
+    """
+    atexit.unregister(_leave)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    if dist.is_initialized() and dist.get_backend() == dist.Backend.GLOO:  # NCCL's would wait for lost processes
+        dist.destroy_process_group()
 
 
 def share_out(sizes: Sequence[int], ranks: int) -> list[list[int]]:

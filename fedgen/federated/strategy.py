@@ -72,7 +72,7 @@ from fedgen.federated.turn_clock import (
 from fedgen.federated.whole_rounds import check_limits, run_whole_rounds
 from fedgen.files import in_bytes
 from fedgen.models.round_clock import RoundClock
-from fedgen.ranks import Ranks, heard, share_out
+from fedgen.ranks import Ranks, heard, leave_at_exit, share_out
 from fedgen.seeds import resolve, seed_all
 from fedgen.tensor_files import check_state
 
@@ -243,6 +243,7 @@ class FedAvgStrategy(DDPStrategy):
             self.set_world_ranks()
         else:
             super().setup_distributed()
+            leave_at_exit()
 
     barrier = heard()(DDPStrategy.barrier)
     broadcast = heard()(DDPStrategy.broadcast)

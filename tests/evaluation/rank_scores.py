@@ -1,11 +1,13 @@
 """An evaluation on several processes, as a script: `python -m tests.evaluation.rank_scores DEVICES FOLDER`.
 
 Lightning starts the other processes. Rank r writes FOLDER/calls-r.txt, how often its model was asked for images,
-FOLDER/done-r.json, how many images it embedded, and how many trace terms and critics it worked out, and rank 0 the
-records.
+FOLDER/group-r.txt, whether it is still in its process group when Python ends, and FOLDER/done-r.json, how many images
+it embedded, and how many trace terms and critics it worked out; rank 0 writes the records.
 """
 
+import atexit
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -81,6 +83,11 @@ def failure_of(rank):
     return "nothing"
 
 
+def write_group(folder):
+    rank = os.environ.get("LOCAL_RANK", "0")
+    (Path(folder) / f"group-{rank}.txt").write_text(str(torch.distributed.is_initialized()))
+
+
 def examples():
     draws = torch.Generator().manual_seed(1)
     owners = torch.arange(len(SIZES)).repeat_interleave(torch.tensor(SIZES))
@@ -91,6 +98,7 @@ def examples():
 
 
 def main(devices, folder):
+    atexit.register(write_group, folder)  # what is registered first runs last
     count(Pixels, "features", "images", lambda arguments: len(arguments[1]))
     count(InfluenceErrors, "visit", "traces", lambda arguments: len(arguments[1].members))
     count(wasserstein, "train_critic", "critics")

@@ -71,3 +71,10 @@ def test_work_that_fails_on_one_process_fails_on_all_and_says_where(folders):
     said = [(folders[3] / f"failure-{rank}.txt").read_text() for rank in range(3)]
     assert said[1] == "KeyError: 'the share of rank 1'"
     assert said[0] == said[2] == "RuntimeError: rank 1 failed: KeyError: 'the share of rank 1'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [2, 3])
+def test_each_process_leaves_its_group_before_python_ends(folders, devices):
+    """Gloo's threads abort a process whose tensors they free after Python has ended."""
+    assert [(folders[devices] / f"group-{rank}.txt").read_text() for rank in range(devices)] == ["False"] * devices
