@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import peak_of, print_peak, report
-from fedgen.scores import FrechetReference, kernels, mmd2
+from fedgen.scores import FrechetReference, mmd2
+from fedgen.scores.kernel import kernels
 from fedgen.statistics import summarize
 
 DIM = 2048

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.report import report
-from fedgen.deploy.payload import from_bytes, to_bytes
+from fedgen.flower.wire.serialization import from_bytes, to_bytes
 
 PARAMETERS, NUMBERS = 40, 62_500  # two float32 moments each: 20 MB
 

@@ -37,7 +37,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
     return {
         TORCH: ["-c", TORCH],
         LIGHTNING: ["-c", LIGHTNING],
-        FIT: ["-c", "from fedgen.cli import load_classes; load_classes()"],
+        FIT: ["-c", "from fedgen.training.fit import load_classes; load_classes()"],
         **{f"`fedgen {name} --help`": [*fedgen, name, "--help"] for name in HELP},
         "`fedgen select RUN`": [*fedgen, "select", str(folder)],
         "`fedgen evaluate` of folders that are not there": [*fedgen, "evaluate", *images],

@@ -42,6 +42,7 @@ nb_merge_streams = True
 PACKAGES = [
     "clients",
     "clients.partitions",
+    "clients.heterogeneity",
     "data",
     "embeddings",
     "federated",

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from fedgen import __version__
-from fedgen.cli_fit_help import print_help
+from fedgen.cli.fit_help import print_help
 from fedgen.foreign_text import printable_lines
 from fedgen.own_code import from_own_code
 from fedgen.pytorch_lightning_alias import alias_if_unused
@@ -18,17 +18,17 @@ _python_format = warnings.formatwarning
 
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
-    "fit": ("fedgen.cli:fit", "train from a recipe: federated, or one of its controls"),
-    "recipes": ("fedgen.cli_recipes:recipes", "list the recipes that fit finds by name, a line each"),
-    "evaluate": ("fedgen.cli_run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
-    "select": ("fedgen.cli_run:select", "rank a run's checkpoints by a score and print the best one's path"),
-    "report": ("fedgen.cli_report:report", "one HTML page of a run, or of several side by side, to read anywhere"),
-    "convert": ("fedgen.cli_convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
+    "fit": ("fedgen.training.fit:fit", "train from a recipe: federated, or one of its controls"),
+    "recipes": ("fedgen.cli.recipes:recipes", "list the recipes that fit finds by name, a line each"),
+    "evaluate": ("fedgen.cli.run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
+    "select": ("fedgen.cli.run:select", "rank a run's checkpoints by a score and print the best one's path"),
+    "report": ("fedgen.cli.report:report", "one HTML page of a run, or of several side by side, to read anywhere"),
+    "convert": ("fedgen.cli.convert:convert", "NVIDIA's StyleGAN2 pickles to safetensors, running nothing in them"),
     "clients": (
-        "fedgen.cli_clients:clients",
+        "fedgen.cli.clients:clients",
         "who has what under a recipe, and how unlike clients are; nothing is trained",
     ),
-    "deploy": ("fedgen.cli_deploy:deploy", "write a recipe as a Flower app, for clients on machines of their own"),
+    "deploy": ("fedgen.cli.deploy:deploy", "write a recipe as a Flower app, for clients on machines of their own"),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedgen.files import atomic_write
+from fedgen.io.files import atomic_write
 
 
 def _to_grey_levels(images: Tensor) -> Tensor:

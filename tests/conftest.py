@@ -25,10 +25,10 @@ def clip(clip_weights: Path) -> Embedding:
 
 # of slow tests, those that take minutes, most of it in processes that they start
 LONGEST = (
-    "deploy/test_federation.py",
+    "flower/test_federation.py",
     "federated/test_ranks.py",
     "test_kills.py",
-    "deploy/test_engine.py",
+    "flower/test_engine.py",
     "evaluation/test_rank_scores.py",
     "test_readme.py",
     "test_imports.py",

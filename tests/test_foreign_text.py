@@ -9,10 +9,10 @@ from rich.table import Table
 
 from fedgen.__main__ import main
 from fedgen.evaluation import append_records, print_report
-from fedgen.evaluation.run import Run
-from fedgen.evaluation.scores_file import read_records
-from fedgen.files import is_file_name
+from fedgen.evaluation.runs.run import Run
+from fedgen.evaluation.runs.scores_file import read_records
 from fedgen.foreign_text import printable, printable_lines
+from fedgen.io.files import is_file_name
 from fedgen.progress import ForeignConsole, track
 from tests.evaluation.samples import record
 

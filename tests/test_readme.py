@@ -120,7 +120,7 @@ def test_the_page_of_recipes_names_each_of_them():
 
 @pytest.mark.slow
 def test_the_table_of_where_to_run_it_has_commands_that_work_and_train_the_same(tmp_path):
-    """As written, but for fewer rounds and images; the third is in tests/deploy/test_engine.py."""
+    """As written, but for fewer rounds and images; the third is in tests/flower/test_engine.py."""
     assert [place for place, _ in PLACES] == ["one process", "several processes, GPUs or nodes"]
     shorter = ["--trainer.max_epochs", "1", "--trainer.callbacks.num_images", "50"]
     found = []

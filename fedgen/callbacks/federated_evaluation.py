@@ -20,20 +20,20 @@ from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
-from fedgen.evaluation.one_line import evaluation_line, headline, join_parts, say_round
-from fedgen.evaluation.own_models import OwnModels
+from fedgen.evaluation.generation.sampling import Sample, inside
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.rebuild import RECIPE, keep_clients
+from fedgen.evaluation.personal.own_models import OwnModels
 from fedgen.evaluation.records import BALANCE, BALANCED
-from fedgen.evaluation.run import LOCAL_NOTE, refuse_mixture
-from fedgen.evaluation.sampling import Sample, inside
-from fedgen.evaluation.scores_file import SCORES_FILE
+from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
+from fedgen.evaluation.runs.run import LOCAL_NOTE, refuse_mixture
+from fedgen.evaluation.runs.scores_file import SCORES_FILE
+from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
 from fedgen.federated import FedAvgStrategy
-from fedgen.figures import report_run
-from fedgen.files import remove_unfinished, require_writable
 from fedgen.images import save_png
+from fedgen.io.files import remove_unfinished, require_writable
 from fedgen.progress import make_console
 from fedgen.ranks import together
+from fedgen.reports.figures import report_run
 from fedgen.reports.keeping import keep
 from fedgen.reports.live import LivePage
 from fedgen.reports.page import PAGE

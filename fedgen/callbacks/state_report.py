@@ -9,7 +9,7 @@ from rich.text import Text
 
 from fedgen.callbacks.progress import paused
 from fedgen.federated.state_table import StateRow, rows_so_far, table_of
-from fedgen.files import in_bytes
+from fedgen.io.files import in_bytes
 from fedgen.progress import make_console
 
 TITLE = "What becomes of the module's state in clients' turns"

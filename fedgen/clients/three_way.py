@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.files import read_json, write_json
+from fedgen.io.files import read_json, write_json
 from fedgen.seeds import generator, subset
 
 VERSION = 1

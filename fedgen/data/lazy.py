@@ -13,8 +13,8 @@ from torch import Tensor
 from fedgen.data.collate import ImagesOf, first_images
 from fedgen.data.examples import Examples
 from fedgen.data.items import Items, Task
-from fedgen.hashing import hash_chunks
 from fedgen.images import to_uint8
+from fedgen.io.hashing import hash_chunks
 from fedgen.seeds import derive, item_seed
 
 PROBED = 64  # images that tell the range of all

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
-from fedgen.regular_files import read_regular
+from fedgen.io.regular_files import read_regular
 
 VOCABULARY = 256
 """Tokens that there are: bytes."""

@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fedgen.hashing import hash_tensors
 from fedgen.images import quantise
+from fedgen.io.hashing import hash_tensors
 
 
 class Embedding(nn.Module, ABC):

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from fedgen.data.lazy import CHUNK, LazyInputs
 from fedgen.embeddings.base import Embedding
-from fedgen.files import atomic_write, require_writable
-from fedgen.hashing import hash_chunks, hash_tensors
+from fedgen.io.files import atomic_write, require_writable
+from fedgen.io.hashing import hash_chunks, hash_tensors
+from fedgen.io.tensor_files import read_safetensors
 from fedgen.progress import track
-from fedgen.tensor_files import read_safetensors
 
 
 class FeatureCache:

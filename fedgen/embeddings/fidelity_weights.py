@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.embeddings.weights import load_into, read_state, require_file
-from fedgen.regular_files import read_regular
-from fedgen.tensor_files import no_larger_than
+from fedgen.io.regular_files import read_regular
+from fedgen.io.tensor_files import no_larger_than
 
 
 def build_inception(layer: str, weights: str | Path | None) -> nn.Module:

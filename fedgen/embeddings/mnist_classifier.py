@@ -19,8 +19,8 @@ from fedgen.embeddings.names import LOGITS, SEED
 from fedgen.embeddings.names import MNIST_CLASSIFIER as NAME
 from fedgen.embeddings.small_classifier import ClassifierOptions, SmallClassifier, fitted, train_classifier
 from fedgen.embeddings.weights import load_into, read_state
+from fedgen.io.tensor_files import read_safetensors, write_safetensors
 from fedgen.seeds import generator, isolated
-from fedgen.tensor_files import read_safetensors, write_safetensors
 
 SIDE, CLASSES, HELD_OUT = 28, 10, 1000
 EPOCHS = 14

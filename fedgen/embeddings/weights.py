@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fedgen.tensor_files import check_state, read_safetensors, read_torch
+from fedgen.io.tensor_files import check_state, read_safetensors, read_torch
 
 
 def read_state(path: str | Path) -> dict[str, Tensor]:

@@ -5,21 +5,19 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.evaluation.checkpoint_names import checkpoint_name, list_checkpoints
-    from fedgen.evaluation.checkpoints import load_weights
     from fedgen.evaluation.evaluate import Evaluation, Evaluator
-    from fedgen.evaluation.federation_splits import splits_of
-    from fedgen.evaluation.heterogeneity import Heterogeneity, measure_clients, measure_features
+    from fedgen.evaluation.generation.sampling import draw_images, mixture, sampler_of
     from fedgen.evaluation.one_model import evaluate
-    from fedgen.evaluation.peers import PeerEvaluation, score_reference
     from fedgen.evaluation.presets import PRESETS, Preset, find_preset
+    from fedgen.evaluation.real.federation_splits import splits_of
+    from fedgen.evaluation.real.splits import Split
     from fedgen.evaluation.records import Columns, ScoreRecord, by_column
-    from fedgen.evaluation.report import print_report
-    from fedgen.evaluation.run import evaluate_run
-    from fedgen.evaluation.run_folder import Run
-    from fedgen.evaluation.sampling import draw_images, mixture, sampler_of
-    from fedgen.evaluation.scores_file import append_records, drop_from, drop_round, read_records
-    from fedgen.evaluation.selection import (
+    from fedgen.evaluation.runs.checkpoint_names import checkpoint_name, list_checkpoints
+    from fedgen.evaluation.runs.checkpoints import load_weights
+    from fedgen.evaluation.runs.run import evaluate_run
+    from fedgen.evaluation.runs.run_folder import Run
+    from fedgen.evaluation.runs.scores_file import append_records, drop_from, drop_round, read_records
+    from fedgen.evaluation.runs.selection import (
         Comparison,
         InvertedPair,
         Ranked,
@@ -28,12 +26,13 @@ if TYPE_CHECKING:
         inversions,
         select,
     )
-    from fedgen.evaluation.splits import Split
-    from fedgen.evaluation.stored_evaluation import StoredEvaluation, StoredOptions, score_stored
-    from fedgen.evaluation.stored_files import save_features, save_statistics
-    from fedgen.evaluation.stored_images import Reading
-    from fedgen.evaluation.stored_table import client_table, client_tables, peer_table
-    from fedgen.evaluation.table import (
+    from fedgen.evaluation.stored.peers import PeerEvaluation, score_reference
+    from fedgen.evaluation.stored.stored_evaluation import StoredEvaluation, StoredOptions, score_stored
+    from fedgen.evaluation.stored.stored_files import save_features, save_statistics
+    from fedgen.evaluation.stored.stored_images import Reading
+    from fedgen.evaluation.stored.stored_table import client_table, client_tables, peer_table
+    from fedgen.evaluation.tables.report import print_report
+    from fedgen.evaluation.tables.table import (
         comparison_table,
         inversion_table,
         score_table,
@@ -47,7 +46,6 @@ __all__ = [
     "Comparison",
     "Evaluation",
     "Evaluator",
-    "Heterogeneity",
     "InvertedPair",
     "PeerEvaluation",
     "Preset",
@@ -76,8 +74,6 @@ __all__ = [
     "inversions",
     "list_checkpoints",
     "load_weights",
-    "measure_clients",
-    "measure_features",
     "mixture",
     "peer_table",
     "print_report",

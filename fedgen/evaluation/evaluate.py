@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from fedgen.clients import FederatedDataModule
 from fedgen.data.lazy import LazyInputs
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation.answers import Answers, SeededAnswers
-from fedgen.evaluation.density import density_of
-from fedgen.evaluation.federation_splits import Clients, as_splits
 from fedgen.evaluation.gaps import GAPS, gaps_of
-from fedgen.evaluation.generated import Generated
-from fedgen.evaluation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
+from fedgen.evaluation.generation.answers import Answers, SeededAnswers
+from fedgen.evaluation.generation.density import density_of
+from fedgen.evaluation.generation.generated import Generated
+from fedgen.evaluation.generation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
+from fedgen.evaluation.generation.sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import Plan
-from fedgen.evaluation.real_side import RealSide
+from fedgen.evaluation.real.federation_splits import Clients, as_splits
+from fedgen.evaluation.real.real_side import RealSide
+from fedgen.evaluation.real.reference import Reference, few_by_score, records_of, too_few
+from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
-from fedgen.evaluation.reference import Reference, few_by_score, records_of, too_few
-from fedgen.evaluation.sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
 from fedgen.evaluation.score_choice import ScoreLike
-from fedgen.evaluation.splits import Split
 from fedgen.images import SeenRange
 from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights, resolve_weights
@@ -52,7 +52,7 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         """The scores as tables, for notebooks."""
-        from fedgen.evaluation.score_html import html_of  # which needs this module
+        from fedgen.evaluation.tables.score_html import html_of  # which needs this module
 
         return html_of(self.records)
 

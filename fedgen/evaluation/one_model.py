@@ -5,9 +5,9 @@ from typing import Unpack
 from torch import nn
 
 from fedgen.evaluation.evaluate import Evaluator, EvaluatorOptions
-from fedgen.evaluation.federation_splits import Clients
+from fedgen.evaluation.generation.sampling import Sample
+from fedgen.evaluation.real.federation_splits import Clients
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.sampling import Sample
 
 
 def evaluate(

@@ -7,12 +7,12 @@ from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggre
 from fedgen.evaluation.gaps import AGGREGATES as GAP_AGGREGATES
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.real.reference import check_clients_of, check_count, too_few
+from fedgen.evaluation.real.splits import LEAST, Split, StandIn
+from fedgen.evaluation.real.three_way import CONTROLS
 from fedgen.evaluation.record_names import DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.records import FLOOR, Columns
-from fedgen.evaluation.reference import check_clients_of, check_count, too_few
 from fedgen.evaluation.score_choice import Needs, ScoreChoice, check_distinct
-from fedgen.evaluation.splits import LEAST, Split, StandIn
-from fedgen.evaluation.three_way import CONTROLS
 from fedgen.scores.aggregate import Weights
 
 

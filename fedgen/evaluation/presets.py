@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
 from fedgen.evaluation.preset_names import NAMES
-from fedgen.evaluation.reference import Reference
+from fedgen.evaluation.real.reference import Reference
 from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights

@@ -9,8 +9,9 @@ from fedgen.class_paths import is_class_path
 from fedgen.embeddings import ClassifierOptions
 from fedgen.evaluation.metric_choice import PATH, make_metric, name_of_metric
 from fedgen.evaluation.records import HIGHER_IS_BETTER
-from fedgen.scores import CriticOptions, PolynomialKernel, RBFKernel, manifold
-from fedgen.scores.mmd import Estimator
+from fedgen.scores import CriticOptions, PolynomialKernel, RBFKernel
+from fedgen.scores.kernel.mmd import Estimator
+from fedgen.scores.manifold import manifold
 
 Needs = Literal["summaries", "features", "logits", "points", "held out", "labels", "model"]
 

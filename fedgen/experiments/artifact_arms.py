@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.evaluation.checkpoint_names import checkpoint_name
-from fedgen.evaluation.checkpoints import load_weights
-from fedgen.evaluation.rebuild import rebuild
-from fedgen.evaluation.sampling import draw_images, sampler_of
+from fedgen.evaluation.generation.sampling import draw_images, sampler_of
+from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
+from fedgen.evaluation.runs.checkpoints import load_weights
+from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.image_scores import real_side
 from fedgen.experiments.recipe_file import start_of
 from fedgen.experiments.run_images import kept_checkpoints

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedgen.evaluation.gap_table import SPLITS
+from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.gap_numbers import PARTICIPATION
 from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.gap_study import Found

@@ -13,9 +13,9 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.gap_table import SPLITS
 from fedgen.evaluation.record_names import PERCENTILES
 from fedgen.evaluation.records import FLOOR, MODEL
+from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.gap_runs import Arm
 from fedgen.experiments.gap_study import run_arms
 from fedgen.experiments.paired import by_chance, compare_pairs, verdict

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.gap_table import SPLITS
+from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.gap_runs import Arm, GapChoice
 from fedgen.experiments.gap_study import AVERAGES, MAIN
 from fedgen.experiments.paired import change_of, compare_pairs

@@ -12,8 +12,8 @@ from fedgen.evaluation.marks import SAME
 from fedgen.experiments.distributed_digits import ARMS, CONTROL, OPTIMISED, UNRELATED
 from fedgen.experiments.distributed_toy import OBJECTIVES, OPTIMA
 from fedgen.experiments.results import save_figure
-from fedgen.figures.pictures import show_picture
 from fedgen.images import save_png, tile
+from fedgen.reports.figures.pictures import show_picture
 
 COLOURS = {CONTROL: "0.45", "fid_all": "#1f5fa8", "fid_avg": "#c4560b", "kid_all": "#3a8a3a", "kid_avg": "#7a4fa0"}
 MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^"}

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.checkpoint_names import LAST, checkpoint_name
+from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name
 from fedgen.experiments.recipe_file import component, embedded_loss, start_of
 from fedgen.experiments.runs import Training, kept_rounds
 from fedgen.experiments.sources import CACHE

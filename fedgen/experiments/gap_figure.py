@@ -9,8 +9,8 @@ from typing import Any
 from fedgen.evaluation.gaps import gap_title
 from fedgen.experiments.gap_numbers import PARTICIPATION, Controls, Curve, beyond_floor, gap_lines
 from fedgen.experiments.paired import beside_zero
-from fedgen.figures.generalisation import COLOURS, GAP_COLOURS
-from fedgen.files import atomic_write
+from fedgen.io.files import atomic_write
+from fedgen.reports.figures.generalisation import COLOURS, GAP_COLOURS
 
 BEYOND = "#2a7f3f"
 FIRST = 1 / 3  # of the rounds, left out where scores are drawn: the start is far above

@@ -9,9 +9,9 @@ from rich.table import Table
 from scipy import optimize, stats
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.gap_table import SPLITS
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import FLOOR
+from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.paired import beside_zero, change_of, compare_pairs
 
 OUT_OF_SAMPLE, PARTICIPATION = GAPS

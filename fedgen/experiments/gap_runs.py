@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import Run, ScoreRecord
-from fedgen.evaluation.recipe_data import load_federation
+from fedgen.evaluation.runs.recipe_data import load_federation
 from fedgen.experiments.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
 from fedgen.experiments.runs import Control, Training, arguments
 

@@ -19,7 +19,7 @@ from fedgen.data import GaussianMixture
 from fedgen.experiments.comparison import expectation
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
-from fedgen.figures.curves import COLOURS
+from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores import LikelihoodReference
 from fedgen.scores.theory import toy_log_likelihood
 

@@ -20,8 +20,8 @@ from fedgen.experiments.comparison import Rows, agreement_table, column, compare
 from fedgen.experiments.federation import Federation, rows_of
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
-from fedgen.figures.aggregates import draw_aggregates
-from fedgen.figures.curves import COLOURS
+from fedgen.reports.figures.aggregates import draw_aggregates
+from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores.theory import toy_frechet, toy_kernel
 from fedgen.seeds import derive, generator
 

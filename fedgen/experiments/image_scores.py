@@ -13,7 +13,7 @@ from fedgen.evaluation.marks import mark_in
 from fedgen.experiments.paired import compare_pairs
 from fedgen.experiments.run_images import clients_of
 from fedgen.scores import frechet_distance
-from fedgen.scores.manifold import ManifoldReference
+from fedgen.scores.manifold.manifold import ManifoldReference
 from fedgen.statistics import Gaussian, summarize
 
 HELD_OUT = "fid, held out"

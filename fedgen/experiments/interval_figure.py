@@ -9,8 +9,8 @@ from fedgen.experiments.checkpoints import title_of
 from fedgen.experiments.interval_report import HELD_OUT, intervals_in, kinds_in
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
-from fedgen.figures.curves import COLOURS
-from fedgen.figures.pictures import show_picture
+from fedgen.reports.figures.curves import COLOURS
+from fedgen.reports.figures.pictures import show_picture
 
 FIGURE, SAMPLES = "communication_interval.png", "samples.png"
 SIDE = 6  # images along a grid

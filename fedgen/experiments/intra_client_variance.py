@@ -23,8 +23,8 @@ from fedgen.experiments.variance import (
     spread_of,
     valley,
 )
-from fedgen.figures.aggregates import draw_gap
-from fedgen.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
+from fedgen.reports.figures.aggregates import draw_gap
+from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
 
 FIGURE = "intra_client_variance.png"
 SIZE = "neighbours M of the generator"

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.evaluation.gap_table import SPLITS
+from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.gap_numbers import PARTICIPATION, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
 from fedgen.experiments.gap_study import MAIN, Found, gap_verdicts, report_arms, run_arms

@@ -13,7 +13,7 @@ from fedgen.experiments.neighbourhoods import Choice, Neighbourhoods
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
 from fedgen.experiments.variance import Generated, Scorer, Scores, compare_scores, curves, gaps, means, measure_anchors
-from fedgen.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
+from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
 from fedgen.scores import ManifoldReference
 from fedgen.scores.aggregate import Weights
 

@@ -5,15 +5,15 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.checkpoint_names import LAST
-from fedgen.evaluation.rebuild import RECIPE, rebuild
+from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.runs import Training
-from fedgen.federated.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.trained_parameters import trained_parameters
 from fedgen.federated.federation_state import CHECKPOINT_KEY
-from fedgen.federated.trained_parameters import trained_parameters
-from fedgen.files import read_yaml
+from fedgen.io.files import read_yaml
+from fedgen.io.tensor_files import tensors_in
 from fedgen.models.checkpoint_file import read_checkpoint
-from fedgen.tensor_files import tensors_in
 
 
 def message_bytes(training: Training) -> dict[str, int]:

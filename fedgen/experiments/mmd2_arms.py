@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.checkpoint_names import checkpoint_name
+from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
 from fedgen.experiments.mmd2_choice import CHECKPOINTS, Mmd2Choice
 from fedgen.experiments.recipe_file import component, embedded_loss, start_of
 from fedgen.experiments.runs import Training, kept_rounds
 from fedgen.experiments.truncated_styles import TruncatedStyles, read_styles
-from fedgen.losses.distributed import Traffic
+from fedgen.losses.distributed.distributed import Traffic
 from fedgen.models.checkpoint_file import read_checkpoint, read_generator
-from fedgen.models.distributed_fine_tuning import TRAFFIC
+from fedgen.models.fine_tuning.distributed_fine_tuning import TRAFFIC
 
 CONTROL = "weight 0"
 EXACT, LOCAL, MESSAGE = "(a) exact", "(b) local", "(c) one message"

@@ -14,8 +14,8 @@ from fedgen.embeddings import FeatureCache, embed, load_embedding
 from fedgen.experiments.mmd2_choice import Mmd2Choice
 from fedgen.experiments.sources import CACHE
 from fedgen.experiments.truncated_styles import BATCH, TruncatedStyles
-from fedgen.files import read_json
 from fedgen.images import save_png
+from fedgen.io.files import read_json
 from fedgen.progress import track
 from fedgen.seeds import generator
 

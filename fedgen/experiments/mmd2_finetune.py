@@ -17,7 +17,7 @@ from rich.table import Table
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.marks import say_marks
-from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.comparison import expectation
 from fedgen.experiments.mmd2_arms import ARMS, CONTROL, FORMS, START, Mmd2Runs, images_of, sent
 from fedgen.experiments.mmd2_choice import Mmd2Choice
@@ -41,7 +41,7 @@ from fedgen.experiments.recipe_file import fingerprints
 from fedgen.experiments.runs import train_all
 from fedgen.experiments.study import FOLDER, Study, folder_name
 from fedgen.experiments.truncated_styles import TruncatedStyles, read_styles
-from fedgen.files import in_bytes
+from fedgen.io.files import in_bytes
 
 COLUMNS = 14  # latents in the picture of samples
 ALIKE = 1e-9  # of KID's gap between avg and all: rounding leaves less

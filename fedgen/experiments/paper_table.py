@@ -19,8 +19,8 @@ from fedgen.experiments import subset_kid
 from fedgen.experiments.comparison import expectation
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
-from fedgen.figures.aggregates import draw_aggregates, draw_gap
-from fedgen.files import read_csv
+from fedgen.io.files import read_csv
+from fedgen.reports.figures.aggregates import draw_aggregates, draw_gap
 from fedgen.scores import inversions, kendall_tau
 from fedgen.seeds import generator
 

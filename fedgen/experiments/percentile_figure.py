@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedgen.evaluation.gap_table import SPLITS
 from fedgen.evaluation.record_names import PERCENTILES
-from fedgen.figures.generalisation import COLOURS
-from fedgen.files import atomic_write
+from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.io.files import atomic_write
+from fedgen.reports.figures.generalisation import COLOURS
 
 
 def draw_percentiles(spread: Mapping[str, Mapping[str, Any]], score: str, path: Path) -> Path:

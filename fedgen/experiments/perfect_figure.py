@@ -10,8 +10,8 @@ from fedgen.experiments.checkpoints import PCA, title_of
 from fedgen.experiments.comparison import Rows, column
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
-from fedgen.figures.aggregates import draw_aggregates
-from fedgen.figures.pictures import show_picture
+from fedgen.reports.figures.aggregates import draw_aggregates
+from fedgen.reports.figures.pictures import show_picture
 
 FIGURE = "perfect_generator.png"
 SIDES = ("checkpoint", "class")

@@ -21,7 +21,7 @@ from fedgen.experiments.recipe_file import component, fingerprint, read_recipe, 
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.runs import Training, arguments, train_all
 from fedgen.experiments.study import Study
-from fedgen.federated.participations import Participations
+from fedgen.federated.aggregators.participations import Participations
 from fedgen.statistics.accounting import federated_epsilon
 
 PLAIN, CLIPPED = "plain mean", "clipped"

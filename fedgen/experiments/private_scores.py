@@ -29,7 +29,7 @@ from fedgen.experiments.private_measures import (
 )
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.study import Study
-from fedgen.files import in_bytes
+from fedgen.io.files import in_bytes
 
 DIMS = (16, 64, 256)
 SIZES = (64, 1280, 2048)  # features of a small layer, of EfficientNet-Lite0 and of Inception

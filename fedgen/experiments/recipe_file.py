@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgen.files import read_yaml
+from fedgen.io.files import read_yaml
 
 
 def read_recipe(path: Path) -> Any:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedgen.files import atomic_write, read_json, write_json
+from fedgen.io.files import atomic_write, read_json, write_json
 
 RESULTS = "results.json"
 LIBRARIES = ("fedgen", "torch", "lightning", "torchmetrics", "numpy", "scipy")

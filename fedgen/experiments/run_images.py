@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import draw_images, list_checkpoints, load_weights, sampler_of
-from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation.runs.rebuild import rebuild
 
 
 def kept_checkpoints(folder: Path) -> dict[int, Path]:

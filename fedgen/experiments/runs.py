@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fedgen.evaluation.checkpoint_names import LAST
+from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.experiments.recipe_file import component, read_recipe, start_of
 from fedgen.progress import track
 

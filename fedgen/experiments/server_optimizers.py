@@ -12,14 +12,14 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.evaluation.gap_table import SPLITS
+from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.gap_numbers import PARTICIPATION, Curve, last
 from fedgen.experiments.gap_runs import Arm, GapChoice
 from fedgen.experiments.gap_study import Found, gap_verdicts, report_arms, run_arms
 from fedgen.experiments.message_size import message_bytes
 from fedgen.experiments.recipe_file import component
 from fedgen.experiments.study import Study
-from fedgen.files import in_bytes
+from fedgen.io.files import in_bytes
 
 SERVER, ALGORITHM = (f"trainer.strategy.init_args.{name}" for name in ("server_optimizer", "client_algorithm"))
 REACHED = "kid all"

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgen.experiments.results import RESULTS, read_results, save_results
-from fedgen.files import require_writable
+from fedgen.io.files import require_writable
 from fedgen.progress import make_console, track
 
 T = TypeVar("T")

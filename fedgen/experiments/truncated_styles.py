@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgen.hashing import hash_tensors
 from fedgen.images import to_uint8
+from fedgen.io.hashing import hash_tensors
 from fedgen.models.stylegan2.drawing import draw_noise
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile

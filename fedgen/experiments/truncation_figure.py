@@ -12,9 +12,9 @@ from fedgen.experiments.comparison import column, errors_of, gaps_of
 from fedgen.experiments.results import save_figure
 from fedgen.experiments.truncated_styles import TruncatedStyles
 from fedgen.experiments.truncation_choice import TruncationChoice
-from fedgen.figures.aggregates import CONTROL, draw_aggregates, draw_gap
-from fedgen.figures.curves import COLOURS
-from fedgen.figures.pictures import show_rows
+from fedgen.reports.figures.aggregates import CONTROL, draw_aggregates, draw_gap
+from fedgen.reports.figures.curves import COLOURS
+from fedgen.reports.figures.pictures import show_rows
 from fedgen.scores.rankings import Z
 from fedgen.seeds import generator
 

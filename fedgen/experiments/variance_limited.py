@@ -30,9 +30,9 @@ from fedgen.experiments.variance import (
     terms,
     valley,
 )
-from fedgen.figures.aggregates import draw_gap
-from fedgen.figures.bands import add_size_bar, draw_bands, draw_path
-from fedgen.figures.curves import COLOURS
+from fedgen.reports.figures.aggregates import draw_gap
+from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path
+from fedgen.reports.figures.curves import COLOURS
 
 FIGURE = "variance_limited.png"
 CLIENTS = "clients"

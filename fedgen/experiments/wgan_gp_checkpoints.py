@@ -12,8 +12,8 @@ from fedgen.experiments.results import save_figure
 from fedgen.experiments.sources import chosen
 from fedgen.experiments.study import Study
 from fedgen.experiments.trained_choice import TrainedChoice
-from fedgen.figures.aggregates import CONTROL, draw_aggregates
-from fedgen.figures.curves import COLOURS
+from fedgen.reports.figures.aggregates import CONTROL, draw_aggregates
+from fedgen.reports.figures.curves import COLOURS
 
 FIGURE = "wgan_gp_checkpoints.png"
 FLAT = 1e-9  # of the gap: rounding leaves less

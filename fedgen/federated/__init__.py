@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
-    from fedgen.federated.aggregators import Aggregator, Mean
-    from fedgen.federated.algorithm import ClientAlgorithm
-    from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-    from fedgen.federated.private_mean import PrivateMean
-    from fedgen.federated.prox import FedProx
-    from fedgen.federated.robust import Krum, Median, NormClipping, TrimmedMean
-    from fedgen.federated.scaffold import Scaffold
-    from fedgen.federated.schedules import (
+    from fedgen.federated.aggregators.mean import Aggregator, Mean
+    from fedgen.federated.aggregators.private_mean import PrivateMean
+    from fedgen.federated.aggregators.robust import Krum, Median, NormClipping, TrimmedMean
+    from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+    from fedgen.federated.algorithms.prox import FedProx
+    from fedgen.federated.algorithms.scaffold import Scaffold
+    from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
+    from fedgen.federated.lightning.schedules import (
         Constant,
         ExponentialDecay,
         InverseLinear,

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fedgen.federated.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.left_out import EARLIER, REMARK, is_entry
-from fedgen.federated.memory import ClientMemory
-from fedgen.files import is_count
-from fedgen.tensor_files import is_dense, kind_of, tensors_in
+from fedgen.io.files import is_count
+from fedgen.io.tensor_files import is_dense, kind_of, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 2
 # 1: before version 0.2, when global_step counted all clients' steps

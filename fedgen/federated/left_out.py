@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedgen.clients.turn import Turn
-from fedgen.files import atomic_write, is_count
 from fedgen.foreign_text import printable
+from fedgen.io.files import atomic_write, is_count
+from fedgen.io.regular_files import read_regular
 from fedgen.own_code import own_frames
-from fedgen.regular_files import read_regular
 
 if TYPE_CHECKING:  # who was left out is read without Lightning
     from lightning.pytorch import Trainer

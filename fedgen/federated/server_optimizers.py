@@ -13,9 +13,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from fedgen.federated.exchange import copy_tensors
-from fedgen.federated.optimizer_states import check_optimizer_state
-from fedgen.federated.schedules import scaled_rates
+from fedgen.federated.client_state.exchange import copy_tensors
+from fedgen.federated.client_state.optimizer_states import check_optimizer_state
+from fedgen.federated.lightning.schedules import scaled_rates
 
 Convention = Literal["keras", "reddi"]
 # convention -> beta2, epsilon, initial second moment, bias correction

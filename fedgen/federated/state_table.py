@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
-from fedgen.federated.counters import Counters
-from fedgen.federated.exchange import Exchange
-from fedgen.federated.outside_state import OutsideState
-from fedgen.files import atomic_write, in_bytes
-from fedgen.regular_files import read_regular
-from fedgen.tensor_files import bytes_of
+from fedgen.federated.client_state.counters import Counters
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.outside_state import OutsideState
+from fedgen.io.files import atomic_write, in_bytes
+from fedgen.io.regular_files import read_regular
+from fedgen.io.tensor_files import bytes_of
 
 MOST_NAMES = 4  # of a row in the log
 STATE_FILE = "state.txt"  # of a run's folder

@@ -21,11 +21,23 @@ from torch.optim import Optimizer
 from fedgen.allocator import keep_freed_memory
 from fedgen.clients.cohort import sample_cohort
 from fedgen.clients.turn import Turn
-from fedgen.federated.aggregators import Aggregator, Federation, Mean
-from fedgen.federated.algorithm import ClientAlgorithm
-from fedgen.federated.boundary import RoundBoundary
-from fedgen.federated.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.checks import (
+from fedgen.federated.aggregators.client_weights import ClientWeights, shares_of, weight_of
+from fedgen.federated.aggregators.mean import Aggregator, Federation, Mean
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+from fedgen.federated.client_state.counters import Counters
+from fedgen.federated.client_state.exchange import Exchange, naming_difference
+from fedgen.federated.client_state.local_state import LocalState, OptimizerState
+from fedgen.federated.client_state.memory import ClientMemory
+from fedgen.federated.client_state.optimizer_states import check_optimizer_state
+from fedgen.federated.client_state.outside_state import OutsideState
+from fedgen.federated.client_state.rules import Rule, Rules, check_rules
+from fedgen.federated.client_state.switches import Switches
+from fedgen.federated.client_state.trained_parameters import parameters_of, trained_parameters
+from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
+from fedgen.federated.left_out import REMARK, Entry, free_memory, loss_of_round, make_entries, make_entry, tell_remarks
+from fedgen.federated.lightning.boundary import RoundBoundary
+from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
+from fedgen.federated.lightning.checks import (
     check_counters,
     check_finders,
     check_privacy,
@@ -37,30 +49,16 @@ from fedgen.federated.checks import (
     warn_of_remainder,
     warn_unseen_steps,
 )
-from fedgen.federated.client_weights import ClientWeights, shares_of, weight_of
-from fedgen.federated.counters import Counters
-from fedgen.federated.exchange import Exchange, naming_difference
-from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
-from fedgen.federated.hyperparameters import warn_of_objects
-from fedgen.federated.last_round import LastRound, leave_ended_round, settle_loops
-from fedgen.federated.lazy_parameters import materialise
-from fedgen.federated.left_out import REMARK, Entry, free_memory, loss_of_round, make_entries, make_entry, tell_remarks
-from fedgen.federated.lightning_internals import explain_other_lightning
-from fedgen.federated.local_state import LocalState, OptimizerState
-from fedgen.federated.memory import ClientMemory
-from fedgen.federated.optimizer_states import check_optimizer_state
-from fedgen.federated.outside_state import OutsideState
-from fedgen.federated.plateau import PlateauUpdates, check_plateaus, start_afresh
-from fedgen.federated.quick_step import calls_no_hook, moves_plainly, quick_step
-from fedgen.federated.rules import Rule, Rules, check_rules
-from fedgen.federated.schedules import Schedule, check_rates, factor_in, scaled_rates
-from fedgen.federated.server_optimizers import ServerUpdate
-from fedgen.federated.shown_batches import ShownBatches
-from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state
-from fedgen.federated.switches import Switches
-from fedgen.federated.termination import end_on_sigterm
-from fedgen.federated.trained_parameters import parameters_of, trained_parameters
-from fedgen.federated.turn_clock import (
+from fedgen.federated.lightning.hyperparameters import warn_of_objects
+from fedgen.federated.lightning.last_round import LastRound, leave_ended_round, settle_loops
+from fedgen.federated.lightning.lazy_parameters import materialise
+from fedgen.federated.lightning.lightning_internals import explain_other_lightning
+from fedgen.federated.lightning.plateau import PlateauUpdates, check_plateaus, start_afresh
+from fedgen.federated.lightning.quick_step import calls_no_hook, moves_plainly, quick_step
+from fedgen.federated.lightning.schedules import Schedule, check_rates, factor_in, scaled_rates
+from fedgen.federated.lightning.shown_batches import ShownBatches
+from fedgen.federated.lightning.termination import end_on_sigterm
+from fedgen.federated.lightning.turn_clock import (
     BatchHooks,
     LoggedValues,
     StepSchedules,
@@ -69,12 +67,14 @@ from fedgen.federated.turn_clock import (
     speak_globally,
     speak_locally,
 )
-from fedgen.federated.whole_rounds import check_limits, run_whole_rounds
-from fedgen.files import in_bytes
+from fedgen.federated.lightning.whole_rounds import check_limits, run_whole_rounds
+from fedgen.federated.server_optimizers import ServerUpdate
+from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state
+from fedgen.io.files import in_bytes
+from fedgen.io.tensor_files import check_state
 from fedgen.models.round_clock import RoundClock
 from fedgen.ranks import Ranks, heard, leave_at_exit, share_out
 from fedgen.seeds import resolve, seed_all
-from fedgen.tensor_files import check_state
 
 
 class FedAvgStrategy(DDPStrategy):
@@ -127,7 +127,8 @@ class FedAvgStrategy(DDPStrategy):
         personal: shell patterns of tensor names that never leave a client, e.g. ["critic.*"]; ["*"] is local training
             without any exchange. Evaluations score clients with what they keep.
         rules: what becomes of state by shell patterns of dotted names, e.g. {"queue*": "personal", "ema.*": "mean"}:
-            "mean", "max", "server" (reset), "personal" or "advance" (by the interval); see `fedgen.federated.rules`.
+            "mean", "max", "server" (reset), "personal" or "advance" (by the interval); see
+            `fedgen.federated.client_state.rules`.
         aggregator: how clients' tensors are combined; `Mean` by default, `Median`, `TrimmedMean`, `Krum` or
             `NormClipping` against clients that send bad updates.
         client_algorithm: hooks around local steps, e.g. `FedProx(mu=0.1)` or `Scaffold()`; none by default.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.losses.moments import Estimate
-from fedgen.scores.roots import Roots, Triangle, factor, sandwich, stack, stackable, sum_of_roots, top
+from fedgen.scores.frechet.roots import Roots, Triangle, factor, sandwich, stack, stackable, sum_of_roots, top
 from fedgen.statistics import Gaussian
 from fedgen.statistics.eigen import eigh
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from fedgen.losses.closed_form import ClosedForm
 from fedgen.losses.feature_loss import Aggregate, FeatureLoss
 from fedgen.scores.aggregate import Weights, resolve_weights
-from fedgen.scores.kernels import Kernel, PolynomialKernel
-from fedgen.scores.mmd import Estimator, KernelReference, check_means, checked_diagonal
+from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel
+from fedgen.scores.kernel.mmd import Estimator, KernelReference, check_means, checked_diagonal
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
 
 BLOCK = 512  # references taken at a time on a CPU, so that a block [m, 512] stays in its cache

@@ -10,7 +10,7 @@ from fedgen.metrics.frechet_distance import images_needed
 from fedgen.metrics.many_clients import EVERYTHING, Aggregate, ManyClients
 from fedgen.metrics.moments import MomentMetric
 from fedgen.scores.aggregate import FederatedScore, Weights
-from fedgen.scores.frechet import FrechetReference
+from fedgen.scores.frechet.frechet import FrechetReference
 
 
 class FederatedFrechetDistance(ManyClients, MomentMetric):

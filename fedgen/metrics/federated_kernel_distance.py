@@ -10,8 +10,8 @@ from fedgen.metrics.kernel_distance import images_needed
 from fedgen.metrics.many_clients import EVERYTHING, Aggregate, ManyClients
 from fedgen.metrics.stored_features import StoredFeatureMetric
 from fedgen.scores.aggregate import FederatedScore, Weights
-from fedgen.scores.kernels import Kernel
-from fedgen.scores.mmd import Estimator, KernelReference
+from fedgen.scores.kernel.kernels import Kernel
+from fedgen.scores.kernel.mmd import Estimator, KernelReference
 
 
 class FederatedKernelDistance(ManyClients, StoredFeatureMetric):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedgen.metrics.feature_metric import GENERATED, REAL
 from fedgen.metrics.moments import MomentMetric
 from fedgen.metrics.two_sides import TwoSides, require_sides
-from fedgen.scores.frechet import frechet_distance
+from fedgen.scores.frechet.frechet import frechet_distance
 
 
 class FrechetDistance(TwoSides, MomentMetric):

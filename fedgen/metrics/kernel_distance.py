@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from fedgen.metrics.feature_metric import GENERATED, REAL
 from fedgen.metrics.stored_features import StoredFeatureMetric
 from fedgen.metrics.two_sides import TwoSides, require_sides
-from fedgen.scores.kernels import Kernel
-from fedgen.scores.mmd import Estimator, mmd2
+from fedgen.scores.kernel.kernels import Kernel
+from fedgen.scores.kernel.mmd import Estimator, mmd2
 
 
 class KernelDistance(TwoSides, StoredFeatureMetric):

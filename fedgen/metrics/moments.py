@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedgen.metrics.feature_metric import GENERATED, REAL, FeatureMetric
-from fedgen.scores.few_images import few_images
-from fedgen.scores.roots import BLOCK, Triangle
+from fedgen.scores.frechet.few_images import few_images
+from fedgen.scores.frechet.roots import BLOCK, Triangle
 from fedgen.statistics import Gaussian, thin
 from fedgen.statistics.gaussian import check_size, mirror
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fedgen.files import is_count
+from fedgen.io.files import is_count
+from fedgen.io.tensor_files import check_state, no_larger_than, read_torch
 from fedgen.models.networks.network import build
-from fedgen.tensor_files import check_state, no_larger_than, read_torch
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.adversarial import CriticFunction
+from fedgen.models.gan.adversarial import CriticFunction
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 

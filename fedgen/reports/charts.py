@@ -7,10 +7,10 @@ from typing import Any
 from fedgen.evaluation.aggregates import DISTRIBUTION
 from fedgen.evaluation.directions import axis_of, title_of
 from fedgen.evaluation.gaps import GAPS
+from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.marks import explained, strongest
 from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord
-from fedgen.evaluation.sampling_settings import say_sampling
-from fedgen.evaluation.selection import aggregates_compared
+from fedgen.evaluation.runs.selection import aggregates_compared
 from fedgen.reports.contents import Contents
 
 MOST_NUMBERS = 300_000  # clients' scores in one run's part of a page; of more, evenly spaced rounds

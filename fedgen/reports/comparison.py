@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
-from fedgen.evaluation.table import format_value
+from fedgen.evaluation.tables.table import format_value
 from fedgen.reports.conclusions import best_of
 from fedgen.reports.contents import Contents
 from fedgen.scores.rankings import Z

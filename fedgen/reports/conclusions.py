@@ -8,8 +8,8 @@ from fedgen.evaluation.gaps import GAPS, gap_title, interval
 from fedgen.evaluation.marks import mark_of
 from fedgen.evaluation.record_names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
-from fedgen.evaluation.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
-from fedgen.evaluation.table import format_value
+from fedgen.evaluation.runs.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
+from fedgen.evaluation.tables.table import format_value
 from fedgen.federated.left_out import shorten
 from fedgen.scores.rankings import Z
 

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from fedgen.clients.partitions import load_partition
 from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed, unique
-from fedgen.evaluation.run_files import PARTITION, RECIPE
-from fedgen.evaluation.scores_file import SCORES_FILE, read_records
+from fedgen.evaluation.runs.run_files import PARTITION, RECIPE
+from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, read_left_out
 from fedgen.federated.state_table import read_state
-from fedgen.files import read_json, read_yaml
+from fedgen.io.files import read_json, read_yaml
 from fedgen.reports.kept import REAL, Kept, read_kept
 from fedgen.reports.logged import Logs, Series, by_round
 from fedgen.reports.pictures import Picture, Pictures

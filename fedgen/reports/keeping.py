@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fedgen import __version__
 from fedgen.clients import FederatedDataModule
-from fedgen.evaluation.partition_summary import PartitionSummary
-from fedgen.evaluation.splits import Split
-from fedgen.files import write_json
+from fedgen.evaluation.real.splits import Split
+from fedgen.evaluation.tables.partition_summary import PartitionSummary
 from fedgen.images import save_png, tile
+from fedgen.io.files import write_json
 from fedgen.reports.kept import KEPT, REAL
 
 ROWS, COLUMNS, SIDE = 10, 10, 32

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedgen.files import is_count, read_json
+from fedgen.io.files import is_count, read_json
 
 KEPT, REAL = "federation.json", "real.png"
 

@@ -4,8 +4,8 @@ import time
 import warnings
 from pathlib import Path
 
-from fedgen.evaluation.scores_file import SCORES_FILE
-from fedgen.files import remove_unfinished
+from fedgen.evaluation.runs.scores_file import SCORES_FILE
+from fedgen.io.files import remove_unfinished
 from fedgen.reports.contents import read_contents
 from fedgen.reports.logged import Logs
 from fedgen.reports.page import PAGE, render

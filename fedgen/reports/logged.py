@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from fedgen.files import read_csv
+from fedgen.io.files import read_csv
 
 MOST_POINTS = 400  # of a series on a page
 MOST_FILES, MOST_BYTES = 50, 500_000_000  # of one folder's logs

@@ -16,7 +16,7 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from fedgen import __version__
 from fedgen.federated.left_out import describe, shorten
-from fedgen.files import atomic_write
+from fedgen.io.files import atomic_write
 from fedgen.reports.charts import clients, panels, plain
 from fedgen.reports.comparison import paired_rows, summary_rows
 from fedgen.reports.conclusions import conclusions

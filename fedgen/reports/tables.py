@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.report import run_tables
-from fedgen.evaluation.selection import aggregates_compared
-from fedgen.evaluation.table import inversion_table, selection_table
+from fedgen.evaluation.runs.selection import aggregates_compared
+from fedgen.evaluation.tables.report import run_tables
+from fedgen.evaluation.tables.table import inversion_table, selection_table
 from fedgen.federated.left_out import shorten
-from fedgen.files import in_bytes
+from fedgen.io.files import in_bytes
 from fedgen.reports.contents import Contents
 
 WIDE = 100_000  # characters: a page's table need not be split

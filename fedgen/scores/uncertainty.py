@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgen.scores.roots import Roots, in_float32, sandwich, sum_of_roots, top
+from fedgen.scores.frechet.roots import Roots, in_float32, sandwich, sum_of_roots, top
 from fedgen.statistics.eigen import eigh
 
 

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedgen.io.tensor_files import HASH, is_whole, with_hash
 from fedgen.statistics.gaussian import Gaussian
-from fedgen.tensor_files import HASH, is_whole, with_hash
 
 VERSION = "1"
 KINDS = {  # the tensors of each kind, and how many axes they have

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgen.files import atomic_write, read_npz
+from fedgen.io.files import atomic_write, read_npz
 from fedgen.statistics.gaussian import Gaussian
 from fedgen.statistics.low_rank import thin
 

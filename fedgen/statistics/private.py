@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.hashing import hash_tensors
+from fedgen.io.hashing import hash_tensors
 from fedgen.seeds import generator
 from fedgen.statistics.accounting import Accountant, noise_multiplier
 from fedgen.statistics.eigen import eigh

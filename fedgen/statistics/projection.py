@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgen.files import atomic_write, read_npz
-from fedgen.hashing import hash_tensors
+from fedgen.io.files import atomic_write, read_npz
+from fedgen.io.hashing import hash_tensors
 from fedgen.statistics.eigen import eigh
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features, summarize
 from fedgen.statistics.npz import stored_number, stored_word

@@ -3,7 +3,7 @@
 import torch
 
 from fedgen.callbacks.sample_grid import STRIP, sample_picture
-from fedgen.evaluation.splits import Split
+from fedgen.evaluation.real.splits import Split
 
 
 def images(count, level, side=32, channels=1):

@@ -4,7 +4,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from fedgen.data import CIFAR10, cifar
+from fedgen.data import CIFAR10
+from fedgen.data.sets import cifar
 from tests.data.published import write_cifar10
 
 

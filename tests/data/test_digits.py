@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from fedgen.data import Digits, digits
+from fedgen.data import Digits
+from fedgen.data.sets import digits
 
 
 @pytest.mark.slow

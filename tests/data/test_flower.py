@@ -8,7 +8,8 @@ import torch
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.lazy_turn import make_turn
 from fedgen.clients.partitions import Natural
-from fedgen.data import FlowerDataset, huggingface
+from fedgen.data import FlowerDataset
+from fedgen.data.formats import huggingface
 from fedgen.data.lazy import LazyExamples
 from tests.data.flower import ByColumn, Columns, Deal
 from tests.data.tables import levels, picture, table

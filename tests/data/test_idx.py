@@ -3,8 +3,9 @@ import gzip
 import numpy as np
 import pytest
 
-from fedgen.data import MNIST, download
-from fedgen.data.idx import read_idx
+from fedgen.data import MNIST
+from fedgen.data.formats import download
+from fedgen.data.formats.idx import read_idx
 from tests.data.published import idx, write_idx_split
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.image_files import ImageHeader, images_below, read_header, read_image
+from fedgen.data.formats.image_files import ImageHeader, images_below, read_header, read_image
 
 DEEP = np.array([[0, 255, 256, 511], [257 * 7, 32768, 65279, 65535]], np.uint16)
 SHALLOW = [[0, 0, 1, 1], [7, 128, 254, 255]]  # the high bytes

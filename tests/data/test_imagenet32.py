@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedgen.data import ImageNet32
-from fedgen.data.imagenet32 import FILES
+from fedgen.data.sets.imagenet32 import FILES
 
 
 def write_batch(path, labels, size=32):

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from fedgen.data import MNIST, download
+from fedgen.data import MNIST
+from fedgen.data.formats import download
 from tests.data.published import write_idx_split
 
 

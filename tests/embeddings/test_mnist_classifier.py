@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedgen.data import MNIST5k
-from fedgen.data.digits import Digits
+from fedgen.data.sets.digits import Digits
 from fedgen.embeddings import SmallClassifier, embed, load_embedding, mnist_classifier, network_of
 from fedgen.embeddings.mnist_classifier import accuracy_of, distorted, make_weights, split_digits, weights_path
 from fedgen.evaluation.panels import make_panels

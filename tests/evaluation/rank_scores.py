@@ -21,8 +21,8 @@ from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
 from fedgen.embeddings.pixels import Pixels
 from fedgen.ranks import spread, together
-from fedgen.scores import wasserstein
-from fedgen.scores.frechet import InfluenceErrors
+from fedgen.scores.frechet.frechet import InfluenceErrors
+from fedgen.scores.wasserstein import wasserstein
 
 SIZES = (700, 900, 1300)  # a client of more images than features, so that FID's pool has a transport map
 DONE = Counter()  # by kind of work, on this rank

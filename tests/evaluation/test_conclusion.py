@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from fedgen.evaluation.conclusion import conclude
 from fedgen.evaluation.records import FLOOR
-from fedgen.evaluation.scores_file import append_records
+from fedgen.evaluation.runs.scores_file import append_records
+from fedgen.evaluation.tables.conclusion import conclude
 from tests.evaluation.samples import record
 
 

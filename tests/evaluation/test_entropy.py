@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from fedgen.clients import FederatedDataModule
+from fedgen.clients.heterogeneity.client_entropy import EntropyOptions
+from fedgen.clients.heterogeneity.entropy import choose_labels, with_entropy
+from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural, Semantic
 from fedgen.data import Examples, GaussianMixture, MNIST5k, StyleShift
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation.entropy import choose_labels, with_entropy
-from fedgen.evaluation.heterogeneity import measure_clients
-from fedgen.scores.client_entropy import EntropyOptions
 
 QUICK = EntropyOptions(steps=150, lr=1e-2, width=8, samples=50)
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from fedgen.embeddings import FeatureCache, ModuleEmbedding, Pixels, embed
 from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate, score_table
+from fedgen.evaluation.real.splits import StandIn
 from fedgen.evaluation.score_choice import KINDS
-from fedgen.evaluation.splits import StandIn
 from fedgen.scores import FrechetReference, KernelReference, ManifoldReference, inception_score, memorisation
 from tests.evaluation.samples import CLIENTS, dark_noise, grey_noise, pictures
 

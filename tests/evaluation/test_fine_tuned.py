@@ -8,8 +8,8 @@ from torch import nn
 from fedgen import FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.evaluation import Evaluator, Run, evaluate_run
-from fedgen.evaluation.fine_tuned import FineTuning
-from fedgen.evaluation.gap_table import gap_tables
+from fedgen.evaluation.personal.fine_tuned import FineTuning
+from fedgen.evaluation.tables.gap_table import gap_tables
 from fedgen.models.ema import EMA
 from tests.evaluation.places import federation
 

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from fedgen.clients import Client, FederatedDataModule
-from fedgen.clients.partitions import IID, ByClass
-from fedgen.data import Digits, Examples, GaussianMixture
-from fedgen.embeddings import Embedding, FeatureCache, load_embedding
-from fedgen.evaluation.heterogeneity import (
+from fedgen.clients.heterogeneity.between_clients import label_table
+from fedgen.clients.heterogeneity.heterogeneity import (
     Measure,
     choose_images,
     deal_again,
@@ -18,7 +16,9 @@ from fedgen.evaluation.heterogeneity import (
     measure_features,
     shuffle_within,
 )
-from fedgen.scores.between_clients import label_table
+from fedgen.clients.partitions import IID, ByClass
+from fedgen.data import Digits, Examples, GaussianMixture
+from fedgen.embeddings import Embedding, FeatureCache, load_embedding
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from torch.utils.data import Dataset
 
 from fedgen.callbacks import FederatedEvaluation
 from fedgen.clients import FederatedDataModule, ThreeWaySplit
+from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, Dirichlet, VarianceLimited
 from fedgen.data import Digits
 from fedgen.data.anybody import Reading, as_examples
 from fedgen.data.lazy import ImageReader, LazyInputs, join_inputs
 from fedgen.embeddings import FeatureCache, Pixels, embed
 from fedgen.evaluation import Evaluator, evaluate
-from fedgen.evaluation.federation_splits import as_splits
-from fedgen.evaluation.heterogeneity import measure_clients
+from fedgen.evaluation.real.federation_splits import as_splits
 from fedgen.federated import FedAvgStrategy
 from fedgen.images import from_uint8
 from fedgen.losses import EmbeddedLoss, FastFIDLoss

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from fedgen.cli_run import ranking_table, remarks_on
+from fedgen.cli.run import ranking_table, remarks_on
 from fedgen.evaluation import Columns, compare, comparison_table, inversion_table, score_table, select, selection_table
 from fedgen.evaluation.directions import axis_of
 from fedgen.evaluation.marks import explained, mark_in, mark_of, strongest

@@ -4,7 +4,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from fedgen.evaluation.npz_rows import read_headers, read_rows
+from fedgen.evaluation.stored.npz_rows import read_headers, read_rows
 
 ROWS = np.arange(7 * 2 * 3, dtype=np.uint8).reshape(7, 2, 3)
 

@@ -9,7 +9,7 @@ import yaml
 
 from fedgen.clients.client import hold_out
 from fedgen.clients.partitions import IID, save_partition
-from fedgen.evaluation.rebuild import PARTITION, RECIPE, rebuild
+from fedgen.evaluation.runs.rebuild import PARTITION, RECIPE, rebuild
 from fedgen.models import WGANGP
 
 SETTINGS = {

@@ -61,7 +61,7 @@ def test_columns_keep_their_names_when_the_first_embedding_is_measured_again(pat
 
 def test_a_kill_while_lines_are_replaced_leaves_the_old_ones(path, monkeypatch):
     append_records(path, [record(value=1.0)])
-    monkeypatch.setattr("fedgen.files.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("fedgen.io.files.os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         append_records(path, [record(value=2.0)])
     assert read_records(path) == [record(value=1.0)]
@@ -79,7 +79,7 @@ def test_a_kill_while_lines_are_added_leaves_the_file_as_it_was(path, monkeypatc
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr("fedgen.evaluation.scores_file.atomic_write", killed)
+    monkeypatch.setattr("fedgen.evaluation.runs.scores_file.atomic_write", killed)
     with pytest.raises(KeyboardInterrupt):
         append_records(path, [record(round=1)])
     assert path.read_bytes() == before

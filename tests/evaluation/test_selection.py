@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.evaluation import InvertedPair, append_records, compare, inversions, select
-from fedgen.evaluation.selection import reported
+from fedgen.evaluation.runs.selection import reported
 from tests.evaluation.samples import record
 
 

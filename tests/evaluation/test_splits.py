@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.evaluation import Split, splits_of
-from fedgen.evaluation.federation_splits import as_splits
+from fedgen.evaluation.real.federation_splits import as_splits
 from tests.evaluation.samples import CLIENTS, pictures
 from tests.federated.modules import make_data
 

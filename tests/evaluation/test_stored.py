@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgen.evaluation import Reading
-from fedgen.evaluation.stored import open_sets, short_names
+from fedgen.evaluation.stored.stored_sets import open_sets, short_names
 from fedgen.statistics import Gaussian, save_npz, summarize
 from tests.evaluation.folders import save_grey
 

@@ -195,7 +195,7 @@ def test_mistakes_come_before_any_image_is_read(root, images, monkeypatch, embed
     def never(*args):
         raise AssertionError("an image was read")
 
-    monkeypatch.setattr("fedgen.evaluation.stored_images.read_image", never)
+    monkeypatch.setattr("fedgen.evaluation.stored.stored_images.read_image", never)
     with pytest.raises(ValueError, match=message):
         StoredEvaluation(root / "generated", client_paths(root), embedding, options=StoredOptions(**options))
 

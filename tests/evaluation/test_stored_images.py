@@ -5,10 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from fedgen.data.image_files import read_image
+from fedgen.data.formats.image_files import read_image
 from fedgen.evaluation import Reading
-from fedgen.evaluation.npz_rows import read_headers
-from fedgen.evaluation.stored_images import ArrayImages, FolderImages, UnreadableFilesError
+from fedgen.evaluation.stored.npz_rows import read_headers
+from fedgen.evaluation.stored.stored_images import ArrayImages, FolderImages, UnreadableFilesError
 from tests.evaluation.folders import save_grey
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (5, 8, 6, 3), dtype=np.uint8)

@@ -17,7 +17,7 @@ from fedgen.evaluation import (
     score_tables,
     selection_table,
 )
-from fedgen.evaluation.table import format_value
+from fedgen.evaluation.tables.table import format_value
 from tests.evaluation.samples import record
 from tests.evaluation.test_selection import RECORDS, column
 

@@ -5,8 +5,8 @@ import pickle
 import numpy as np
 
 from fedgen.data import CIFAR10
-from fedgen.data.cifar100 import COARSE_OF_FINE
-from fedgen.data.imagenet32 import FILES
+from fedgen.data.sets.cifar100 import COARSE_OF_FINE
+from fedgen.data.sets.imagenet32 import FILES
 
 
 def rows(labels, seed):

@@ -8,12 +8,12 @@ from torch import nn
 
 from fedgen.embeddings import load_embedding
 from fedgen.embeddings.module import ModuleEmbedding
-from fedgen.evaluation.rebuild import rebuild
-from fedgen.evaluation.sampling import draw_images, sampler_of
+from fedgen.evaluation.generation.sampling import draw_images, sampler_of
+from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.checkpoints import PCA, ScoredRows, Scorers, Trained, checkpoints_of, title_of
 from fedgen.experiments.federation import Federation
 from fedgen.experiments.trained import Plan, Series, runs_of
-from fedgen.federated.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.federation_state import CHECKPOINT_KEY, CHECKPOINT_VERSION
 from fedgen.images import to_uint8
 from fedgen.scores import FrechetReference, mmd2

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fedgen.evaluation import ScoreRecord, append_records
-from fedgen.evaluation.scores_file import SCORES_FILE
+from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments import digits_fid_loss as module
 from fedgen.experiments.digits_fid_loss import compare, digits_fid_loss, draw_pairs, last_scores, table_of
 from fedgen.experiments.results import save_results

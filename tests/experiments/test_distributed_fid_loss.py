@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from fedgen.evaluation import ScoreRecord, append_records
-from fedgen.evaluation.scores_file import SCORES_FILE
+from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments import distributed_fid_loss as module
 from fedgen.experiments.distributed_digits import (
     ARMS,

@@ -8,7 +8,7 @@ import yaml
 from torch import nn
 
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation.checkpoint_names import checkpoint_name
+from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
 from fedgen.experiments import fid_finetune as experiment
 from fedgen.experiments.fid_finetune import compare, fid_finetune, outcomes, table_of
 from fedgen.experiments.finetune_arms import (

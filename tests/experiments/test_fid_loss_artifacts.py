@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from fedgen.evaluation.checkpoint_names import checkpoint_name
-from fedgen.evaluation.rebuild import RECIPE, rebuild
+from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
+from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments import artifact_arms, fid_loss_artifacts
 from fedgen.experiments.artifact_arms import FAMILIES, FLOW, FLOW_FID, GAN, REMOVED, ArtifactRuns, Lengths
 from fedgen.experiments.artifact_figure import curve_of

@@ -8,7 +8,7 @@ import yaml
 from torch import nn
 
 from fedgen.embeddings import load_embedding
-from fedgen.evaluation.rebuild import RECIPE, rebuild
+from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments import fid_loss_gans as experiment
 from fedgen.experiments.fid_loss_gans import fid_loss_gans
 from fedgen.experiments.gan_arms import (

@@ -70,7 +70,7 @@ def test_a_folder_that_may_not_be_written_is_refused_before_any_work(tmp_path, m
         assert dir == tmp_path  # which is there; tmp_path / "new" is not
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("fedgen.files.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("fedgen.io.files.tempfile.TemporaryFile", refuse)
     with pytest.raises(PermissionError, match=r"cannot write in .*Permission denied"):
         Study("toy", tmp_path / "new", {})
 
@@ -98,7 +98,7 @@ def test_a_full_disk_is_named_and_what_was_written_before_is_kept(tmp_path, monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr("fedgen.files.os.fsync", full)
+        disk.setattr("fedgen.io.files.os.fsync", full)
         with pytest.raises(OSError, match=r"No space left.*results\.json"):
             study.each("many", {"a": 1, "b": 2}, lambda item: item)
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]

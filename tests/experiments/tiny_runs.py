@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 import yaml
 
-from fedgen.evaluation.checkpoint_names import checkpoint_name
-from fedgen.evaluation.rebuild import RECIPE, rebuild
+from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
+from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.runs import Training
 
 TINY = {

@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fedgen.federated import ClientAlgorithm, Constant, FedAvgStrategy
-from fedgen.federated.algorithm import about_to_step, gradients_of, parameter_names
+from fedgen.federated.algorithms.algorithm import about_to_step, gradients_of, parameter_names
 from tests.federated.modules import Automatic, Manual, Quadratic, make_data, make_quadratics, make_trainer
 
 HOOKS = ("reset", "start_fit", "start_round", "start_turn", "before_step", "end_turn", "end_round")

@@ -12,7 +12,7 @@ from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.data import Examples
 from fedgen.federated import FedAdam, Krum, Mean, Median, NormClipping, TrimmedMean
-from fedgen.federated.memory import ClientMemory
+from fedgen.federated.client_state.memory import ClientMemory
 
 BAD = 4
 POINTS = [[4.0, 3.0], [3.0, 4.0], [5.0, 5.0], [4.0, 4.0], [4.0, 4.0]]  # one each of clients a to e

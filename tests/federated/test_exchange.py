@@ -6,8 +6,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torchmetrics import MeanMetric
 
-from fedgen.federated.exchange import Exchange, all_finite, copy_tensors, describe_difference
-from fedgen.federated.rules import Rules
+from fedgen.federated.client_state.exchange import Exchange, all_finite, copy_tensors, describe_difference
+from fedgen.federated.client_state.rules import Rules
 
 
 class Net(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange
 
 
 class Net(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 
-from fedgen.evaluation.checkpoints import load_weights
+from fedgen.evaluation.runs.checkpoints import load_weights
 from fedgen.federated import FedAvgStrategy
 from tests.federated.modules import Automatic, make_data, make_trainer
 

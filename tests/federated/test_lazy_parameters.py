@@ -9,7 +9,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from fedgen.federated import FedAdam, FedAvgStrategy
-from fedgen.federated.lazy_parameters import materialise
+from fedgen.federated.lightning.lazy_parameters import materialise
 from fedgen.seeds import seed_all
 from tests.federated.modules import Automatic, Manual, make_data, make_trainer, same, weights
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.local_state import LocalState
+from fedgen.federated.client_state.local_state import LocalState
 from tests.federated.modules import Automatic, make_data, make_trainer
 
 

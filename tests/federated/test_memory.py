@@ -4,8 +4,8 @@ import lightning as L
 import torch
 
 from fedgen.federated import FedAvgStrategy, left_out
+from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.federation_state import check_packed
-from fedgen.federated.memory import ClientMemory
 from tests.federated.modules import TwoOptimizers, make_data, make_trainer, same, weights
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric, SumMetric
 
-from fedgen.federated.outside_state import OutsideState
-from fedgen.federated.rules import Rules
+from fedgen.federated.client_state.outside_state import OutsideState
+from fedgen.federated.client_state.rules import Rules
 
 
 class Slotted:

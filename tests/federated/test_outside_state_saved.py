@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated.state_values import is_plain
+from fedgen.federated.client_state.state_values import is_plain
 from tests.federated.test_outside_state import Holding, ImagePool, Queue, outside_of, play
 
 

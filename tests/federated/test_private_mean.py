@@ -12,8 +12,9 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from fedgen import FedAvgStrategy, FederatedDataModule
 from fedgen.clients import sample_cohort
 from fedgen.clients.partitions import Natural
-from fedgen.federated import PrivateMean, Scaffold, private_mean
-from fedgen.federated.aggregators import Federation
+from fedgen.federated import PrivateMean, Scaffold
+from fedgen.federated.aggregators import private_mean
+from fedgen.federated.aggregators.mean import Federation
 from fedgen.statistics.accounting import spent_epsilon
 from tests.federated.modules import Automatic, make_data, make_trainer
 from tests.federated.rank_runs import Net, points

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedgen.federated import python_state
-from fedgen.federated.python_state import MISSING, Attributes, PythonState, RandomState, reseed
+from fedgen.federated.client_state import python_state
+from fedgen.federated.client_state.python_state import MISSING, Attributes, PythonState, RandomState, reseed
 
 
 def state_of(holder, enter=lambda path, value: True, **options):

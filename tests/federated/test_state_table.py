@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.counters import Counters
-from fedgen.federated.exchange import Exchange
-from fedgen.federated.outside_state import OutsideState
-from fedgen.federated.rules import Rules
+from fedgen.federated.client_state.counters import Counters
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.outside_state import OutsideState
+from fedgen.federated.client_state.rules import Rules
 from fedgen.federated.state_table import (
     OPAQUE,
     STATE_FILE,

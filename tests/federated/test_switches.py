@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated.switches import Switches
+from fedgen.federated.client_state.switches import Switches
 
 
 def make():

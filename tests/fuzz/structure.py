@@ -26,12 +26,12 @@ from torch import nn
 
 from fedgen.clients.partitions import IID, load_partition, save_partition
 from fedgen.data import Examples
-from fedgen.data.pickles import read_pickle
+from fedgen.data.formats.pickles import read_pickle
 from fedgen.evaluation import append_records, read_records
-from fedgen.files import read_npz, read_yaml
+from fedgen.io.files import read_npz, read_yaml
+from fedgen.io.tensor_files import leaves, read_safetensors, read_torch, write_safetensors
 from fedgen.models.checkpoint_file import read_checkpoint
 from fedgen.statistics import load_npz, save_npz, summarize
-from fedgen.tensor_files import leaves, read_safetensors, read_torch, write_safetensors
 from tests.evaluation.samples import record
 from tests.fuzz.damage import REFUSALS, HangError, _limited
 

@@ -5,15 +5,15 @@ import pytest
 import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from fedgen.cli_resume import progress_of
-from fedgen.evaluation.checkpoints import load_weights, local_models
+from fedgen.evaluation.runs.checkpoints import load_weights, local_models
 from fedgen.federated import AtomicCheckpointIO, FedAdam, FedAvgStrategy, Scaffold
+from fedgen.io.tensor_files import read_torch
 from fedgen.models import WGANGP
 from fedgen.models.checkpoint_file import read_checkpoint, read_generator, rebuild_model
 from fedgen.models.networks import SmallCritic, SmallGenerator
 from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
-from fedgen.models.stylegan2.convert import read_trained_networks
-from fedgen.tensor_files import read_torch
+from fedgen.models.stylegan2.official.convert import read_trained_networks
+from fedgen.training.resume import progress_of
 from tests.federated.modules import TwoOptimizers, make_data, make_trainer
 from tests.fuzz.damage import REFUSALS, Lost, equal, fuzz, refuses
 
@@ -169,7 +169,7 @@ CLASSES = (
     "",
     3,
 )
-CLASSES = (*CLASSES, "fedgen.models.gan.WGANGP", "fedgen.models..networks.SmallGenerator", None, ["a"], LOST)
+CLASSES = (*CLASSES, "fedgen.models.gan.gan.WGANGP", "fedgen.models..networks.SmallGenerator", None, ["a"], LOST)
 ARGUMENTS = ({"colour": 1}, {"width": -1}, {"width": "2"}, {"width": 0}, {"width": NAN}, {"width": 10**9}, None, [], 3)
 ARGUMENTS = (*ARGUMENTS, {"latent_dim": 2**40}, {"width": 10**40}, {"width": [2]}, {1: 2}, {"image_size": 2**20}, LOST)
 GENERATOR = {

@@ -11,22 +11,33 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 
-from fedgen.deploy.field_types import conforms
-from fedgen.deploy.kept_answers import KeptAnswers
-from fedgen.deploy.messages import Answer, Hello, Item, LossQuestion, Question, Task, Told, check_types, pack, unpack
-from fedgen.deploy.payload import from_bytes, to_bytes
-from fedgen.deploy.recipe import read_settings
-from fedgen.deploy.records import from_records, to_records
-from fedgen.deploy.released import keep_release, read_release, release_once
-from fedgen.deploy.roster import CLIENTS, read_clients
-from fedgen.deploy.station import Station
-from fedgen.deploy.write_app import write_app
 from fedgen.federated.left_out import LEFT_OUT_FILE, is_entry, read_left_out, write_left_out
+from fedgen.flower.app.recipe import read_settings
+from fedgen.flower.app.write_app import write_app
+from fedgen.flower.client.client_node import Station
+from fedgen.flower.client.released import keep_release, read_release, release_once
+from fedgen.flower.server.client_registry import CLIENTS, read_clients
+from fedgen.flower.server.kept_answers import KeptAnswers
+from fedgen.flower.wire.field_types import conforms
+from fedgen.flower.wire.flower_records import from_records, to_records
+from fedgen.flower.wire.messages import (
+    Answer,
+    Hello,
+    Item,
+    LossQuestion,
+    Question,
+    Task,
+    Told,
+    check_types,
+    pack,
+    unpack,
+)
+from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.io.tensor_files import tensors_in
 from fedgen.statistics import Privacy, private_sums
 from fedgen.statistics.messages import Message, MessageError
-from fedgen.tensor_files import tensors_in
-from tests.deploy.loopback import Loopback
-from tests.deploy.runs import IMAGES, recipe
+from tests.flower.loopback import Loopback
+from tests.flower.runs import IMAGES, recipe
 from tests.fuzz.damage import fuzz, refuses
 
 STATE = {(0, "exp_avg"): torch.ones(3), (1, "step"): torch.tensor(2.0)}

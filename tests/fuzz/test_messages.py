@@ -7,11 +7,11 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from fedgen.deploy.answer_forms import WEIGHT, check_form, form_of
+from fedgen.flower.wire.answer_forms import WEIGHT, check_form, form_of
 from fedgen.scores import KernelReference
-from fedgen.scores.federated_fid import fid_from_messages, fid_message
-from fedgen.scores.federated_kid import kid_from_messages, kid_message
-from fedgen.scores.kernels import PolynomialKernel, RBFKernel
+from fedgen.scores.frechet.federated_fid import fid_from_messages, fid_message
+from fedgen.scores.kernel.federated_kid import kid_from_messages, kid_message
+from fedgen.scores.kernel.kernels import PolynomialKernel, RBFKernel
 from fedgen.statistics import (
     CubicSketch,
     FourierSketch,

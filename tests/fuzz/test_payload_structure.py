@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from fedgen.deploy.messages import VERSION, Answer, unpack
-from fedgen.deploy.payload import from_bytes, to_bytes
+from fedgen.flower.wire.messages import VERSION, Answer, unpack
+from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.statistics.messages import MessageError
 
 hypothesis = pytest.importorskip("hypothesis")

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from fedgen.clients.three_way import Roles, load_roles, save_roles
-from fedgen.data.celeba import read_attribute, read_identities, read_partition
-from fedgen.data.femnist import read_writers
-from fedgen.data.image_manifest import read_columns
+from fedgen.data.formats.image_manifest import read_columns
+from fedgen.data.sets.celeba import read_attribute, read_identities, read_partition
+from fedgen.data.sets.femnist import read_writers
 from fedgen.evaluation import ScoreRecord, append_records, read_records
-from fedgen.evaluation.rebuild import rebuild
-from fedgen.evaluation.recipe_data import load_federation
+from fedgen.evaluation.runs.rebuild import rebuild
+from fedgen.evaluation.runs.recipe_data import load_federation
 from fedgen.experiments.paper_table import COLUMNS, read_table
 from fedgen.experiments.recipe_file import read_recipe
 from fedgen.experiments.results import read_results, save_results
-from fedgen.federated.participations import RELEASES, Participations
-from fedgen.files import read_csv, read_json, read_yaml
+from fedgen.federated.aggregators.participations import RELEASES, Participations
+from fedgen.io.files import read_csv, read_json, read_yaml
 from tests.evaluation.samples import record
 from tests.fuzz.damage import Lost, fuzz, overwrite, refuses
 

@@ -11,7 +11,7 @@ from torchmetrics.image.kid import poly_mmd
 from fedgen.losses import mmd2 as module
 from fedgen.losses.mmd2 import MMD2Loss
 from fedgen.scores import KernelReference, PolynomialKernel, RBFKernel
-from fedgen.scores.kernels import Kernel
+from fedgen.scores.kernel.kernels import Kernel
 from fedgen.statistics import summarize
 
 KERNELS = [PolynomialKernel(), PolynomialKernel(degree=2, gamma=0.5, coef0=0.0), RBFKernel(), RBFKernel(1.5)]

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedgen.models import DDPM, WGANGP
-from fedgen.models.diffusion_schedule import NoiseSchedule
+from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.networks import SmallCritic, SmallGenerator, UNet
 
 

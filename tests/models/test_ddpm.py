@@ -9,8 +9,8 @@ from torch import nn
 
 from fedgen.data import Examples
 from fedgen.models import DDPM
-from fedgen.models.diffusion_sampling import Sampler
-from fedgen.models.diffusion_schedule import NoiseSchedule
+from fedgen.models.diffusion.diffusion_sampling import Sampler
+from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
 from fedgen.models.networks import UNet
 from tests.losses.live_bytes import LiveBytes
 

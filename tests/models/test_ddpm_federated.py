@@ -11,8 +11,8 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
-from fedgen.files import in_bytes
-from fedgen.models.lora import LoRA
+from fedgen.io.files import in_bytes
+from fedgen.models.fine_tuning.lora import LoRA
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(does not have many workers|LeafSpec|in eval mode|exists and is not)")
 

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.evaluation.rebuild import rebuild
+from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.models import DDPM
 from tests.data.published import write_cifar10
 

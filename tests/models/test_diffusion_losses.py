@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.models.diffusion_losses import epsilon_losses
-from fedgen.models.diffusion_schedule import Diffusion, NoiseSchedule
+from fedgen.models.diffusion.diffusion_losses import epsilon_losses
+from fedgen.models.diffusion.diffusion_schedule import Diffusion, NoiseSchedule
 
 
 class Copy(nn.Module):

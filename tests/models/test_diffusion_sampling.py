@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from fedgen.models.diffusion_sampling import Sampler, denoise, make_scheduler, predictor
-from fedgen.models.diffusion_schedule import Diffusion, NoiseSchedule
+from fedgen.models.diffusion.diffusion_sampling import Sampler, denoise, make_scheduler, predictor
+from fedgen.models.diffusion.diffusion_schedule import Diffusion, NoiseSchedule
 
 
 def knowing(image, schedule, prediction="epsilon"):

@@ -12,9 +12,9 @@ from lightning.pytorch.plugins import MixedPrecision
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import ByClass
 from fedgen.data import Digits
-from fedgen.evaluation.checkpoints import load_weights
+from fedgen.evaluation.runs.checkpoints import load_weights
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.exchange import Exchange
+from fedgen.federated.client_state.exchange import Exchange
 from fedgen.images import from_uint8
 from fedgen.losses import AdaptiveWeight, EmbeddedLoss, FastFIDLoss
 from fedgen.models import FineTuning, Glow

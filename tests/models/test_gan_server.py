@@ -6,8 +6,8 @@ import torch
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import Natural
-from fedgen.deploy.remote_data import RemoteTurn
 from fedgen.federated import FedAvgStrategy
+from fedgen.flower.server.remote_data import RemoteTurn
 from fedgen.losses import EmbeddedLoss
 from fedgen.models import GAN, Hinge, WassersteinGP
 from fedgen.models.networks import SmallCritic, SmallGenerator

@@ -7,7 +7,14 @@ import torch
 from torch import nn
 
 from fedgen.models import DDPM
-from fedgen.models.lora import LoRA, adapter_state, add_adapters, merge_adapters, read_adapters, write_adapters
+from fedgen.models.fine_tuning.lora import (
+    LoRA,
+    adapter_state,
+    add_adapters,
+    merge_adapters,
+    read_adapters,
+    write_adapters,
+)
 
 SMALL = LoRA(rank=2, targets=("first", "second"))
 

@@ -6,9 +6,9 @@ import torch
 from diffusers import DDIMPipeline, DDIMScheduler, DDPMPipeline, DDPMScheduler, UNet2DModel
 
 from fedgen.models import DDPM
-from fedgen.models.diffusion_sampling import Sampler
-from fedgen.models.diffusion_schedule import NoiseSchedule
-from fedgen.models.pretrained import read_pretrained, read_schedule
+from fedgen.models.diffusion.diffusion_sampling import Sampler
+from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule
+from fedgen.models.diffusion.pretrained import read_pretrained, read_schedule
 
 
 @pytest.fixture(autouse=True)

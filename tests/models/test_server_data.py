@@ -5,8 +5,8 @@ import torch
 
 from fedgen.data import Examples
 from fedgen.images import from_uint8
+from fedgen.models.fine_tuning.server_data import ServerData
 from fedgen.models.label_frequencies import LabelFrequencies
-from fedgen.models.server_data import ServerData
 
 
 def examples(count=5):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fedgen.evaluation.scores_file import append_records
+from fedgen.evaluation.runs.scores_file import append_records
 from fedgen.images import save_png
 from tests.evaluation.samples import record
 

@@ -5,7 +5,7 @@ import torch
 from torchvision.io import read_image
 
 from fedgen.callbacks import FederatedEvaluation
-from fedgen.evaluation.splits import Split
+from fedgen.evaluation.real.splits import Split
 from fedgen.reports.keeping import keep
 from fedgen.reports.kept import read_kept
 from tests.callbacks.modules import evaluation, fit

@@ -5,8 +5,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from fedgen.scores import KernelReference, RBFKernel, frechet_distance, mmd2
-from fedgen.scores.between_clients import (
+from fedgen.clients.heterogeneity.between_clients import (
     fid_to_pool,
     kid_to_pool,
     label_distance,
@@ -15,6 +14,7 @@ from fedgen.scores.between_clients import (
     variance_between,
     vendi_of_clients,
 )
+from fedgen.scores import KernelReference, RBFKernel, frechet_distance, mmd2
 from fedgen.statistics import summarize
 
 

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from fedgen.scores import client_entropy
-from fedgen.scores.client_entropy import EntropyOptions, client_entropies, grey_floor
-from fedgen.scores.grouped_vae import GroupedVAE, log_mean_weights
+from fedgen.clients.heterogeneity import client_entropy
+from fedgen.clients.heterogeneity.client_entropy import EntropyOptions, client_entropies, grey_floor
+from fedgen.clients.heterogeneity.grouped_vae import GroupedVAE, log_mean_weights
 
 QUICK = EntropyOptions(steps=100, lr=5e-3, width=16, samples=100)
 

@@ -24,7 +24,7 @@ from fedgen.scores import (
     WassersteinReference,
     frechet_distance,
 )
-from fedgen.scores.critic import Side
+from fedgen.scores.wasserstein.critic import Side
 from fedgen.statistics import summarize
 
 DRAWS = 200

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from fedgen.scores import PolynomialKernel, RBFKernel, kernels
-from fedgen.scores.kernels import Kernel, cross_sums, within_sums
+from fedgen.scores import PolynomialKernel, RBFKernel
+from fedgen.scores.kernel import kernels
+from fedgen.scores.kernel.kernels import Kernel, cross_sums, within_sums
 
 KERNELS = [
     PolynomialKernel(),

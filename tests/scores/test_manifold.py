@@ -7,8 +7,10 @@ from prdc import compute_prdc
 from torch import Tensor
 from torch_fidelity.metric_prc import prc_features_to_metric
 
-from fedgen.scores import ManifoldReference, kernels, neighbours, pairwise
-from fedgen.scores.manifold import NAMES
+from fedgen.scores import ManifoldReference
+from fedgen.scores.kernel import kernels
+from fedgen.scores.manifold import neighbours, pairwise
+from fedgen.scores.manifold.manifold import NAMES
 from fedgen.scores.uncertainty import jackknife_variance
 
 KEYS = ("avg", "all", "worst")

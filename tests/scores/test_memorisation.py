@@ -101,7 +101,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     train, held_out = federation(random, (70, 30))
     made = draw(90, random)
     whole = memorisation(train, held_out, made)
-    monkeypatch.setattr("fedgen.scores.kernels.BLOCK", 16)
+    monkeypatch.setattr("fedgen.scores.kernel.kernels.BLOCK", 16)
     blocks = memorisation(train, held_out, made)
     assert blocks.values == whole.values
     by_hand = []

@@ -6,9 +6,10 @@ import torch
 from torch_fidelity.metric_kid import kid_features_to_metric
 from torchmetrics.image.kid import poly_mmd
 
-from fedgen.scores import KernelReference, PolynomialKernel, RBFKernel, kernels, mmd2, mmd2_subsets
-from fedgen.scores.between_clients import kid_to_pool
-from fedgen.scores.kernels import Kernel
+from fedgen.clients.heterogeneity.between_clients import kid_to_pool
+from fedgen.scores import KernelReference, PolynomialKernel, RBFKernel, mmd2, mmd2_subsets
+from fedgen.scores.kernel import kernels
+from fedgen.scores.kernel.kernels import Kernel
 
 
 def draw(count: int, seed: int, scale: float = 1.0, shift: float = 0.0, dim: int = 8) -> torch.Tensor:

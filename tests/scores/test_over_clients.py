@@ -16,10 +16,10 @@ from fedgen.scores import (
     SlicedReference,
     WassersteinReference,
 )
-from fedgen.scores.critic import Side
-from fedgen.scores.manifold import NAMES
+from fedgen.scores.manifold.manifold import NAMES
 from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
+from fedgen.scores.wasserstein.critic import Side
 from fedgen.statistics import summarize
 from tests.quick import first_quick
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from fedgen.scores import roots
-from fedgen.scores.roots import Triangle, coordinates, factor, sandwich, stack, stackable, trace_sqrt
+from fedgen.scores.frechet import roots
+from fedgen.scores.frechet.roots import Triangle, coordinates, factor, sandwich, stack, stackable, trace_sqrt
 from fedgen.statistics import summarize
 
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 from scipy.stats import wasserstein_distance
 
-from fedgen.scores import SlicedReference, sliced, sliced_wasserstein
-from fedgen.scores.sliced import Projected, transport_1d
+from fedgen.scores import SlicedReference, sliced_wasserstein
+from fedgen.scores.wasserstein import sliced
+from fedgen.scores.wasserstein.sliced import Projected, transport_1d
 
 
 def features(count, dim=4, seed=0, scale=1.0, shift=0.0):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgen.scores import CriticOptions, WassersteinReference, wasserstein_critic
-from fedgen.scores.critic import Side
+from fedgen.scores.wasserstein.critic import Side
 
 SHORT = CriticOptions(hidden=16, max_steps=60)
 

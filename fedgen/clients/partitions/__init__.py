@@ -7,15 +7,15 @@ from fedgen.lazy import load_on_use
 if TYPE_CHECKING:
     from fedgen.clients.partitions.by_class import ByClass
     from fedgen.clients.partitions.by_size import BySize
+    from fedgen.clients.partitions.clusters.label_clusters import Clustering
+    from fedgen.clients.partitions.clusters.semantic import Semantic
     from fedgen.clients.partitions.coarse_dirichlet import CoarseDirichlet
     from fedgen.clients.partitions.dirichlet import Dirichlet
     from fedgen.clients.partitions.flower import FlowerPartition
     from fedgen.clients.partitions.iid import IID
-    from fedgen.clients.partitions.label_clusters import Clustering
     from fedgen.clients.partitions.natural import Natural
     from fedgen.clients.partitions.partition import Partition, check_assignment
     from fedgen.clients.partitions.saved import PartitionFile, SavedPartition, load_partition, save_partition
-    from fedgen.clients.partitions.semantic import Semantic
     from fedgen.clients.partitions.shards import Shards
     from fedgen.clients.partitions.variance_limited import VarianceLimited
 

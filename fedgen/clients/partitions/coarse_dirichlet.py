@@ -17,8 +17,8 @@ from fedgen.clients.partitions.partition import (
     require_clients,
     require_labels,
 )
-from fedgen.data.cifar100 import GROUPS
 from fedgen.data.examples import Examples
+from fedgen.data.sets.cifar100 import GROUPS
 from fedgen.seeds import numpy_generator
 
 NAMED_GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {"cifar100": GROUPS}

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from fedgen.clients.partitions.partition import Partition, check_assignment
-from fedgen.data.arrow import import_datasets
 from fedgen.data.examples import Examples
-from fedgen.data.flower import FlowerPartitioner, load_partitions, partition_names
+from fedgen.data.formats.arrow import import_datasets
+from fedgen.data.formats.flower import FlowerPartitioner, load_partitions, partition_names
 from fedgen.seeds import derive, numpy_generator
 
 HOME = "flwr_datasets.partitioner"

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.data.examples import Examples
-from fedgen.files import atomic_write, read_npz
+from fedgen.io.files import atomic_write, read_npz
 
 VERSION = 2  # 1 had no owners_fingerprint
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedgen.models.require import require
-from fedgen.models.stylegan2.ada import AdaptiveAugment
-from fedgen.models.stylegan2.augment import Augment
+from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
+from fedgen.models.stylegan2.augment.augment import Augment
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
 from fedgen.models.stylegan2.stylegan2 import StyleGAN2

@@ -10,10 +10,16 @@ from torch import Tensor, nn
 
 from fedgen.models.networks.network import Critic, require_shape
 from fedgen.models.stylegan2.conditions import as_condition
-from fedgen.models.stylegan2.filters import TAPS, make_filter
-from fedgen.models.stylegan2.layers import Convolution, Dense, MinibatchStd
 from fedgen.models.stylegan2.mapping import Mapping
-from fedgen.models.stylegan2.precision import Half, levels, require_resolution, without_autocast, working_dtype
+from fedgen.models.stylegan2.operations.filters import TAPS, make_filter
+from fedgen.models.stylegan2.operations.layers import Convolution, Dense, MinibatchStd
+from fedgen.models.stylegan2.operations.precision import (
+    Half,
+    levels,
+    require_resolution,
+    without_autocast,
+    working_dtype,
+)
 
 Architecture = Literal["resnet", "orig"]
 

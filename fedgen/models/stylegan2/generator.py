@@ -9,11 +9,17 @@ from torch import Tensor, nn
 
 from fedgen.models.networks.network import Generator
 from fedgen.models.stylegan2.conditions import as_condition
-from fedgen.models.stylegan2.convolution import activation_gain, bounded, modulated_conv2d, rectify
-from fedgen.models.stylegan2.filters import TAPS, make_filter, upsample2d
-from fedgen.models.stylegan2.layers import Convolution, Dense
 from fedgen.models.stylegan2.mapping import Mapping
-from fedgen.models.stylegan2.precision import Half, levels, require_resolution, without_autocast, working_dtype
+from fedgen.models.stylegan2.operations.convolution import activation_gain, bounded, modulated_conv2d, rectify
+from fedgen.models.stylegan2.operations.filters import TAPS, make_filter, upsample2d
+from fedgen.models.stylegan2.operations.layers import Convolution, Dense
+from fedgen.models.stylegan2.operations.precision import (
+    Half,
+    levels,
+    require_resolution,
+    without_autocast,
+    working_dtype,
+)
 
 Noise = Tensor | Literal["random", "const", "none"]
 Architecture = Literal["skip", "resnet", "orig"]

@@ -5,8 +5,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from fedgen.models.stylegan2.convolution import normalize_2nd_moment
-from fedgen.models.stylegan2.layers import Dense
+from fedgen.models.stylegan2.operations.convolution import normalize_2nd_moment
+from fedgen.models.stylegan2.operations.layers import Dense
 
 
 class Mapping(nn.Module):

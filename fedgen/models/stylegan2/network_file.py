@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.io.tensor_files import no_larger_than, read_safetensors, write_safetensors
 from fedgen.models.networks.network import Network, construct
 from fedgen.models.require import require
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
-from fedgen.tensor_files import no_larger_than, read_safetensors, write_safetensors
 
 FORMAT, VERSION = "fedgen-stylegan2", 1
 _FREE = ("half_resolutions", "half", "channels_last", "frozen_layers")  # how to compute and train, not what

@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedgen.losses import EmbeddedLoss
-from fedgen.models.critic_losses import CriticLosses
 from fedgen.models.ema import EMA
-from fedgen.models.game_checks import check_images
+from fedgen.models.gan.critic_losses import CriticLosses
+from fedgen.models.gan.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, require_batch_size
-from fedgen.models.stylegan2.ada import AdaptiveAugment
+from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
 from fedgen.models.stylegan2.clocks import TrainingClock, ema_decay, ema_decay_over
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
 from fedgen.models.stylegan2.drawing import draw_noise, draw_styles

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import Weights, resolve_weights
-from fedgen.scores.frechet import FrechetReference, frechet_distance
-from fedgen.scores.roots import factor
+from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
+from fedgen.scores.frechet.roots import factor
 from fedgen.statistics.eigen import eigh
 from fedgen.statistics.gaussian import Gaussian
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgen.scores.aggregate import Weights, resolve_weights
-from fedgen.scores.frechet import frechet_distance
+from fedgen.scores.frechet.frechet import frechet_distance
 from fedgen.scores.theory.population import population_gaussian
 from fedgen.statistics.gaussian import Gaussian, pool
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedgen.scores.mmd import KernelReference
+from fedgen.scores.kernel.mmd import KernelReference
 
 
 @dataclass(frozen=True)

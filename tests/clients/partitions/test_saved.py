@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedgen.clients.partitions import ByClass, Dirichlet, Natural, SavedPartition, load_partition, save_partition
-from fedgen.files import read_npz
+from fedgen.io.files import read_npz
 from tests.clients.partitions.test_partition import labelled
 
 EXAMPLES = labelled([index % 4 for index in range(41)])

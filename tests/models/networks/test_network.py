@@ -22,7 +22,7 @@ def test_a_module_is_taken_as_it_is():
     assert build(network, "critic") is network
 
 
-@pytest.mark.parametrize("class_path", ["os.system", "torch.nn.modules.linear.Linear", "fedgen.files.write_json"])
+@pytest.mark.parametrize("class_path", ["os.system", "torch.nn.modules.linear.Linear", "fedgen.io.files.write_json"])
 def test_classes_outside_the_models_are_not_imported(class_path):
     with pytest.raises(ValueError, match=r"cannot rebuild; .*load_from_checkpoint\(path, critic=\.\.\.\)"):
         build({"class_path": class_path, "init_args": {}}, "critic")

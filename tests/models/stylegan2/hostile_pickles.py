@@ -92,7 +92,7 @@ def names():
         "torch.storage": "_load_from_bytes.__globals__",
         "dnnlib.util": "EasyDict.__class__.__subclasses__",
         "os": "path.join",
-        "fedgen.files": "os.system",
+        "fedgen.io.files": "os.system",
         "": "eval",
     }
     for module, attribute in dotted.items():

@@ -4,11 +4,11 @@ import math
 import pytest
 import torch
 
-from fedgen.federated.aggregators import Mean
-from fedgen.federated.exchange import Exchange
+from fedgen.federated.aggregators.mean import Mean
+from fedgen.federated.client_state.exchange import Exchange
 from fedgen.models.networks.network import build, describe
-from fedgen.models.stylegan2.ada import AdaptiveAugment
-from fedgen.models.stylegan2.augment import Augment
+from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
+from fedgen.models.stylegan2.augment.augment import Augment
 
 
 def logits(positive, negative):

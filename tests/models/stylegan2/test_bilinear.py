@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedgen.models.stylegan2 import bilinear
-from fedgen.models.stylegan2.bilinear import conv2d, conv_transpose2d
+from fedgen.models.stylegan2.operations import bilinear
+from fedgen.models.stylegan2.operations.bilinear import conv2d, conv_transpose2d
 from fedgen.models.stylegan2.penalties import r1_penalty
 
 

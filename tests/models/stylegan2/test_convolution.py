@@ -6,14 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedgen.models.stylegan2.convolution import (
+from fedgen.models.stylegan2.operations.convolution import (
     biased_activation,
     convolve,
     modulated_conv2d,
     normalize_2nd_moment,
 )
-from fedgen.models.stylegan2.filters import downsample2d, filter2d, make_filter, upfirdn2d, upsample2d
-from fedgen.models.stylegan2.layers import Convolution, Dense, MinibatchStd
+from fedgen.models.stylegan2.operations.filters import downsample2d, filter2d, make_filter, upfirdn2d, upsample2d
+from fedgen.models.stylegan2.operations.layers import Convolution, Dense, MinibatchStd
 from tests.models.stylegan2.conftest import OUTPUTS, OWN, deviation
 from tests.quick import first_quick
 

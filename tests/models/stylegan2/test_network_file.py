@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from fedgen.io.tensor_files import HASH, read_safetensors
 from fedgen.models.stylegan2 import AdaptiveAugment, StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile
-from fedgen.tensor_files import HASH, read_safetensors
 
 SHARED = {"image_size": 8, "channels": 1, "channel_base": 32}
 

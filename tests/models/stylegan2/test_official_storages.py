@@ -5,8 +5,8 @@ import pickletools
 import pytest
 import torch
 
-from fedgen.models.stylegan2.official_storages import read_storage, view_storage
-from fedgen.torch_files import MAGIC
+from fedgen.io.torch_files import MAGIC
+from fedgen.models.stylegan2.official.official_storages import read_storage, view_storage
 from tests.models.stylegan2.pickle_builder import FOUR, text, write_storage
 
 DTYPES = ["float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]

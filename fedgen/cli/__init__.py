@@ -1,0 +1,1 @@
+"""Commands of `fedgen` beside `fit`, one file each."""

@@ -1,0 +1,127 @@
+"""`fedgen clients RECIPE`: a partition, before anything is trained on it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser
+
+from fedgen.clients.heterogeneity.entropy_options import DEFAULT, EntropyOptions
+from fedgen.flags import with_flags
+from fedgen.recipe_files import find_recipe
+
+if TYPE_CHECKING:  # the parser is made, and help printed, without torch
+    from fedgen.evaluation.tables.partition_summary import PartitionSummary
+
+DESCRIPTION = (
+    "Settings of the recipe are changed as for `fedgen fit`: --data.SETTING VALUE and --seed_everything N, e.g."
+    " --data.partition.alpha 0.1, or --data.partition IID --data.partition.num_clients 10. A run that was trained in"
+    " Python keeps no recipe: --data my_module:make_data, or train.py:make_data, names its FederatedDataModule."
+)
+PICTURE, NUMBERS = "clients.png", "clients.json"
+OF_RECIPES = ("--data", "--seed_everything")
+
+
+def look_at_clients(
+    recipe: Path,
+    embedding: str | None = None,
+    num_images: int = 5000,
+    max_clients: int = 200,
+    controls: int = 3,
+    output: Path | None = None,
+    cache: Path = Path("checkpoints/features"),
+    device: str = "cpu",
+    entropy: bool = False,
+    vae: EntropyOptions = DEFAULT,
+    overrides: Sequence[str] = (),
+) -> None:
+    """Shows who has what under a recipe's partition, and how unlike the clients are: tables, a picture, the numbers.
+
+    Nothing is trained, and of the recipe only `data` and `seed_everything` are read.
+
+    Args:
+        recipe: a recipe's name or path, of which its data and seed are read; or a run folder, of a run trained in
+            Python with --data my_module:make_data.
+        embedding: in whose features clients are compared: efficientnet-lite0-32 by default, identity for points.
+        num_images: images measured in all, drawn from each client in proportion.
+        max_clients: clients measured; a random sample where there are more.
+        controls: random deals of the same images, with which every measure is compared.
+        output: folder of the picture and the numbers; checkpoints/clients-RECIPE by default.
+        cache: folder that keeps features.
+        device: where to embed and to fit, e.g. cuda.
+        entropy: whether to measure client entropy, for which autoencoders are fitted to 50 clients' images.
+        vae: how those are fitted.
+        overrides: settings of the recipe, each as --data.SETTING=VALUE or --seed_everything=N; or --data=NAME.
+    """
+    from fedgen.evaluation.device import require_device
+    from fedgen.evaluation.runs.recipe_data import load_federation
+
+    require_device(device)
+    recipe = recipe if recipe.is_dir() else find_recipe(str(recipe)) or recipe
+    data = load_federation(recipe, overrides)
+
+    from fedgen.clients.heterogeneity.heterogeneity import measure_clients
+    from fedgen.embeddings import FeatureCache, load_embedding
+    from fedgen.evaluation.tables.partition_summary import PartitionSummary
+    from fedgen.evaluation.tables.partition_table import partition_tables, remarks_on
+    from fedgen.io.files import require_writable, write_json
+    from fedgen.progress import make_console
+    from fedgen.reports.figures.partition import draw_partition
+
+    folder = require_writable(output or Path("checkpoints") / f"clients-{recipe.stem}")
+    summary = PartitionSummary.of(data)
+    network = load_embedding(embedding or ("efficientnet-lite0-32" if data.examples.is_images else "identity"))
+    store = FeatureCache(cache)
+    found = measure_clients(data.everyone, network, num_images, max_clients, controls, data.seed, store, device)
+    if entropy:
+        from fedgen.clients.heterogeneity.entropy import with_entropy
+
+        found = with_entropy(found, data.everyone, vae, seed=data.seed, device=device)
+    console = make_console()
+    for table in partition_tables(summary, found):
+        console.print(table)
+    for remark in [*remarks_on(summary, found), *same_network(summary, found.embedding)]:
+        console.print(remark)
+    write_json(folder / NUMBERS, {**summary.to_json(), "heterogeneity": found.to_json()})
+    picture = draw_partition(data.everyone, summary, found, folder / PICTURE, data.seed)
+    console.print(f"written: {picture}, {folder / NUMBERS}", soft_wrap=True)
+
+
+def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
+    """A line, where images were dealt by the very network that they are measured in."""
+    from fedgen.embeddings import network_of
+
+    own = summary.partition.get("embedding")
+    name = own.get("name") if isinstance(own, dict) else own
+    if not isinstance(name, str) or network_of(name) != network_of(embedding):
+        return []
+    return [
+        f"{summary.partition['class']} dealt images by {name}, and {embedding} sees what it looked at: measure in"
+        " another embedding, e.g. --embedding pixels"
+    ]
+
+
+def clients(arguments: Sequence[str]) -> int:
+    """`fedgen clients RECIPE [--data.SETTING VALUE ...] [--option VALUE ...]`."""
+    own, overrides = split_arguments(with_flags(look_at_clients, arguments))
+    parser = ArgumentParser(prog="fedgen clients", description=DESCRIPTION)
+    parser.add_function_arguments(look_at_clients, as_positional=True, skip={"overrides"})
+    look_at_clients(**vars(parser.instantiate(parser.parse_args(own))), overrides=overrides)
+    return 0
+
+
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The command's own arguments, and those that change the recipe, each of these with "=" before its value."""
+    own: list[str] = []
+    recipe: list[str] = []
+    waiting = False  # for the value of the last one
+    for argument in arguments:
+        if waiting:
+            recipe[-1] += f"={argument}"
+            waiting = False
+        elif argument.split("=")[0].split(".")[0] in OF_RECIPES:
+            recipe.append(argument)
+            waiting = "=" not in argument
+        else:
+            own.append(argument)
+    return own, recipe

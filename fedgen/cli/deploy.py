@@ -1,0 +1,109 @@
+"""`fedgen deploy RECIPE DIR`: the same recipe on Flower, for clients on machines of their own."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import auto_cli
+
+from fedgen.flags import with_flags
+from fedgen.recipe_files import find_recipe, suggest_recipe
+
+
+def deploy_recipe(
+    recipe: Path,
+    folder: Path,
+    clients: int = 2,
+    data: str | None = None,
+    settings: dict[str, Any] | None = None,
+    export: Path | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Writes a Flower app that trains a recipe on clients' own machines: `flwr run FOLDER` starts it.
+
+    The app has the recipe's model, strategy and those of its scores that clients can answer for; its README says how to
+    start SuperLink and SuperNodes.
+
+    Args:
+        recipe: as for `fedgen fit`.
+        folder: of the app.
+        clients: how many the server waits for.
+        data: class of each client's data, e.g. ImageFolder, fedgen.data.HuggingFace, or my_kit.Scans of one's own, or a
+            function that returns one; by default the recipe's own if it is one's own or reads a folder, else
+            ImageFolder. Where they lie each client's node says itself.
+        settings: of that class, e.g. '{"channels": 1, "size": 32}'.
+        export: writes the clients that the recipe simulates as folders here, to try the app with them.
+        overwrite: replace the app if it exists.
+    """
+    if clients < 1:
+        raise ValueError(f"clients={clients}: a federation has at least one")
+    if (folder / "pyproject.toml").exists() and not overwrite:
+        raise FileExistsError(f"{folder} holds an app; choose another folder, or replace it with --overwrite")
+    if (path := find_recipe(str(recipe))) is None:
+        raise FileNotFoundError(f"there is no recipe {recipe}{suggest_recipe(recipe.name)}")
+    recipe = path
+    from fedgen.evaluation.runs.recipe_data import load_federation
+    from fedgen.flower.app.recipe import read_settings
+    from fedgen.flower.app.write_app import export_clients, write_app
+    from fedgen.flower.server.measured import without_unmeasured
+    from fedgen.io.files import require_writable
+    from fedgen.progress import make_console
+
+    found, unmeasured = without_unmeasured(read_settings(recipe))
+    chosen = choose_data(recipe, found, data, settings)
+    require_writable(folder)
+    if export is not None:
+        federation = load_federation(recipe, [])
+        export_clients(federation, export)
+        clients = len(federation.clients)
+    modules = write_app(found, chosen, folder, clients, "" if export is None else str(export.absolute()))
+    console = make_console()
+    console.print(f"{folder}: an app for {clients} clients; see its README.md")
+    if modules:
+        names = ", ".join(map(str, modules))
+        console.print(f"taken along, for the server and all clients: {names}", soft_wrap=True)
+    if unmeasured:
+        names = ", ".join(unmeasured)
+        console.print(f"left out, as clients would have to show images or features: {names}")
+    if export is not None:
+        console.print(f"{export}: the images of {clients} clients")
+
+
+def choose_data(recipe: Path, found: Any, data: str | None, settings: dict[str, Any] | None) -> dict[str, Any]:
+    """The class of the clients' data and its settings.
+
+    Raises:
+        ValueError: for a class of the kit that reads no folder, and one that is no data's.
+    """
+    from fedgen.evaluation.runs.recipe_data import load_federation
+    from fedgen.flower.app.recipe import without_place
+    from fedgen.flower.client.node_data import is_of_kit, place_of
+
+    if data is not None:
+        chosen = {"class_path": data if "." in data else f"fedgen.data.{data}", "init_args": dict(settings or {})}
+        place_of(chosen)
+        return chosen
+    own = ((found["data"] or {}).get("init_args") or {}).get("data") or {}
+    if _is_simulated(own):
+        channels = int(load_federation(recipe, []).examples.inputs.shape[1])
+        return {"class_path": "fedgen.data.ImageFolder", "init_args": {"channels": channels, **(settings or {})}}
+    kept = dict(without_place(own).get("init_args") or {})
+    if is_of_kit(own):
+        kept = {name: value for name, value in kept.items() if name not in _OF_MANY}
+    return {"class_path": own["class_path"], "init_args": {**kept, **(settings or {})}}
+
+
+def _is_simulated(data: Mapping[str, Any]) -> bool:
+    """Whether a recipe's data are a set of the kit that reads no folder, whose clients are simulated."""
+    from fedgen.flower.client.node_data import is_of_kit, takes_place
+
+    return not data or (is_of_kit(data) and not takes_place(data))
+
+
+_OF_MANY = ("owner_folders", "owner_column", "test_root")  # of data of many owners
+
+
+def deploy(arguments: Sequence[str]) -> int:
+    """`fedgen deploy RECIPE FOLDER [--option VALUE ...]`."""
+    auto_cli(deploy_recipe, args=with_flags(deploy_recipe, arguments), as_positional=True, prog="fedgen deploy")
+    return 0

@@ -1,0 +1,237 @@
+"""`fedgen evaluate RUN` and `fedgen select RUN`: a run's checkpoints, scored again and ranked."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from jsonargparse import ArgumentParser, auto_cli
+
+from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, scores_in
+from fedgen.flags import with_flags
+
+if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
+    from lightning.pytorch import LightningModule
+    from rich.table import Table
+
+    from fedgen.clients import FederatedDataModule
+    from fedgen.evaluation import Ranked, ScoreRecord
+    from fedgen.evaluation.evaluate import EvaluatorOptions
+
+
+def evaluate_checkpoints(
+    run: Path,
+    embeddings: str | None = None,
+    scores: str | None = None,
+    preset: str | None = None,
+    aggregates: str = "",
+    client_weights: Literal["examples", "uniform"] = "examples",
+    num_images: int = 10_000,
+    rounds: list[int] | None = None,
+    weights: str | None = None,
+    cache: Path | None = None,
+    device: str = "cpu",
+    sampling: dict[str, Any] | None = None,
+    controls: bool = False,
+    fine_tune: int | None = None,
+    model: str | None = None,
+    data: str | None = None,
+) -> None:
+    """Scores a run's checkpoints again, e.g. under another embedding; the scores join the run's table.
+
+    Args:
+        run: the run folder.
+        embeddings: one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding.
+        scores: names with commas between (fid,kid by default; also kid-rbf, precision, recall, density, coverage, sw1,
+            sw2, w1, is, ll, loss, memorisation, utility), or with options as '[fid, {name: precision, k: 3}]'.
+        preset: a score with its own embedding: fid, kid, fd-dinov2, cmmd or is; several with commas between.
+        aggregates: beside avg, all and worst, with commas between, e.g. power-2,var,pct95.
+        client_weights: of clients in avg and all: by their number of images, or equal.
+        num_images: generated images a split.
+        rounds: which checkpoints, e.g. '[39, 79]'; all by default.
+        weights: a local file with the weights of the one embedding.
+        cache: folder that keeps the real images' features.
+        device: where to sample and embed, e.g. cuda.
+        sampling: other settings of a model that has some, e.g. '{"solver": "ddpm", "steps": 1000}'; the scores replace
+            those of its usual ones.
+        controls: also score real images in a generator's place: those of participating clients alone, and those that
+            were trained on; for a run with clients that never train.
+        fine_tune: also score what each scored client makes of the model in so many iterations on its own training
+            images, with other clients' in the table of gaps; likewise.
+        model: for a run trained in Python, which keeps no recipe: my_module:make_model or train.py:make_model, a model,
+            a function without arguments that makes one, or the class of one that keeps its arguments in checkpoints.
+        data: likewise its FederatedDataModule, my_module:make_data.
+    """
+    from fedgen.embeddings import FeatureCache
+    from fedgen.evaluation.device import require_device
+    from fedgen.evaluation.runs.run_files import RECIPE, read_recipe
+    from fedgen.evaluation.runs.run_folder import Run
+
+    options = _scores_and_networks(embeddings, preset, scores, weights)
+    require_device(device)
+    if model is None and data is None:
+        read_recipe(run / RECIPE)  # a folder that has none is refused before Lightning is loaded
+
+    from fedgen.evaluation.evaluate import Evaluator
+    from fedgen.evaluation.personal.fine_tuned import FineTuning
+    from fedgen.evaluation.runs.run import evaluate_run
+
+    module, clients = _model_and_clients(run, model, data, device, sampling or {})
+    options |= {"num_images": num_images, "seed": clients.seed, "device": device, "controls": controls}
+    options |= {"weights": client_weights, "aggregates": names_in(aggregates)}
+    options |= {"cache": FeatureCache(cache)} if cache else {}
+    evaluator = Evaluator(clients, **options)
+    tuning = None if fine_tune is None else FineTuning(clients, fine_tune, device.split(":")[0])
+    evaluate_run(run, module, evaluator, rounds, tuning)
+    _print_scores(Run(run).records, [embedding.name for embedding in evaluator.embeddings])
+
+
+def _print_scores(records: "Sequence[ScoreRecord]", embeddings: Sequence[str]) -> None:
+    """Prints the scores and gaps in some embeddings, and what avg and all order differently."""
+    from fedgen.evaluation.tables.gap_table import gap_tables
+    from fedgen.evaluation.tables.table import inversion_table, score_tables
+    from fedgen.progress import make_console
+
+    console = make_console()
+    for name in embeddings:
+        own = [record for record in records if record.embedding == name]
+        for table in [*score_tables(records, own[0].split, name, console.width), *gap_tables(own)]:
+            console.print(table)
+    console.print(inversion_table(records))
+
+
+def _model_and_clients(
+    run: Path, model: str | None, data: str | None, device: str, sampling: dict[str, Any]
+) -> "tuple[LightningModule, FederatedDataModule]":
+    """Those of a run's recipe, or those that are named; the model on its device, with other settings of sampling."""
+    from fedgen.evaluation.generation.sampling_settings import change_sampling
+    from fedgen.evaluation.runs.rebuild import rebuild, rebuild_given
+
+    if (model is None) != (data is None):
+        raise ValueError("--model and --data go together: both are needed of a run trained in Python")
+    module, clients = rebuild(run) if model is None or data is None else rebuild_given(run, model, data)
+    change_sampling(module, sampling)
+    return module.to(device), clients
+
+
+def _scores_and_networks(
+    embeddings: str | None, preset: str | None, scores: str | None, weights: str | None
+) -> "EvaluatorOptions":
+    """What is measured and in which embeddings, as options of `Evaluator`.
+
+    Raises:
+        ValueError: for scores without an embedding, or weights of more than one.
+    """
+    from fedgen.evaluation.panels import DEFAULT_SCORES, UNEMBEDDED
+    from fedgen.evaluation.presets import find_preset
+    from fedgen.evaluation.score_choice import choose_scores
+
+    named, presets = embeddings_in(embeddings), names_in(preset)
+    asked = None if scores is None else choose_scores(scores_in(scores))
+    unembedded = asked is not None and all(choice.needs in UNEMBEDDED for choice in asked)
+    if not named and not presets and not unembedded:
+        raise ValueError("give an embedding's name, or --preset, whose embedding is its own")
+    if scores is not None and not named and not unembedded:
+        own = ", ".join(presets)
+        raise ValueError(f"preset {own} brings its own score; leave --scores out, or name an embedding for them")
+    networks = [*map(str, named), *dict.fromkeys(find_preset(name).embedding_name for name in presets)]
+    if weights is not None and len(networks) != 1:
+        raise ValueError(f"weights={weights} is for one embedding, got {len(networks)}: {', '.join(networks)}")
+    return {
+        "embeddings": [{"weights": weights, **(one if isinstance(one, dict) else {"name": one})} for one in named],
+        "scores": DEFAULT_SCORES if scores is None else scores_in(scores),
+        "presets": [{"name": name, "weights": weights} for name in presets],
+    }
+
+
+def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None) -> None:
+    """Ranks a run's checkpoints, best first, lists where avg and all disagree, and prints the best one's path last.
+
+    Args:
+        run: the run folder.
+        by: the column, e.g. fid_all, fid_avg, kid_all, precision_all, report/fid_all, report/pixels/kid_avg.
+        against: a second column: list where it and the first disagree, in place of avg and all of every score.
+    """
+    from fedgen.evaluation.directions import say_directions
+    from fedgen.evaluation.records import by_column
+    from fedgen.evaluation.runs.run_folder import Run
+    from fedgen.evaluation.runs.selection import compare
+    from fedgen.evaluation.runs.selection import select as select_checkpoints
+    from fedgen.evaluation.tables.table import comparison_table, inversion_table
+    from fedgen.progress import make_console
+
+    found, console = Run(run), make_console()
+    records = found.records
+    ranking = select_checkpoints(found, by)
+    compared = inversion_table(records) if against is None else comparison_table(compare(records, by, against))
+    direction = say_directions(by_column(records)[by])
+    console.print(ranking_table(ranking, by, f"{found.folder} by {by}, {direction}, ± standard error"))
+    console.print(compared)
+    for remark in remarks_on(records, by):
+        console.print(remark, soft_wrap=True)
+    best = next((entry.checkpoint for entry in ranking if entry.checkpoint), None)
+    console.print(str(best) if best is not None else "no checkpoint of these rounds was kept", soft_wrap=True)
+
+
+def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
+    """What must be known of a column that checkpoints are chosen by: how models sampled, and whether a loss used it."""
+    from fedgen.evaluation.generation.sampling_settings import say_sampling
+    from fedgen.evaluation.marks import explained, strongest
+    from fedgen.evaluation.records import by_column
+    from fedgen.evaluation.runs.selection import unmarked
+
+    group = by_column(records)[by]
+    remarks = [f"{by}: {words}" for words in sorted({say_sampling(record.sampling) for record in group} - {""})]
+    if strongest(group):
+        others = unmarked(records, by)
+        instead = f"Choose by {' or '.join(others)}" if others else "Score the checkpoints in another embedding"
+        used = ", ".join(dict.fromkeys(name for record in group for name in record.optimised_on))
+        remarks.append(f"{by} is in embedding {group[0].embedding}, and a training loss used {used}.")
+        remarks += [*explained(group), f"{instead}: this choice follows what the model was optimised on."]
+    return remarks
+
+
+def ranking_table(ranking: "Sequence[Ranked]", by: str, title: str) -> "Table":
+    """Checkpoints, best first; with their standard errors over clients where there are some."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedgen.evaluation.tables.table import format_value
+
+    table = Table(title=escape(title))
+    spread = any(entry.error_over_clients is not None for entry in ranking)
+    for heading in ("rank", "round", by, *(["± over clients"] if spread else []), "checkpoint"):
+        table.add_column(escape(heading))
+    for rank, entry in enumerate(ranking, 1):
+        value = f"{format_value(entry.value, entry.standard_error)} {entry.mark}".rstrip()
+        error = "" if entry.error_over_clients is None else f"{entry.error_over_clients:.2g}"
+        name = entry.checkpoint.name if entry.checkpoint else "not kept"
+        table.add_row(str(rank), str(entry.round), value, *([error] if spread else []), name)
+    return table
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """`fedgen evaluate RUN NAME[,NAME ...]`, or `fedgen evaluate --generated PATH --clients PATH ...`."""
+    if is_stored(arguments):
+        return evaluate_stored(arguments)
+    if set(arguments) & {"-h", "--help"}:
+        print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
+        print("2. A run's checkpoints:\n")
+    arguments = with_flags(evaluate_checkpoints, arguments)
+    parser = ArgumentParser(prog="fedgen evaluate")
+    parser.add_function_arguments(evaluate_checkpoints, as_positional=True, skip={"embeddings"})
+    parser.add_argument(
+        "embeddings",
+        nargs="?",
+        default=None,
+        help="one name or class path, or several with commas between: inception-v3-compat,my_package.MyEmbedding; or"
+        " with options, '[{class_path: my_package.MyEmbedding, init_args: {width: 64}}]'; none with --preset",
+    )
+    settings = parser.parse_args(list(arguments))
+    evaluate_checkpoints(**vars(parser.instantiate(settings)))
+    return 0
+
+
+def select(arguments: Sequence[str]) -> int:
+    """`fedgen select RUN --by COLUMN [--against COLUMN]`."""
+    auto_cli(select_checkpoint, args=list(arguments), as_positional=True, prog="fedgen select")
+    return 0

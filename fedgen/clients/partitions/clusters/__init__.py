@@ -1,0 +1,1 @@
+"""Clusters of images within labels, of which semantic partitions make clients."""

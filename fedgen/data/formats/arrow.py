@@ -1,0 +1,206 @@
+"""Tables as the `datasets` library keeps them on disk: folders written by save_to_disk, and Parquet files.
+
+Only what lies in the folder is read and no script runs; a data set of the hub is fetched where `open_hub` is asked.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedgen.io.files import read_json
+from fedgen.io.regular_files import check_unpacked, open_regular
+
+ROWS = 256  # read at a time
+SHARD = re.compile(r"(.+?)-\d{5}-of-\d{5}.*")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One split on disk.
+
+    Args:
+        source: where it is, for messages.
+        features: what each column holds, as types of `datasets`.
+        count: the number of rows.
+        column: the values of a column one after the other, images as they are stored.
+        rows: a `datasets.Dataset` of the rows, to read any of them; of Parquet files the library keeps a copy for it in
+            its cache.
+    """
+
+    source: str
+    features: Mapping[str, Any]
+    count: int
+    column: Callable[[str], Iterator[Any]]
+    rows: Callable[[], Any]
+
+
+def open_tables(path: Path) -> dict[str, Table]:
+    """The splits at a path by name; a Dataset that was saved alone is "train".
+
+    Parquet files lie in the folder, in its folder data, or in a folder for each split; a file's split is its name
+    without "-00000-of-00002", or its folder's name if its own is a number.
+
+    Raises:
+        ImportError: if `datasets` is not installed.
+        FileNotFoundError: if there is no such path.
+        ValueError: if it is none of these, or damaged.
+    """
+    import_datasets()
+    if not path.exists():
+        raise FileNotFoundError(
+            f"there is no {path.absolute()}; give a folder of save_to_disk, Parquet files, or a data set of the hub by "
+            'its name, "owner/name"'
+        )
+    try:
+        if (path / "dataset_dict.json").is_file():
+            names = read_json(path / "dataset_dict.json")["splits"]
+            return {name: _saved_table(f"{path}, split {name}", path / _plain(name)) for name in names}
+        if (path / "state.json").is_file():
+            return {"train": _saved_table(str(path), path)}
+        return {name: _parquet_table(name, files) for name, files in _parquet_files(path).items()}
+    # What the library raises for files that are missing, damaged or not its own.
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, MemoryError) as error:
+        raise ValueError(f"{path} cannot be read as a folder of datasets ({error})") from error
+
+
+def open_hub(name: str, config: str | None = None, revision: str | None = None) -> dict[str, Table]:
+    """The splits of a data set of the Hugging Face hub, fetched into the library's cache where they are not there yet.
+
+    Args:
+        name: "owner/name".
+        config: which of its configurations.
+        revision: a commit, branch or tag.
+
+    Raises:
+        ImportError: if `datasets` is not installed.
+        FileNotFoundError: if the hub cannot be reached, or has no such data set.
+        ValueError: if it has no such configuration, or cannot be read.
+    """
+    datasets = import_datasets()
+    try:
+        found = datasets.load_dataset(name, config, revision=revision)
+    except (OSError, datasets.exceptions.DatasetsError) as error:  # no network, no such data set
+        raise FileNotFoundError(
+            f"there is no {Path(name).absolute()}, and the hub's data set {name} cannot be fetched"
+            f" ({type(error).__name__}: {str(error)[:300]}); check the name and the network, or save it elsewhere by"
+            f" datasets.load_dataset({name!r}).save_to_disk(FOLDER) and give that folder"
+        ) from error
+    except (ValueError, LookupError, TypeError, RuntimeError) as error:
+        raise ValueError(f"the hub's data set {name} cannot be read ({error})") from error
+    return {split: dataset_table(f"{name}, split {split}", [part]) for split, part in found.items()}
+
+
+def import_datasets() -> Any:
+    """The library `datasets`.
+
+    Raises:
+        ImportError: if it is not installed; the message says how to install it.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError("HuggingFace data sets need the library datasets: pip install fedgen[datasets]") from error
+    return datasets
+
+
+def _saved_table(source: str, folder: Path) -> Table:
+    for file in read_json(folder / "state.json")["_data_files"]:
+        _require_regular(folder / _plain(file["filename"]))
+    _require_regular(folder / "dataset_info.json")
+    return dataset_table(source, [import_datasets().load_from_disk(folder)])
+
+
+def dataset_table(source: str, parts: Sequence[Any]) -> Table:
+    """Datasets of the library, one after the other, as one table.
+
+    Args:
+        source: where they are, for messages.
+        parts: one at least, all of the first one's columns.
+    """
+
+    def column(name: str) -> Iterator[Any]:
+        views = (part.select_columns([name]).with_format("arrow") for part in parts)
+        return _values(source, (batch[name] for view in views for batch in view.iter(ROWS)), count)
+
+    def rows() -> Any:
+        return parts[0] if len(parts) == 1 else import_datasets().concatenate_datasets(list(parts))
+
+    count = sum(map(len, parts))
+    return Table(source, parts[0].features, count, column, rows)
+
+
+def _plain(name: str) -> str:
+    """The name, once it is sure that it leads nowhere else; save_to_disk writes no others."""
+    if name in ("", "..") or Path(name).name != name:
+        raise ValueError(f"it names {name!r}, which is no file or folder of its own")
+    return name
+
+
+def _require_regular(file: Path) -> None:
+    """Raises unless Arrow, which opens whatever has a name, may open it."""
+    open_regular(file).close()
+
+
+def _parquet_table(split: str, files: list[Path]) -> Table:
+    from pyarrow import parquet
+
+    for file in files:
+        _require_regular(file)
+    opened = [parquet.ParquetFile(file) for file in files]
+    for file, shard in zip(files, opened):
+        groups = (shard.metadata.row_group(place) for place in range(shard.metadata.num_row_groups))
+        check_unpacked(sum(group.total_byte_size for group in groups), file.stat().st_size, str(file))
+        if not shard.schema_arrow.equals(opened[0].schema_arrow):
+            raise ValueError(f"{file} has other columns than {files[0]}")
+
+    def column(name: str) -> Iterator[Any]:
+        rows = (batch for shard in opened for batch in shard.iter_batches(ROWS, columns=[name]))
+        return _values(source, (batch.column(name) for batch in rows), count)
+
+    count = sum(shard.metadata.num_rows for shard in opened)
+    source = f"{files[0].parent}, split {split}"
+    features = import_datasets().Features.from_arrow_schema(opened[0].schema_arrow)
+    return Table(source, features, count, column, lambda: _of_parquet(files))
+
+
+def _of_parquet(files: list[Path]) -> Any:
+    return import_datasets().Dataset.from_parquet([str(file) for file in files])
+
+
+def _values(source: str, chunks: Iterable[Any], count: int) -> Iterator[Any]:
+    """The values of Arrow chunks, so many in all; ValueError that names the source if one is damaged.
+
+    Arrow believes the offsets in a file that it maps into memory: unless they are compared first, it reads beyond.
+    """
+    found = 0
+    try:
+        for chunk in chunks:
+            chunk.validate(full=True)
+            found += len(chunk)
+            yield from chunk.to_pylist()
+        if found != count:
+            raise ValueError(f"a column of {found} values, where the table has {count} rows")
+    except (OSError, ValueError, LookupError, RuntimeError) as error:
+        raise ValueError(f"{source} is damaged ({error}); get it again") from error
+
+
+def _parquet_files(path: Path) -> dict[str, list[Path]]:
+    """The Parquet files of each split, in the order of their names."""
+    if path.is_file():
+        files = [path]
+    else:
+        patterns = ("*.parquet", "data/*.parquet", "*/*.parquet")
+        files = next((found for pattern in patterns if (found := sorted(path.glob(pattern)))), [])
+    if not files:
+        raise ValueError("it has no dataset_dict.json or state.json of save_to_disk, and no *.parquet")
+    splits = defaultdict(list)
+    for file in files:
+        shard = SHARD.fullmatch(file.stem)
+        splits[file.parent.name if file.stem.isdigit() else shard[1] if shard else file.stem].append(file)
+    for split, parts in splits.items():
+        if len(folders := sorted({part.parent.name for part in parts})) > 1:
+            raise ValueError(f"split {split} lies in the folders {', '.join(folders)}; give the path of one of them")
+    return dict(splits)

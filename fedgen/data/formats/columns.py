@@ -1,0 +1,110 @@
+"""Which column of a table holds the images and which the labels; labels and owners as numbers."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.data.formats.arrow import Table
+
+
+def image_column(table: Table, given: str | None) -> str:
+    """The column of images, as given or found.
+
+    Raises:
+        ValueError: if there is no such column, it holds no images, or there is none or a choice of several.
+    """
+    from datasets import Image, Value
+
+    def holds_images(feature: Any) -> bool:
+        return isinstance(feature, Image) or (isinstance(feature, dict) and "bytes" in feature)
+
+    if given is not None:
+        feature = _feature(table, given)
+        if not holds_images(feature) and not (isinstance(feature, Value) and "binary" in feature.dtype):
+            raise ValueError(f"{table.source}: column {given!r} holds no images but {feature}")
+        return given
+    found = _only(table, [name for name in table.features if holds_images(table.features[name])], "image")
+    if found is None:
+        listed = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in table.features.items())
+        raise ValueError(f"{table.source} has no column of images, but {listed}; if one holds images as bytes, name it")
+    return found
+
+
+def label_column(table: Table, given: str | None) -> str | None:
+    """The column of labels, as given or found; None if there is none.
+
+    Raises:
+        ValueError: if there is no such column, or a choice of several.
+    """
+    from datasets import ClassLabel
+
+    if given is not None:
+        _feature(table, given)
+        return given
+    named = [name for name, feature in table.features.items() if isinstance(feature, ClassLabel)]
+    return _only(table, named or [name for name in table.features if name == "label"], "label")
+
+
+def read_labels(table: Table, column: str | None, train: Table) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels, int64 [N], and their classes' names: those of the train split.
+
+    Raises:
+        ValueError: if labels are missing, are not integers or text, or are not among the classes.
+    """
+    from datasets import ClassLabel
+
+    if column is None:
+        return torch.zeros(table.count, dtype=torch.int64), ()
+    feature, expected = table.features[column], _feature(train, column)
+    if feature != expected:
+        raise ValueError(f"{table.source}: labels {column!r} are {feature}, but those of {train.source} are {expected}")
+    values = list(table.column(column))
+    if isinstance(feature, ClassLabel):
+        names = tuple(feature.names)
+        positions: dict[Any, int] = {label: label for label in range(len(names))}
+    else:
+        known = [value for value in train.column(column) if value is not None]
+        if not known or not any(all(isinstance(value, kind) for value in known) for kind in (int, str)):
+            raise ValueError(f"{table.source}: labels {column!r} must be classes, integers or text, not {feature}")
+        positions = {value: label for label, value in enumerate(sorted(set(known)))}
+        names = tuple(map(str, positions))
+    for row, value in enumerate(values):
+        if value not in positions:
+            raise ValueError(
+                f"{table.source}, row {row}: label {value!r} in {column!r} is none of the {len(names)} classes"
+            )
+    return torch.tensor([positions[value] for value in values], dtype=torch.int64), names
+
+
+def read_owners(table: Table, column: str | None) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Each row's owner, int64 [N], and the owners' names: the column's values in sorted order; nothing without one.
+
+    Raises:
+        ValueError: if there is no such column, or a value is neither an integer nor text.
+    """
+    if column is None:
+        return None, ()
+    feature, values = _feature(table, column), list(table.column(column))
+    kind = type(values[0])
+    for row, value in enumerate(values):
+        if type(value) is not kind or kind not in (int, str):
+            raise ValueError(
+                f"{table.source}, row {row}: owner {value!r} in {column!r} ({feature}) is neither integer nor text"
+            )
+    positions = {value: owner for owner, value in enumerate(sorted(set(values)))}
+    owners = torch.tensor([positions[value] for value in values], dtype=torch.int64)
+    return owners, tuple(map(str, positions))
+
+
+def _feature(table: Table, column: str) -> Any:
+    if column not in table.features:
+        raise ValueError(f"{table.source} has no column {column!r}; it has {', '.join(table.features)}")
+    return table.features[column]
+
+
+def _only(table: Table, found: list[str], kind: str) -> str | None:
+    """The only name found, or of several the one called as their kind; None if there is none."""
+    if len(found) > 1 and kind not in found:
+        raise ValueError(f"{table.source} has the {kind} columns {', '.join(found)}; choose one by {kind}_column")
+    return kind if kind in found else next(iter(found), None)

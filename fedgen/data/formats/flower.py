@@ -1,0 +1,135 @@
+"""Images that the library flwr-datasets has partitioned (its 0.6; nothing of it is imported here)."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from fedgen.data.collate import collate_levels
+from fedgen.data.dataset import DataSet, Split
+from fedgen.data.examples import Examples
+from fedgen.data.formats.arrow import Table, dataset_table, import_datasets
+from fedgen.data.formats.columns import image_column, label_column, read_labels
+from fedgen.data.formats.huggingface import TableImages, read_images
+from fedgen.data.formats.image_files import check_form
+from fedgen.data.items import Items, Part
+from fedgen.data.lazy import make_lazy
+
+
+class FlowerPartitioner(Protocol):
+    """What partitioners of flwr-datasets offer, once they have a `datasets.Dataset`."""
+
+    @property
+    def num_partitions(self) -> int: ...
+
+    def load_partition(self, partition_id: int) -> Any: ...
+
+
+class FlowerDataset(DataSet):
+    """Images of partitioners of flwr-datasets, uint8 [N, C, H, W], partition by partition, each one an owner.
+
+    For whoever has a partitioned data set there; `Natural` makes a client of each partition. Natural ids are the
+    owners' names, else "partition 0" and so on. Rows of no partition are left out. For another rule over data of this
+    kit there is the partition `FlowerPartition`.
+
+        writers = NaturalIdPartitioner(partition_by="writer_id")
+        federated = FederatedDataset(dataset="flwrlabs/femnist", partitioners={"train": writers})
+        data = FlowerDataset(federated.partitioners, "femnist", channels=1)
+
+    Args:
+        partitioners: of the split "train", and of "test" if there is one, each with its `dataset` assigned: those of a
+            FederatedDataset, or any after `partitioner.dataset = ...` with a `datasets.Dataset`.
+        name: what stored scores call the data.
+        image_column: as in `HuggingFace`; images must be stored in the table.
+        label_column: as in `HuggingFace`.
+        size: side to which images are resized, as in `HuggingFace`. Then the name ends in it.
+        channels: 3 for RGB, 1 for grey; images are converted.
+        in_memory: False reads each image when it is needed, with the `num_workers` of the data module. Then a damaged
+            image, or one of another size, is found when it is read.
+
+    Raises:
+        ValueError: without a train partitioner, or for other splits.
+    """
+
+    def __init__(
+        self,
+        partitioners: Mapping[str, FlowerPartitioner],
+        name: str,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        size: int | None = None,
+        channels: int = 3,
+        in_memory: bool = True,
+    ) -> None:
+        check_form(channels, size)
+        if "train" not in partitioners or not {"train", "test"} >= set(partitioners):
+            raise ValueError(
+                f"partitioners of the splits {list(partitioners)}: give one as 'train', and perhaps one as 'test'"
+            )
+        self.partitioners = dict(partitioners)
+        self.splits = tuple(partitioners)
+        self.image_column = image_column
+        self.label_column = label_column
+        self.size = size
+        self.channels = channels
+        self.in_memory = in_memory
+        self.name = name + (f"-{size}" if size else "")
+
+    def read(self, split: Split) -> Examples:
+        """The images of a split's partitions.
+
+        Raises:
+            ImportError: if `datasets` is not installed.
+            ValueError: if a partitioner has no dataset, its partitions have no rows or not the same columns, or as
+                `HuggingFace` of columns and images.
+        """
+        table, counts = self._open(split)
+        train = table if split == "train" else self._open("train")[0]
+        column = image_column(table, self.image_column)
+        labels, classes = read_labels(table, label_column(table, self.label_column), train)
+        name = f"{self.name}/{split}"
+        names = tuple(partition_names(self.partitioners[split], "partition"))
+        owners = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        if not self.in_memory:
+            items = TableImages(table, column, labels, None, self.channels, self.size)
+            return make_lazy(Items([Part(items, collate_levels)]), name, labels, classes, owners, names)
+        images = read_images(table, column, None, self.channels, self.size, name)
+        return Examples(images, labels, name, classes, owners, names)
+
+    def _open(self, split: str) -> tuple[Table, list[int]]:
+        """All rows of a split's partitions, one after the other, and how many each has."""
+        import_datasets()
+        parts = load_partitions(self.partitioners[split], f"{self.name}/{split}")
+        table = dataset_table(f"{self.name}, split {split}", parts)
+        if not table.count:
+            raise ValueError(f"{table.source}: none of the {len(parts)} partitions has a row")
+        return table, [len(part) for part in parts]
+
+
+def load_partitions(partitioner: FlowerPartitioner, name: str) -> list[Any]:
+    """The partitions as `datasets.Dataset`s.
+
+    Raises:
+        ValueError: if the partitioner has no dataset, or its partitions have not the same columns; the message has the
+            name of the data.
+    """
+    kind = type(partitioner).__name__
+    if not getattr(partitioner, "is_dataset_assigned", lambda: True)():
+        raise ValueError(
+            f"the {kind} of {name} has no dataset; give `partitioners` of its FederatedDataset, or assign its `dataset`"
+        )
+    parts = [partitioner.load_partition(number) for number in range(partitioner.num_partitions)]
+    for number, part in enumerate(parts):
+        if part.features != parts[0].features:
+            raise ValueError(
+                f"partition {number} of {name} has the columns {', '.join(part.features)}, but partition 0 has "
+                f"{', '.join(parts[0].features)}: {kind} deals columns; use a partitioner that deals rows"
+            )
+    return parts
+
+
+def partition_names(partitioner: FlowerPartitioner, kind: str) -> list[str]:
+    """The partitions' natural ids where the partitioner has them, else their numbers after the kind: "client 0"."""
+    count = partitioner.num_partitions
+    natural = getattr(partitioner, "partition_id_to_natural_id", {})
+    return [str(natural.get(number, f"{kind} {number}")) for number in range(count)]

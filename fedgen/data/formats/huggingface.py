@@ -1,0 +1,210 @@
+"""Labelled images of the `datasets` library: from folders and Parquet files, or from its hub by name."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedgen.data.collate import collate_levels
+from fedgen.data.dataset import DataSet, Split
+from fedgen.data.examples import Examples
+from fedgen.data.formats.arrow import Table, open_hub, open_tables
+from fedgen.data.formats.columns import image_column, label_column, read_labels, read_owners
+from fedgen.data.formats.image_files import check_form, read_image
+from fedgen.data.items import Items, Part
+from fedgen.data.lazy import make_lazy
+from fedgen.progress import track
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.parquet)")
+
+
+class HuggingFace(DataSet):
+    """Images of a `datasets` folder or of the hub, uint8 [N, C, H, W], in the order of the rows.
+
+    A folder that `save_to_disk` wrote, of a Dataset or a DatasetDict, or Parquet files as the hub has them; or a data
+    set of the hub by its name, such as "flwrlabs/femnist" with `owner_column="writer_id"`, which is fetched once into
+    the library's cache. What is on disk goes before the hub. Needs the library: pip install fedgen[datasets].
+
+    Args:
+        path: the folder, one Parquet file, or "owner/name" on the hub.
+        image_column: the column of images; by default the only one, or the one called "image".
+        label_column: the column of labels; by default the only one with named classes (ClassLabel), or the one called
+            "label"; without any there are no labels. Integers and text without names make a class of each value of the
+            train split, in sorted order.
+        owner_column: the column that tells who made each image (integers or text), such as FEMNIST's "writer_id", for
+            the partition `Natural`; by default the images have no owners.
+        size: side to which images are resized (bicubic, antialiased; the shorter side first, then the centre is cut
+            out); by default all must have one size. Then the name ends in it, e.g. "pets-64".
+        channels: 3 for RGB, 1 for grey; images are converted.
+        name: what stored scores call the data; the folder's or file's name by default.
+        train_split: the split that is "train".
+        test_split: the split that is "test"; without it there is no test split.
+        config: the configuration of a data set of the hub that has several.
+        revision: a commit, branch or tag of it; a commit makes sure that it stays the same.
+        in_memory: False reads each image when it is needed, with the `num_workers` of the data module; of Parquet files
+            the library keeps a copy in its cache.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        image_column: str | None = None,
+        label_column: str | None = None,
+        size: int | None = None,
+        channels: int = 3,
+        name: str | None = None,
+        train_split: str = "train",
+        test_split: str | None = None,
+        owner_column: str | None = None,
+        config: str | None = None,
+        revision: str | None = None,
+        in_memory: bool = True,
+    ) -> None:
+        check_form(channels, size)
+        self.path = Path(path)
+        self.hub = str(path) if HUB_NAME.fullmatch(str(path)) else None
+        self.config, self.revision, self.in_memory = config, revision, in_memory
+        self.image_column = image_column
+        self.label_column = label_column
+        self.owner_column = owner_column
+        self.size = size
+        self.channels = channels
+        self.name = (name or self.path.absolute().name.removesuffix(".parquet")) + (f"-{size}" if size else "")
+        self.sources = {"train": train_split} | ({"test": test_split} if test_split else {})
+        self.splits = tuple(self.sources)
+
+    def read(self, split: Split) -> Examples:
+        """The images of a split.
+
+        Raises:
+            ImportError: if `datasets` is not installed.
+            FileNotFoundError: if there is no such path, and the hub cannot be reached or has no such data set.
+            ValueError: if it is no such folder or damaged, has no such split or column, a label is missing or not known
+                to the train split, an owner is missing, an image cannot be read, or sizes differ and none is asked for.
+        """
+        tables = self._open()
+        table, train = self._choose(tables, split), self._choose(tables, "train")
+        column = image_column(table, self.image_column)
+        labels, classes = read_labels(table, label_column(table, self.label_column), train)
+        owners = read_owners(table, self.owner_column)
+        folder = self.path if self.path.is_dir() else self.path.parent
+        name = f"{self.name}/{split}"
+        if not self.in_memory:
+            images = TableImages(table, column, labels, folder, self.channels, self.size)
+            return make_lazy(Items([Part(images, collate_levels)]), name, labels, classes, *owners)
+        return Examples(
+            read_images(table, column, folder, self.channels, self.size, name), labels, name, classes, *owners
+        )
+
+    def _open(self) -> dict[str, Table]:
+        """The splits on disk, or on the hub."""
+        if self.hub is not None and not self.path.exists():
+            return open_hub(self.hub, self.config, self.revision)
+        return open_tables(self.path)
+
+    def _choose(self, tables: dict[str, Table], split: Split) -> Table:
+        wanted = self.sources[split]
+        if wanted not in tables:
+            raise ValueError(
+                f"{self.path} has no split {wanted!r}, but {', '.join(tables)}; give one of them as {split}_split"
+            )
+        if not tables[wanted].count:
+            raise ValueError(f"{tables[wanted].source} has no rows")
+        return tables[wanted]
+
+
+class TableImages(Dataset[tuple[Tensor, int]]):
+    """Rows of a table as items (uint8 [C, H, W], label), decoded when they are read.
+
+    Args:
+        table: that has them.
+        column: of images.
+        labels: int64 [N].
+        folder: whose files the table may name.
+        channels: see `HuggingFace`.
+        size: see `HuggingFace`.
+    """
+
+    def __init__(
+        self, table: Table, column: str, labels: Tensor, folder: Path | None, channels: int, size: int | None
+    ) -> None:
+        self.targets, self._source, self._column = labels, table.source, column
+        self._rows = table.rows().select_columns([column]).with_format("arrow")
+        self._form = folder, channels, size
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, position: int) -> tuple[Tensor, int]:
+        stored = self._rows[position][self._column][0].as_py()
+        try:
+            return decode(stored, *self._form), int(self.targets[position])
+        except ValueError as error:
+            raise ValueError(f"{self._source}, row {position}: {error}") from error
+
+
+def read_images(table: Table, column: str, folder: Path | None, channels: int, size: int | None, name: str) -> Tensor:
+    """The images of a column, uint8 [N, channels, H, W].
+
+    Args:
+        table: that has them.
+        column: of images.
+        folder: whose files the table may name; None if it must hold the images itself.
+        channels: see `HuggingFace`.
+        size: see `HuggingFace`.
+        name: of the data, for the progress bar.
+
+    Raises:
+        ValueError: if an image cannot be read, or sizes differ and none is asked for; the message names the row.
+    """
+    images = torch.empty(0)
+    for row, value in enumerate(track(table.column(column), f"reading {name}", table.count, "images")):
+        try:
+            image = decode(value, folder, channels, size)
+        except ValueError as error:
+            raise ValueError(f"{table.source}, row {row}: {error}") from error
+        if row == 0:
+            images = torch.empty(table.count, *image.shape, dtype=torch.uint8)
+        if image.shape != images.shape[1:]:
+            first, other = (" x ".join(map(str, shape[-2:])) for shape in (images.shape, image.shape))
+            sizes = f"{first} (row 0) and {other} (row {row})"
+            raise ValueError(f"{table.source}: images of several sizes, {sizes}; give size= to resize them")
+        images[row] = image
+    return images
+
+
+def decode(value: Any, folder: Path | None, channels: int, size: int | None) -> Tensor:
+    """An image as it is stored, bytes or a dictionary with bytes or a path: uint8 [channels, H, W]; see `read_image`.
+
+    Raises:
+        ValueError: if there is none, its path leads out of the folder, or it cannot be read.
+    """
+    stored = value if isinstance(value, dict) else {"bytes": value}
+    content, path = stored.get("bytes"), stored.get("path")
+    if isinstance(content, bytes):
+        return read_image(content, channels, size)
+    if content is not None:
+        raise ValueError(f"the image is stored as {type(content).__name__}, not as bytes")
+    if not isinstance(path, str):
+        raise ValueError("there is no image")
+    if folder is None:
+        raise ValueError(f"the image is not stored, only its path {path}; let save_to_disk of datasets store it")
+    return read_image(_file_beside(folder, path), channels, size)
+
+
+def _file_beside(folder: Path, path: str) -> Path:
+    """The file of a path that a table names: whoever wrote the table may choose among the folder's own files alone."""
+    home = os.path.abspath(folder)
+    file = Path(os.path.abspath(os.path.join(home, path)))
+    if not file.is_relative_to(home):
+        raise ValueError(
+            f"no image is stored, and its path {path} leads out of {home}; save the images in the table itself, "
+            "as save_to_disk of the library datasets does"
+        )
+    if not file.is_file():
+        raise ValueError(f"no image is stored, and there is no file {path} in {home}")
+    return file

@@ -1,0 +1,181 @@
+"""Images in folders: one for each class, or all in one; in a folder for each owner, where they have owners."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedgen.data.dataset import DataSet, Split
+from fedgen.data.examples import Examples
+from fedgen.data.formats.image_files import SUFFIXES, check_form, images_below, read_image
+from fedgen.data.formats.image_items import lazy_images
+from fedgen.progress import track
+
+
+class ImageFolder(DataSet):
+    """Images below a folder, uint8 [N, C, H, W], in the order of their paths.
+
+    If the folder has subfolders, each is a class with all images below it; otherwise all images lie in the folder
+    itself and have no labels. With `owner_folders` the folder has a subfolder for each owner, whose images lie in it
+    or in class folders in it, for the partition `Natural`: hospital/class/image or hospital/image. An owner may lack a
+    class's folder, and the test split may have other owners.
+
+    Args:
+        root: the folder of the train split.
+        size: side to which images are resized (bicubic, antialiased; the shorter side first, then the centre is cut
+            out); by default all must have one size. Then the name ends in it, e.g. "pets-64".
+        channels: 3 for RGB, 1 for grey; images are converted.
+        name: what stored scores call the data; the folder's name by default.
+        test_root: the folder of the test split, with the same classes; without it there is no test split.
+        owner_folders: whether the first subfolders are owners.
+        in_memory: False reads each image when it is needed, for more than memory holds, with the `num_workers` of the
+            data module. Then a damaged image, or one of another size, is found when it is read.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        size: int | None = None,
+        channels: int = 3,
+        name: str | None = None,
+        test_root: str | Path | None = None,
+        owner_folders: bool = False,
+        in_memory: bool = True,
+    ) -> None:
+        check_form(channels, size)
+        self.roots = {"train": Path(root)} | ({"test": Path(test_root)} if test_root else {})
+        self.splits = tuple(self.roots)
+        self.size = size
+        self.channels = channels
+        self.owner_folders = owner_folders
+        self.in_memory = in_memory
+        self.name = (name or Path(root).absolute().name) + (f"-{size}" if size else "")
+
+    def read(self, split: Split) -> Examples:
+        """The images of a split.
+
+        Raises:
+            FileNotFoundError: if the folder, or one in it that is a class's or an owner's, is missing or has no images.
+            ValueError: if files cannot be read (all are listed), sizes differ and none is asked for, images lie beside
+                folders, or the classes are not those of the train split.
+        """
+        found = self._list(split)
+        if split == "test" and found.classes != (expected := self._list("train").classes):
+            raise ValueError(f"{self.roots[split]} has the classes {found.classes}, but the train split has {expected}")
+        name = f"{self.name}/{split}"
+        owners = torch.tensor(found.owners) if self.owner_folders else None
+        known = torch.tensor(found.labels), name, found.classes, owners, found.owner_names
+        if not self.in_memory:
+            return lazy_images(found.files, *known, channels=self.channels, size=self.size)
+        return Examples(read_images(found.files, name, self.channels, self.size), *known)
+
+    def _list(self, split: Split) -> "Listing":
+        return (list_owned if self.owner_folders else list_images)(self.roots[split])
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which images there are, in order, with each one's label and owner.
+
+    Args:
+        files: paths.
+        labels: of each, positions in `classes`; all 0 without classes.
+        classes: names of class folders.
+        owners: of each, positions in `owner_names`; empty without owners.
+        owner_names: names of owners' folders.
+    """
+
+    files: list[Path]
+    labels: list[int]
+    classes: tuple[str, ...]
+    owners: tuple[int, ...] = ()
+    owner_names: tuple[str, ...] = ()
+
+
+def read_images(files: Sequence[Path], name: str, channels: int, size: int | None) -> Tensor:
+    """The images of these files, uint8 [N, channels, H, W]; see `ImageFolder` for channels and size.
+
+    Raises:
+        ValueError: if files cannot be read (all are listed), or sizes differ and none is asked for.
+    """
+    images: list[Tensor] = []
+    broken: list[str] = []
+    for file in track(files, f"reading {name}", len(files), "images"):
+        try:
+            images.append(read_image(file, channels, size))
+        except ValueError as error:
+            broken.append(str(error))
+    if broken:
+        listing = "\n  ".join(broken)
+        raise ValueError(f"{len(broken)} of {len(files)} images of {name} cannot be read:\n  {listing}")
+    shapes = {tuple(image.shape[1:]): file for image, file in zip(images, files)}
+    if len(shapes) > 1:
+        found = ", ".join(f"{h} x {w} ({file})" for (h, w), file in list(shapes.items())[:5])
+        raise ValueError(f"the images of {name} have {len(shapes)} sizes: {found}; give size= to resize them")
+    return torch.stack(images)
+
+
+def list_images(root: Path) -> Listing:
+    """The images below a folder with their classes; hidden files and folders are left out.
+
+    Raises:
+        FileNotFoundError: if there is no such folder, or no image in it or in one of its class folders.
+        ValueError: if images lie beside class folders.
+    """
+    classes = folders_in(root, "class")
+    groups = [images_below(root / name, recursive=True) for name in classes] or [images_below(root, recursive=False)]
+    for group, name in zip(groups, classes or [""]):
+        if not group:
+            raise FileNotFoundError(f"{(root / name).absolute()} has no images ({', '.join(sorted(SUFFIXES))})")
+    labels = [label for label, group in enumerate(groups) for _ in group]
+    return Listing([file for group in groups for file in group], labels, tuple(classes))
+
+
+def list_owned(root: Path) -> Listing:
+    """The images below a folder of owners' folders with their owners and classes, owner by owner.
+
+    Raises:
+        FileNotFoundError: if there is no such folder or none of an owner in it, or as `list_images` of an owner's.
+        ValueError: if images lie beside folders, or some owners have class folders and others none.
+    """
+    names = folders_in(root, "owner")
+    if not names:
+        raise FileNotFoundError(f"{root.absolute()} has no folders; with owner_folders each owner's images lie in one")
+    parts = {name: list_images(root / name) for name in names}
+    classes = sorted({name for part in parts.values() for name in part.classes})
+    flat = [name for name, part in parts.items() if not part.classes]
+    if classes and flat:
+        raise ValueError(
+            f"{root / flat[0]} has no class folders, but other owners have ({', '.join(classes[:3])}...); give every "
+            "owner class folders, or none"
+        )
+    places = {name: label for label, name in enumerate(classes)}
+    labels = [places[part.classes[label]] if classes else 0 for part in parts.values() for label in part.labels]
+    owners = tuple(owner for owner, part in enumerate(parts.values()) for _ in part.files)
+    return Listing(
+        [file for part in parts.values() for file in part.files], labels, tuple(classes), owners, tuple(names)
+    )
+
+
+def folders_in(root: Path, kind: str) -> list[str]:
+    """Names of the folders in a folder, in order, without hidden ones.
+
+    Args:
+        root: the folder.
+        kind: what the folders are, for messages.
+
+    Raises:
+        FileNotFoundError: if there is no such folder.
+        ValueError: if images lie beside folders.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"there is no folder {root.absolute()}; give the folder that holds the images")
+    names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    images = images_below(root, recursive=False)
+    if names and images:
+        raise ValueError(
+            f"{root} holds both images (such as {images[0].name}) and folders; move them into {kind} folders"
+        )
+    return names

@@ -1,0 +1,177 @@
+"""Generated images for a score: the same ones for the same (seed, round), whatever else the process draws."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.evaluation.generation.sampling_settings import sampling_of
+from fedgen.images import SeenRange, to_uint8
+from fedgen.models.sampling import evaluating
+from fedgen.progress import track
+from fedgen.ranks import spread
+from fedgen.seeds import generator, isolated, seed_all
+
+CHUNK = 500
+SAMPLES = "the model's samples", "let sample() return images * 2 - 1"  # whose range, and the remedy, for `SeenRange`
+Sample = Callable[[int, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A sampler that says how it samples.
+
+    Args:
+        draw: (number, torch.Generator) to images, and for a conditional one also (number, torch.Generator, labels).
+        sampling: settings that its images depend on beside the weights, as records keep them.
+        num_classes: of labels 0 to num_classes - 1 that may be asked for; None where none may.
+    """
+
+    draw: Callable[..., Tensor]
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    num_classes: int | None = None
+
+    def __call__(self, num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
+        """As `draw`; image i is of class labels[i] where labels are given."""
+        return self.draw(num_images, draws) if labels is None else self.draw(num_images, draws, labels)
+
+
+@torch.no_grad()
+def draw_images(
+    sample: Sample,
+    num_images: int,
+    seed: int,
+    round: int,
+    stream: str = "train",
+    chunk: int = CHUNK,
+    description: str = "sampling",
+    seen: SeenRange | None = None,
+) -> Tensor:
+    """Images uint8 [num_images, C, H, W] (or points float32 [num_images, D]) of a sampler.
+
+    Drawn in chunks of fixed size, chunk i with the generator of (seed, stream, round, i), so that the first n images
+    are the same however many are drawn. Global generators are seeded likewise, for samplers that use them, and put back
+    afterwards: drawing changes nothing in the training's random streams. Ranks that are `together` share the chunks.
+
+    Args:
+        sample: (number, torch.Generator) to images in [-1, 1], quantised at once; or to uint8 images or points.
+        num_images: how many.
+        seed: base seed.
+        round: the round; -1 before training.
+        stream: a name; other streams are independent.
+        chunk: images drawn at once; all of them from a sampler with the attribute `at_once`, which draws from a finite
+            store.
+        description: text of the progress bar.
+        seen: takes note of the images' range, and has warned already where several sets are drawn of one model. Floats
+            that look like [0, 1] are warned of, no more: they end no training.
+
+    Raises:
+        ValueError: if the sampler gives another number of images, another shape, or NaN or infinity.
+    """
+    images: Tensor | None = None
+    seen = SeenRange(*SAMPLES) if seen is None else seen
+    if getattr(sample, "at_once", False):
+        chunk = max(1, num_images)
+
+    def drawn(i: int) -> Tensor:
+        seed_all(seed, "sample", stream, round, i)
+        part = sample(chunk, chunk_draws(seed, round, stream, i))
+        if part.ndim == 4:
+            seen.see(part)
+        return _stored(part, chunk)
+
+    with isolated():
+        parts = spread(drawn, range(-(-num_images // chunk)))
+        for i, part in enumerate(track(parts, description, total=num_images, unit="images", step=chunk)):
+            if images is None:
+                images = torch.empty((num_images, *part.shape[1:]), dtype=part.dtype)
+            elif part.shape[1:] != images.shape[1:]:
+                raise ValueError(f"the sampler gave {list(part.shape[1:])} after {list(images.shape[1:])}")
+            images[i * chunk : (i + 1) * chunk] = part[: num_images - i * chunk]
+    if images is None:
+        raise ValueError(f"num_images={num_images}: draw at least one image")
+    seen.warn()
+    return images
+
+
+def chunk_draws(seed: int, round: int, stream: str, i: int) -> torch.Generator:
+    """The generator with which `draw_images` draws chunk i."""
+    return generator(seed, "sample", stream, round, i)
+
+
+def _stored(images: Tensor, count: int) -> Tensor:
+    """Images as stored, on the CPU: uint8, or float32 for points."""
+    if images.ndim not in (2, 4) or len(images) != count:
+        raise ValueError(f"sample({count}) must give [{count}, C, H, W] or [{count}, D], got {list(images.shape)}")
+    if images.ndim == 4:
+        return (images if images.dtype == torch.uint8 else to_uint8(images)).cpu()
+    if not torch.isfinite(images).all():
+        raise ValueError("points hold NaN or infinity; check the generator that made them")
+    return images.float().cpu()
+
+
+def sampler_of(module: nn.Module) -> Sampler:
+    """The sampler of a model: its `sample` in eval mode, each submodule back in its own mode afterwards.
+
+    A model is class-conditional if its attribute `num_classes` is a number and `sample` takes `labels`, int64 [N]. What
+    its images depend on beside its weights it says in its attribute `sampling` (see `sampling_of`), read here.
+
+    Raises:
+        TypeError: if the model has no `sample(num_images, ...)`.
+    """
+    method = getattr(module, "sample", None)
+    if not callable(method):
+        raise TypeError(
+            f"{type(module).__name__} has no method sample(num_images, generator=None), which gives images float"
+            " [N, C, H, W] in [-1, 1]; add one, so that it can be evaluated"
+        )
+    taken = inspect.signature(method).parameters
+    classes = getattr(module, "num_classes", None)
+
+    def sample(num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
+        options: dict[str, Any] = {"generator": draws} if "generator" in taken else {}
+        options |= {} if labels is None else {"labels": labels}
+        with evaluating(module):
+            return method(num_images, **options)
+
+    return Sampler(sample, sampling_of(module), classes if "labels" in taken and isinstance(classes, int) else None)
+
+
+def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> Sampler:
+    """The sampler that enters a context before it samples, e.g. the one that puts a client's model in place.
+
+    It takes no labels.
+    """
+
+    def sample_inside(num_images: int, draws: torch.Generator) -> Tensor:
+        with context():
+            return sample(num_images, draws).cpu()
+
+    return Sampler(sample_inside, getattr(sample, "sampling", {}))
+
+
+def mixture(samplers: Sequence[Sample], weights: Tensor) -> Sampler:
+    """The sampler of a mixture: sampler k makes a share w_k of the images.
+
+    Within a chunk the shares are exact up to one image (systematic sampling with a random offset, so no small share is
+    always rounded away), and the images come in random order, so that any first n are a sample of the mixture too. It
+    takes no labels.
+
+    Args:
+        samplers: K of them.
+        weights: [K], summing to 1.
+    """
+    ends = torch.cat([torch.zeros(1, dtype=torch.float64), weights.double().cumsum(0)])
+    ends[-1] = 1.0
+
+    def mixed(num_images: int, draws: torch.Generator) -> Tensor:
+        offset = torch.rand((), generator=draws, dtype=torch.float64)
+        counts = (ends * num_images + offset).floor().diff().long().tolist()
+        parts = [sample(count, draws).cpu() for sample, count in zip(samplers, counts) if count]
+        return torch.cat(parts)[torch.randperm(num_images, generator=draws)]
+
+    return Sampler(mixed, getattr(samplers[0], "sampling", {}))

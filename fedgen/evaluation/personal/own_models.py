@@ -1,0 +1,243 @@
+"""Clients' own models: where tensors are personal, who takes part in the training is scored with the model it has.
+
+A client's own model is the server's with the client's personal tensors in their places, as they were after its last
+turn. Who has had no turn yet, or never takes part, has the server's.
+
+Of what a score asks of a model it is tried on a few examples whether the clients' tensors change it. Images that a
+private critic has no part in are those of one generator, and their scores have both aggregates; a score of the model
+itself, such as its loss, is then still each client's own. Where images are each client's own, they are held against its
+own images, and so there is no aggregate all.
+
+A moving average of weights follows the server's at the ends of rounds, so that its copies of personal tensors follow
+tensors that nobody trains. In a client's own model its tensors stand in the average as well, as they are, beside the
+average of what is shared.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.evaluation.evaluate import Evaluation, Evaluator, Found
+from fedgen.evaluation.gaps import GAPS
+from fedgen.evaluation.generation.sampling import Sample
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.personal.single_clients import SingleClients
+from fedgen.evaluation.records import MODEL
+from fedgen.evaluation.runs.checkpoints import tensors_in_place
+from fedgen.evaluation.score_choice import Needs
+from fedgen.models.ema import with_averages
+from fedgen.progress import track
+from fedgen.seeds import generator, isolated, seed_all
+
+OWN_NOTE = "each participating client's own model"
+EXAMPLES = 8  # on which it is tried whether clients' tensors change anything
+PROBE = "own models"  # names the draws of such a trial
+MOVE = 0.1  # standard deviation of what is added to tensors to see what hangs on them
+
+Tensors = Mapping[str, Tensor]
+Question = Callable[[], list[Tensor]]
+Personal = Mapping[int, Tensors]
+"""Clients' tensors by name, by their numbers among the clients that train."""
+
+
+class OwnModels:
+    """Evaluations of models some of whose tensors stay with the clients.
+
+    All methods take the server's model as `evaluator.sampler_of` and `asked_of` do; clients' tensors are in it while
+    their own models are scored.
+
+    Args:
+        evaluator: of the clients.
+    """
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        taking_part = set(evaluator.trained or ())
+        self._splits = [split for split in evaluator.splits if taking_part & set(split.client_names)]
+        self._scored = {name for split in self._splits for name in split.client_names}
+        self._singles: dict[tuple[str, ...], SingleClients] = {}
+
+    def evaluate(
+        self,
+        module: nn.Module,
+        sample: Sample,
+        personal: Personal,
+        round: int,
+        checkpoint: str | None = None,
+        optimised_on: Sequence[str] = (),
+        note: str = "",
+    ) -> Evaluation:
+        """The scores of a model; as `Evaluator.evaluate`'s where clients' tensors change none.
+
+        Args:
+            module: the server's model.
+            sample: its sampler, or the one that stands for it where there are no tensors of clients.
+            personal: the clients' tensors.
+            round: after which this is the model.
+            checkpoint: file name of the model's checkpoint.
+            optimised_on: scores or embeddings that a training loss used.
+            note: what else a reader must know of records without clients' own models.
+
+        Raises:
+            ValueError: as `check`.
+        """
+        evaluator, own = self.evaluator, self.check(module, personal)
+        asked = evaluator.asked_of(module)
+        if not own:
+            return evaluator.evaluate(sample, round, checkpoint, optimised_on, note, **asked)
+        made = evaluator.generated(sample, round)
+        found = evaluator.measured(
+            made, **asked, where=lambda split, panel: split not in self._splits or panel not in own
+        )
+        mine, images = self._of_each(module, own, personal, round)
+        names = {panel.embedding.name for panel in own}
+        number = evaluator.num_images if evaluator.needs_images else 0
+        details: dict[str, Any] = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on)}
+        details["sampling"] = dict(getattr(sample, "sampling", {}))
+        whole = {key: scores for key, scores in found.items() if key[1] not in names}
+        mine |= {key: scores for key, scores in found.items() if key[1] in names}
+        records = evaluator.records(whole, MODEL, number, note=note, **details)
+        records += evaluator.records(mine, MODEL, number, note=OWN_NOTE, **details)
+        return Evaluation(records, images if len(images) else made.first)
+
+    def _of_each(self, module: nn.Module, own: Sequence[Panel], personal: Personal, round: int) -> tuple[Found, Tensor]:
+        """Scores of participating clients with their own models, and images of these in turn, none if none are made."""
+        names = tuple(panel.embedding.name for panel in own)
+        if names not in self._singles:
+            self._singles[names] = SingleClients(self.evaluator, self._splits, own)
+        singles, by_name = self._singles[names], self._by_name(personal)
+        each, drawn = -(-self.evaluator.num_images // len(singles.places)), []
+        for client in track(list(singles.places), "scoring clients' own models", len(singles.places), "clients"):
+            with own_in_place(module, by_name.get(client, {})):
+                drawn.append(singles.score(client, module, round)[:each])
+        return singles.take(), torch.stack(drawn, 1).flatten(0, 1)
+
+    def check(self, module: nn.Module, personal: Personal) -> list[Panel]:
+        """The embeddings on which some scored client's own model scores otherwise than the server's.
+
+        Args:
+            module: the server's model.
+            personal: the clients' tensors.
+
+        Raises:
+            ValueError: if these are images' and a score needs those of one model, or it is not known which clients the
+                tensors are of.
+        """
+        trained = self.evaluator.trained or []
+        known = {number: own for number, own in personal.items() if number < len(trained)}
+        scored = [own for number, own in known.items() if trained[number] in self._scored]
+        others = [own for number, own in personal.items() if number not in known]
+        found = self._changed(module, [*scored, *others])
+        if found and others:
+            raise ValueError(
+                f"scores hang on tensors that clients keep, client {max(personal)} among them, and the evaluation knows"
+                f" {len(trained)} clients that train: evaluate over the FederatedDataModule that it was trained on"
+            )
+        self.refuse(found)
+        return found
+
+    def hanging_on(self, module: nn.Module, tensors: Tensors) -> list[Panel]:
+        """The embeddings whose scores change when tensors move a little: what to expect before training moves them.
+
+        Args:
+            module: the server's model.
+            tensors: of it, by name.
+        """
+        with isolated():
+            seed_all(self.evaluator.seed, "moved")
+            moved = {
+                name: tensor.detach() + MOVE * torch.randn_like(tensor)
+                for name, tensor in tensors.items()
+                if tensor.is_floating_point() or tensor.is_complex()
+            }
+        return self._changed(module, [moved])
+
+    def refuse(self, own: Sequence[Panel]) -> None:
+        """Nothing, unless a score needs one model's images and each client has its own; then ValueError.
+
+        Args:
+            own: the embeddings on which models are the clients' own.
+        """
+        if not all(panel.on_model for panel in own):
+            whole: dict[Needs, str] = {
+                "labels": "images by class",
+                "held out": "images beside two sets of each client's",
+            }
+            self.evaluator.plan.refuse(whole, "where clients keep tensors that images hang on there is none")
+
+    def column_names(self, own: Sequence[Panel]) -> list[str]:
+        """All columns that `evaluate` then fills.
+
+        Args:
+            own: the embeddings on which models are the clients' own.
+        """
+        places = {split.name for split in self._splits}
+        places |= {gap for gap, sides in GAPS.items() if places & set(sides)}
+        name = self.evaluator.columns.score
+        scores = {
+            name(p, panel.embedding.name, choice.name) for p in places for panel in own for choice in panel.choices
+        }
+        return [column for column in self.evaluator.column_names() if column.removesuffix("_all") not in scores]
+
+    def _by_name(self, personal: Personal) -> dict[str, Tensors]:
+        trained = self.evaluator.trained or []
+        return {trained[number]: own for number, own in personal.items()}
+
+    def _changed(self, module: nn.Module, models: Sequence[Tensors]) -> list[Panel]:
+        """The embeddings on which some model answers otherwise than the server's."""
+        if not models:
+            return []
+        seed = self.evaluator.seed
+        questions = self._questions(module)
+        return [panel for panels, ask in questions if _differs(module, ask, models, seed) for panel in panels]
+
+    def _questions(self, module: nn.Module) -> Iterator[tuple[list[Panel], Question]]:
+        """What scores ask of the model, on a few examples, each with the embeddings that hang on it."""
+        evaluator, first = self.evaluator, self.evaluator.splits[0]
+        images, labels = first.first(EXAMPLES)
+        sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)
+        density, answers = asked["density"], asked["answers"]
+
+        def of_images() -> list[Tensor]:
+            with torch.no_grad():
+                drawn = [sample(EXAMPLES, generator(evaluator.seed, PROBE))] if evaluator.needs_images else []
+            return drawn if density is None else [*drawn, density.log_prob(images[:].double())]
+
+        yield [panel for panel in evaluator.panels if not panel.on_model], of_images
+        if answers is not None:
+            yield (
+                [panel for panel in evaluator.panels if panel.on_model],
+                partial(answers.try_out, images, labels, evaluator.seed),
+            )
+
+
+def own_in_place(module: nn.Module, own: Tensors) -> AbstractContextManager[None]:
+    """The module as one client's own model while the context lasts.
+
+    Args:
+        module: the server's model.
+        own: the client's tensors; none leave it as it is.
+    """
+    return tensors_in_place(module, with_averages(module, own))
+
+
+def _differs(module: nn.Module, ask: Question, models: Sequence[Tensors], seed: int) -> bool:
+    """Whether some model answers otherwise than the server's, by more than that differs from itself: not at all, but
+    where a device adds in no fixed order."""
+    server, again = _answer(module, {}, ask, seed), _answer(module, {}, ask, seed)
+    reaches = [4 * float((a - b).abs().nan_to_num().max()) for a, b in zip(server, again)]
+    return any(
+        not torch.allclose(answer, expected, rtol=0, atol=reach, equal_nan=True)
+        for own in models
+        for answer, expected, reach in zip(_answer(module, own, ask, seed), server, reaches)
+    )
+
+
+def _answer(module: nn.Module, own: Tensors, ask: Question, seed: int) -> list[Tensor]:
+    with isolated(), own_in_place(module, own):
+        seed_all(seed, PROBE)
+        return [answer.detach().cpu().double() for answer in ask()]

@@ -1,0 +1,1 @@
+"""The clients' real images: splits, embeddings, and each score's references, computed once."""

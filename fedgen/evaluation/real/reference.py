@@ -1,0 +1,268 @@
+"""The clients' side of every score, computed once, and the records that come of a score."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.data.lazy import LazyInputs
+from fedgen.evaluation.aggregates import choose_aggregates, with_further
+from fedgen.evaluation.generation.answers import SeededAnswers
+from fedgen.evaluation.real.scorers import FAMILIES, ClientSide, Made, Score
+from fedgen.evaluation.record_names import AGGREGATES
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
+from fedgen.ranks import spread
+from fedgen.scores import CriticOptions, Density, FederatedScore, WassersteinReference
+from fedgen.scores.aggregate import Weights, resolve_weights
+from fedgen.scores.frechet.few_images import few_images
+from fedgen.scores.joined import joined
+from fedgen.statistics import Gaussian
+
+
+class Reference:
+    """Clients in one embedding, with what each score keeps of them.
+
+    The clients' features are held once for all scores, and not copied where they are the `split` of one tensor.
+
+    Args:
+        clients: features float [n_i, D] of each client; a summary where only that is known, for fid; for loss, what the
+            model is asked about.
+        scores: names, or {"name": ..., options}: see `evaluation.score_choice.KINDS`.
+        weights: the clients' weights, shared by all scores and by avg and all.
+        aggregates: power means beside avg, all and worst, e.g. "power-2".
+        held_out: features of images that each client did not train on, for memorisation.
+        labels: of each client's images, for utility and loss, of which the "features" are images uint8 [n_i, C, H, W].
+        num_classes: of those labels.
+
+    Attributes:
+        choices: the scores with their options.
+
+    Raises:
+        ValueError: for unknown scores or options, and clients that a score cannot take, by their number.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Tensor | Gaussian | LazyInputs],
+        scores: ScoreLike | Sequence[ScoreLike],
+        weights: Weights = "examples",
+        aggregates: Sequence[str] = (),
+        held_out: Sequence[Tensor] | None = None,
+        labels: Sequence[Tensor] | None = None,
+        num_classes: int = 0,
+    ) -> None:
+        self.choices = choose_scores(scores)
+        self.aggregates = choose_aggregates(aggregates)
+        counts = [part.count if isinstance(part, Gaussian) else len(part) for part in clients]
+        self._weights = resolve_weights(weights, counts)
+        check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
+        side = ClientSide(shared(clients), weights, held_out, labels, num_classes)
+        self._passes = [
+            (group, FAMILIES[KINDS[group[0].kind].family](side, group[0].options)) for group in passes(self.choices)
+        ]
+
+    def __repr__(self) -> str:
+        clients = "1 client" if len(self._weights) == 1 else f"{len(self._weights)} clients"
+        return f"Reference({clients}, {', '.join(choice.name for choice in self.choices)})"
+
+    def score(
+        self,
+        generated: Tensor | Gaussian,
+        errors: bool = True,
+        density: Density | None = None,
+        only: Sequence[str] | None = None,
+        labels: Tensor | None = None,
+        answers: SeededAnswers | None = None,
+    ) -> list[FederatedScore]:
+        """Every score of generated features [m, D] against every client and their pool, in the order asked for.
+
+        Args:
+            generated: one set for all clients; a summary will do for fid, and utility takes images.
+            errors: whether to add standard errors.
+            density: of the model, for ll.
+            only: names of the scores that are wanted; all by default.
+            labels: int64 [m], what generated images were asked for, for utility.
+            answers: of the model, for loss and metrics.
+
+        Raises:
+            ValueError: for unusable features, another D, or too few images for a score.
+        """
+        wanted = [choice.name for choice in self.choices] if only is None else list(only)
+        made = Made(generated, density, labels, answers)
+        chosen = [([choice for choice in group if choice.name in wanted], score) for group, score in self._passes]
+        ready = [(choices, score) for choices, score in chosen if choices]
+        found: dict[str, FederatedScore] = {}
+        for choices, score in ready:
+            if score.shares_out:
+                found |= self._score(choices, score, made, errors)
+        whole = [(choices, score) for choices, score in ready if not score.shares_out]
+        for scores in spread(lambda one: self._score(*one, made, errors), whole):
+            found |= scores
+        return [found[name] for name in wanted]
+
+    def _score(
+        self, choices: Sequence[ScoreChoice], score: Score, made: Made, errors: bool
+    ) -> dict[str, FederatedScore]:
+        values = score.score(made, errors)
+        found = {}
+        for choice in choices:
+            own = with_further(values[choice.kind], choice, self.aggregates, self._weights)
+            found[choice.name] = replace(
+                scaled(own, choice.scale), name=choice.name, higher_is_better=choice.higher_is_better
+            )
+        return found
+
+
+def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
+    """The choices in groups that one computation gives, in the order of first appearance."""
+    groups: list[list[ScoreChoice]] = []
+    for choice in choices:
+        for group in groups:
+            if choice.same_pass(group[0]):
+                group.append(choice)
+                break
+        else:
+            groups.append([choice])
+    return groups
+
+
+def records_of(
+    scores: Sequence[FederatedScore],
+    client_names: Sequence[str],
+    common: Mapping[str, Any],
+    aggregates: Sequence[str] = AGGREGATES,
+    choices: Sequence[ScoreChoice] = (),
+    remarks: Mapping[str, str] | None = None,
+) -> list[ScoreRecord]:
+    """The records of scores, one an aggregate; avg carries the clients' own scores, where they are known.
+
+    Args:
+        scores: of one generated set.
+        client_names: one a client.
+        common: the records' other fields.
+        aggregates: which; those that a score does not have are left out.
+        choices: how the scores were asked for, whose settings the records keep.
+        remarks: by score, what its records' notes have beside the common one.
+    """
+    settings = {choice.name: choice.settings for choice in choices}
+
+    def own(name: str) -> dict[str, Any]:
+        note = "; ".join(filter(None, [common.get("note", ""), (remarks or {}).get(name, "")]))
+        return {**common, "score_settings": settings.get(name, {}), "note": note}
+
+    return [
+        _record(score, aggregate, client_names, own(score.name))
+        for score in scores
+        for aggregate in aggregates
+        if aggregate in score.values
+    ]
+
+
+def few_by_score(
+    choices: Sequence[ScoreChoice], dim: int, generated: float | None, clients: Sequence[float | None]
+) -> dict[str, str]:
+    """By Fréchet distance, the line of `few_images` where there is one; arguments as there."""
+    found = {
+        choice.name: few_images(choice.name, dim, generated, clients) for choice in choices if choice.kind == "fid"
+    }
+    return {name: line for name, line in found.items() if line}
+
+
+def check_clients_of(
+    choices: Sequence[ScoreChoice], counts: Sequence[float], names: Sequence[str], weights: Weights
+) -> None:
+    """Nothing, for clients of whom every score can be computed; ValueError otherwise, naming the client.
+
+    Args:
+        choices: the scores.
+        counts: images of each client.
+        names: of the clients, for errors.
+        weights: of the clients.
+    """
+    for count, name in zip(counts, names):
+        check_count(choices, count, name)
+    shares = resolve_weights(weights, counts).tolist()
+    for choice in choices:
+        if KINDS[choice.kind].family == "manifold" and 0 in shares:
+            raise ValueError(
+                f"{names[shares.index(0)]} has weight 0, but {choice.name} asks for neighbours, which know no weights;"
+                " leave the client out"
+            )
+
+
+def check_count(choices: Sequence[ScoreChoice], count: float, whose: str) -> None:
+    """Nothing, for a set of images large enough for every score; ValueError otherwise, naming it."""
+    for choice in choices:
+        problem = too_few(choice, count, whose)
+        if problem:
+            raise ValueError(problem)
+
+
+def too_few(choice: ScoreChoice, count: float, whose: str) -> str:
+    """Why a set has too few images for a score, and the remedy; "" if it has enough."""
+    family = KINDS[choice.kind].family
+    if family == "manifold" and count < choice.least:
+        k = choice.least - 1
+        remedy = f"k={int(count) - 1} at most, or more images" if count > 1 else "more images"
+        return (
+            f"{whose} has {count:g} image(s), and {choice.name} needs {choice.least}, to reach the {k}-th neighbour of"
+            f" each: {remedy}"
+        )
+    if family == "w1":
+        try:  # its rule of how many are held out, on features that cost nothing
+            WassersteinReference.from_features([torch.zeros(int(count), 1)], CriticOptions(**choice.options))
+        except ValueError as error:
+            return str(error).replace("client 0", whose)
+    return ""
+
+
+def scaled(score: FederatedScore, factor: float) -> FederatedScore:
+    """A score in another unit: values, terms and errors times a positive factor."""
+    if factor == 1:
+        return score
+    return replace(
+        score,
+        per_client=score.per_client * factor,
+        values=_times(score.values, factor),
+        errors=_times(score.errors, factor),
+        terms={term: _times(values, factor) for term, values in score.terms.items()},
+        error_parts={side: _times(values, factor) for side, values in score.error_parts.items()},
+        client_errors=None if score.client_errors is None else score.client_errors * factor,
+        over_clients=score.over_clients and score.over_clients.times(factor),
+        client_error_parts={side: part * factor for side, part in score.client_error_parts.items()},
+    )
+
+
+def _times(values: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {key: value * factor for key, value in values.items()}
+
+
+def shared(clients: Sequence[Any]) -> Sequence[Any]:
+    """The clients' features as views of one tensor, where all are known by features of one length and dtype."""
+    parts = [part.detach() for part in clients if isinstance(part, Tensor)]
+    if len(parts) < len(clients) or len({(part.ndim, part.shape[-1], part.dtype, part.device) for part in parts}) != 1:
+        return clients  # the scores say what is wrong
+    return joined(parts).split([len(part) for part in parts])
+
+
+def _record(score: FederatedScore, aggregate: str, names: Sequence[str], common: Mapping[str, Any]) -> ScoreRecord:
+    clients: dict[str, Any] = {}
+    if aggregate == "avg" and len(score.per_client):
+        clients = {"per_client": score.per_client.tolist(), "client_names": list(names)}
+        if score.client_errors is not None:
+            clients["per_client_errors"] = score.client_errors.tolist()
+    return ScoreRecord(
+        score=score.name,
+        aggregate=aggregate,
+        value=float(score.values[aggregate]),
+        standard_error=score.errors.get(aggregate),
+        error_parts={side: part[aggregate] for side, part in score.error_parts.items() if aggregate in part},
+        terms={term: values[aggregate] for term, values in score.terms.items() if aggregate in values},
+        higher_is_better=score.higher_is_better and aggregate != "var",
+        error_over_clients=score.errors_over_clients.get(aggregate),
+        **clients,
+        **common,
+    )

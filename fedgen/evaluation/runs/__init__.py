@@ -1,0 +1,1 @@
+"""Run folders: checkpoints, scores.jsonl, selection, and models and clients rebuilt from recipes."""

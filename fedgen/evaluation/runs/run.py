@@ -1,0 +1,138 @@
+"""Scoring the checkpoints of a run folder again."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+
+from fedgen.evaluation.evaluate import Evaluator
+from fedgen.evaluation.generation.sampling import Sample, Sampler, inside, mixture, sampler_of
+from fedgen.evaluation.generation.sampling_settings import say_sampling
+from fedgen.evaluation.personal.fine_tuned import FineTuning
+from fedgen.evaluation.personal.own_models import OwnModels, Personal
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.runs.checkpoints import load_weights, local_models, personal_tensors, tensors_in_place
+from fedgen.evaluation.runs.run_folder import Run
+from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records
+from fedgen.evaluation.score_choice import Needs
+
+LOCAL_NOTE = "mixture of local models"
+
+
+def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator) -> tuple[Sample, str, Personal]:
+    """The sampler of a checkpoint, loaded into the module, a note, and the tensors that its clients keep.
+
+    A checkpoint of training without exchange gives the mixture of the clients' own models, by the evaluation's weights,
+    and no tensors beside it; a client that never trained has the initial model.
+
+    Raises:
+        ValueError: for such a mixture, where a score needs one model's density or its images by class.
+    """
+    checkpoint = load_weights(module, path)
+    own = local_models(module, checkpoint)
+    if not own:
+        return evaluator.sampler_of(module), "", personal_tensors(module, checkpoint)
+    refuse_mixture(evaluator)
+    return mixture_of_local(module, own, evaluator.client_weights()), LOCAL_NOTE, {}
+
+
+def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]], weights: Tensor) -> Sampler:
+    """The sampler of the mixture of the clients' own models; a client without one has the module as it is.
+
+    Args:
+        module: the model, which is a client's own while it samples that client's share.
+        own: tensors of clients that have trained, by client.
+        weights: [K] of all clients, summing to 1.
+    """
+    sample = sampler_of(module)
+    return mixture(
+        [inside(partial(tensors_in_place, module, own.get(k, {})), sample) for k in range(len(weights))], weights
+    )
+
+
+def refuse_mixture(evaluator: Evaluator) -> None:
+    """Nothing, unless a score needs one model where there are only the clients' own; then ValueError.
+
+    A mixture of them has no density that they know, and it is not said which of them to ask for an image of a class.
+    """
+    whole: dict[Needs, str] = {"points": "density", "labels": "images by class", "model": "losses"}
+    evaluator.plan.refuse(whole, "without exchange there is none")
+
+
+def evaluate_run(
+    run: Run | str | Path,
+    module: LightningModule,
+    evaluator: Evaluator,
+    rounds: Sequence[int] | None = None,
+    fine_tuning: FineTuning | None = None,
+) -> list[ScoreRecord]:
+    """Scores a run's checkpoints (again), appends the records to its scores and returns them.
+
+    Where clients keep tensors of their own, those that took part are scored with their own models: see `own_models`.
+    Records of the same round, split and embedding are replaced, with a warning if they were sampled otherwise; others
+    stay, so a second embedding adds columns.
+
+    Args:
+        run: the run or its folder.
+        module: a model of the run's kind; it is left with the last checkpoint's weights.
+        evaluator: clients, embeddings and number of images.
+        rounds: which checkpoints; all by default.
+        fine_tuning: also score what each scored client makes of the model by training it further, of that length.
+
+    Raises:
+        FileNotFoundError: if the folder has no checkpoint, or not those of `rounds`.
+        ValueError: before any long work, if the first is another model's, or its images are not of the clients' shape,
+            or are each client's own where a score needs one model's.
+        TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    found = run.checkpoints
+    chosen = sorted(found) if rounds is None else sorted(rounds)
+    missing = [round for round in chosen if round not in found]
+    if missing or not chosen:
+        have = ", ".join(map(str, found)) or "none"
+        raise FileNotFoundError(f"{run.folder} has no checkpoint of rounds {missing or 'any'}; it has rounds: {have}")
+    models = OwnModels(evaluator)
+    sample, _, personal = checkpoint_sampler(module, found[chosen[0]], evaluator)
+    evaluator.try_out(sample, **evaluator.asked_of(module))
+    models.check(module, personal)
+    before = read_records(run.scores_path)
+    known = {record.round: record.optimised_on for record in before}
+    append_records(run.scores_path, evaluator.floor())
+    records = []
+    for round in chosen:
+        sample, note, personal = checkpoint_sampler(module, found[round], evaluator)
+        optimised_on = list(dict.fromkeys([*known.get(round, ()), *getattr(module, "optimised_on", ())]))
+        found_now = models.evaluate(module, sample, personal, round, found[round].name, optimised_on, note).records
+        if fine_tuning is not None:
+            found_now = [*found_now, *fine_tuning.records(module, evaluator, found[round], round, optimised_on)]
+        _drop_pools(run.scores_path, found_now)
+        append_records(run.scores_path, found_now)
+        records += found_now
+    _warn_of_sampling(before, records)
+    return records
+
+
+def _drop_pools(path: Path, now: Sequence[ScoreRecord]) -> None:
+    """Removes the aggregates all of scores that have none now, as models are clients' own: they were of another model.
+
+    Args:
+        path: of the stored records.
+        now: the new ones.
+    """
+    measured, pooled = ({r.identity[:-1] for r in now if r.aggregate == name} for name in ("avg", "all"))
+    keep_records(path, lambda record: record.aggregate != "all" or record.identity[:-1] not in measured - pooled)
+
+
+def _warn_of_sampling(before: Sequence[ScoreRecord], now: Sequence[ScoreRecord]) -> None:
+    """Says so if records were replaced by others of other sampling settings."""
+    old = {record.identity: record for record in before}
+    pairs = [(old[record.identity], record) for record in now if record.identity in old]
+    changed = [(a, b) for a, b in pairs if a.sampling != b.sampling]
+    if changed:
+        rounds = ", ".join(str(round) for round in dict.fromkeys(record.round for record, _ in changed))
+        was, new = (say_sampling(record.sampling) or "sampled without settings" for record in changed[0])
+        warnings.warn(f"scores of rounds {rounds}, {was}, are replaced by those {new}", stacklevel=3)

@@ -1,0 +1,116 @@
+"""scores.jsonl: one score record a line, whole at any moment, never twice."""
+
+import fcntl
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fedgen.evaluation.records import ScoreRecord, unique
+from fedgen.io.files import atomic_write, remove_unfinished
+from fedgen.io.regular_files import read_regular
+
+SCORES_FILE = "scores.jsonl"
+_START = b"{"  # of every record
+
+
+def read_records(path: str | Path) -> list[ScoreRecord]:
+    """The records of a file in their order; none if there is no file.
+
+    A last line without an end, as earlier releases left when they were killed, is left out with a warning; the next
+    append removes it from the file.
+
+    Raises:
+        ValueError: for another file, and for any other line that is not a record, naming file and line.
+    """
+    whole, tail = _split(Path(path))
+    if tail:
+        warnings.warn(f"{path}: the last line was cut off while it was written and is left out", stacklevel=2)
+    return _parse(path, whole)
+
+
+def append_records(path: str | Path, records: Sequence[ScoreRecord]) -> None:
+    """Adds records to the file, which is replaced by the longer one at once: a kill leaves either, whole.
+
+    Those that replace others (same round and column) take their predecessors' places: the first record's split and
+    embedding stay those that columns without a prefix stand for.
+    """
+    path = Path(path)
+    with _only_writer(path):
+        whole, _ = _split(path)
+        present = {record.identity: record for record in _parse(path, whole)}
+        records = [record for record in unique(records) if present.get(record.identity) != record]
+        if any(record.identity in present for record in records):
+            whole = _lines(unique([*present.values(), *records]))
+        else:
+            whole += _lines(records)
+        _replace(path, whole)
+
+
+def keep_records(path: str | Path, keep: Callable[[ScoreRecord], bool]) -> None:
+    """Rewrites the file, atomically, with only the records that `keep` says yes to, and clears up after kills."""
+    path = Path(path)
+    with _only_writer(path):
+        remove_unfinished(path.parent, path.name)
+        whole, _ = _split(path)
+        records = _parse(path, whole)
+        kept = [record for record in records if keep(record)]
+        _replace(path, _lines(kept) if len(kept) < len(records) else whole)
+
+
+def drop_from(path: str | Path, round: int) -> None:
+    """Removes what a run that starts at `round` measures again: its records and those of later rounds.
+
+    A run that starts at round 0 is a new one: everything is removed, the floor too.
+    """
+    keep_records(path, lambda record: round > 0 and (record.round is None or record.round < round))
+
+
+def drop_round(path: str | Path, round: int) -> None:
+    """Removes one round's records."""
+    keep_records(path, lambda record: record.round != round)
+
+
+def _lines(records: Sequence[ScoreRecord]) -> bytes:
+    return "".join(json.dumps(record.to_json()) + "\n" for record in records).encode()
+
+
+def _split(path: Path) -> tuple[bytes, bytes]:
+    """The file's whole lines, and what comes after the last of them; ValueError for another file."""
+    content = read_regular(path) if path.exists() else b""
+    end = content.rfind(b"\n") + 1
+    if content and not end and not content.startswith(_START):
+        raise ValueError(f"{path} is no file of score records; remove it, or choose another folder")
+    return content[:end], content[end:]
+
+
+def _parse(path: str | Path, whole: bytes) -> list[ScoreRecord]:
+    records = []
+    for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
+        try:
+            records.append(ScoreRecord.from_json(json.loads(line)))
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number} is not a score record ({error}); remove that line") from error
+    return unique(records)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Puts the content in the file's place, if it is another."""
+    if content != (read_regular(path) if path.exists() else b""):
+        with atomic_write(path) as file:
+            file.write(content)
+
+
+@contextmanager
+def _only_writer(path: Path) -> Iterator[None]:
+    """Keeps other processes from changing the file, e.g. an evaluation of the rounds so far while training goes on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # not every network file system has locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)

@@ -1,0 +1,187 @@
+"""Which checkpoint is best by which column, and where avg and all disagree."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedgen.evaluation.gaps import GAPS
+from fedgen.evaluation.marks import mark_of, strongest
+from fedgen.evaluation.record_names import REPORT
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
+from fedgen.evaluation.runs.run_folder import Run
+from fedgen.io.regular_files import is_regular
+from fedgen.scores import rankings
+
+DEFAULT_COLUMN = "fid_all"
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One checkpoint in a ranking.
+
+    Args:
+        round: its round.
+        checkpoint: its path, or its file name where no run folder was given; None if it was not kept.
+        value: its score in the column.
+        standard_error: of that value.
+        mark: "*" or "(*)" where a training loss used the score's embedding, so that the value proves little; see
+            `evaluation.marks`.
+        error_over_clients: standard error where the clients stand for others that might have been there.
+    """
+
+    round: int
+    checkpoint: Path | None
+    value: float
+    standard_error: float | None
+    mark: str = ""
+    error_over_clients: float | None = None
+
+    @property
+    def optimised(self) -> bool:
+        """Whether a training loss used the score's embedding."""
+        return bool(self.mark)
+
+
+@dataclass(frozen=True)
+class InvertedPair:
+    """Two checkpoints that two columns order differently.
+
+    Args:
+        first_column: "fid_avg", with its prefix.
+        second_column: "fid_all", with its prefix.
+        better_by_first: the round that the first column prefers.
+        better_by_second: the round that the second prefers.
+        beyond_error: whether both differences exceed 1.96 combined standard errors of the generated images (the real
+            ones are the same for both checkpoints).
+    """
+
+    first_column: str
+    second_column: str
+    better_by_first: int
+    better_by_second: int
+    beyond_error: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two columns rank the same checkpoints.
+
+    Args:
+        first_column: "fid_avg", with its prefix.
+        second_column: "fid_all", with its prefix.
+        checkpoints: how many have both.
+        tau: Kendall's tau-b of the two rankings, best first in each: 1 if they agree on every pair; None where fewer
+            than two checkpoints have both, or a column has one value for all.
+        pairs: those that the columns order differently.
+        marks: of the two columns, where a training loss used their embedding.
+    """
+
+    first_column: str
+    second_column: str
+    checkpoints: int
+    tau: float | None
+    pairs: list[InvertedPair]
+    marks: tuple[str, str] = ("", "")
+
+
+def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLUMN) -> list[Ranked]:
+    """The scored checkpoints, best first: the lowest value, the highest where higher is better, or for memorisation the
+    nearest to 0.5.
+
+    The earlier of equals comes first.
+
+    Args:
+        run: a run, its folder, or records.
+        by: the column, e.g. "fid_all", "report/kid_avg", "report/vgg16/fid_all".
+
+    Raises:
+        ValueError: for a column that the run does not have, listing those it has.
+    """
+    folder = None
+    if isinstance(run, (str, Path)):
+        run = Run(run)
+    if isinstance(run, Run):
+        folder, run = run.folder, run.records
+    found = sorted(_trained(_column(by_column(run), by)), key=lambda record: (record.badness, record.round))
+    return [_ranked(record, folder) for record in found]
+
+
+def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
+    """Every pair of checkpoints that avg and all order differently, for each score, split and embedding."""
+    return [pair for comparison in aggregates_compared(records) for pair in comparison.pairs]
+
+
+def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
+    """avg against all, for each score, split and embedding; not of gaps, nor of memorisation, best in the middle."""
+    columns = by_column([record for record in records if record.score != BALANCED and record.split not in GAPS])
+    pairs = [(name, name.removesuffix("avg") + "all") for name in columns if name.endswith("_avg")]
+    return [compare(records, avg, all_) for avg, all_ in pairs if all_ in columns]
+
+
+def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparison:
+    """How two columns rank the checkpoints that have both.
+
+    Args:
+        records: a run's.
+        first: a column, e.g. "fid_all".
+        second: another, e.g. "kid_all"; it may be of another score, split or embedding.
+
+    Raises:
+        ValueError: for a column that the run does not have, listing those it has.
+    """
+    columns = by_column(records)
+    marks = strongest(_column(columns, first)), strongest(_column(columns, second))
+    by_round = {record.round: record for record in _trained(_column(columns, second))}
+    pairs = [
+        (record, by_round[record.round]) for record in _trained(_column(columns, first)) if record.round in by_round
+    ]
+    if len(pairs) < 2:
+        return Comparison(first, second, len(pairs), None, [], marks)
+    sides = list(zip(*pairs))
+    values = [[record.badness for record in side] for side in sides]
+    errors = [[record.generated_error for record in side] for side in sides]
+    rounds = [record.round or 0 for record, _ in pairs]
+    found = [
+        InvertedPair(first, second, rounds[i.first], rounds[i.second], i.beyond_error)
+        for i in rankings.inversions(values[0], values[1], errors[0], errors[1])
+    ]
+    ranks = all(len(set(side)) > 1 for side in values)
+    tau = rankings.kendall_tau(values[0], values[1]) if ranks else None
+    return Comparison(first, second, len(pairs), tau, found, marks)
+
+
+def unmarked(records: Sequence[ScoreRecord], column: str) -> list[str]:
+    """The columns of a column's score, aggregate and split in embeddings that no training loss has a part in."""
+    columns = by_column(records)
+    wanted = _column(columns, column)[0]
+    same = {name: group for name, group in columns.items() if group[0].name == wanted.name and not strongest(group)}
+    return [name for name, group in same.items() if group[0].split == wanted.split]
+
+
+def _column(columns: dict[str, list[ScoreRecord]], name: str) -> list[ScoreRecord]:
+    if name not in columns:
+        raise ValueError(f"no column {name!r} in these scores; columns: {', '.join(columns) or 'none'}")
+    return columns[name]
+
+
+def _trained(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
+    """The records of trained models, which can be chosen."""
+    return [record for record in records if record.round is not None and record.round >= 0]
+
+
+def _ranked(record: ScoreRecord, folder: Path | None) -> Ranked:
+    path = Path(record.checkpoint) if record.checkpoint else None
+    if path is not None and folder is not None:
+        path = folder / path if is_regular(folder / path) else None
+    error, over_clients = record.standard_error, record.error_over_clients
+    return Ranked(record.round or 0, path, record.value, error, mark_of(record), over_clients)
+
+
+def reported(records: Sequence[ScoreRecord], column: str, round: int, split: str = REPORT) -> ScoreRecord | None:
+    """The record of a column's score and embedding on the report split at a round, if it was measured."""
+    names = Columns.of(records)
+    columns = by_column(records, names)
+    if column not in columns:
+        return None
+    wanted = names.name(replace(columns[column][0], split=split))
+    return next((record for record in columns.get(wanted, ()) if record.round == round), None)

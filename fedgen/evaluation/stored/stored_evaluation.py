@@ -1,0 +1,325 @@
+"""Scores of stored images: anybody's folders and .npz files, without a recipe or a model."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from fedgen.embeddings import FeatureCache
+from fedgen.embeddings.embed import embed_batches
+from fedgen.evaluation.aggregates import check_aggregates, choose_aggregates
+from fedgen.evaluation.panels import DEFAULT_SCORES, check_embedding
+from fedgen.evaluation.presets import find_preset
+from fedgen.evaluation.real.reference import (
+    Reference,
+    check_clients_of,
+    check_count,
+    few_by_score,
+    passes,
+    records_of,
+    shared,
+)
+from fedgen.evaluation.real.splits import LEAST
+from fedgen.evaluation.records import ScoreRecord
+from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
+from fedgen.evaluation.stored.stored_embedding import (
+    DEFAULT,
+    Named,
+    Network,
+    check_dims,
+    check_images,
+    settle_embedding,
+)
+from fedgen.evaluation.stored.stored_images import Images, Reading, UnreadableFilesError
+from fedgen.evaluation.stored.stored_sets import StoredSet, open_sets
+from fedgen.progress import track
+from fedgen.scores import resolve_weights
+from fedgen.scores.aggregate import Weights
+from fedgen.statistics import Gaussian
+
+# what scores need that is known of a run alone
+RUN_ONLY = {"points": "a model's density", "held out": "the images that clients held out", "labels": "images by class"}
+
+
+@dataclass(frozen=True)
+class StoredOptions:
+    """How stored sets are scored.
+
+    Args:
+        scores: names, or {"name": ..., options}, as for `Evaluator`, but "ll", "memorisation" and "utility"; None for
+            fid and kid, without kid where a set is statistics, which have no features.
+        weights: "examples" (n_i / n), "uniform", or one number a client, as for `Evaluator`.
+        reading: how image files become pixels.
+        counts: number of images by name, for statistics that do not say.
+        batch_size: images read and embedded at once.
+        device: where to embed.
+        cache: keeps the features of images on disk.
+        split: what the records call the clients.
+        aggregates: power means beside avg, all and worst, e.g. ("power-2",).
+        preset: the one score to measure, in its own embedding: "fid", "kid", "fd-dinov2", "cmmd" or "is".
+        optimised_on: embeddings that the generator's training used, if it is known: scores in them are marked.
+    """
+
+    scores: Sequence[ScoreLike] | None = None
+    weights: Weights = "examples"
+    reading: Reading = field(default_factory=Reading)
+    counts: Mapping[str, float] = field(default_factory=dict)
+    batch_size: int = 64
+    device: str = "cpu"
+    cache: FeatureCache | None = None
+    split: str = "clients"
+    aggregates: Sequence[str] = ()
+    preset: str | None = None
+    optimised_on: Sequence[str] = ()
+
+
+class StoredEvaluation:
+    """One generated set against clients, all stored; checked when it is made, embedded when the records are asked for.
+
+    Args:
+        generated: a folder of images, or an .npz file of images, features or statistics.
+        clients: likewise, one a client.
+        embedding: a name, or an embedding; None for that of the files, else `default`.
+        weights: a local file of the embedding's weights.
+        options: all else.
+        default: embeds images where no embedding is asked for.
+
+    Raises:
+        ValueError: for whatever is wrong with a path, an option or how they go together, before any long work.
+    """
+
+    has_clients = True
+    """Whether the sets beside the generated one are clients, and no reference."""
+
+    def __init__(
+        self,
+        generated: str | Path,
+        clients: Sequence[str | Path],
+        embedding: Named | None = None,
+        weights: str | Path | None = None,
+        options: StoredOptions | None = None,
+        default: str = DEFAULT,
+    ) -> None:
+        self.options = options or StoredOptions()
+        if not clients:
+            raise ValueError("give at least one client")
+        if self.options.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.options.batch_size}")
+        resolve_weights(self.options.weights, [1.0] * len(clients))
+        self.aggregates = choose_aggregates(self.options.aggregates)
+        asked = self._asked()
+        if self.options.preset is not None:
+            embedding = self._embedding_of_preset(embedding)
+        self.sets = open_sets([generated, *clients], self.options.reading, self.options.counts, self.has_clients)
+        self.choices = self._choose_scores(asked)
+        check_aggregates(self.aggregates, self.choices)
+        self._check_counts()
+        network = Network(embedding, weights, default, self.options.device)
+        self.identity, self.embedding = settle_embedding(self.sets, network, self.options.reading.resize)
+        self._channels = check_images(self.embedding, self.sets) if self.embedding is not None else 0
+        for choice in self.choices:
+            check_embedding(choice, self.identity.name, False)
+        check_dims({stored.path: stored.dim for stored in self.sets if stored.dim is not None})
+        self._values: list[Tensor | Gaussian] = []
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the scores."""
+        return tuple(choice.name for choice in self.choices)
+
+    @property
+    def client_names(self) -> list[str]:
+        """A name for each client."""
+        return [stored.name for stored in self.sets[1:]]
+
+    @property
+    def skipped(self) -> list[str]:
+        """The files that were left out, with the reason of each."""
+        return [reason for stored in self.sets if stored.images for reason in stored.images.skipped]
+
+    def counts(self) -> list[float | None]:
+        """Number of images of the generated set, then of each client; None where nobody says. Embeds if need be."""
+        values = self.values()
+        return [len(v) if isinstance(v, Tensor) else stored.count for v, stored in zip(values, self.sets)]
+
+    def values(self) -> list[Tensor | Gaussian]:
+        """Features [n, D], or the summary, of the generated set, then of each client; embedded once.
+
+        Raises:
+            UnreadableFilesError: for image files that cannot be read, those of all sets, unless they are to be skipped.
+        """
+        if not self._values:
+            values = []
+            for place, stored in enumerate(self.sets):
+                try:
+                    values.append(self._embed(stored.images, stored) if stored.images else stored.load())
+                except UnreadableFilesError as error:
+                    raise self._all_unreadable(error, self.sets[place + 1 :]) from error
+            check_dims({stored.path: _dim(value) for stored, value in zip(self.sets, values)})
+            self._values = [values[0], *shared(values[1:])]  # for all scores, none of which copies them again
+        return self._values
+
+    def records(self) -> list[ScoreRecord]:
+        """The scores against every client (in the records of avg), avg, all and worst."""
+        generated, *clients = self.values()
+        counts = self.counts()
+        common = {
+            "split": self.options.split,
+            "embedding": self.identity.name,
+            "embedding_fingerprint": self.identity.fingerprint,
+            "embedding_settings": self.identity.settings,
+            "reference": self.describe_clients(counts[1:]),
+            "num_generated": int(counts[0] or 0),
+            "num_clients": len(clients),
+            "seed": 0,
+            "weights": self.options.weights if isinstance(self.options.weights, str) else "given",
+            "optimised_on": list(self.options.optimised_on),
+            "note": "; ".join([f"generated: {self.sets[0].path}", *self.remarks()]),
+        }
+        self._check_sizes(counts)  # again, as unreadable files may have been left out
+        found = []
+        groups = passes(self.choices)
+        for group in track(groups, "scoring", len(groups), "scores"):
+            reference = Reference(clients, group, self.options.weights, self.aggregates)
+            found += reference.score(generated, errors=None not in counts)
+        found.sort(key=lambda score: self.scores.index(score.name))
+        return records_of(found, self.client_names, common, self.aggregates, self.choices)
+
+    def _asked(self) -> tuple[ScoreChoice, ...] | None:
+        """The scores that are asked for, None for the usual ones; checked before anything is opened."""
+        if self.options.preset is not None:
+            if self.options.scores is not None:
+                raise ValueError(f"preset {self.options.preset} brings its own score; leave the scores out")
+            return (find_preset(self.options.preset).choice,)
+        chosen = None if self.options.scores is None else choose_scores(self.options.scores)
+        for choice in chosen or ():
+            if choice.needs in RUN_ONLY:
+                what = RUN_ONLY[choice.needs]
+                raise ValueError(f"score {choice.name} needs {what}, which stored images do not have; score a run")
+        return chosen
+
+    def _embedding_of_preset(self, embedding: Named | None) -> str:
+        """The name of the preset's embedding."""
+        preset = find_preset(self.options.preset or "")
+        if embedding is not None:
+            raise ValueError(f"preset {preset.name} brings its own embedding, {preset.embedding_name}; leave it out")
+        return preset.embedding_name
+
+    def _choose_scores(self, asked: tuple[ScoreChoice, ...] | None) -> tuple[ScoreChoice, ...]:
+        summary = next((stored for stored in self.sets if stored.kind == "statistics"), None)
+        if asked is None:
+            asked = choose_scores(DEFAULT_SCORES if summary is None else ["fid"])
+        for choice in asked:
+            if summary is not None and choice.needs != "summaries":
+                raise ValueError(
+                    f"{choice.name} needs features and {summary.path} holds mu and sigma only; give its images or"
+                    " features, or ask for fid alone"
+                )
+        return asked
+
+    def _check_sizes(self, counts: Sequence[float | None]) -> None:
+        """Nothing, for sets that are large enough for every score; ValueError otherwise, naming the set."""
+        if counts[0] is not None:
+            check_count(self.choices, counts[0], str(self.sets[0].path))
+        known = [2.0 if count is None else count for count in counts[1:]]  # of statistics, where fid is the only score
+        paths = [str(stored.path) for stored in self.sets[1:]]
+        check_clients_of(self.choices, known, paths, self.options.weights)
+
+    def _check_counts(self) -> None:
+        unknown = [stored for stored in self.sets[1:] if stored.count is None]
+        if unknown and len(self.sets) > 2:
+            files = ", ".join(str(stored.path) for stored in unknown)
+            raise ValueError(
+                f"avg and all need each client's number of images, which {files} do not say; give it as counts"
+                f" (--counts {' '.join(f'{stored.name}=N' for stored in unknown)})"
+            )
+        self._check_sizes([stored.count for stored in self.sets])
+
+    def _embed(self, images: Images, stored: StoredSet) -> Tensor:
+        assert self.embedding is not None  # loaded where a set has images
+        options, cache = self.options, self.options.cache
+        key = None
+        if cache is not None:
+            how = f"{self._channels} channels, {options.reading}, batch {options.batch_size} on {options.device}"
+            key = cache.key(images.digest(), self.embedding, how)
+            found = cache.load(key)
+            if found is not None:
+                return found
+        batches = images.batches(self._channels, options.batch_size)
+        description = f"embedding {stored.name} with {self.embedding.name}"
+        features = embed_batches(self.embedding, batches, len(images), description)
+        if len(features) < LEAST:
+            raise ValueError(f"{stored.path} has {len(features)} readable image(s) and a score needs {LEAST}")
+        if cache is not None and key is not None and not images.skipped:
+            cache.store(key, features)
+        return features
+
+    def _all_unreadable(self, first: UnreadableFilesError, rest: Sequence[StoredSet]) -> UnreadableFilesError:
+        """The error with the unreadable files of the sets that were not yet embedded."""
+        reasons = first.reasons
+        for stored in rest:
+            if stored.images is None:
+                continue
+            try:
+                for _ in stored.images.batches(self._channels, self.options.batch_size):
+                    pass
+            except UnreadableFilesError as error:
+                reasons = [*reasons, *error.reasons]
+        return UnreadableFilesError(reasons, sum(len(stored.images) for stored in self.sets if stored.images))
+
+    def describe_clients(self, counts: Sequence[float | None]) -> str:
+        """The clients in words, as `Split.reference` has them."""
+        paths = [stored.path for stored in self.sets[1:]]
+        absolute = any(path.is_absolute() for path in paths)
+        where = os.path.commonpath([path.absolute() if absolute else path for path in paths]) or "."
+        clients = "1 client" if len(paths) == 1 else f"{len(paths)} clients"
+        known = [count for count in counts if count is not None]
+        images = f"{sum(known):.12g} images" if len(known) == len(counts) else "an unknown number of images"
+        return f"{where}, {clients}, {images}"
+
+    def remarks(self) -> list[str]:
+        """What a reader of the scores must know beside them; complete once they were asked for."""
+        notes, side = [], self.options.reading.resize
+        generated = self.sets[0].path.resolve()
+        twin = next((stored.name for stored in self.sets[1:] if stored.path.resolve() == generated), None)
+        if twin is not None:
+            notes.append(f"the generated set is {twin} itself, whose score compares images with themselves")
+        if self.has_clients and len(self.sets) == 2 and self.options.reading.recursive:
+            notes.append(f"{self.sets[1].path} and all below it is one client, so avg and all are one number")
+        if side and self.embedding is not None:
+            notes.append(f"images fitted to {side} x {side}")
+        if self.skipped:
+            notes.append(f"unreadable files left out: {len(self.skipped)}")
+        silent = {stored.path: None for stored in self.sets if stored.kind != "images" and stored.says_nothing}
+        unweighted = [choice.name for choice in self.choices if KINDS[choice.kind].family == "manifold"]
+        by_images = isinstance(self.options.weights, str) and self.options.weights == "examples"
+        if unweighted and not by_images and len(self.sets) > 2:
+            notes.append(f"all of {', '.join(unweighted)} counts every image once, whatever the clients' weights")
+        if silent:
+            which = ", ".join(map(str, silent)) if len(silent) <= 3 else f"{len(silent)} files"
+            notes.append(f"the embedding of {which} is taken on trust")
+        return [*notes, *self._few_images()]
+
+    def _few_images(self) -> list[str]:
+        """What is said of Fréchet distances of fewer images than features, once the sets are embedded."""
+        if not self._values:
+            return []
+        generated, *clients = self.counts()
+        return list(few_by_score(self.choices, _dim(self._values[0]), generated, clients).values())
+
+
+def _dim(value: Tensor | Gaussian) -> int:
+    return value.dim if isinstance(value, Gaussian) else value.shape[1]
+
+
+def score_stored(
+    generated: str | Path,
+    clients: Sequence[str | Path],
+    embedding: Named | None = None,
+    weights: str | Path | None = None,
+    options: StoredOptions | None = None,
+) -> list[ScoreRecord]:
+    """The score records of a stored generated set against stored clients; arguments as for `StoredEvaluation`."""
+    return StoredEvaluation(generated, clients, embedding, weights, options).records()

@@ -1,0 +1,231 @@
+"""Images on disk, read a batch at a time: the files of a folder, or one array of an .npz file."""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgen.data.formats.image_files import fit, images_below, read_header, read_image, to_tensor
+from fedgen.evaluation.stored.npz_rows import Header, check_rows, read_rows
+from fedgen.io.regular_files import open_regular
+from fedgen.progress import track
+
+WORKERS = min(8, os.cpu_count() or 1)  # Pillow decodes outside Python's lock
+LISTED = 20  # files named in an error
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How image files become pixels.
+
+    Args:
+        resize: side to which each image is fitted (bicubic, antialiased; the shorter side, then the centre is cut out).
+        recursive: whether images in subfolders count, too.
+        skip_unreadable: whether to leave out files that cannot be read, instead of an error.
+        mixed_sizes: whether one set may hold images of several sizes, which the embedding then resizes one by one.
+        upright: whether to turn images as their EXIF tag says.
+    """
+
+    resize: int | None = None
+    recursive: bool = False
+    skip_unreadable: bool = False
+    mixed_sizes: bool = False
+    upright: bool = True
+
+    def __post_init__(self) -> None:
+        if self.resize is not None and self.resize < 1:
+            raise ValueError(f"resize must be at least 1 pixel, got {self.resize}")
+
+
+class UnreadableFilesError(ValueError):
+    """Files that cannot be read, all of them.
+
+    Args:
+        reasons: one a file, the path first.
+        total: files in all.
+    """
+
+    def __init__(self, reasons: Sequence[str], total: int) -> None:
+        self.reasons, self.total = list(reasons), total
+        listed = [*self.reasons[:LISTED], *([f"and {len(reasons) - LISTED} more"] if len(reasons) > LISTED else [])]
+        super().__init__(
+            f"{len(self.reasons)} of {total} image files cannot be read; skip_unreadable leaves them out:\n  "
+            + "\n  ".join(listed)
+        )
+
+
+class Images(Protocol):
+    """Images on disk.
+
+    Attributes:
+        sizes: (height, width) of the images, as read, with one example each.
+        grey: whether all are grey.
+        deep: whether any is grey of 16 bits, which peers read otherwise.
+        suffixes: of a folder's files, in lower case.
+        skipped: reasons, one for each file that was left out.
+    """
+
+    sizes: dict[tuple[int, int], str]
+    grey: bool
+    deep: bool
+    suffixes: set[str]
+    skipped: list[str]
+
+    def __len__(self) -> int: ...
+
+    def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
+        """Images uint8 [n, channels, H, W], each batch of one size."""
+
+    def digest(self) -> str:
+        """A hash over the bytes of all images."""
+
+
+class FolderImages:
+    """The image files of a folder, in the order of their real paths; their headers are read at once.
+
+    Args:
+        folder: the folder.
+        reading: how to read them.
+    """
+
+    def __init__(self, folder: Path, reading: Reading) -> None:
+        self.reading = reading
+        # by real path, as torch-fidelity: its KID draws subsets by place
+        self.files = sorted(images_below(folder, reading.recursive), key=os.path.realpath)
+        self.sizes: dict[tuple[int, int], str] = {}
+        self.grey, self.deep = True, False
+        self.suffixes: set[str] = set()
+        self.skipped: list[str] = []
+        readable = []
+        for file in track(self.files, f"looking at {folder.name}", len(self.files), "files"):
+            try:
+                header = read_header(file, reading.upright)
+            except ValueError as error:
+                self.skipped.append(str(error))
+                continue
+            readable.append(file)
+            self.grey = self.grey and header.grey
+            self.deep = self.deep or header.deep
+            self.suffixes.add(file.suffix.lower())
+            self.sizes.setdefault((reading.resize, reading.resize) if reading.resize else header.size, str(file))
+        self.found, self.files = len(self.files), readable
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
+        """As in `Images`.
+
+        Raises:
+            UnreadableFilesError: once all files were tried, unless they are to be skipped.
+        """
+        broken = 0
+        for part in self._read(channels, batch_size):
+            images = [image for image in part if isinstance(image, Tensor)]
+            reasons = [image for image in part if isinstance(image, str)]
+            self.skipped += reasons
+            broken += len(reasons)
+            if not broken or self.reading.skip_unreadable:  # else what is left is only read to list all broken ones
+                yield from _runs(images)
+        if broken and not self.reading.skip_unreadable:
+            raise UnreadableFilesError(self.skipped, self.found)
+
+    def _read(self, channels: int, batch_size: int) -> Iterator[list[Tensor | str]]:
+        def read(file: Path) -> Tensor | str:
+            try:
+                return read_image(file, channels, self.reading.resize, self.reading.upright)
+            except ValueError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for start in range(0, len(self.files), batch_size):
+                yield list(pool.map(read, self.files[start : start + batch_size]))
+
+    def digest(self) -> str:
+        digest = _blake()
+        for file in track(self.files, "hashing", len(self.files), "files"):
+            with open_regular(file) as stream:
+                digest.update(hashlib.file_digest(stream, _blake).digest())
+        return digest.hexdigest()
+
+
+class ArrayImages:
+    """The images of one array of an .npz file, uint8 [N, H, W, C] (as guided-diffusion samples) or [N, C, H, W].
+
+    Args:
+        path: the file.
+        name: the array's.
+        header: what it is.
+        reading: how to read them.
+
+    Raises:
+        ValueError: for a shape that no images have, and for column-major arrays, whose images are nowhere in one piece.
+    """
+
+    def __init__(self, path: Path, name: str, header: Header, reading: Reading) -> None:
+        self.path, self.name, self.count = path, name, header.shape[0]
+        check_rows(header)
+        self.last = channels_last(header.shape)
+        height, width, self.colours = header.shape[1:] if self.last else (*header.shape[2:], header.shape[1])
+        side = reading.resize
+        self.resize = side if side and (side, side) != (height, width) else None
+        self.sizes = {(side, side) if side else (height, width): str(path)}
+        self.grey, self.deep = self.colours == 1, False
+        self.suffixes: set[str] = set()
+        self.skipped: list[str] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
+        """As in `Images`."""
+        for rows in read_rows(self.path, self.name, batch_size):
+            rows = (rows if self.last else rows.transpose(0, 2, 3, 1))[..., :3]  # no transparency
+            if self.resize or channels < rows.shape[3]:
+                yield torch.stack([self._fitted(row, channels) for row in rows])
+            else:
+                images = torch.from_numpy(rows.transpose(0, 3, 1, 2).copy())  # the file's bytes are read-only
+                yield images.expand(-1, channels, -1, -1).contiguous()
+
+    def _fitted(self, row: np.ndarray, channels: int) -> Tensor:
+        from PIL import Image
+
+        image: Any = Image.fromarray(np.ascontiguousarray(row[..., 0] if row.shape[2] == 1 else row))
+        image = image.convert("RGB" if channels == 3 else "L")
+        return to_tensor(fit(image, self.resize) if self.resize else image)
+
+    def digest(self) -> str:
+        with open_regular(self.path) as stream:
+            return hashlib.file_digest(stream, _blake).hexdigest() + self.name
+
+
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Whether images of this shape [N, ., ., .] have their channels last; ValueError if they are nowhere."""
+    if 0 not in shape[1:]:
+        if shape[3] in (1, 3, 4):
+            return True
+        if shape[1] in (1, 3):
+            return False
+    raise ValueError(
+        f"shape {list(shape)} is neither [N, H, W, C] with 1, 3 or 4 channels nor [N, C, H, W] with 1 or 3"
+    )
+
+
+def _runs(images: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Batches of images that follow each other and share a size."""
+    start = 0
+    for end in range(1, len(images) + 1):
+        if end == len(images) or images[end].shape != images[start].shape:
+            yield torch.stack(list(images[start:end]))
+            start = end
+
+
+def _blake() -> Any:
+    return hashlib.blake2b(digest_size=16)

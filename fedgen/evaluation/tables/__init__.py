@@ -1,0 +1,1 @@
+"""Scores and partitions as tables and sentences, for terminals and notebooks."""

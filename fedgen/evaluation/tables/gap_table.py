@@ -1,0 +1,107 @@
+"""A run's generalisation gaps, as tables: the three splits and the two differences, round by round."""
+
+import math
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedgen.evaluation.gaps import AGGREGATES, GAPS, gap_title, interval
+from fedgen.evaluation.marks import marked
+from fedgen.evaluation.record_names import DISTRIBUTION, PART_TRAIN, PART_VAL, PERCENTILES, UNPART
+from fedgen.evaluation.records import FLOOR, MEMORISER, MODEL, PARTICIPANTS, ScoreRecord
+from fedgen.evaluation.tables.table import format_value
+
+SPLITS = (PART_TRAIN, PART_VAL, UNPART)
+CONTROLS = {
+    FLOOR: "images of all clients that are not scored",
+    PARTICIPANTS: "such images of participating clients alone",
+    MEMORISER: "the very images of part_train",
+}
+
+
+def has_gaps(records: Sequence[ScoreRecord]) -> bool:
+    """Whether some clients were kept from training and scored."""
+    return any(record.split in GAPS for record in records)
+
+
+def gap_tables(records: Sequence[ScoreRecord]) -> list[Table]:
+    """One table a score, aggregate and embedding; none where no client was kept from training.
+
+    Args:
+        records: a run's.
+    """
+    shown = [record for record in records if record.aggregate in AGGREGATES and record.split in (*SPLITS, *GAPS)]
+    groups: dict[tuple[str, str, str], list[ScoreRecord]] = {}
+    for record in shown:
+        groups.setdefault((record.embedding, record.score, record.aggregate), []).append(record)
+    return [_table(group) for group in groups.values() if any(record.split in GAPS for record in group)]
+
+
+def _table(records: Sequence[ScoreRecord]) -> Table:
+    first = next(record for record in records if record.split in GAPS)
+    title = f"{marked(first.name, records)}, embedding {first.embedding}: {first.num_clients} clients of either kind"
+    table = Table(title=escape(f"{title}, equally many images"), caption_justify="left")
+    table.add_column("round", justify="right")
+    for split in SPLITS:
+        table.add_column(split, justify="right")
+    for gap in GAPS:
+        table.add_column(gap_title(gap), justify="right")
+    rows = dict.fromkeys((record.generator, record.round) for record in records)
+    controls = [generator for generator, _ in rows if generator != MODEL]
+    for generator, round in sorted(rows, key=lambda row: row[0] != MODEL):  # models in their order, then controls
+        own = {r.split: r for r in records if (r.generator, r.round) == (generator, round)}
+        if controls and generator == controls[0]:
+            table.add_section()
+        cells = [format_value(own[split].value, None) if split in own else "" for split in SPLITS]
+        cells += [_with_interval(own[gap]) if gap in own else "" for gap in GAPS]
+        table.add_row(escape(_label(generator, round)), *cells, style=None if generator == MODEL else "dim")
+    said = [_say(name) for name in dict.fromkeys(controls)]
+    lines = ["gaps: how much worse, with 95 % intervals over clients (Student)", *said]
+    table.caption = escape("\n".join(lines))
+    return table
+
+
+def distribution_table(records: Sequence[ScoreRecord]) -> Table | None:
+    """How the clients of each split are served by the last model; None where their distribution was not measured.
+
+    Args:
+        records: a run's.
+    """
+    models = [record for record in records if record.is_model and record.round is not None]
+    last = max((record.round or 0 for record in models), default=None)
+    rows: dict[tuple[str, str, str], dict[str, ScoreRecord]] = {}
+    for record in models:
+        if record.round == last and record.split not in GAPS:
+            rows.setdefault((record.embedding, record.score, record.split), {})[record.aggregate] = record
+    rows = {row: own for row, own in rows.items() if set(DISTRIBUTION) <= set(own)}
+    if not rows:
+        return None
+    table = Table(title=f"The clients' scores after round {last}", caption_justify="left")
+    for heading in ("embedding", "score", "split", "avg", "unweighted", "spread", *PERCENTILES):
+        left = heading in ("embedding", "score", "split")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for (embedding, score, split), own in rows.items():
+        values = [own["avg"].value, own["unweighted"].value, math.sqrt(own["var"].value)]
+        values += [own[name].value for name in PERCENTILES]
+        table.add_row(*map(escape, (embedding, score, split)), *(f"{value:.3g}" for value in values))
+    table.caption = "spread: standard deviation over clients; percentiles are clients' own values (nearest)"
+    return table
+
+
+def _label(generator: str, round: int | None) -> str:
+    if generator in CONTROLS:
+        return generator
+    after = "before" if round is None or round < 0 else str(round)
+    return after if generator == MODEL else f"{after}, {generator}"
+
+
+def _say(generator: str) -> str:
+    if generator in CONTROLS:
+        return f"{generator}: {CONTROLS[generator]}, in a generator's place"
+    return f"{generator}: each client's own model, after so many iterations from the server's"
+
+
+def _with_interval(record: ScoreRecord) -> str:
+    ends = interval(record)
+    return f"{record.value:.3g}" if ends is None else f"{record.value:.3g} [{ends[0]:.3g}, {ends[1]:.3g}]"

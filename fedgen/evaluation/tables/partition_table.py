@@ -1,0 +1,169 @@
+"""A partition and how unlike its clients are, as tables."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity
+from fedgen.evaluation.tables.partition_summary import PartitionSummary
+
+SHOWN = 40  # clients that are listed all
+EXTREMES = 5  # of each kind that are listed where there are more
+ENOUGH = 10  # images of a client that is called unlike the pool
+BARS = " ▁▂▃▄▅▆▇█"
+CHARTED = 40  # labels whose numbers are drawn as bars
+IN_COLUMNS = ("fid", "kid", "vendi", "entropy")  # measures that stand beside each client
+
+
+def partition_tables(summary: PartitionSummary, found: Heterogeneity | None = None) -> list[Table]:
+    """Who has what, least, median and most, and how unlike clients are: two tables, or three with measures."""
+    tables = [client_table(summary, found), span_table(summary)]
+    return [*tables, measure_table(found)] if found else tables
+
+
+def client_table(summary: PartitionSummary, found: Heterogeneity | None = None) -> Table:
+    """A line for each client, or for the extreme ones where there are more than SHOWN."""
+    places, which = listed(summary, found)
+    names = [name for name in IN_COLUMNS if found and name in found.measures]
+    table = Table(title=escape(f"{_counted(summary)}, seed {summary.seed}{which}"), caption_justify="left")
+    table.caption = _label_key(summary)
+    table.add_column("client", overflow="fold")
+    several = len(set(summary.roles)) > 1
+    if several:
+        table.add_column("role")
+    for heading in ("train", "held out"):
+        table.add_column(heading, justify="right")
+    if summary.classes:
+        table.add_column("labels", no_wrap=True)
+        table.add_column("most of")
+    for name in names:
+        table.add_column(name, justify="right")
+    for place in places:
+        row = [escape(summary.names[place]), *([summary.roles[place]] if several else [])]
+        row += [f"{summary.train[place]:,}", f"{summary.held_out[place]:,}"]
+        row += _labels_of(summary, place) if summary.classes else []
+        table.add_row(*row, *(_own(found, name, place) for name in names))
+    return table
+
+
+def span_table(summary: PartitionSummary) -> Table:
+    """Least, median and most over clients."""
+    table = Table()
+    for heading in (f"over {len(summary.names):,} clients", "min", "median", "max"):
+        table.add_column(heading, justify="left" if heading.startswith("over") else "right")
+    for name, span in summary.spans.items():
+        table.add_row(name, *(f"{value:,g}" for value in span))
+    return table
+
+
+def measure_table(found: Heterogeneity) -> Table:
+    """Each measure's mean over clients, beside that of the same images dealt at random: mean ± deviation over deals."""
+    table = Table(title=escape(f"means over clients, in {found.embedding}"))
+    table.add_column("")
+    table.add_column("the clients", justify="right")
+    controls = [name for name in CONTROLS if any(name in one.controls for one in found.measures.values())]
+    for name in controls:
+        table.add_column(CONTROLS[name], justify="right")
+    for measure in found.measures.values():
+        deals = (measure.of_deals(name) for name in controls)
+        table.add_row(TITLES[measure.name], _number(measure.value), *map(_spread, deals))
+    return table
+
+
+def remarks_on(summary: PartitionSummary, found: Heterogeneity) -> list[str]:
+    """What must be known to read the measures."""
+    measured, lines = sum(found.counts), []
+    if measured < sum(summary.sizes):
+        lines.append(
+            f"measured on {measured:,} of {sum(summary.sizes):,} {summary.kind}, of {len(found.clients):,} of"
+            f" {len(summary.names):,} clients"
+        )
+    few = sum(count < found.dim for count in found.counts)
+    if few:
+        lines.append(
+            f"{few:,} of {len(found.clients):,} clients have fewer {summary.kind} than the {found.dim:,} features: the"
+            " clients' FID holds the bias of few, as that of IID ones does; KID has none"
+        )
+    if entropy := found.measures.get("entropy"):
+        own, steps = sum(map(bool, entropy.counts)), entropy.details["options"]["steps"]
+        lines.append(
+            f"entropy: of {own:,} clients' {summary.kind} of one label each, by autoencoders of {steps:,} steps; values"
+            " compare only under the same settings"
+        )
+    return lines
+
+
+def listed(summary: PartitionSummary, found: Heterogeneity | None) -> tuple[list[int], str]:
+    """The places of the clients that are listed, and which they are, in words."""
+    count = len(summary.names)
+    if count <= SHOWN:
+        return list(range(count)), ""
+    by_size = sorted(range(count), key=lambda place: summary.sizes[place])
+    chosen = [by_size[:EXTREMES], by_size[-EXTREMES:]]
+    which = f"the {EXTREMES} smallest, the {EXTREMES} largest"
+    if len(set(summary.sizes)) == 1:
+        chosen, which = [by_size[:EXTREMES]], f"the first {EXTREMES}"
+    if found and (odd := _farthest(found)):
+        chosen.append(odd)
+        which += f", the {len(odd)} least like the pool by KID"
+    return list(dict.fromkeys(place for places in chosen for place in places)), f": {which}"
+
+
+def _farthest(found: Heterogeneity) -> list[int]:
+    """Of clients with enough images for it to be more than chance."""
+    values = found.measures["kid"].per_client
+    known = [place for place, value in enumerate(values) if math.isfinite(value) and found.counts[place] >= ENOUGH]
+    order = sorted(known, key=lambda place: -values[place])
+    return [found.clients[place] for place in order[:EXTREMES]]
+
+
+def _counted(summary: PartitionSummary) -> str:
+    clients = "1 client" if len(summary.names) == 1 else f"{len(summary.names):,} clients"
+    train = summary.roles.count("trains")
+    rest = [f"{train:,} train"] if train < len(summary.names) else []
+    rest += [f"{summary.undealt:,} {summary.kind} of no client"] if summary.undealt else []
+    rest += [f"{summary.capped:,} of theirs in no part"] if summary.capped else []
+    said = f" ({'; '.join(rest)})" if rest else ""
+    return f"{summary.source}: {sum(summary.sizes):,} {summary.kind}, {clients}{said}"
+
+
+def _label_key(summary: PartitionSummary) -> str | None:
+    if not 1 < len(summary.classes) <= CHARTED:
+        return None
+    names = " ".join(map(str, summary.classes))
+    return f"labels: one bar each, scaled to the client's most: {escape(names)}"
+
+
+def _labels_of(summary: PartitionSummary, place: int) -> list[str]:
+    counts = summary.labels[place].tolist()
+    most = max(range(len(counts)), key=counts.__getitem__)
+    share = counts[most] / max(1, sum(counts))
+    chart = bars(counts) if len(counts) <= CHARTED else f"{sum(map(bool, counts))} of {len(counts)}"
+    return [chart, escape(f"{summary.classes[most]} {share:.0%}")]
+
+
+def bars(counts: Sequence[int]) -> str:
+    """One character a number, as high as its share of the largest; a space for 0 alone."""
+    most = max(max(counts), 1)
+    return "".join(BARS[math.ceil(count / most * (len(BARS) - 1))] for count in counts)
+
+
+def _own(found: Heterogeneity | None, name: str, place: int) -> str:
+    if found is None or place not in found.clients:
+        return ""
+    return _number(found.measures[name].per_client[found.clients.index(place)])
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "-"
+
+
+def _spread(values: Iterable[float]) -> str:
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return "-"
+    mean = _number(statistics.mean(known))
+    return f"{mean} ± {statistics.stdev(known):.1g}" if len(known) > 1 else mean

@@ -1,0 +1,209 @@
+"""What a run's scores say, as tables: every round, what each column selects, and where avg and all disagree."""
+
+import math
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedgen.evaluation.directions import say_directions
+from fedgen.evaluation.gaps import GAPS
+from fedgen.evaluation.generation.sampling_settings import say_sampling
+from fedgen.evaluation.marks import explained, mark_of, marked, say_marks
+from fedgen.evaluation.record_names import DISTRIBUTION, REPORT, UNPART
+from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
+from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, reported, select
+
+HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
+ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
+
+
+def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None) -> Table:
+    """Rounds by scores for one split and embedding, the floor last.
+
+    The columns are avg, all (with their standard errors) and power means where they were asked for.
+
+    Args:
+        records: a run's.
+        split: the run's first by default.
+        embedding: the run's first by default.
+    """
+    split, embedding = split or records[0].split, embedding or records[0].embedding
+    shown = [record for record in _of(records, split, embedding) if record.aggregate not in HIDDEN]
+    models = [record for record in shown if record.is_model]
+    names = list(dict.fromkeys(record.name for record in shown))
+    table = Table(title=_title(models or shown), caption=_caption(shown), caption_justify="left")
+    table.add_column("round", justify="right")
+    for name in names:
+        own = [record for record in shown if record.name == name]
+        table.add_column(escape(marked(name, own)), justify="right")
+    rounds = sorted({-1 if record.round is None else record.round for record in models})
+    best = {name: min((r.badness for r in models if r.name == name), default=None) for name in names}
+    for round in rounds:
+        row = {record.name: record for record in models if record.round == round}
+        label = "before" if round < 0 else str(round)
+        table.add_row(label, *(_cell(row.get(name), best[name]) for name in names))
+    floor = {record.name: record for record in shown if record.is_floor}
+    if floor:
+        table.add_section()
+        table.add_row("floor", *(_cell(floor.get(name)) for name in names), style="dim")
+    return table
+
+
+def score_tables(
+    records: Sequence[ScoreRecord], split: str | None = None, embedding: str | None = None, width: int = 80
+) -> list[Table]:
+    """The scores of `score_table`, as many in each table as a terminal can show with their errors.
+
+    Args:
+        records: a run's.
+        split: the run's first by default.
+        embedding: the run's first by default.
+        width: of the terminal, in characters.
+    """
+    split, embedding = split or records[0].split, embedding or records[0].embedding
+    own = _of(records, split, embedding)
+    parts = by_width(own, width - ROUND_WIDTH)
+    return [score_table([record for record in own if record.score in part], split, embedding) for part in parts]
+
+
+def _of(records: Sequence[ScoreRecord], split: str, embedding: str) -> list[ScoreRecord]:
+    own = [record for record in records if (record.split, record.embedding) == (split, embedding)]
+    if not own:
+        raise ValueError(f"no scores on split {split!r} with embedding {embedding!r}")
+    return own
+
+
+def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
+    """The scores of records in groups whose columns (one for each shown aggregate) fit into a width, at least one each.
+
+    Args:
+        records: of one split and embedding.
+        width: what the columns may take, in characters.
+    """
+    columns: dict[str, set[str]] = {}
+    for record in records:
+        columns.setdefault(record.score, set()).update({record.aggregate} - HIDDEN)
+    groups: list[list[str]] = []
+    used = width + 1
+    for score, aggregates in columns.items():
+        needed = sum(max(len(f"{score}_{aggregate}") + 3, VALUE_WIDTH) for aggregate in aggregates)
+        if used + needed > width:
+            groups.append([])
+            used = 0
+        groups[-1].append(score)
+        used += needed
+    return groups
+
+
+def selection_table(records: Sequence[ScoreRecord]) -> Table:
+    """What each column selects, with the same score of the selected checkpoint on images that nobody trained on.
+
+    Those are the clients' held-out images, or of unseen clients where some are kept from training.
+
+    Of checkpoints of one best value the first is selected, and their number said.
+    """
+    table = Table(title="Selected by each column")
+    unseen = any(record.split == UNPART for record in records)
+    final, where = (UNPART, "on unseen clients") if unseen else (REPORT, "on held-out images")
+    for heading in ("column", "round", "checkpoint", "value", where):
+        left = heading in ("column", "checkpoint")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")  # names are there to be copied
+    marks: set[str] = set()
+    for column, group in by_column(records).items():
+        if group[0].split in (final, *GAPS) or group[0].aggregate in HIDDEN or group[0].score == BALANCED:
+            continue
+        ranking = select(records, column)
+        if ranking:
+            best = ranking[0]
+            value = format_value(best.value, best.standard_error)
+            equals = sum(entry.value == best.value for entry in ranking)
+            held_out = reported(records, column, best.round, final)
+            marks |= {best.mark, mark_of(held_out) if held_out else ""}
+            table.add_row(
+                escape(f"{column} {best.mark}".rstrip()),
+                str(best.round) if equals == 1 else f"{best.round} (of {equals} equal)",
+                escape(str(best.checkpoint or "not kept")),
+                value,
+                marked(_cell(held_out), [held_out]) if held_out else "",
+            )
+    table.caption, table.caption_justify = escape("; ".join(say_marks(marks))) or None, "left"
+    return table
+
+
+def inversion_table(records: Sequence[ScoreRecord]) -> Table:
+    """How avg and all rank the checkpoints, for each score, split and embedding, and where they disagree."""
+    comparisons = aggregates_compared(records)
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
+    title = f"avg and all disagree on {len(pairs)} pair(s), {sum(pair.beyond_error for pair in pairs)} beyond error"
+    return _comparisons(title, comparisons, ("avg prefers", "all prefers"))
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """How two columns rank the checkpoints that have both, and the pairs they order differently."""
+    first, second, pairs = comparison.first_column, comparison.second_column, comparison.pairs
+    clear = sum(pair.beyond_error for pair in pairs)
+    title = f"{first} and {second} disagree on {len(pairs)} pair(s), {clear} beyond error: tau {_tau(comparison)}"
+    return _comparisons(title, [comparison], (f"{first} prefers", f"{second} prefers"))
+
+
+def _comparisons(title: str, comparisons: Sequence[Comparison], preferences: tuple[str, str]) -> Table:
+    legend = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
+    meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
+    table = Table(title=escape(title), caption=escape("; ".join([legend, *meanings])), caption_justify="left")
+    for heading in ("columns", "tau", *preferences, "beyond error"):
+        table.add_column(escape(heading), justify="right" if heading == "tau" else "left")
+    for comparison in comparisons:
+        names = zip((comparison.first_column, comparison.second_column), comparison.marks)
+        label = escape(" / ".join(f"{name} {mark}".rstrip() for name, mark in names))
+        if not comparison.pairs:
+            table.add_row(label, _tau(comparison), "no pair inverted" if comparison.checkpoints > 1 else "", "", "")
+        for place, pair in enumerate(comparison.pairs):
+            rounds = f"round {pair.better_by_first}", f"round {pair.better_by_second}"
+            head = (label, _tau(comparison)) if place == 0 else ("", "")
+            table.add_row(*head, *rounds, "yes" if pair.beyond_error else "no")
+    if not comparisons:
+        table.add_row("none", "", "", "", "")
+    return table
+
+
+def _tau(comparison: Comparison) -> str:
+    return "-" if comparison.tau is None else f"{comparison.tau:.2f}"
+
+
+def format_value(value: float, error: float | None) -> str:
+    """ "12.34±0.06": as many digits as the error lets stand (its first, or two if that is a 1); four without one.
+
+    An error below a millionth is told apart from 0 by its exponent: "2.8e-14±1e-14".
+    """
+    if not error or not math.isfinite(error) or not math.isfinite(value):
+        return f"{value:.4g}"
+    if error < 1e-6:
+        return f"{value:.2g}±{error:.0e}"
+    places = -math.floor(math.log10(error))
+    places += error * 10**places < 2
+    return f"{value:.{max(0, places)}f}±{error:.{max(0, places)}f}"
+
+
+def _cell(record: ScoreRecord | None, best: float | None = None) -> str:
+    if record is None:
+        return ""
+    text = format_value(record.value, record.standard_error)
+    return f"[bold]{text}[/bold]" if record.badness == best else text
+
+
+def _title(records: Sequence[ScoreRecord]) -> str:
+    first = records[0]
+    return escape(f"{first.num_generated} generated images against {first.reference}, embedding {first.embedding}")
+
+
+def _caption(records: Sequence[ScoreRecord]) -> str:
+    parts = [f"{say_directions(records)}; ± standard error, bold: best"]
+    models = [record for record in records if record.is_model]
+    others = {r.name: r.num_generated for r in models if r.num_generated != models[0].num_generated}
+    parts += [f"{name}: {count} generated images" for name, count in others.items()]
+    counts = sorted({record.num_generated for record in records if record.is_floor})
+    parts += [f"floor: {count} real images of the other split, scored as if generated" for count in counts]
+    parts += sorted({say_sampling(record.sampling) for record in models} - {""})
+    parts += sorted({part for record in models or records for part in record.note.split("; ") if part})
+    return escape("; ".join([*parts, *explained(records)]))

@@ -1,0 +1,1 @@
+"""Aggregators: how the server combines what clients send back."""

@@ -1,0 +1,280 @@
+"""Aggregators that a few clients with bad updates cannot lead astray.
+
+All but `NormClipping` hold every client's tensors until the round's end, so memory grows with the cohort, and give
+every client one voice: a number of examples is a claim of the client's own, which a bad client would overstate. They
+lean towards what most clients send, so where honest clients differ (one class each, say) they leave rare data out, as
+Karimireddy et al. 2022 (arXiv 2006.09365) show: a price that is paid without any attack as well.
+
+They remark on clients by name whose tensors lie further from the combined ones than FAR times the cohort's median
+client's, all tensors as one vector: updates that are too long, stale, or of something else.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
+
+from fedgen.federated.aggregators.mean import Aggregator, Federation, Mean, wide
+from fedgen.ranks import Ranks
+
+FAR = 3.0
+_SAME = 1e-6  # of the combined tensors' norm: distances below it are rounding
+
+
+class NormClipping(Aggregator):
+    """Shortens each client's update to a norm at most, then combines (Sun et al. 2019, arXiv 1911.07963).
+
+    The update is what a client moved the shared tensors by, all of them as one vector; its direction stays. Clients
+    whose updates were shortened are logged by name.
+
+    Args:
+        max_norm: in the tensors' own units; a few times what honest clients move by.
+        then: combines the shortened updates; `Mean` by default.
+
+    Raises:
+        ValueError: for a norm that is not positive, or before a rule of differential privacy, which clips by itself.
+    """
+
+    robust = True
+
+    def __init__(self, max_norm: float, then: Aggregator | None = None) -> None:
+        if not 0 < max_norm < float("inf"):
+            raise ValueError(f"max_norm={max_norm}: the longest update allowed is a positive number")
+        if then is not None and then.private:
+            raise ValueError(f"{type(then).__name__} clips updates itself: pass it as the aggregator")
+        self.max_norm, self.then = max_norm, then or Mean()
+        self._norms: dict[int, float] = {}  # of updates that were shortened
+        self._server: list[Tensor] = []
+
+    def announce(self, federation: Federation) -> None:
+        super().announce(federation)
+        self.then.announce(federation)
+
+    def metrics(self, rounds: int) -> dict[str, float]:
+        return self.then.metrics(rounds)
+
+    def start(self, server: Sequence[Tensor]) -> None:
+        self._server, self._norms = list(server), {}
+        self.then.start(server)
+
+    @torch.no_grad()
+    def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
+        moved = [wide(new) - wide(old) for new, old in zip(update, self._server, strict=True)]
+        norm = float(torch.stack([part.double().norm() for part in moved]).norm()) if moved else 0.0
+        if norm > self.max_norm:
+            self._norms[client] = norm
+            update = [wide(old) + part * (self.max_norm / norm) for old, part in zip(self._server, moved)]
+        self.then.add(client, update, weight)
+
+    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
+        for place, tensor in zip(places, server):
+            self._server.insert(place, tensor)
+        self.then.grow(server, places)
+
+    def check_ranks(self, ranks: Ranks) -> None:
+        self.then.check_ranks(ranks)
+
+    def check_cohort(self, cohort: int) -> None:
+        self.then.check_cohort(cohort)
+
+    def shortfall(self) -> str:
+        return self.then.shortfall()
+
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        self._norms = dict(sorted(item for norms in ranks.gather(self._norms) for item in norms.items()))
+        self.then.merge(ranks, device)
+
+    @property
+    def clipped(self) -> list[int]:
+        """The clients of the last round whose updates were shortened."""
+        return list(self._norms)
+
+    def remarks(self) -> dict[int, str]:
+        found = self.then.remarks()
+        for client, norm in self._norms.items():
+            said = f"moved by {norm:.3g}, shortened to {self.max_norm:g}"
+            found[client] = f"{said}; {found[client]}" if client in found else said
+        return found
+
+    def result(self) -> list[Tensor]:
+        return self.then.result()
+
+
+class _Collected(Aggregator):
+    """Keeps the clients' tensors until all are there, and remarks on those that are far from what comes of them."""
+
+    robust = True
+
+    def __init__(self) -> None:
+        self._clients: list[int] = []
+        self._updates: list[list[Tensor]] = []
+        self._far: dict[int, str] = {}
+
+    def start(self, server: Sequence[Tensor]) -> None:
+        self._clients, self._updates, self._far = [], [], {}
+
+    @torch.no_grad()
+    def add(self, client: int, update: Sequence[Tensor], weight: float) -> None:
+        self._clients.append(client)
+        self._updates.append([wide(tensor).clone() for tensor in update])
+
+    @torch.no_grad()
+    def grow(self, server: Sequence[Tensor], places: Sequence[int]) -> None:
+        for update in self._updates:
+            for place, tensor in zip(places, server):
+                update.insert(place, wide(tensor).clone())
+
+    def merge(self, ranks: Ranks, device: torch.device) -> None:
+        if ranks.size == 1:
+            return
+        own = {client: [t.cpu() for t in update] for client, update in zip(self._clients, self._updates)}
+        of_all = {client: update for found in ranks.gather(own) for client, update in found.items()}
+        self._clients = sorted(of_all)
+        self._updates = [[t.to(device) for t in of_all[client]] for client in self._clients]
+
+    @torch.no_grad()
+    def result(self) -> list[Tensor]:
+        stacked = [torch.stack(parts) for parts in zip(*self._updates, strict=True)]
+        found = self._combine(stacked)
+        self._updates = []
+        self._far = {self._clients[place]: said for place, said in _far_ones(stacked, found).items()}
+        return found
+
+    def remarks(self) -> dict[int, str]:
+        return dict(self._far)
+
+    @abstractmethod
+    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+        """One tensor of each [clients, ...]."""
+
+
+class Median(_Collected):
+    """The median of each coordinate (Yin et al. 2018, arXiv 1803.01498); of an even number the middle two's mean."""
+
+    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+        return [_middle(part, (len(part) - 1) // 2) for part in stacked]
+
+
+class TrimmedMean(_Collected):
+    """The mean of each coordinate without its largest and smallest values (Yin et al. 2018, arXiv 1803.01498).
+
+    Args:
+        fraction: left out on either side, in [0, 0.5): floor(fraction m) of m clients, the most bad ones there may be.
+
+    Raises:
+        ValueError: for a fraction out of range.
+    """
+
+    def __init__(self, fraction: float = 0.1) -> None:
+        super().__init__()
+        if not 0 <= fraction < 0.5:
+            raise ValueError(f"fraction={fraction}: what is left out on either side lies in [0, 0.5)")
+        self.fraction = fraction
+
+    def check_cohort(self, cohort: int) -> None:
+        if self.fraction and not self._trimmed(cohort):
+            least = math.ceil(1000 / cohort) / 1000
+            other = f", or a fraction of {least:g} and more" if least < 0.5 else ""
+            rank_zero_warn(
+                f"TrimmedMean(fraction={self.fraction:g}) leaves out none of {cohort} clients a round, so that one bad"
+                f" client moves the mean at will: take a larger cohort_size{other}"
+            )
+
+    def _trimmed(self, clients: int) -> int:
+        """Of so many clients those that are left out on either side."""
+        # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
+        return int(round(self.fraction * clients, 9))
+
+    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+        return [_middle(part, self._trimmed(len(part))) for part in stacked]
+
+
+class Krum(_Collected):
+    """The clients whose updates lie closest to their neighbours' (Blanchard et al. 2017, arXiv 1703.02757).
+
+    A client's score is the sum of squared distances to its m - bad - 2 nearest others, all tensors as one vector; the
+    `keep` clients of least score are averaged, 1 in Krum and more in Multi-Krum. It takes 2 bad + 3 clients, and at
+    least `keep`: a round in which fewer send an update is dropped, and a cohort of fewer is refused.
+
+    Args:
+        bad: clients of a round that may send anything.
+        keep: clients that are averaged.
+
+    Attributes:
+        chosen: the clients of the last round that were.
+
+    Raises:
+        ValueError: for numbers out of range.
+    """
+
+    def __init__(self, bad: int = 1, keep: int = 1) -> None:
+        super().__init__()
+        if bad < 0 or keep < 1:
+            raise ValueError(f"bad={bad}, keep={keep}: count bad clients from 0 and those that are kept from 1")
+        self.bad, self.keep = bad, keep
+        self.chosen: list[int] = []
+
+    @property
+    def _needs(self) -> int:
+        return max(2 * self.bad + 3, self.keep)
+
+    def check_cohort(self, cohort: int) -> None:
+        if cohort < self._needs:
+            raise MisconfigurationException(
+                f"Krum(bad={self.bad}, keep={self.keep}) needs {self._needs} clients a round and a cohort has {cohort}:"
+                " take a larger cohort_size, or fewer bad clients"
+            )
+
+    def shortfall(self) -> str:
+        count = len(self._clients)
+        if count >= self._needs:
+            return ""
+        return f"Krum(bad={self.bad}, keep={self.keep}) needs {self._needs} clients and {count} sent an update"
+
+    def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
+        if why := self.shortfall():
+            raise ValueError(why)
+        count = len(self._clients)
+        squares = torch.zeros(count, count, dtype=torch.float64)
+        for part in stacked:
+            rows = part.flatten(1).double()
+            for client, row in enumerate(rows):  # differences first: products of large weights would cancel
+                squares[client] += (rows - row).square().sum(1).cpu()
+        nearest = squares.sort(1).values[:, 1 : count - self.bad - 1]  # without itself
+        best = nearest.sum(1).argsort(stable=True)[: self.keep].sort().values
+        self.chosen = [self._clients[place] for place in best.tolist()]
+        return [part[best.to(part.device)].mean(0) for part in stacked]
+
+    def remarks(self) -> dict[int, str]:
+        """The clients that were not chosen, the far ones first."""
+        far = {client: f"was not chosen: it {said}" for client, said in self._far.items()}
+        rest = [client for client in self._clients if client not in self.chosen and client not in far]
+        return far | dict.fromkeys(rest, "was not chosen")
+
+
+def _far_ones(stacked: Sequence[Tensor], combined: Sequence[Tensor]) -> dict[int, str]:
+    """What is to be said of clients that stand out, by their place in the tensors [m, ...]; the furthest first."""
+    if not stacked:
+        return {}
+    squares = torch.zeros(len(stacked[0]), dtype=torch.float64)
+    for part, middle in zip(stacked, combined, strict=True):
+        for place, row in enumerate(part):
+            squares[place] += float((row.double() - middle.double()).square().sum())
+    distances = squares.sqrt()
+    typical = float(distances.median())
+    norm = float(torch.stack([middle.double().norm() for middle in combined]).norm())
+    order = distances.argsort(descending=True, stable=True).tolist()
+    return {
+        place: f"is {distances[place]:.3g} away from the combined weights, the median client {typical:.3g}"
+        for place in order
+        if distances[place] > FAR * max(typical, _SAME * norm)
+    }
+
+
+def _middle(stacked: Tensor, left_out: int) -> Tensor:
+    """The mean over clients [m, ...] of each coordinate without so many of its largest and smallest values."""
+    return stacked.sort(0).values[left_out : len(stacked) - left_out].mean(0)

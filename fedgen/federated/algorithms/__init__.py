@@ -1,0 +1,1 @@
+"""Client algorithms: what a client does besides its own steps."""

@@ -1,0 +1,45 @@
+"""FedProx (Li et al. 2020, "Federated Optimization in Heterogeneous Networks", arXiv 1812.06127)."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm, about_to_step, gradients_of, parameter_names
+
+
+class FedProx(ClientAlgorithm):
+    """A pull back to the server's weights w^t: clients minimise F_k(w) + mu / 2 |w - w^t|^2 (Algorithm 2).
+
+    Before each local step mu (w - w^t) is added to the gradients of the parameters that travel and that the optimizer
+    is about to step; personal and frozen ones stay as they are. Nothing is kept and nothing more is sent. The term is
+    part of the gradient for whatever comes after: clipping, and the scaling of Adam. What a module logs as its loss is
+    without it. Under SGD, lr mu must stay well below 2, or steps overshoot w^t.
+
+    Args:
+        mu: strength of the pull, 0 (FedAvg, to the bit) or above; the paper tries 0.001 to 1.
+
+    Raises:
+        ValueError: for a negative or infinite strength.
+    """
+
+    def __init__(self, mu: float) -> None:
+        if not 0 <= mu < math.inf:
+            raise ValueError(f"mu={mu}: the strength of the pull is finite and not negative; 0 is plain FedAvg")
+        self.mu = mu
+        self._names: dict[int, str] = {}
+        self._server: Mapping[str, Tensor] = {}
+
+    def start_turn(self, client: int, model: Mapping[str, Tensor], server: Mapping[str, Tensor]) -> None:
+        self._names, self._server = parameter_names(model), server
+
+    @torch.no_grad()
+    def before_step(self, optimizer: Optimizer) -> None:
+        if self.mu == 0:
+            return
+        if stepped := about_to_step(optimizer, self._names):
+            # the difference first: g + mu w - mu w^t would lose the digits in which w and w^t differ
+            distances = torch._foreach_sub(list(stepped.values()), [self._server[name] for name in stepped])
+            torch._foreach_add_(gradients_of(stepped.values()), distances, alpha=self.mu)

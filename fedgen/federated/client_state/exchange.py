@@ -1,0 +1,339 @@
+"""Which of a module's tensors travel between server and clients, and the server's copy of them."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torchmetrics import Metric
+
+from fedgen.federated.client_state.forms import Forms
+from fedgen.federated.client_state.rules import Rule, Rules
+from fedgen.federated.client_state.state_values import same_numbers
+from fedgen.io.tensor_files import bytes_of
+
+
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether no tensor holds NaN or infinity; one pass over the memory in the common case."""
+    floats = [t for t in tensors if (t.is_floating_point() or t.is_complex()) and t.numel()]
+    if not floats:
+        return True
+    norm = torch.stack([n.float() for n in torch._foreach_norm(floats)]).sum()
+    # A norm may overflow where every element is finite: only then look at each.
+    return math.isfinite(norm.item()) or all(bool(torch.isfinite(t).all()) for t in floats)
+
+
+class Exchange:
+    """A module's saved tensors by what federated averaging does with them.
+
+    Only what `state_dict` saves is considered; the rest is `OutsideState`'s. What a turn changes is exchanged, whoever
+    changed it, and every turn starts from the server's values. Unless a rule is declared (see `rules`):
+
+    - `shared`: floating (or complex) tensors that travel and are averaged: parameters that train, and of all others
+      (buffers, parameters of a teacher or an average) those that a turn has been found to change. Constants do not
+      travel.
+    - `quiet`: floating tensors that no turn has changed so far; looked at after each turn.
+    - `counters`: integer and boolean tensors; the server takes the largest over clients.
+    - `held`: declared "server"; put back to the server's value for every turn.
+    - `personal`: names that match a pattern, and what lies in modules with `exchanged = "personal"` (what a loss
+      remembers of past batches); a client's own, never sent.
+    - everything else (modules with `exchanged = False` such as the kit's EMA, and what begins with one of the prefixes
+      in the model's own attribute `unexchanged`) is left alone: the model looks after it itself.
+
+    A tensor of several names (tied weights) goes by its first; it is personal if any of them matches a pattern, and
+    only left alone for `exchanged = False` if all of them lie in such modules or begin so.
+
+    `beside` counts the bytes that a client algorithm sends along with them, each way.
+
+    Args:
+        module: the model.
+        trained: the parameters that train (`trained_parameters`), even while requires_grad is off.
+        personal: shell patterns of tensor names.
+        rules: declared ones; none by default.
+        fixed: whether the set that travels is fixed beforehand, as under secure aggregation: floating buffers, and
+            parameters that require a gradient, then travel whether or not turns change them, and a turn that changes a
+            frozen parameter is refused.
+        moving: names that earlier turns were found to change.
+
+    Raises:
+        ValueError: if a pattern matches nothing, or a rule does not suit a tensor's type.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        trained: Iterable[Tensor],
+        personal: Sequence[str],
+        rules: Rules | None = None,
+        fixed: bool = False,
+        moving: Iterable[str] = (),
+    ) -> None:
+        self.shared: dict[str, Tensor] = {}
+        self.quiet: dict[str, Tensor] = {}
+        self.counters: dict[str, Tensor] = {}
+        self.held: dict[str, Tensor] = {}
+        self.personal: dict[str, Tensor] = {}
+        self.trained: set[str] = set()
+        self.advancing: set[str] = set()  # counters that grow by the interval in each round
+        self.declared: set[str] = set()  # names with a declared rule
+        self._becomes_personal: set[str] = set()  # of the quiet ones
+        self._tables: set[str] = set()  # of the held ones, those that no turn may change
+        self._fixed, self._changed = fixed, list[str]()
+        self.found: list[str] = []  # names that turns were found to change, in this fit
+        roles = _Roles(module, trained, personal, rules or Rules({}, module), fixed, frozenset(moving))
+        named = _named_tensors(module)
+        self.first_names = {other: names[0] for names, _ in named for other in names}
+        for names, tensor in named:
+            self._place(names[0], tensor, roles.role_of(names, tensor), roles)
+        if unmatched := set(personal) - roles.matched:
+            known = ", ".join(list(self.first_names)[:5])
+            raise ValueError(
+                f"personal pattern(s) {sorted(unmatched)} match no tensor of the model; names: {known}, ..."
+            )
+        self._order = {name: place for place, name in enumerate(self.first_names)}
+        self.server: dict[str, Tensor] = {}
+        self.beside = 0
+        self._forms = Forms(module, self.live)
+
+    def _place(self, name: str, tensor: Tensor, role: str, roles: "_Roles") -> None:
+        if role == "alone":
+            return
+        getattr(self, "quiet" if role == "frozen personal" else role.removesuffix(" trained"))[name] = tensor
+        if role == "shared trained":
+            self.trained.add(name)
+        elif role == "frozen personal":
+            self._becomes_personal.add(name)
+        if (rule := roles.declared.get(name)) is not None:
+            self.declared.add(name)
+            if rule == "advance":
+                self.advancing.add(name)
+
+    @property
+    def live(self) -> dict[str, Tensor]:
+        """The model's own tensors that a turn may change."""
+        return self.shared | self.counters | self.held | self.personal | self.quiet
+
+    @property
+    def trainable(self) -> dict[str, Tensor]:
+        """The parameters that train and travel: what client algorithms and server optimizers act on."""
+        return {name: tensor for name, tensor in self.shared.items() if name in self.trained}
+
+    @property
+    def moving(self) -> list[str]:
+        """The names that travel because turns change them, although they do not train."""
+        return [name for name in self.shared if name not in self.trained]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing travels, and nothing would if turns changed it."""
+        return not self.shared and self.quiet.keys() <= self._becomes_personal
+
+    @property
+    def num_bytes(self) -> int:
+        """What a client sends to the server in a round: the size of the shared tensors, and what goes beside them."""
+        found = [
+            self.quiet[name] for name in self._changed if name in self.quiet and name not in self._becomes_personal
+        ]
+        return self.beside + bytes_of([*self.shared.values(), *found])
+
+    def state_dict(self) -> dict[str, list[str]]:
+        """The names that turns were found to change, which a resumed run need not find again."""
+        return {"moving": self.moving}
+
+    def load_state_dict(self, state: Mapping[str, Sequence[str]]) -> None:
+        """Restores `state_dict`; names that the model has no more are passed over."""
+        self.grow(state["moving"])
+
+    def hold_tables(self) -> None:
+        """Holds undeclared counters of several numbers at the server's values: index tables and masks, which stay.
+
+        A turn that changes one is refused, by `settle`.
+        """
+        self._tables = {n for n, tensor in self.counters.items() if tensor.numel() > 1 and n not in self.declared}
+        self.held |= {name: self.counters.pop(name) for name in self._tables}
+
+    def snapshot(self) -> None:
+        """Takes the model's present values as the server's."""
+        live = self.live
+        if not self.server:
+            self.server = {name: torch.empty_like(tensor, requires_grad=False) for name, tensor in live.items()}
+        copy_tensors([self.server[name] for name in live], live.values())
+
+    def load_server(self) -> None:
+        """Puts the server's values into the model."""
+        quiet, self._changed = {name: self.quiet[name] for name in self._changed if name in self.quiet}, []
+        live = self.shared | self.counters | self.held | self.personal | quiet
+        copy_tensors(live.values(), [self.server[name] for name in live])
+
+    def still_fits(self) -> bool:
+        """Whether the model has the tensors that it had, in their forms; some may have been put in others' places."""
+        return self._forms.adopt() is None
+
+    def settle(self, iterations: int) -> None:
+        """Refuses tensors that a client's turn lost, added, brought into another form or broke; notes what it changed.
+
+        Args:
+            iterations: that the client took.
+
+        Raises:
+            ValueError: naming the first that is gone, new, or has another shape, type or device.
+            FloatingPointError: naming the first that is not finite.
+            MisconfigurationException: naming a tensor that was changed and may not travel.
+        """
+        if change := self._forms.adopt():
+            raise ValueError(f"{change}, after {iterations} local iterations")
+        self._changed = [name for name, tensor in self.quiet.items() if not same_numbers(tensor, self.server[name])]
+        if table := next((n for n in self._tables if not torch.equal(self.held[n], self.server[n])), None):
+            raise MisconfigurationException(
+                f"{table} is an integer tensor, and the turn changed it: the largest over clients would show one"
+                f" client's beside masks or noise; declare what becomes of it, e.g. rules={{{table!r}: 'server'}}"
+            )
+        if self._fixed and self._changed:
+            raise MisconfigurationException(
+                f"{self._changed[0]} does not train, and the turn changed it: what travels is fixed beforehand here;"
+                f" declare what becomes of it, e.g. rules={{{self._changed[0]!r}: 'mean'}}"
+            )
+        sent = self.shared | self.personal | {name: self.quiet[name] for name in self._changed}
+        if not all_finite(list(sent.values())):
+            bad = next(name for name, tensor in sent.items() if not bool(torch.isfinite(tensor).all()))
+            raise FloatingPointError(f"{bad} is not finite after {iterations} local iterations")
+
+    def grow(self, names: Iterable[str] | None = None) -> list[str]:
+        """Lets tensors travel (or stay with clients, if they match a personal pattern) that turns have changed.
+
+        Args:
+            names: of quiet tensors; None takes those that the turn that was settled last has changed.
+
+        Returns:
+            The names that travel from now on and did not before, in the order of `shared`.
+        """
+        found = [name for name in (self._changed if names is None else names) if name in self.quiet]
+        self.found += found
+        for name in found:
+            tensor = self.quiet.pop(name)
+            (self.personal if name in self._becomes_personal else self.shared)[name] = tensor
+        if found:
+            self.shared = dict(sorted(self.shared.items(), key=lambda item: self._order[item[0]]))
+        return sorted((name for name in found if name in self.shared), key=self._order.__getitem__)
+
+    def restore_forms(self) -> None:
+        """Gives the model its tensors back after a turn that failed; before `load_server`."""
+        self._forms.restore(self.server)
+        self._changed = list(self.quiet)  # whichever the turn changed
+
+
+class _Roles:
+    """Decides what becomes of each tensor; see `Exchange`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        trained: Iterable[Tensor],
+        personal: Sequence[str],
+        rules: Rules,
+        fixed: bool,
+        moving: frozenset[str],
+    ) -> None:
+        self._trained = {id(p) for p in trained}
+        kinds = {f"{n}.": getattr(m, "exchanged", True) for n, m in module.named_modules()}
+        self._alone = (*(p for p, kind in kinds.items() if kind is False), *getattr(module, "unexchanged", ()))
+        self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and accumulates(m))
+        self._own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
+        self._personal, self._rules, self._fixed, self._moving = personal, rules, fixed, moving
+        self.matched: set[str] = set()
+        self.declared: dict[str, Rule] = {}
+
+    def role_of(self, names: Sequence[str], tensor: Tensor) -> str:
+        """The name of the dictionary of `Exchange` that a tensor belongs to, "alone" for none."""
+        apart = all(n.startswith(self._alone) for n in names)
+        parameter = isinstance(tensor, nn.Parameter)
+        trains = parameter and id(tensor) in self._trained
+        frozen = parameter and not trains and not tensor.requires_grad
+        hits = {pattern for pattern in self._personal if any(fnmatchcase(n, pattern) for n in names)}
+        self.matched |= hits
+        if hits:
+            return "frozen personal" if frozen and not apart else "personal"
+        if (rule := self._rules.rule_of(names)) is not None:
+            self.declared[names[0]] = rule
+            return _declared_role(names[0], tensor, rule, trains)
+        if apart:
+            return "alone"
+        if all(n.startswith(self._own) for n in names):
+            return "frozen personal" if frozen else "personal"
+        if not is_floating(tensor):
+            return "counters"
+        if trains:
+            return "shared trained"
+        is_fixed = self._fixed and not frozen
+        return "shared" if is_fixed or names[0] in self._moving else "quiet"
+
+
+def _declared_role(name: str, tensor: Tensor, rule: Rule, trains: bool) -> str:
+    if rule == "mean":
+        if not is_floating(tensor):
+            raise ValueError(f"{name} is {tensor.dtype} and has the rule 'mean'; integers take 'max' or 'server'")
+        return "shared trained" if trains else "shared"
+    if rule == "advance" and (is_floating(tensor) or tensor.dtype == torch.bool):
+        raise ValueError(f"{name} is {tensor.dtype} and has the rule 'advance', which is for integer counters")
+    if rule == "max" and tensor.is_complex():
+        raise ValueError(f"{name} is complex and has the rule 'max'; choose another")
+    return {"max": "counters", "advance": "counters", "server": "held", "personal": "personal"}[rule]
+
+
+def accumulates(module: nn.Module) -> bool:
+    """Whether a module is a torchmetrics metric: it accumulates over turns, and is no state of a client's turn."""
+    return isinstance(module, Metric)
+
+
+def is_floating(tensor: Tensor) -> bool:
+    """Whether a tensor's numbers are real or complex, not whole or truth values."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _named_tensors(module: nn.Module) -> list[tuple[list[str], Tensor]]:
+    """Parameters and buffers that `state_dict` saves, each once with all its names."""
+    named: dict[int, tuple[list[str], Tensor]] = {}
+    for name, value in module.state_dict(keep_vars=True).items():
+        if isinstance(value, Tensor):
+            named.setdefault(id(value), ([], value))[0].append(name)
+    return list(named.values())
+
+
+@torch.no_grad()
+def copy_tensors(targets: Iterable[Tensor], sources: Iterable[Tensor]) -> None:
+    """Copies values in place, many tensors a call."""
+    targets, sources = list(targets), list(sources)
+    if targets:
+        torch._foreach_copy_(targets, sources)
+
+
+@contextmanager
+def naming_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> Iterator[None]:
+    """Says what of a checkpoint's state does not fit the model, if loading it in the block fails.
+
+    Raises:
+        MisconfigurationException: for a RuntimeError of the block.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        difference = describe_difference(model, saved)
+        raise MisconfigurationException(f"the checkpoint holds another model than this one: {difference}") from error
+
+
+def describe_difference(model: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> str:
+    """In words, how two state dicts differ in names and shapes, with the first name of each kind."""
+    shapes = [
+        f"{name} is {list(saved[name].shape)} there and {list(own.shape)} here"
+        for name, own in model.items()
+        if isinstance(own, Tensor) and not is_lazy(own) and name in saved and own.shape != saved[name].shape
+    ]
+    missing, extra = [n for n in model if n not in saved], [n for n in saved if n not in model]
+    parts = [f"{len(shapes)} tensors of another shape ({shapes[0]})"] if shapes else []
+    parts += [f"{len(missing)} tensors missing (first: {missing[0]})"] if missing else []
+    parts += [f"{len(extra)} tensors unknown to the model (first: {extra[0]})"] if extra else []
+    return "; ".join(parts) or "no difference in names or shapes"

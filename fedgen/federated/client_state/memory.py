@@ -1,0 +1,144 @@
+"""What is remembered of each client between rounds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+
+from fedgen.federated.client_state.exchange import Exchange, copy_tensors
+from fedgen.federated.left_out import KEPT_REMARKS, Entry, are_alike, fold, warn_of
+
+News = tuple[dict[int, int], list[Entry]]  # iterations by client, clients left out
+
+
+class ClientMemory:
+    """Clients' iteration counts and personal tensors, and who was left out when.
+
+    Attributes:
+        iterations: iterations that a client has taken since training began.
+        personal: personal tensors of the clients that have trained, by name.
+        left_out: for each failure its round, client, name and reason; of a great many the earliest are folded.
+        remarks: the latest of the aggregator's on clients that were part of their round, likewise.
+        completed: clients of this round, on this rank, that were not left out.
+        took_part: likewise on all ranks, once they have told each other.
+    """
+
+    def __init__(self, module: nn.Module | None = None) -> None:
+        self._module = module
+        self.iterations: dict[int, int] = {}
+        self.personal: dict[int, dict[str, Tensor]] = {}
+        self.left_out: list[Entry] = []
+        self.remarks: list[Entry] = []
+        self.start_round()
+
+    def start_round(self) -> None:
+        """Before the first turn of a round."""
+        self.completed: list[int] = []
+        self.took_part: list[int] = []
+        self.left_out = fold(self.left_out)
+        self._known = len(self.left_out)
+        self._untold: list[Entry] = []
+
+    def complete(self, client: int, iterations: int) -> None:
+        """Takes down a turn that was not left out, and how many iterations the client has taken in all."""
+        self.iterations[client] = iterations
+        self.completed.append(client)
+        self._warn()
+
+    def leave_out(self, entry: Entry) -> None:
+        """Takes down a client that was left out, with a warning.
+
+        While all of a round's clients fail alike only the first is warned of: it may be an error of the model, which
+        ends the training; the others follow as soon as one has trained, or failed otherwise.
+        """
+        self.left_out.append(entry)
+        self._untold.append(entry)
+        if self.completed or len(self.lost) == 1 or not are_alike(self.lost):
+            self._warn()
+
+    @property
+    def lost(self) -> list[Entry]:
+        """The clients left out of this round."""
+        return self.left_out[self._known :]
+
+    def _warn(self) -> None:
+        untold, self._untold = self._untold, []
+        for entry in untold:
+            warn_of(entry)
+
+    def news(self) -> News:
+        """What other ranks do not know: who of this rank's clients trained in the round, and who was left out."""
+        return {client: self.iterations[client] for client in self.completed}, self.lost
+
+    def hear(self, told: Sequence[News]) -> int:
+        """Takes every rank's `news`; how many clients of the round trained."""
+        own = self.lost
+        self.left_out[self._known :] = sorted(
+            (e for _, found in told for e in found), key=lambda entry: entry["client"]
+        )
+        for counts, _ in told:
+            self.iterations |= counts
+        self.took_part = sorted(client for counts, _ in told for client in counts)
+        self._untold += [entry for entry in self.lost if entry not in own]  # of other ranks, which do not warn
+        if self.took_part or not are_alike(self.lost):
+            self._warn()
+        return len(self.took_part)
+
+    def remark(self, entries: list[Entry]) -> None:
+        """Takes down what an aggregator has to say of clients."""
+        self.remarks = [*self.remarks, *entries][-KEPT_REMARKS:]
+
+    def of(self, module: nn.Module) -> "ClientMemory":
+        """This memory if it is of the module's clients, else an empty one: another model, other clients."""
+        return self if self._module is module else ClientMemory(module)
+
+    def load_personal(self, client: int, exchange: Exchange) -> None:
+        """Puts a client's personal tensors into the model, if it has any yet."""
+        if slot := self.personal.get(client):
+            copy_tensors([exchange.personal[name] for name in slot], slot.values())
+
+    def match_personal(self, exchange: Exchange) -> None:
+        """Gives all clients tensors that have become personal, at the server's values, and takes others from them."""
+        for slot in self.personal.values():
+            kept = {name: slot.get(name, exchange.server[name]).clone() for name in exchange.personal}
+            slot.clear()
+            slot.update(kept)
+
+    def keep_personal(self, client: int, exchange: Exchange) -> None:
+        """Keeps a copy of the model's personal tensors as the client's."""
+        if exchange.personal:
+            empty = {name: torch.empty_like(tensor) for name, tensor in exchange.personal.items()}
+            slot = self.personal.setdefault(client, empty)
+            copy_tensors([slot[name] for name in exchange.personal], exchange.personal.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain types and tensors."""
+        return {
+            "iterations": dict(self.iterations),
+            "personal": self.personal,
+            "left_out": list(self.left_out),  # no entry ever changes
+            "remarks": list(self.remarks),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], exchange: Exchange) -> None:
+        """Restores `state_dict`, with tensors where the model's are.
+
+        Raises:
+            MisconfigurationException: if other tensors were personal.
+        """
+        for slot in state["personal"].values():
+            if slot.keys() != exchange.personal.keys():
+                name = sorted(slot.keys() ^ exchange.personal.keys())[0]
+                raise MisconfigurationException(
+                    f"the checkpoint was written with other personal tensors ({name} is personal in only one of the"
+                    " two); resume with the same `personal` and the same losses"
+                )
+        self.iterations = {int(client): int(count) for client, count in state["iterations"].items()}
+        self.personal = {
+            int(client): {name: tensor.to(exchange.personal[name]) for name, tensor in slot.items()}
+            for client, slot in state["personal"].items()
+        }
+        self.left_out = list(state["left_out"])
+        self.remarks = list(state.get("remarks", []))  # older checkpoints have none

@@ -1,0 +1,450 @@
+"""State of a module that `state_dict` does not hold: non-persistent buffers, Python numbers and lists, own optimizers,
+pools of images. Every turn starts from the server's, and nothing of it passes from one client to the next."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import is_
+from typing import Any
+
+import numpy as np
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
+
+from fedgen.federated.client_state.exchange import accumulates
+from fedgen.federated.client_state.module_nodes import (
+    NonPersistentBuffers,
+    attributes_of,
+    epoch_lists,
+    no_parameters,
+    owned_by,
+    saved_tensors,
+)
+from fedgen.federated.client_state.outside_values import OutsideValues, heard_number, told_number
+from fedgen.federated.client_state.python_state import (
+    MISSING,
+    Attributes,
+    Change,
+    Keyed,
+    Node,
+    PythonState,
+    RandomState,
+    reseed,
+    vars_of_class,
+)
+from fedgen.federated.client_state.rules import Rules
+from fedgen.federated.client_state.state_values import has_floats, in_the_form_of, is_plain, storage_of
+from fedgen.io.tensor_files import bytes_of, tensors_in
+from fedgen.seeds import derive
+
+
+class OutsideState:
+    """Isolates turns in what a module holds beside its saved tensors.
+
+    What a turn changes is put back to the server's value after it, unless something else holds:
+
+    - Python integers and booleans that only grow in the round's turns, such as a step count that anneals a loss, are
+      counters: the server takes the largest. Those of an object whose tensors or lists are reset are reset with them,
+      unless something of the object is declared: the length of a pool that is emptied is no count.
+    - Lists of the LightningModule that its own epoch hooks read (`training_step_outputs`) gather what completed turns
+      add to them.
+    - Random generators are seeded at (seed, round, client) before each turn.
+    - Metrics of torchmetrics accumulate over completed turns.
+    - A declared rule has the last word (see `rules`): "mean" and "max" of numbers and tensors, "personal" keeps a copy
+      for each client, "server" resets.
+
+    Parts with `exchanged = False` or "personal", and attributes that begin with one of a class's `own_turn_state`,
+    are left alone: they look after themselves, by `on_turn_end`.
+
+    Args:
+        module: the model.
+        rules: declared ones.
+        foreign: objects that are not the module's state: the trainer, its optimizers and schedulers.
+        seed: of the random generators.
+
+    Attributes:
+        personal: what clients keep, by client and path.
+        found: by path, what became of the state that turns have changed so far, in a word; for the report.
+        exchanges: whether counters and means may be told over clients; False under differential privacy and masks, and
+            under rules that bound what a single client does.
+        opaque: what cannot be looked into, and so not isolated: type names by path.
+    """
+
+    def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
+        self._module, self._rules, self._seed = module, rules, seed
+        self._foreign = [*foreign]
+        self._gathered_names = set(epoch_lists(module))
+        self.personal: dict[int, dict[str, Any]] = {}
+        self.found: dict[str, str] = {}
+        self.opaque: dict[str, str] = {}
+        self.exchanges = True
+        self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
+        self._kept_values: dict[str, Any] = {}  # the server's, of rounds so far
+        self._clear_round()
+
+    def _clear_round(self) -> None:
+        self._round = OutsideValues()
+        self._gathered: dict[str, tuple[Node, Any, list[Any]]] = {}
+
+    # ---- rounds ----
+
+    def start_round(self) -> None:
+        """Takes the present state as the server's."""
+        self._clear_round()
+        self._owned = owned_by(self._module, self._foreign)
+        self._storages = {storage_of(tensor) for tensor in saved_tensors(self._module)} - {0}
+        self._metrics = [m for m in self._module.modules() if accumulates(m)]
+        roots: list[Node] = [attributes_of(prefix, part) for prefix, part in self._parts()]
+        roots += [
+            NonPersistentBuffers(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set
+        ]
+        self._state = PythonState(roots, self._enter)
+        self.opaque |= self._state.opaque
+        self._kept_apart = [  # of the rule "personal"
+            (node, key, path)
+            for node in self._state.nodes
+            for key, path, _ in node.children()
+            if self._rules.rule_of([path]) == "personal"
+        ]
+        self._random = [node for node in self._state.nodes if isinstance(node, RandomState)]
+        if self._values:
+            self._write(self._values)
+            self._values = {}
+            self.start_round()
+
+    def _parts(self) -> Iterator[tuple[str, nn.Module]]:
+        """The registered modules whose Python state turns are isolated in."""
+        alone: list[str] = []
+        for prefix, part in self._module.named_modules():
+            if any(prefix.startswith(f"{other}.") for other in alone):
+                continue
+            if accumulates(part) or getattr(part, "exchanged", True) is not True:
+                alone.append(prefix)
+                continue
+            yield prefix, part
+
+    def _enter(self, path: str, value: Any) -> bool:
+        if id(value) in self._owned or self._rules.rule_of([path]) == "personal":
+            return False
+        if isinstance(value, Tensor) and storage_of(value) in self._storages:
+            return False  # a view of a parameter or saved buffer, which is isolated with it
+        if isinstance(value, nn.Module) and accumulates(value):
+            self._metrics.append(value)  # held in a list or dictionary, so that the module does not know it
+            return False
+        kind = type(value).__module__ or ""
+        return not kind.startswith("fedgen.")
+
+    def start_turn(self, round: int, client: int) -> None:
+        """Gives a client what it keeps, and seeds random generators; the rest is the server's already."""
+        for generator in self._random:
+            if self._rules.rule_of([generator.path]) != "server":
+                reseed(generator, derive(self._seed, "state", generator.path, round, client))
+        self._give_kept(client)
+        self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
+
+    def _give_kept(self, client: int) -> None:
+        kept = self.personal.get(client, {})
+        for node, key, path in self._kept_apart:
+            node.write(key, self._copy(kept.get(path, node.contents[key])))
+        for path in kept.keys() - {path for *_, path in self._kept_apart}:  # what the server has not
+            if (place := self._place(path, {})) is not None:
+                place[0].write(place[1], self._copy(kept[path]))
+
+    @contextmanager
+    def seen_by(self, client: int) -> Iterator[None]:
+        """Puts in place what a client keeps; what the block makes of the state is put back. For use between rounds."""
+        self.start_round()
+        self._give_kept(client)
+        try:
+            yield
+        finally:
+            self.drop_round()
+
+    def end_turn(self, client: int, weight: float, completed: bool) -> None:
+        """Takes what a turn made of the state and puts the server's back.
+
+        Args:
+            client: that trained.
+            weight: its weight in means.
+            completed: whether it is part of the round; what a client left out has changed is dropped.
+        """
+        changed = self._state.changed()
+        if completed:
+            changes = [change for node in changed for change in node.changes()]
+            self._keep(client, changes)
+            self._round.weight += weight
+            self._take(changes, weight)
+        else:
+            for node in self._metrics_before.changed():
+                node.restore()
+        for node in changed:
+            node.restore()
+        for node, key, _ in self._kept_apart:
+            node.write(key, node.contents[key])
+
+    def _keep(self, client: int, changes: Sequence[Change]) -> None:
+        """Keeps what the rule "personal" says of the client's, also what its turn has made or taken away."""
+        present = {path: _present(node, key) for node, key, path in self._kept_apart}
+        present |= {c.path: c.after for c in changes if self._rules.rule_of([c.path]) == "personal"}
+        if present:
+            self.personal[client] = {path: value for path, value in present.items() if value is not MISSING}
+
+    def _take(self, changes: Sequence[Change], weight: float) -> None:
+        for change in changes:
+            if self._rules.rule_of([change.path]) == "personal":
+                self.found[change.path] = "personal"
+                continue
+            rule = self._rules.rule_of(_with_ancestors(change.path))
+            if isinstance(change.container, RandomState):
+                self.found[change.path] = "server" if rule == "server" else "seeded"
+                continue
+            if rule == "advance":
+                raise MisconfigurationException(
+                    f"{change.path} is no integer tensor and has the rule 'advance'; declare 'max' or 'server'"
+                )
+            if rule is None and (added := self._added(change)) is not None:
+                self._gathered.setdefault(change.path, (change.container, change.key, []))[2].extend(added)
+                self.found[change.path] = "gathered"
+            elif rule == "mean" and self.exchanges and _is_averaged(change):
+                self._round.add(change.path, change.after, weight)
+                self.found[change.path] = "mean"
+            elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
+                self._raise_to(change)
+            elif rule is None and (_was_empty(change) or _is_recomputed(change)):
+                self.found.setdefault(change.path, "rebuilt")
+            else:
+                self.found[change.path] = "server" if rule == "server" else "reset"
+
+    def _raise_to(self, change: Change) -> None:
+        declared = self._rules.rule_of(_with_ancestors(change.path)) == "max"
+        if not declared and bool(change.after < change.before):
+            self._round.shrink(change.path)
+            self.found[change.path] = "reset"
+            return
+        self._round.raise_to(change.path, change.after if _was_empty(change) else change.before, change.after)
+        self.found.setdefault(change.path, "max")
+
+    def _added(self, change: Change) -> list[Any] | None:
+        """What a turn has put behind a list that epoch hooks read; None for any other change."""
+        if change.path.split(".")[0] not in self._gathered_names or not isinstance(change.after, (list, tuple)):
+            return None
+        before = () if _was_empty(change) else change.before
+        if not isinstance(before, (list, tuple)) or not all(map(is_, before, change.after)):
+            return None
+        return list(change.after[len(before) :]) if len(change.after) >= len(before) else None
+
+    # ---- ends of rounds ----
+
+    def drop_round(self) -> None:
+        """Puts the server's state back where a round ends in the middle of a turn."""
+        for node in self._state.changed():
+            node.restore()
+        self._clear_round()
+
+    def news(self) -> dict[str, Any]:
+        """What other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
+        return {**self._round.news(), "found": {p: word for p, word in self.found.items() if word != "gathered"}}
+
+    def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Takes every rank's `news`."""
+        self._round.hear(told)
+        self.found = {path: word for one in reversed(told) for path, word in one["found"].items()} | self.found
+
+    def end_round(self) -> None:
+        """Writes the round's values into the module, which holds the server's state."""
+        for path in [path for path in self._round.largest if self._is_reset_with_others(path)]:
+            del self._round.largest[path]
+            self.found[path] = "reset"
+        values = self._round.counters | self._round.means(self._present() if self._round else {})
+        self._write(values)
+        for node, key, items in self._gathered.values():
+            before = _value_at(node, key, None)
+            node.write(key, [*(before or ()), *items])
+        self._kept_values = {**self._kept_values, **values}
+        self._clear_round()
+
+    def _is_reset_with_others(self, path: str) -> bool:
+        """Whether a counter that nobody declared lies in an object, not a module, whose tensors or lists are reset."""
+        parent = path.rpartition(".")[0]
+        below = [other for other in self.found if other.startswith(f"{parent}.")]
+        if not parent or any(self._rules.rule_of(_with_ancestors(other)) is not None for other in below):
+            return False  # who declares something of an object knows it
+        if isinstance(next((n.holder for n in self._state.nodes if n.path == parent), None), nn.Module):
+            return False
+        reset = [other.split(".") for other in below if self.found[other] == "reset"]
+        depth, own = parent.count(".") + 1, parent.split(".")
+        return any(o[:depth] == own and all(part.isdecimal() for part in o[depth + 1 :]) for o in reset)
+
+    def _place(self, path: str, places: Mapping[str, tuple[Node, Any]]) -> tuple[Node, Any] | None:
+        """Where a value stands, or would stand if its holder had it: its class may hold the first value."""
+        parent, _, key = path.rpartition(".")
+        if path in places:
+            return places[path]
+        node = next((n for n in self._state.nodes if n.path == parent and isinstance(n, Attributes)), None)
+        return None if node is None else (node, key)
+
+    def _places(self) -> dict[str, tuple[Node, Any]]:
+        """Where everything stands, by path; of containers themselves, too."""
+        found: dict[str, tuple[Node, Any]] = {node.path: (node, None) for node in self._state.nodes}
+        for node in self._state.nodes:
+            for key, path, value in node.children():
+                if not isinstance(value, Tensor):
+                    found.setdefault(path, (node, key))
+        return found
+
+    def _present(self) -> dict[str, Any]:
+        places = self._places().items()
+        return {path: _value_at(node, key, None) for path, (node, key) in places}
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        places = self._places() if values else {}
+        for path, value in values.items():
+            if (place := self._place(path, places)) is not None:
+                node, key = place
+                before = _value_at(node, key, value)
+                node.write(key, in_the_form_of(before, value))
+
+    def _copy(self, value: Any) -> Any:
+        """A deep copy that shares what is the module's own: its parameters, buffers and parts."""
+        memo: dict[int, Any] = dict(self._owned)
+        # deepcopy refuses results of a computation
+        memo |= {id(t): t.detach().clone() for t in tensors_in(value) if t.grad_fn is not None}
+        return copy.deepcopy(value, memo)
+
+    # ---- clients elsewhere ----
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counters that the round's turns have raised, by path, as far as nothing keeps them from travelling."""
+        found = {path: int(value) for path, value in self._round.counters.items() if type(value) in (int, bool)}
+        return {path: value for path, value in found.items() if not self._is_reset_with_others(path)}
+
+    @property
+    def means(self) -> dict[str, Tensor]:
+        """What the turn before gave to means, float64, by path."""
+        return {path: told_number(value) for path, value in self._round.given.items()}
+
+    @property
+    def server_means(self) -> dict[str, Tensor]:
+        """The server's means of earlier rounds, with which every turn begins."""
+        return {path: told_number(value) for path, value in self._kept_values.items() if type(value) not in (int, bool)}
+
+    @property
+    def server_counts(self) -> dict[str, int]:
+        """The server's counters that turns have raised in earlier rounds, with which every turn begins."""
+        return {path: int(value) for path, value in self._kept_values.items() if type(value) in (int, bool)}
+
+    def take_counts(self, counts: Mapping[str, int]) -> None:
+        """Takes counters that a turn elsewhere has raised.
+
+        Raises:
+            ValueError: for one that the module does not have as a Python integer or boolean, or that is not larger.
+        """
+        places = self._places() if counts else {}
+        for path, count in counts.items():
+            place = self._place(path, places)
+            before: Any = MISSING if place is None or place[1] is None else self._own(place)
+            if type(before) not in (int, bool) or count <= before:
+                raise ValueError(f"its counter {path!r} is {count} and the server's {before!r}")
+            self._round.raise_to(path, before, type(before)(count))
+            self.found.setdefault(path, "max")
+
+    def _own(self, place: tuple[Node, Any]) -> Any:
+        before = _value_at(*place, MISSING)
+        return vars_of_class(type(place[0].holder), place[1]) if before is MISSING else before
+
+    def heard_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
+        """What a turn elsewhere has given to means, in the kinds of the server's own values.
+
+        Raises:
+            ValueError: for what has no rule "mean" or no place in the module, has another shape or is not finite.
+        """
+        places, found = self._places() if means else {}, {}
+        for path, told in means.items():
+            if self._rules.rule_of(_with_ancestors(path)) != "mean":
+                raise ValueError(f"it tells {path!r}, which has no rule 'mean'")
+            place = self._place(path, places)
+            found[path] = heard_number(path, told, None if place is None else self._own(place))
+        return found
+
+    def take_means(self, means: Mapping[str, Any], weight: float) -> None:
+        """Takes a completed turn's `heard_means`, be there any or not."""
+        self._round.weight += weight
+        for path, value in means.items():
+            self._round.add(path, value, weight)
+            self.found[path] = "mean"
+
+    def begin_with(self, counts: Mapping[str, int], means: Mapping[str, Tensor]) -> None:
+        """Gives the server's counters and means to the turn that starts next, taken elsewhere."""
+        self._values = {**counts, **means}
+
+    # ---- checkpoints ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """The server's exchanged values and what clients keep, as far as they are plain values and tensors."""
+        values = {path: value for path, value in self._kept_values.items() if is_plain(value)}
+        personal = {
+            client: {path: value for path, value in own.items() if is_plain(value)}
+            for client, own in self.personal.items()
+        }
+        return {"values": values, "personal": personal}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores `state_dict`; values are written when the next round starts."""
+        self._values, self._kept_values = dict(state["values"]), dict(state["values"])
+        self.personal = {int(client): dict(own) for client, own in state["personal"].items()}
+
+    @property
+    def not_in_checkpoints(self) -> list[str]:
+        """The paths of what clients keep that no checkpoint can hold without pickling objects."""
+        return sorted({path for own in self.personal.values() for path, value in own.items() if not is_plain(value)})
+
+    def num_bytes(self) -> int:
+        """Memory of one client's kept tensors."""
+        own = next(iter(self.personal.values()), {})
+        return bytes_of(tensors_in(own))
+
+
+def _value_at(node: Node, key: Any, default: Any) -> Any:
+    """What a node held at the snapshot under a key; all of it for None."""
+    if key is None or not isinstance(node.contents, (dict, tuple)):
+        return node.contents
+    return node.contents.get(key, default) if isinstance(node.contents, dict) else node.contents[key]
+
+
+def _with_ancestors(path: str) -> list[str]:
+    """A path and those of everything that holds it: a rule for a list is one for what is in it."""
+    parts = path.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))][::-1]
+
+
+def _was_empty(change: Change) -> bool:
+    return change.before is MISSING or change.before is None  # arrays do not compare as a whole
+
+
+def _present(node: Node, key: Any) -> Any:
+    """What a node holds now under a key; MISSING if nothing."""
+    if isinstance(node, (Keyed, NonPersistentBuffers)):
+        return node.now().get(key, MISSING)
+    return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING
+
+
+def _is_count(change: Change) -> bool:
+    before, after = change.before, change.after
+    return type(before) is type(after) and isinstance(before, (bool, int, np.integer, np.bool_))
+
+
+def _is_averaged(change: Change) -> bool:
+    before, after = change.before, change.after
+    if _was_empty(change):
+        before = after
+    if isinstance(before, (Tensor, np.ndarray)):
+        kind = Tensor if isinstance(before, Tensor) else np.ndarray
+        return isinstance(after, kind) and before.shape == after.shape and has_floats(after)
+    return isinstance(before, (int, float, np.number)) and isinstance(after, (int, float, np.number))
+
+
+def _is_recomputed(change: Change) -> bool:
+    """Whether an attribute is computed from parameters before each forward pass (old weight and spectral norm)."""
+    parameters = getattr(change.container.holder, "_parameters", None) or {}
+    return any(f"{change.key}{ending}" in parameters for ending in ("_orig", "_v"))

@@ -1,0 +1,1 @@
+"""Lightning's side of a round: loops, schedules, callbacks, checkpoints, and its internals."""

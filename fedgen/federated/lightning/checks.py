@@ -1,0 +1,234 @@
+"""Settings, Trainers and batches that federated averaging refuses or warns of."""
+
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch.nn import Module
+from torch.nn.modules.batchnorm import _NormBase
+
+from fedgen.clients.turn import Turn
+from fedgen.federated.aggregators.mean import Aggregator
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.lightning.schedules import Schedule
+
+
+def check_settings(
+    interval: int, cohort_size: int | None, client_weights: str, optimizer_state: str, batch_idx: str = "round"
+) -> None:
+    """Refuses settings of the strategy that are out of range.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    if interval < 1:
+        raise ValueError(f"communication_interval={interval}: a turn has at least one iteration")
+    if cohort_size is not None and cohort_size < 1:
+        raise ValueError(f"cohort_size={cohort_size}: a round has at least one client")
+    if client_weights not in ("examples", "uniform"):
+        raise ValueError(f"client_weights={client_weights!r}: choose 'examples' or 'uniform'")
+    if optimizer_state not in ("reset", "keep", "average"):
+        raise ValueError(f"optimizer_state={optimizer_state!r}: choose 'reset', 'keep' or 'average'")
+    if batch_idx not in ("round", "client"):
+        raise ValueError(f"batch_idx={batch_idx!r}: choose 'round' or 'client'")
+
+
+def check_privacy(
+    aggregator: Aggregator, client_weights: str, optimizer_state: str, exchange: Exchange, module: Module
+) -> None:
+    """Refuses, under a private aggregator, what would leave clients beside it.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if not aggregator.private:
+        return
+    name = type(aggregator).__name__
+    if client_weights != "uniform":
+        raise MisconfigurationException(
+            f"{name} bounds what one client adds, so clients weigh equally: pass client_weights='uniform'"
+        )
+    if optimizer_state == "average":
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and optimizer_state='average' sends clients' optimizer states too: pass"
+            " 'reset'"
+        )
+    if optimizer_state == "keep" and exchange.shared:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and optimizer_state='keep' leaves each client's optimizer states, which"
+            " have no noise, in the run's checkpoints: pass 'reset'"
+        )
+    if exchange.beside:
+        raise MisconfigurationException(
+            f"{name} protects weights alone, and the client algorithm sends control variates too: leave it out"
+        )
+    if any(getattr(part, "shares_images", False) for part in module.modules()):
+        raise MisconfigurationException(
+            f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients' images"
+            " too, so that a client has a part in every update: give the loss aggregate='own' and let clients train the"
+            " generator, or set references that are nobody's secret"
+        )
+
+
+def check_counters(exchange: Exchange, module: Module) -> None:
+    """Refuses integer and boolean tensors of which nobody has declared what becomes of them, where what clients send
+    is masked or gets noise: their largest value would show one client's. BatchNorm's counts advance by the interval,
+    and those of several numbers, such as index tables, are taken for constants, of which each turn is held to it.
+
+    Raises:
+        MisconfigurationException: naming them and the remedy.
+    """
+    norms = {
+        f"{name}.num_batches_tracked" if name else "num_batches_tracked"
+        for name, part in module.named_modules()
+        if isinstance(part, _NormBase)
+    }
+    exchange.advancing |= norms & exchange.counters.keys() - exchange.declared
+    exchange.hold_tables()
+    if undeclared := [name for name in exchange.counters if name not in exchange.declared | exchange.advancing]:
+        raise MisconfigurationException(
+            f"{', '.join(undeclared[:3])}: integer or boolean tensors, of which the largest over clients would show one"
+            " client's, so that it may not travel beside masks or noise. Declare what becomes of them:"
+            f" FedAvgStrategy(rules={{{undeclared[0]!r}: 'advance'}}) lets a counter grow by the communication interval"
+            " each round, 'server' keeps the server's value"
+        )
+    if told := [name for name in exchange.counters if name not in exchange.advancing]:
+        raise MisconfigurationException(
+            f"{told[0]} has the rule 'max', which would show one client's value beside masks or noise; declare"
+            " 'advance' or 'server'"
+        )
+
+
+def check_robustness(aggregator: Aggregator, optimizer_state: str, exchange: Exchange) -> None:
+    """Refuses, under an aggregator that no single client can lead astray, what clients send past it.
+
+    Raises:
+        MisconfigurationException: naming the setting.
+    """
+    if not aggregator.robust:
+        return
+    name = type(aggregator).__name__
+    if optimizer_state == "average":
+        raise MisconfigurationException(
+            f"{name} bounds what one client does to the weights, and optimizer_state='average' takes the plain mean of"
+            " clients' optimizer states, which one of them may set as it likes: pass 'reset' or 'keep'"
+        )
+    if exchange.beside:
+        raise MisconfigurationException(
+            f"{name} bounds what one client does to the weights, and the client algorithm adds up clients' control"
+            " variates, which one of them may set as it likes: leave it out"
+        )
+
+
+def check_turn(batch: Any) -> None:
+    """Refuses a batch that is no client's turn.
+
+    Raises:
+        MisconfigurationException: naming what it is.
+    """
+    if not isinstance(batch, Turn):
+        raise MisconfigurationException(
+            f"FedAvgStrategy got a batch of type {type(batch).__name__}; train with a FederatedDataModule, whose"
+            " loader hands it one client's turn at a time"
+        )
+
+
+def warn_unseen_steps(algorithm: ClientAlgorithm, schedule: Schedule | None) -> None:
+    """Warns, if something was to act on the steps of a turn, that none of them came by."""
+    if schedule is not None or type(algorithm) is not ClientAlgorithm:
+        rank_zero_warn(
+            "a client took no optimizer step through Lightning in its turn, so the client algorithm and schedule did"
+            " not act on it; under manual optimisation step what `self.optimizers()` gives, not the raw optimizers"
+        )
+
+
+def warn_of_exchange_in_turn() -> None:
+    """Warns of values that processes would exchange in the middle of turns, which differ between them."""
+    rank_zero_warn(
+        "self.log(..., sync_dist=True) in a training_step, or another reduction in it: clients' turns differ between"
+        " processes, so within a turn nothing is exchanged; logged values are brought together at the round's end",
+        category=ExchangeInTurnWarning,
+    )
+
+
+class ExchangeInTurnWarning(UserWarning):
+    """A module asked processes to exchange values within clients' turns."""
+
+
+def warn_of_remainder(interval: int, iterations: int) -> None:
+    """Warns that gradients which a module accumulates by hand were left at a turn's end."""
+    rank_zero_warn(
+        f"the module accumulates gradients by hand, and those of the last {iterations} of {interval} iterations were"
+        " dropped at a turn's end without a step; step where self.trainer.is_last_batch is true, too, or let"
+        " communication_interval be a multiple"
+    )
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Refuses Trainer settings that would cut a round.
+
+    Raises:
+        MisconfigurationException: naming the setting and the remedy.
+    """
+    # a float is a fraction of the round; an integer (1 too) or a time means after so many turns or seconds
+    interval = getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval
+    if not (isinstance(interval, float) and interval == 1.0):
+        raise MisconfigurationException(
+            f"val_check_interval={interval!r}: validation inside a round would see a client's model;"
+            " use check_val_every_n_epoch, which counts rounds"
+        )
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and (callback._every_n_train_steps or callback._train_time_interval):
+            raise MisconfigurationException(
+                "ModelCheckpoint(every_n_train_steps=... or train_time_interval=...) would save inside a round; use"
+                " every_n_epochs, which counts rounds"
+            )
+    for callback in trainer.callbacks:
+        if isinstance(callback, StochasticWeightAveraging) or _averages_steps(callback):
+            raise MisconfigurationException(
+                f"{type(callback).__name__} would average clients' models in the middle of a round; use"
+                " EMAWeightAveraging(update_every_n_steps=0, update_starting_at_epoch=0), which averages the server's"
+            )
+    module, data = trainer.lightning_module, getattr(trainer, "datamodule", None)
+    if any(owner is not None and is_overridden("on_before_batch_transfer", owner) for owner in (module, data)):
+        raise MisconfigurationException(
+            "on_before_batch_transfer would receive a client's turn, not a batch; override on_after_batch_transfer"
+        )
+    # A turn is long: without this, no turn of a small federation would ever be logged.
+    trainer.log_every_n_steps = 1
+
+
+def check_finders(trainer: Trainer) -> None:
+    """Refuses what tries a value a batch, `Tuner.lr_find` among it: a batch is a client's whole turn.
+
+    Raises:
+        MisconfigurationException: naming the callback and the remedy.
+    """
+    called = {
+        LearningRateFinder: ("LearningRateFinder (Tuner.lr_find)", "lr_find", "learning rate"),
+        BatchSizeFinder: ("BatchSizeFinder (Tuner.scale_batch_size)", "scale_batch_size", "batch size"),
+    }
+    for callback in trainer.callbacks:
+        for kind, (name, method, what) in called.items():
+            if isinstance(callback, kind):
+                raise MisconfigurationException(
+                    f"{name} tries another {what} in each batch, and under FedAvgStrategy that is a client's"
+                    f" whole turn; look for it without the strategy, Tuner(Trainer()).{method}(module, datamodule=data)"
+                    " on the same data module, which then pools the clients, and train federated with what it finds"
+                )
+
+
+def _averages_steps(callback: Callback) -> bool:
+    """Whether a weight average would be updated after steps, sooner or later."""
+    late = 10**9 * getattr(callback, "update_every_n_steps", 1)
+    return isinstance(callback, WeightAveraging) and callback.should_update(step_idx=late)

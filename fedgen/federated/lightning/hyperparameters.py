@@ -1,0 +1,37 @@
+"""Hyperparameters that are objects: what a checkpoint holds of them is not read again, as reading unpickles nothing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
+from fedgen.io.tensor_files import objects_in
+
+_PLAIN = (type(None), bool, int, float, str)
+
+
+def warn_of_objects(trainer: Trainer) -> None:
+    """Warns, when fitting starts, of hyperparameters that make the run's checkpoints unreadable.
+
+    Only where checkpoints are written, and by a plugin that reads them without unpickling.
+    """
+    if not trainer.checkpoint_callbacks or not isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
+        return
+    for owner in (trainer.lightning_module, getattr(trainer, "datamodule", None)):
+        for name, value in _hyperparameters(owner):
+            who, kind = type(owner).__name__, f"{type(value).__module__}.{type(value).__qualname__}"
+            if objects_in(value):  # Lightning has taken out what cannot be pickled
+                rank_zero_warn(
+                    f"the hyperparameter {name!r} of {who} is of class {kind}: checkpoints with it are refused when"
+                    " they are read, to resume or to evaluate, as reading unpickles no objects; write"
+                    f" self.save_hyperparameters(ignore=[{name!r}]) in {who}"
+                )
+
+
+def _hyperparameters(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Those of a module or a data module that are not plain by their very type."""
+    for name, value in dict(getattr(owner, "hparams", None) or {}).items():
+        if type(value) not in _PLAIN:
+            yield str(name), value

@@ -1,0 +1,186 @@
+"""Parameters that get their shapes from the first batch (`nn.LazyLinear` and the like) get them before training.
+
+The server's model is whole before any client starts from it, and the same on all ranks.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedBuffer, is_lazy
+
+from fedgen.federated.lightning.checks import check_turn
+from fedgen.seeds import isolated, seed_all
+
+Inputs = dict[str, tuple[tuple[Any, ...], dict[str, Any]]]  # a lazy module's arguments by its name
+
+
+class _AllSeen(BaseException):
+    """Ends a trial step as soon as every lazy module has had its input; no `except Exception` of a module stops it."""
+
+
+def materialise(trainer: Trainer, seed: int) -> None:
+    """Gives uninitialised parameters and buffers their shapes and first values, if the module has any.
+
+    A copy of the module takes one `training_step` on the first client's first batch (in a deployment the server's takes
+    it on blank examples of the shape that clients tell), as far as its last lazy layer,
+    with optimizers that do nothing; each lazy layer of the module itself is then initialised for the input that its
+    copy had. Of the step nothing is left: no gradient, buffer, attribute or logged value, and the random streams are
+    put back.
+
+    Args:
+        trainer: fitting, with its strategy's model and optimizers set up.
+        seed: of the first values, which are drawn from (seed, "lazy") alone.
+
+    Raises:
+        MisconfigurationException: naming what stays without a shape, and the remedy.
+    """
+    module = trainer.lightning_module
+    unfinished, unknown = _unfinished(module), _uninitialised(module)
+    if not unfinished and not unknown:
+        return
+    with isolated():
+        seed_all(seed, "lazy")
+        trial, inputs = _try_step(trainer, module, unknown, unfinished)
+        seed_all(seed, "lazy")
+        for name, (args, kwargs) in inputs.items():
+            part: Any = module.get_submodule(name)
+            part._infer_parameters(part, args, kwargs)
+        _take_shapes(module, trial)
+    if left := _uninitialised(module):
+        raise MisconfigurationException(_failed(left, "which the first client's first batch does not reach"))
+
+
+def _unfinished(module: nn.Module) -> list[str]:
+    """The lazy modules that have not had an input yet, by name; a checkpoint may have given them their tensors."""
+    parts = module.named_modules()
+    return [name for name, part in parts if isinstance(part, LazyModuleMixin) and hasattr(part, "_initialize_hook")]
+
+
+def _uninitialised(module: nn.Module) -> list[str]:
+    return [name for name, tensor in [*module.named_parameters(), *module.named_buffers()] if is_lazy(tensor)]
+
+
+def _failed(names: list[str], why: str) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return (
+        f"{names[0]}{more} is uninitialised (nn.Lazy...), {why}, so that its shape is not known when the first round"
+        " starts; give it its shape in the module's constructor, or run a forward pass in `configure_model`"
+    )
+
+
+def _try_step(
+    trainer: Trainer, module: LightningModule, unknown: list[str], unfinished: list[str]
+) -> tuple[LightningModule, Inputs]:
+    """A copy of the module that has taken one step, and what its lazy modules were given.
+
+    Raises:
+        MisconfigurationException: if there is no batch here, or the copy or its step fails.
+    """
+    names = unknown or unfinished
+    batch = _first_batch(trainer, names)
+    inputs: Inputs = {}
+    try:
+        trial = _copy_for_trial(trainer, module)
+        with _recording(trial, unfinished, inputs, stops=_only_in(unknown, unfinished)):
+            counted = is_param_in_hook_signature(trial.training_step, "batch_idx", min_args=2)
+            with trainer.strategy.precision_plugin.train_step_context(), torch.enable_grad():
+                trial.training_step(*((batch, 0) if counted else (batch,)))
+    except _AllSeen:
+        pass
+    except Exception as error:
+        why = f"and a trial step of a copy of the module raised {type(error).__name__}: {error}"
+        raise MisconfigurationException(_failed(names, why)) from error
+    return trial, inputs
+
+
+def _only_in(unknown: list[str], unfinished: list[str]) -> bool:
+    """Whether all uninitialised tensors are those of lazy modules."""
+    return all(name.rpartition(".")[0] in unfinished for name in unknown)
+
+
+def _first_batch(trainer: Trainer, names: list[str]) -> Any:
+    """The first batch of the first client of the first round, or of a client elsewhere a blank one; on the device."""
+    turn = next(iter(trainer.fit_loop._data_source.dataloader()))
+    check_turn(turn)
+    batch, strategy = turn.trial_batch, trainer.strategy
+    if batch is None:
+        raise MisconfigurationException(_failed(names, "and the form of the clients' examples is not known here"))
+    return strategy.batch_to_device(strategy.precision_plugin.convert_input(batch))
+
+
+def _copy_for_trial(trainer: Trainer, module: LightningModule) -> LightningModule:
+    """A copy that reads the trainer, logs nothing, and has optimizers whose steps do nothing."""
+    strategy = trainer.strategy
+    schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
+    # buffers without a shape cannot be copied; parameters can
+    lazy = [buffer for buffer in module.buffers() if is_lazy(buffer)]
+    memo = {id(one): UninitializedBuffer(device=one.device, dtype=one.dtype) for one in lazy}  # type: ignore[call-arg]
+    trial, optimizers, schedulers = copy.deepcopy((module, strategy.optimizers, schedulers), memo)
+    trial.trainer = trainer
+
+    def only(found: list[Any]) -> Any:
+        return found[0] if len(found) == 1 else found
+
+    for optimizer in optimizers:
+        optimizer.step = lambda closure=None: None if closure is None else closure()
+    silent = ("log", "log_dict", "toggle_optimizer", "untoggle_optimizer")
+    instead = {
+        **dict.fromkeys(silent, lambda *args, **options: None),
+        "optimizers": lambda use_pl_optimizer=True: only(optimizers),
+        "lr_schedulers": lambda: only(schedulers) if schedulers else None,
+        "manual_backward": lambda loss, *args, **options: loss.backward(*args, **options),
+    }
+    for name, function in instead.items():
+        object.__setattr__(trial, name, function)
+    return trial
+
+
+@contextmanager
+def _recording(trial: nn.Module, unfinished: list[str], inputs: Inputs, stops: bool) -> Iterator[None]:
+    """Takes down the arguments of the lazy modules at their first call, in the order of these.
+
+    Args:
+        trial: the module.
+        unfinished: names of its lazy modules.
+        inputs: where they go.
+        stops: whether to raise `_AllSeen` once all have been called.
+    """
+
+    def record(name: str) -> Any:
+        def hook(part: nn.Module, args: Any, kwargs: Any) -> None:
+            inputs.setdefault(name, (args, kwargs))
+
+        return hook
+
+    def stop(part: nn.Module, args: Any, output: Any) -> None:
+        if stops and inputs.keys() == set(unfinished):
+            raise _AllSeen
+
+    handles = []
+    for name in unfinished:
+        part = trial.get_submodule(name)
+        handles.append(part.register_forward_pre_hook(record(name), prepend=True, with_kwargs=True))
+        handles.append(part.register_forward_hook(stop))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def _take_shapes(module: nn.Module, trial: nn.Module) -> None:
+    """Materialises what the module's own code gave a shape, with the first values of the copy."""
+    found = dict([*trial.named_parameters(), *trial.named_buffers()])
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor) and name in found and not is_lazy(found[name]):
+            tensor.materialize(found[name].shape, device=found[name].device, dtype=found[name].dtype)
+            tensor.copy_(found[name])

@@ -1,0 +1,197 @@
+"""The two Flower apps of a deployed recipe."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fedgen.flower.app.recipe import for_server, read_settings
+from fedgen.flower.app.run_config import (
+    CHECKPOINT,
+    CLIENTS,
+    DEADLINE,
+    LEAST_ANSWERS,
+    OUTPUT,
+    SIMULATION,
+    WAIT,
+    check_config,
+    run_name,
+)
+from fedgen.flower.app.run_labels import RunLabels
+from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
+from fedgen.flower.client.client_node import Station, use_threads
+from fedgen.flower.client.node_data import NAME, STATE, NodeData
+from fedgen.flower.client.pins import check_sum
+from fedgen.flower.client.policy import Policy
+from fedgen.flower.client.redaction import is_promised, telling_types
+from fedgen.flower.secure_aggregation.secure_mean import RANGE, SECURE, masked
+from fedgen.flower.secure_aggregation.secure_strategy import SecureStrategy, summand
+from fedgen.flower.server.client_registry import Roster
+from fedgen.flower.server.end_report import EndReport
+from fedgen.flower.server.flower_strategy import FlowerStrategy
+from fedgen.flower.server.remote_data import LEAST, RemoteClients
+from fedgen.flower.wire.flower_records import from_records, to_records
+from fedgen.flower.wire.messages import LossQuestion, Question, Task
+from fedgen.flower.wire.transport import Line
+from fedgen.training.fit import FedgenCLI, train
+
+ABOUT_LOSS = "loss"  # the kind of question
+
+
+def client_app(recipe: Path) -> ClientApp:
+    """The app of each client.
+
+    A node's config says where its data lie ("data-path"), or names a file on its disk with their class and how they are
+    read ("data-config"); it may say which client it is ("partition-id" of "num-partitions"), what it is called ("name",
+    by default as that folder or file) and where it keeps what is its own between turns ("state-path", by default beside
+    the data). Where Flower simulates nodes they have no config but their numbers: then node k takes the k-th folder of
+    the run config's "simulation-data", or a class that takes `partition_id` its part. What the node's owner allows is
+    in a file that its config names ("policy-path"), or its environment (FEDGEN_POLICY).
+
+    Args:
+        recipe: the deployed recipe's file.
+    """
+    app = ClientApp(mods=[partial(masked, check=_check_sum)])
+
+    def discreetly(handle: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
+        @wraps(handle)
+        def handled(message: Message, context: Context) -> Message:
+            with telling_types(is_promised(read_settings(recipe), context.run_config)):
+                return handle(message, context)
+
+        return handled
+
+    @app.query()
+    @discreetly
+    def hello(message: Message, context: Context) -> Message:
+        return Message(to_records(_station(recipe, context).hello()), reply_to=message)
+
+    @app.train()
+    @discreetly
+    def take_turn(message: Message, context: Context) -> Message:
+        station = _station(recipe, context)
+        if context.run_config.get(SECURE):
+            return Message(summand(station, message, context.run_config), reply_to=message)
+        return Message(to_records(station.take(from_records(Task, message))), reply_to=message)
+
+    @app.evaluate()
+    @discreetly
+    def look_up(message: Message, context: Context) -> Message:
+        question: Question = from_records(Question, message)
+        refuse_open(context.run_config, False, [item[0] for item in question.items])
+        privacy = RunStatistics.of_run(context.run_config).privacy
+        return Message(to_records(_station(recipe, context).look_up(question, privacy)), reply_to=message)
+
+    @app.query(ABOUT_LOSS)
+    @discreetly
+    def answer(message: Message, context: Context) -> Message:
+        refuse_open(context.run_config, False, [ABOUT_LOSS])
+        question: LossQuestion = from_records(LossQuestion, message)
+        return Message(to_records(_station(recipe, context).tell(question)), reply_to=message)
+
+    return app
+
+
+def server_app(recipe: Path) -> ServerApp:
+    """The server's app: trains, evaluates, keeps checkpoints and prints tables as `fedgen fit`.
+
+    The run's config says how many clients to wait for ("clients") and how long ("wait", seconds; as long, too, where
+    nothing comes of a round), where the run folder is ("output"; a run that it holds goes on, from its last checkpoint
+    or as "ckpt-path" says: "previous" for the one before it, or a path), how long a round's clients have
+    ("round-deadline", seconds; 0 for no end), which part of the clients' weight must answer a loss at the server
+    ("least-answers"), whether single updates, answers and statistics are hidden from the server ("secure-aggregation";
+    "update-range", the largest change of an entry in a turn; "range.NAME", the largest entry of a statistic), what
+    noise statistics have ("statistics-epsilon", "statistics-delta" and "statistics-radius"), which classes labels are
+    of ("classes", all others' clients being left out) and how many images each has ("label-counts").
+
+    Args:
+        recipe: the deployed recipe's file.
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        run_server(recipe, grid, context.run_config)
+
+    return app
+
+
+def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI:
+    """Runs a federation to its end.
+
+    Args:
+        recipe: the deployed recipe's file.
+        grid: Flower's.
+        config: the run's.
+
+    Raises:
+        ValueError: for a config with an unknown key, or a value that its key cannot have.
+    """
+    check_config(config)
+    output = Path(str(config.get(OUTPUT, "fedgen-run")))
+    settings = read_settings(recipe)
+    use_threads(settings)
+    statistics = RunStatistics.of_run(config)
+    deadline = float(config.get(DEADLINE, 0)) or None
+    labels, least = RunLabels.of_run(config), least_of(config)
+    roster = Roster(grid, deadline, labels)
+    wait = float(config.get(WAIT, 600.0))
+    roster.meet(output, int(config[CLIENTS]), wait)
+    hidden = bool(config.get(SECURE, False))
+    cli = FedgenCLI(args=for_server(settings, output, hidden))
+    cli.ckpt_path, cli.previous = str(config.get(CHECKPOINT, "")) or None, f"--run-config '{CHECKPOINT}=\"previous\"'"
+    assert isinstance(cli.datamodule, RemoteClients)
+    cli.datamodule.labels = labels
+    cli.datamodule.enroll(roster.clients)
+    cli.datamodule.line = line = Line(grid, roster, deadline, hidden, wait, statistics)
+    cli.datamodule.least = least
+    if isinstance(cli.trainer.strategy, SecureStrategy):
+        cli.trainer.strategy.range = float(config.get(RANGE, 0))
+    if isinstance(cli.trainer.strategy, FlowerStrategy):
+        cli.trainer.strategy.reach(line)
+    else:
+        cli.trainer.callbacks.append(EndReport())
+    train(cli)
+    return cli
+
+
+def least_of(config: Mapping[str, Any]) -> float:
+    """The part of the clients' weight that must answer a loss at the server.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    least = float(config.get(LEAST_ANSWERS, LEAST))
+    if not 0 < least <= 1:
+        raise ValueError(f"{LEAST_ANSWERS}={least:g} in the run's config: a part of the clients lies in (0, 1]")
+    return least
+
+
+def _places(context: Context) -> tuple[NodeData, Path]:
+    """What a node says of its data, and the folder of what it keeps of all runs."""
+    own, run = context.node_config, context.run_config
+    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) else None
+    data = NodeData.of_node(own, simulated)
+    return data, Path(str(own.get(STATE, data.state)))
+
+
+def _check_sum(context: Context, nodes: Sequence[int]) -> None:
+    """Refuses to help unmask a sum over too few clients, or over others than it was over before."""
+    Policy.of_node(context.node_config).check_clients(len(nodes))
+    check_sum(_places(context)[1] / run_name(context.run_config), nodes)
+
+
+def _station(recipe: Path, context: Context) -> Station:
+    settings = read_settings(recipe)
+    use_threads(settings)
+    own, run = context.node_config, context.run_config
+    data, state = _places(context)
+    policy = Policy.of_node(own)
+    policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
+    return Station(
+        recipe, data, state / run_name(run), str(own.get(NAME, data.name)), is_promised(settings, run), policy
+    )

@@ -1,0 +1,1 @@
+"""A client on its own machine: its data, turns, answers and policy."""

@@ -1,0 +1,233 @@
+"""A client's side: it introduces itself, takes turns, and keeps between them what is its own."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedgen.federated.federation_state import check_packed
+from fedgen.flower.app.recipe import evaluations, for_client, read_settings
+from fedgen.flower.client.answering import Answering, sent_in
+from fedgen.flower.client.client_statistics import FEATURES, answers_to
+from fedgen.flower.client.local_data import OwnData
+from fedgen.flower.client.node_data import NodeData
+from fedgen.flower.client.pins import hold_to_split
+from fedgen.flower.client.policy import Policy
+from fedgen.flower.client.redaction import failure_of, untold
+from fedgen.flower.client.turn_strategy import TurnStrategy
+from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
+from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.io.files import atomic_write
+from fedgen.io.tensor_files import bytes_of
+from fedgen.statistics import Privacy
+from fedgen.statistics.messages import Message, MessageError
+from fedgen.training.fit import FedgenCLI
+
+
+class Station:
+    """One client of a deployed recipe.
+
+    Args:
+        recipe: the deployed recipe's file.
+        own: what its node says of its data.
+        state: folder for what it keeps between turns: personal tensors, its optimizers' state, counts. It is its own,
+            and no other run's.
+        name: the client's; that of its data by default.
+        promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
+        policy: of its node; None allows everything.
+
+    Raises:
+        FileNotFoundError: if the recipe is missing.
+        ValueError: for a recipe that cannot be read, or that does not say with the node what its data are.
+    """
+
+    def __init__(
+        self,
+        recipe: Path,
+        own: NodeData,
+        state: Path,
+        name: str | None = None,
+        promised: bool = False,
+        policy: Policy | None = None,
+    ) -> None:
+        self.name, self.state, self._promised = name or own.name, state, promised
+        self.policy = policy or Policy()
+        settings = read_settings(recipe)
+        self._settings, self._evaluation = for_client(settings, own, self.name), evaluations(settings)
+
+    @cached_property
+    def _made(self) -> FedgenCLI:
+        return FedgenCLI(args={**self._settings, "seed_everything": self._settings.get("seed_everything", 0)})
+
+    @property
+    def _data(self) -> OwnData:
+        data = self._made.datamodule
+        assert isinstance(data, OwnData)
+        return data
+
+    def hello(self) -> Hello:
+        """What the server must know of this client before it asks for turns."""
+        examples = self._data.read
+        return Hello(self.name, len(examples), self._data.image_shape, examples.classes)
+
+    def take(self, task: Task) -> Answer:
+        """Takes a turn; one that cannot be taken is an answer too, with the reason."""
+        try:
+            return self._take(task)
+        except Exception as error:
+            return Answer(failure=failure_of(error, self._promised))
+
+    def _take(self, task: Task) -> Answer:
+        strategy, trainer = self._made.trainer.strategy, self._made.trainer
+        assert isinstance(strategy, TurnStrategy)
+        self.policy.check_clients(task.clients)
+        self._enroll(task.client, task.classes)
+        self._data.features = self.state / FEATURES
+        before, kept = self._remembered(task)
+        strategy.begin(task, kept)
+        trainer.fit_loop.max_epochs = task.round + 1
+        trainer.fit(self._made.model, datamodule=self._data)
+        answer = strategy.answer
+        if answer.failure:
+            return replace(answer, failure=untold(answer.failure.split(":")[0])) if self._promised else answer
+        self._check_update(task, answer)
+        self._remember(task.round, strategy.kept, before)
+        if self._promised:
+            return answer
+        return replace(answer, metrics={name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    def _enroll(self, number: int, classes: Sequence[str]) -> None:
+        """Takes its number, which in a run stays what it was first said to be."""
+        self._data.enroll(number, classes)
+        hold_to_split(self.state, self._data.client, number)
+
+    def _check_update(self, task: Task, answer: Answer) -> None:
+        """Refuses to send an update that is larger than the node's policy allows."""
+        moved = [t.double() - task.weights[n].double() for n, t in answer.weights.items() if not t.is_complex()]
+        norm = torch.stack([part.norm() for part in moved]).norm() if moved else torch.zeros(())
+        weights, rest = pack(answer)
+        self.policy.check_answer(bytes_of(weights.values()) + len(rest), float(norm))
+
+    def look_up(self, question: Question, privacy: Privacy | None = None) -> Told:
+        """Answers an evaluation's question; why it cannot is an answer too. Arguments as for `answers`."""
+        try:
+            return self._told([message.to_bytes() for message in self.answers(question, privacy)])
+        except Exception as error:
+            return Told(failure=failure_of(error, self._promised))
+
+    def _told(self, messages: list[bytes]) -> Told:
+        self.policy.check_answer(sum(map(len, messages)))
+        return Told(messages)
+
+    def answers(self, question: Question, privacy: Privacy | None = None) -> list[Message]:
+        """The answers to an evaluation's question, one an item; raises what keeps it from answering.
+
+        Args:
+            question: the server's.
+            privacy: what the run promises of sums with noise, for one embedding.
+        """
+        self._enroll(question.client, question.classes)
+        return list(answers_to(question, self._data.client, self._evaluation, self.state, privacy, self.policy))
+
+    def tell(self, question: LossQuestion) -> Told:
+        """Answers a loss at the server; why it cannot is an answer too."""
+        try:
+            return self._told([self.answer(question).to_bytes(sent_in(question.precision))])
+        except Exception as error:
+            return Told(failure=failure_of(error, self._promised))
+
+    def answer(self, question: LossQuestion) -> Message:
+        """The answer to a loss at the server.
+
+        Raises:
+            ValueError: if the embedding is not the server's, or the images do not do for the loss.
+        """
+        model = self._made.model
+        if not isinstance(model, Answering):
+            raise ValueError(f"{type(model).__name__} asks clients nothing here; the server runs another recipe")
+        self.policy.check_asked("loss", question.embedding)
+        self._enroll(question.client, question.classes)
+        device = self._made.trainer.strategy.root_device
+        return model.answer(question, self._data.client, self.state / FEATURES, device)
+
+    # ---- between turns ----
+
+    def _turns(self) -> dict[int, Path]:
+        """Files of what was kept, by round."""
+        paths = sorted(self.state.glob("round=*.safetensors"))
+        return {int(path.stem[6:]): path for path in paths if path.stem[6:].isdecimal()}
+
+    def _remembered(self, task: Task) -> tuple[Path | None, dict[str, Any] | None]:
+        """What was kept after the last turn that the server counts, and its file.
+
+        A turn that the server did not hear of is void, as if it had failed.
+
+        Raises:
+            MessageError: if what this client had then is no longer kept.
+        """
+        turns = self._turns()
+        if not task.iterations:
+            return None, None
+        if not turns and (older := next(self.state.glob("round=[0-9]*.pt"), None)):
+            raise MessageError(
+                f"{older} is of an earlier release, whose form is no longer read: go on with that release, or remove"
+                " that folder to begin this client anew"
+            )
+        for number in sorted((number for number in turns if number < task.round), reverse=True):
+            found = self._read(turns[number])
+            if sum(found["iterations"].values()) == task.iterations:
+                return turns[number], found
+        if not turns:
+            warnings.warn(
+                f"{self.state} keeps nothing, and the server counts {task.iterations} iterations of this client: it"
+                " begins anew",
+                stacklevel=2,
+            )
+            return None, None
+        latest = turns[max(turns)]
+        found = self._read(latest)
+        if not _keeps_tensors(found):
+            return latest, {**found, "iterations": {task.client: task.iterations}}
+        raise MessageError(
+            f"the server counts {task.iterations} iterations of this client before round {task.round}, and {self.state}"
+            " no longer keeps what it had then, but what it had after round(s)"
+            f" {', '.join(map(str, turns))}: start the server from its latest checkpoint, or remove that folder to"
+            " begin this client anew"
+        )
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = from_bytes(path.read_bytes(), str(path), sealed=True)
+            check_packed(found, {}, ("local", "algorithm"))
+            found.setdefault("outside", {"values": {}, "personal": {}})  # files of before have none
+        except ValueError as error:
+            raise MessageError(
+                f"{path}: {error}; remove it, and this client goes on with what it kept before"
+            ) from error
+        return found
+
+    def _remember(self, round: int, kept: dict[str, Any], before: Path | None) -> None:
+        """Keeps a turn's outcome, and what it began with: a server that died in the round asks for it again."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        present = self.state / f"round={round:05d}.safetensors"
+        with atomic_write(present) as file:
+            file.write(to_bytes(kept, sealed=True))
+        for path in self._turns().values():
+            if path not in (present, before):
+                path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
+
+
+def _keeps_tensors(kept: dict[str, Any]) -> bool:
+    """Whether a client kept more than its count: personal state, its optimizers' state, control variates."""
+    parts = (kept["local"].get("clients"), kept["algorithm"].get("clients"), kept["outside"].get("personal"))
+    return any((*kept["personal"].values(), *parts))
+
+
+def use_threads(settings: dict[str, Any]) -> None:
+    """Sets the number of CPU threads that a recipe asks for."""
+    if threads := settings.get("threads"):
+        torch.set_num_threads(int(threads))

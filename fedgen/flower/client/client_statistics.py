@@ -1,0 +1,213 @@
+"""What a client tells of its images in an evaluation: summaries, sketches, scores; never images or their features."""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedgen.clients.client import Client
+from fedgen.embeddings import FeatureCache, embed
+from fedgen.evaluation.panels import Panel, make_panels
+from fedgen.evaluation.record_names import REPORT, SELECT
+from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
+from fedgen.federated.left_out import shorten
+from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.client.pins import hold_to_embeddings
+from fedgen.flower.client.policy import LEDGER, Policy
+from fedgen.flower.client.released import (
+    RELEASED,
+    note_exact,
+    once_path,
+    refuse_after_exact,
+    release_once,
+    release_path,
+)
+from fedgen.flower.wire.messages import Item, Question
+from fedgen.io.files import write_once
+from fedgen.scores import Kernel, KernelReference
+from fedgen.scores.frechet.federated_fid import fid_message
+from fedgen.scores.kernel.federated_kid import kid_message
+from fedgen.scores.kernel.kernels import RBFKernel
+from fedgen.statistics import (
+    CubicSketch,
+    FourierSketch,
+    Gaussian,
+    Privacy,
+    gaussian_to_message,
+    gaussian_to_sums,
+    private_sums,
+    summarize,
+)
+from fedgen.statistics.messages import Message
+from fedgen.statistics.private import promise_of
+
+DEPLOYED = ("fid", "kid", "kid-rbf")  # the kinds of scores that clients answer for
+FEATURES = "features"
+_OF_PANELS = ("embeddings", "scores", "presets")
+
+
+def panels_of(evaluation: Mapping[str, Any]) -> list[Panel]:
+    """The embeddings and scores of an evaluation's arguments.
+
+    Raises:
+        ValueError: for a score that needs more of clients than they tell.
+    """
+    panels = make_panels(**{"embeddings": None, **{k: v for k, v in evaluation.items() if k in _OF_PANELS}})
+    for panel in panels:
+        for choice in panel.choices:
+            if choice.kind not in DEPLOYED:
+                raise ValueError(
+                    f"score {choice.name} needs images or features of the clients, who tell summaries and scores only;"
+                    f" a deployment measures {', '.join(DEPLOYED)}: leave the others out of the recipe's evaluation"
+                )
+    return panels
+
+
+def kernel_of(choice: ScoreChoice) -> Kernel:
+    """The kernel of a score of kernel means."""
+    return rbf(choice.options) if choice.kind == "kid-rbf" else polynomial(choice.options)
+
+
+def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSketch | FourierSketch:
+    """The sketch that all clients make for a score of kernel means.
+
+    Args:
+        choice: the score.
+        dim: features of the embedding.
+        centre: public, float64 [dim]: the pooled mean.
+    """
+    kernel = kernel_of(choice)
+    if isinstance(kernel, RBFKernel):
+        return FourierSketch(dim, sigma=kernel.sigma)
+    return CubicSketch(dim, centre=centre)
+
+
+def answers_to(
+    question: Question,
+    client: Client,
+    evaluation: Mapping[str, Any],
+    state: Path,
+    privacy: Privacy | None = None,
+    policy: Policy | None = None,
+) -> Iterator[Message]:
+    """A client's answers, one an item; what a run needs once is told once, and who asks again is told the same.
+
+    Args:
+        question: the server's.
+        client: this one.
+        evaluation: arguments of the recipe's evaluation.
+        state: folder that keeps its features, and what it has released.
+        privacy: what the run promises of sums with noise, for one embedding.
+        policy: of the client's node; None allows everything.
+
+    Raises:
+        RefusedError: for what the policy does not allow; if it is asked for sums with noise of another promise than the
+            run's, or of which it has told statistics without noise; for a split that is none, or in a recipe of other
+            embeddings than the run's first.
+        ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
+            asked for others.
+    """
+    panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
+    for place, asked in enumerate(question.items):
+        item = Item(*asked)
+        if policy is not None:
+            policy.check_asked(item.ask, item.embedding)
+        if item.split not in (SELECT, REPORT):  # under another name the same images would be released again
+            said = shorten(repr(item.split), 80)
+            raise RefusedError(f"a client's images are split into {SELECT} and {REPORT}, and {said} is neither")
+        if item.ask == "private-sums":
+            _check_promise(item, privacy, len(panels))
+            refuse_after_exact(state)
+        elif (state / RELEASED).exists():
+            raise ValueError("this run's statistics have been released with noise; others would be another release")
+        panel = panels.get(item.embedding)
+        if panel is None or panel.embedding.fingerprint() != item.fingerprint:
+            raise ValueError(f"embedding {item.embedding} is another one here; install the same release and weights")
+        examples = client.held_out_examples if item.split == REPORT else client.train_examples
+        hold_to_embeddings(state, panels)
+        if item.ask == "private-sums":
+            _count(state, privacy, policy)
+        else:
+            note_exact(state)
+        cache = FeatureCache(state / FEATURES)
+        features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
+        yield _answer(item, panel, features, question.weights, place, state)
+
+
+def _answer(
+    item: Item, panel: Panel, features: Tensor, tensors: Mapping[str, Tensor], place: int, state: Path
+) -> Message:
+    """The answer to one item; what a run needs once is that of before, where there is one."""
+    if item.ask == "private-sums":
+        return _released(item, features, release_path(state, item.split, item.embedding))
+    if item.ask in ("statistics", "sums"):
+        make = gaussian_to_message if item.ask == "statistics" else gaussian_to_sums
+        tell = partial(_summary, make, features, item)
+        return release_once(once_path(state, item), meta_of(item), tell, None)
+    choice = next(one for one in panel.choices if one.name == item.score)
+    tell = partial(_of_score, item, choice, features, tensors, place)
+    if item.ask != "sketch":  # of the present generated images
+        return tell()
+    made = {**meta_of(item), **sketch_of(choice, features.shape[1], tensors.get(str(place))).meta()}
+    return release_once(once_path(state, item), made, tell, None)
+
+
+def _count(state: Path, privacy: Privacy | None, policy: Policy | None) -> None:
+    """Counts a run's release among all of the node, once."""
+    assert privacy is not None
+    release = write_once(state / RELEASED / "name", f"{state.name}-{secrets.token_hex(8)}".encode()).decode()
+    (policy or Policy()).spend(privacy.epsilon, release, state.parent / LEDGER)
+
+
+def meta_of(item: Item) -> dict[str, str]:
+    """The remarks of every answer."""
+    return {"embedding": item.fingerprint, "split": item.split}
+
+
+def _summary(make: Callable[..., Message], features: Tensor, item: Item) -> Message:
+    return make(summarize(features), **meta_of(item))
+
+
+def _check_promise(item: Item, privacy: Privacy | None, embeddings: int) -> None:
+    if privacy is None:
+        raise RefusedError("sums with noise are asked for, of which the run's config says nothing")
+    told, expected = json.loads(item.promise), json.loads(promise_of(replace(privacy, releases=embeddings)))
+    for name in sorted({*told, *expected}):
+        if told.get(name) != expected.get(name):
+            raise RefusedError(
+                f"sums with noise are asked for with {name}={told.get(name)!r}, and by this run's config and recipe it"
+                f" is {expected.get(name)!r}"
+            )
+
+
+def _released(item: Item, features: Tensor, path: Path) -> Message:
+    privacy = Privacy(**json.loads(item.promise))
+    made = {**meta_of(item), "privacy": promise_of(privacy)}
+    split, embedding = item.split, item.fingerprint
+    return release_once(path, made, lambda: private_sums(features, privacy, split=split, embedding=embedding))
+
+
+def _of_score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mapping[str, Tensor], place: int) -> Message:
+    meta, made = meta_of(item), shared_key(item)
+    if item.ask == "sketch":
+        return sketch_of(choice, features.shape[1], tensors.get(str(place))).message(features, **meta)
+    generated = tensors.get(str(place), tensors.get(made))
+    if item.ask == "fid" and f"{made}/mean" in tensors:
+        count, mean, scatter = (tensors[f"{made}/{name}"] for name in ("count", "mean", "scatter"))
+        return fid_message(features, Gaussian(float(count), mean, scatter=scatter), choice.options["ddof"], **meta)
+    if generated is None:
+        raise ValueError(f"score {item.score} needs the features of generated images")
+    if item.ask == "fid":
+        return fid_message(features, summarize(generated), choice.options["ddof"], **meta)
+    reference = KernelReference.from_features([features], kernel_of(choice), choice.options["estimator"])
+    return kid_message(reference, generated, **meta)
+
+
+def shared_key(item: Item) -> str:
+    """What a question calls generated images that several of its items need."""
+    return f"{item.split}/{item.embedding}"

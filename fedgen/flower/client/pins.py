@@ -1,0 +1,141 @@
+"""What a client holds to in a run, on its own disk: its number, its images' split, embeddings, and who was summed.
+
+Which images are held out hangs on the client's number, which the server says. Were another number believed in every
+question, the answers' differences would show single images, one by one.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedgen.clients.client import Client
+from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.wire.field_types import fault
+from fedgen.io.files import read_json, write_json, write_once
+from fedgen.io.hashing import hash_tensors
+
+PINNED = "pinned"  # the folder
+IMAGES, EMBEDDINGS, SUMMED, PENDING = "images.json", "embeddings.json", "summed", "pending.json"  # in it
+
+
+def hold_to_split(folder: Path, client: Client, number: int) -> None:
+    """Refuses to answer once a client has another number, or its images are split otherwise, than in the run before.
+
+    Args:
+        folder: the client's own of the run.
+        client: as it is split now.
+        number: its own, as the server says.
+
+    Raises:
+        RefusedError: with the remedy.
+    """
+    split = hash_tensors([("train", client.train), ("held out", client.held_out)])
+    before = _kept(folder / PINNED / IMAGES, own := {"number": number, "split": split})
+    if before != own:
+        number_before = before.get("number") if isinstance(before, dict) else None
+        was = f", under the number {number_before} in place of {number}" if number_before != number else ""
+        raise RefusedError(
+            f"this run began when other images of this client were held out{was}: what it told of those and would tell"
+            " of these shows single images; go on with the number, `seed` and `held_out` of before, or begin a run of"
+            " another name (`output`)"
+        )
+
+
+def hold_to_embeddings(folder: Path, names: Iterable[str]) -> None:
+    """Refuses statistics in other embeddings than those of the run's first: a promise is shared among these.
+
+    Args:
+        folder: the client's own of the run.
+        names: of all embeddings of the recipe.
+
+    Raises:
+        RefusedError: with the remedy.
+    """
+    before = _kept(folder / PINNED / EMBEDDINGS, own := sorted(names))
+    if before != own:
+        raise RefusedError(
+            f"this run's statistics were told in the embeddings {json.dumps(before)}, and its recipe now has"
+            f" {json.dumps(own)}: that would be another release of the same images, which nobody counts; go on with"
+            " those of before, or begin a run of another name (`output`)"
+        )
+
+
+def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
+    """Refuses to help unmask a sum over other clients than the same was summed over before.
+
+    The difference of the two sums would be what the others' numbers are, of one client its own.
+
+    Args:
+        folder: the client's own of the run.
+        what: was summed, such as "round 3": a name that a file may have.
+        names: of the clients whose numbers are in the sum.
+
+    Raises:
+        RefusedError: naming both.
+    """
+    before = _kept(folder / PINNED / SUMMED / f"{what}.json", own := sorted(names))
+    if before != own:
+        was = ", ".join(map(str, before)) if isinstance(before, list) else "others"
+        raise RefusedError(
+            f"{what} was summed over {was} before and is now over {', '.join(own)}: the"
+            " difference would show single clients' numbers; bring back the same clients"
+        )
+
+
+def expect_sum(folder: Path, what: str, names: Mapping[str, str]) -> None:
+    """Keeps what a client has just given its numbers for, until it is asked to help unmask the sum.
+
+    Args:
+        folder: the client's own of the run.
+        what: is summed, as for `hold_to_clients`.
+        names: of all clients that are asked, by node.
+
+    Raises:
+        RefusedError: for names that are none.
+    """
+    if wrong := fault(names, dict[str, str]):
+        raise RefusedError(f"who is in the sum of {what} {wrong}: the server runs another release")
+    write_json(folder / PINNED / PENDING, {"what": what, "names": dict(names)})
+
+
+def expect_none(folder: Path) -> None:
+    """Lets the next sum be over whomever: an answer to a loss, whose neighbouring steps would say as much."""
+    (folder / PINNED / PENDING).unlink(missing_ok=True)
+
+
+def check_sum(folder: Path, nodes: Iterable[int]) -> list[str]:
+    """The clients whose numbers are in the sum that is to be unmasked; see `hold_to_clients`.
+
+    Args:
+        folder: the client's own of the run.
+        nodes: of them, as the server says.
+
+    Raises:
+        RefusedError: for a sum over others than before, or than were asked.
+    """
+    try:
+        found = read_json(folder / PINNED / PENDING)
+    except FileNotFoundError:
+        return []
+    names = [found["names"].get(str(node)) for node in nodes]
+    if None in names:
+        raise RefusedError(f"the sum of {found['what']} is over a node that nobody named when it was asked for")
+    hold_to_clients(folder, found["what"], names)
+    return names
+
+
+def _kept(path: Path, own: object) -> Any:
+    """What a file keeps, which is this where there is none yet.
+
+    Raises:
+        RefusedError: if it is damaged.
+    """
+    kept = write_once(path, json.dumps(own).encode())
+    try:
+        return json.loads(kept)
+    except ValueError as error:
+        raise RefusedError(
+            f"what this client keeps of the run, {path.name}, is damaged, and without it nobody knows what it told:"
+            " begin a run of another name (`output`)"
+        ) from error

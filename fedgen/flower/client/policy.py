@@ -1,0 +1,155 @@
+"""What a client's owner allows, whatever a run asks: a file on the node's own disk, which no run names or changes.
+
+Nothing of it comes from the recipe, the run's config or a message. It binds the fedgen that is installed at the node;
+an app that is sent there with code of its own is bound by nothing (docs/deployment.md says what to do about that).
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.wire.field_types import Between, Text, fault
+from fedgen.io.files import read_yaml, write_once
+
+POLICY = "policy-path"  # of a node's config
+VARIABLE = "FEDGEN_POLICY"  # of its environment, where its config names none
+LEDGER = "epsilon"  # the folder beside those of runs: what each release has spent
+Positive = Annotated[float, Between(0)]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a node allows; by default everything, as without a file.
+
+    Args:
+        runs: names of the runs that it takes part in, the last part of `output`; None for all.
+        recipe: SHA-256 of the deployed recipe's file, in hexadecimal; "" for any.
+        masking: whether nothing but its name and counts leaves without secure aggregation.
+        least_clients: of the federation, for a turn; of a masked sum, for whatever is in it.
+        statistics: what it answers of "statistics", "sketch", "kid", "sums", "fid", "private-sums" and "loss"; None for
+            all.
+        embeddings: in which, by name; None for all of the recipe's.
+        most_epsilon: of all its releases of sums with noise together, over all runs; without noise it then tells none.
+        most_norm: of an update, all weights' changes as one vector; where a turn changes them by more, it fails.
+        most_bytes: of an answer.
+    """
+
+    runs: list[str] | None = None
+    recipe: Annotated[str, Text(64)] = ""
+    masking: bool = False
+    least_clients: int = 0
+    statistics: list[str] | None = None
+    embeddings: list[str] | None = None
+    most_epsilon: Positive = math.inf
+    most_norm: Positive = math.inf
+    most_bytes: Positive = math.inf
+
+    @classmethod
+    def of_node(cls, config: Mapping[str, Any]) -> "Policy":
+        """That of a node's own config ("policy-path"), or of its environment (FEDGEN_POLICY).
+
+        Raises:
+            RefusedError: for a file that cannot be read: then nothing is allowed.
+        """
+        path = str(config.get(POLICY, "")) or os.environ.get(VARIABLE, "")
+        if not path:
+            return cls()
+        try:
+            return cls.read(Path(path))
+        except (OSError, ValueError) as error:
+            rank_zero_warn(f"this node's policy cannot be read, so it takes part in nothing: {error}")
+            raise RefusedError("this node's policy cannot be read; its owner's log says why") from error
+
+    @classmethod
+    def read(cls, path: Path) -> "Policy":
+        """That of a file in YAML.
+
+        Raises:
+            OSError: if it cannot be opened.
+            ValueError: for a key that there is not, or a value of another type, naming both.
+        """
+        found = read_yaml(path)
+        if not isinstance(found, dict):
+            raise ValueError(f"{path} is no policy: it has no keys")
+        names = [one.name for one in fields(cls)]
+        hints = get_type_hints(cls, include_extras=True)
+        for key, value in found.items():
+            if key not in names:
+                raise ValueError(f"{path}: there is no key {key!r}; there are {', '.join(names)}")
+            if wrong := fault(value, hints[key]):
+                raise ValueError(f"{path}: {key}={value!r} {wrong}")
+        return cls(**found)
+
+    def check_run(self, name: str, recipe: Path, masked: bool) -> None:
+        """Refuses a run as such, before its client says who it is.
+
+        Args:
+            name: the run's.
+            recipe: its file, as it came.
+            masked: whether the run's config asks for secure aggregation.
+
+        Raises:
+            RefusedError: naming what is asked and what is allowed.
+        """
+        if self.runs is not None and name not in self.runs:
+            refuse("runs", f"the run {name!r}", ", ".join(self.runs))
+        own = hashlib.sha256(recipe.read_bytes()).hexdigest()
+        if self.recipe and self.recipe.lower() != own:
+            refuse("recipe", f"the recipe of SHA-256 {own}", self.recipe)
+        if self.masking and not masked:
+            refuse("masking", "a run without secure aggregation", "true")
+
+    def check_clients(self, number: int) -> None:
+        """Refuses what is shared by too few clients."""
+        if number < self.least_clients:
+            refuse("least_clients", f"{number} clients", str(self.least_clients))
+
+    def check_asked(self, ask: str, embedding: str) -> None:
+        """Refuses a statistic, or its embedding."""
+        if self.statistics is not None and ask not in self.statistics:
+            refuse("statistics", repr(ask), ", ".join(self.statistics))
+        if self.embeddings is not None and embedding not in self.embeddings:
+            refuse("embeddings", repr(embedding), ", ".join(self.embeddings))
+        if math.isfinite(self.most_epsilon) and ask != "private-sums":
+            refuse("most_epsilon", f"{ask!r}, which has no noise", f"{self.most_epsilon:g}")
+
+    def check_answer(self, size: float, norm: float = 0.0) -> None:
+        """Refuses to send an answer of so many bytes, or an update of this norm."""
+        if size > self.most_bytes:
+            refuse("most_bytes", f"an answer of {size:.0f} bytes", f"{self.most_bytes:g}")
+        if not norm <= self.most_norm:
+            refuse("most_norm", f"an update of norm {norm:g}", f"{self.most_norm:g}")
+
+    def spend(self, epsilon: float, release: str, ledger: Path) -> None:
+        """Counts a release before it is made.
+
+        Args:
+            epsilon: of it.
+            release: its own name: one that is counted already counts no more.
+            ledger: folder of what all runs' releases have spent.
+
+        Raises:
+            RefusedError: if all of them together would be beyond what is allowed.
+        """
+        spent = {path.stem: float(path.read_text()) for path in ledger.glob("*.json")} | {release: epsilon}
+        if sum(spent.values()) > self.most_epsilon:
+            refuse("most_epsilon", f"epsilon {sum(spent.values()):g} over all releases", f"{self.most_epsilon:g}")
+        write_once(ledger / f"{release}.json", repr(float(epsilon)).encode())
+
+
+def refuse(key: str, asked: str, allowed: str) -> None:
+    """Says at the node and at the server what is refused.
+
+    Raises:
+        RefusedError: always.
+    """
+    said = f"this node's policy allows {key}={allowed}, and the run asks for {asked}"
+    rank_zero_warn(f"refused: {said}")
+    raise RefusedError(said)

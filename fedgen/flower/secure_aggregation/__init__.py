@@ -1,0 +1,1 @@
+"""Sums under secure aggregation: the server learns a sum and no summand."""

@@ -1,0 +1,279 @@
+"""The clients' mean under secure aggregation: the server learns a sum and no single summand.
+
+By Flower's SecAgg+ (Bell et al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead"), which Flower
+has in its older interface alone: its workflow asks a strategy of that interface for instructions and hands it the mean,
+its client mod masks what a client's app returns. Both are driven here from the present interface.
+"""
+
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import (
+    Code,
+    FitIns,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import Key as StageKey
+from flwr.compat.common import recorddict_compat as compat
+from flwr.server import LegacyContext
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
+from flwr.serverapp import Grid
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgen.federated.left_out import LONGEST_REASON, shorten
+from fedgen.flower.secure_aggregation.stage_replies import REST, unusable
+from fedgen.flower.wire.flower_records import reason_of
+from fedgen.flower.wire.sending import Silence, replies_to
+from fedgen.io.archives import read_header
+
+SECURE, RANGE = "secure-aggregation", "update-range"
+NUMBER = 8  # bytes of a masked entry
+STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
+MOST = (1 << 32) // STEPS - 1  # clients whose sums do not wrap around
+_WEIGHT = "weight"
+
+
+@dataclass(frozen=True)
+class Masked:
+    """What a client's app returns under the mod.
+
+    Args:
+        arrays: its summand, entries in [-1, 1]; what is beyond is cut off.
+        rest: told in the open.
+        weight: whole number, as the server asked.
+    """
+
+    arrays: list[NDArray[np.float64]]
+    rest: bytes
+    weight: int
+
+
+@dataclass
+class SecureMean:
+    """What came of an exchange.
+
+    Attributes:
+        mean: the weighted mean of the clients' arrays; None if too few answered for it to be unmasked.
+        rests: what each client whose summand is in it told in the open.
+        failures: why others' are not, or why it could not be unmasked, by node.
+        spoilt: why no mean is made of what enough clients sent, whoever of them it was; "" otherwise.
+    """
+
+    mean: list[NDArray[np.float64]] | None = None
+    rests: dict[int, bytes] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+    spoilt: str = ""
+
+    def why_none(self, node: int, few: str) -> str:
+        """Why a node is in no mean, as there is none: a silence, to be asked again, where that is not its doing.
+
+        Args:
+            node: that was asked.
+            few: what is said where too few answered.
+        """
+        return Silence(self.failures.get(node, self.spoilt)) if self.spoilt else self.failures.get(node, Silence(few))
+
+
+class _Instructions(FedAvg):
+    """What the workflow asks a strategy: whom to instruct how; it keeps what it is given."""
+
+    def __init__(self, asked: Mapping[int, FitIns]) -> None:
+        super().__init__()
+        self._asked, self.found = asked, SecureMean()
+
+    def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> list[Any]:
+        return [(_Node(node), fitins) for node, fitins in self._asked.items()]
+
+    def aggregate_fit(self, server_round: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
+        if results:
+            self.found.mean = parameters_to_ndarrays(results[0][1].parameters)
+            self.found.rests = {node.node_id: result.metrics[REST] for node, result in results}
+        return None, {}
+
+
+@dataclass(frozen=True)
+class _Node:
+    node_id: int
+
+
+class _Manager:
+    """The number of clients, for the workflow's log."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def num_available(self) -> int:
+        return self._number
+
+
+class _Heard:
+    """The grid as the workflow uses it, which says nothing of nodes that fail: here they are noted.
+
+    Replies that it cannot use, which would end the exchange for all, do not reach it: their nodes have dropped out.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.failures: dict[int, str] = {}
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        asked = {message.metadata.dst_node_id: message for message in messages}
+        # not by the grid's own, which ends with an error where a node has left since, and looks every three seconds
+        replies = dict(replies_to(self._grid, asked, timeout, "masked sums"))
+        found: dict[int, str] = {node: Silence.within(timeout) for node in asked if node not in replies}
+        found |= {node: reason_of(reply) for node, reply in replies.items() if reply.has_error()}
+        found |= unusable(asked, {node: reply for node, reply in replies.items() if node not in found})
+        self.failures = found | self.failures
+        return [reply for node, reply in replies.items() if node not in found]
+
+
+class _Workflow(SecAggPlusWorkflow):
+    """Flower's, which at the end asks also for shares of clients that had dropped out before they gave any."""
+
+    def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+        goes_on: bool = super().share_keys_stage(grid, context, state)
+        state.sampled_node_ids = set(state.active_node_ids)  # others mask nothing, and nobody masks with them
+        state.nid_to_neighbours = {node: near & state.active_node_ids for node, near in state.nid_to_neighbours.items()}
+        return goes_on
+
+
+def secure_mean(
+    grid: Grid,
+    asked: Mapping[int, tuple[list[NDArray[np.float64]], bytes, int]],
+    round: int,
+    timeout: float | None,
+    threshold: float = 0.67,
+) -> SecureMean:
+    """One exchange with nodes.
+
+    Args:
+        grid: Flower's.
+        asked: for each node the arrays and bytes it is sent, and its weight, a whole number.
+        round: for Flower's log.
+        timeout: seconds for each of the protocol's four messages.
+        threshold: share of the clients that must answer; fewer cannot unmask the others' sum.
+
+    Raises:
+        ValueError: for more nodes than can be added up.
+
+    Returns:
+        By node, entries within a step of 2 / 2^22 (over the weight's share of the largest) of the exact mean; no mean
+        where it would be of what no summands are, as one client's noise behind a mask makes it.
+    """
+    if len(asked) > MOST:
+        raise ValueError(f"secure aggregation adds up at most {MOST} clients, got {len(asked)}: ask smaller cohorts")
+    instructions = {
+        node: FitIns(ndarrays_to_parameters(arrays), {REST: rest, _WEIGHT: weight})
+        for node, (arrays, rest, weight) in asked.items()
+    }
+    strategy = _Instructions(instructions)
+    context = LegacyContext(Context(0, 0, {}, RecordDict(), {}), None, strategy, _Manager(len(asked)))  # type: ignore[arg-type]
+    context.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round})
+    context.state[MAIN_PARAMS_RECORD] = ArrayRecord()
+    largest = max(weight for _, _, weight in asked.values())
+    workflow = _Workflow(
+        1.0, threshold, max_weight=float(largest), clipping_range=1.0, quantization_range=STEPS, timeout=timeout
+    )
+    heard = _Heard(grid)
+    try:
+        workflow(heard, context)  # type: ignore[arg-type]
+    except Exception as error:  # it checks nothing of what clients send
+        strategy.found = SecureMean(spoilt=f"no sum could be made of what clients sent behind masks ({error!r})")
+    found = strategy.found
+    if found.mean is not None and (why := _beyond(found.mean, [asked[node][2] for node in found.rests], largest)):
+        found = SecureMean(spoilt=f"no sum is made of what clients sent behind masks: {why}")
+    if found.spoilt:
+        rank_zero_warn(shorten(found.spoilt, LONGEST_REASON))
+    found.failures = heard.failures
+    return found
+
+
+def _beyond(mean: Sequence[NDArray[np.float64]], weights: Sequence[int], largest: int) -> str:
+    """Why arrays are no mean of summands in [-1, 1]; "" if they may be. Who sent something else, masks hide."""
+    entries = np.abs(np.concatenate([np.ravel(array) for array in mean] or [np.zeros(1)]))
+    if np.isfinite(entries).all() and (entries <= 1 + mean_error(weights, largest)).all():
+        return ""
+    return f"it would reach {entries.max():.3g} where no client's numbers exceed 1, so one of them sent something else"
+
+
+def as_arrays(tensors: Iterable[Tensor]) -> list[NDArray[Any]]:
+    """What a server sends with `secure_mean`; NumPy has no bfloat16, which travels as float32."""
+    return [(one.float() if one.dtype == torch.bfloat16 else one).numpy() for one in tensors]
+
+
+def mean_error(weights: Sequence[int], largest: int) -> float:
+    """A bound on what rounding does to entries of a `secure_mean`, of summands in [-1, 1].
+
+    Each client's entry, over its share of the largest weight, is rounded at random to one of the two neighbouring whole
+    numbers, less than a step away; the share itself to the nearest multiple of 1 / 2^22. Infinite where all of these
+    are 0, of which there is no mean.
+
+    Args:
+        weights: of the clients that are in the mean.
+        largest: of those that were asked.
+    """
+    shares = [weight / largest for weight in weights]
+    sent = [round(share * STEPS) / STEPS for share in shares]
+    moved = sum(abs(one - other) for one, other in zip(shares, sent))
+    return (len(weights) * 2 / STEPS + 2 * moved) / sum(sent) if any(sent) else math.inf
+
+
+def masked(
+    message: Message,
+    context: Context,
+    call_next: Callable[[Message, Context], Message],
+    check: Callable[[Context, Sequence[int]], object] | None = None,
+) -> Message:
+    """The client's mod: SecAgg+ where the run's config asks for it.
+
+    Args:
+        message: the server's.
+        context: of the run.
+        call_next: the app.
+        check: is told the nodes whose numbers are in a sum before the client helps to unmask it, and raises if it shall
+            not.
+    """
+    if not context.run_config.get(SECURE):
+        return call_next(message, context)
+    asked = message.content.config_records.get(RECORD_KEY_CONFIGS)
+    if check is not None and asked is not None and asked.get(StageKey.STAGE) == Stage.UNMASK:
+        check(context, [int(one) for one in asked[StageKey.ACTIVE_NODE_ID_LIST]])  # type: ignore[union-attr]
+    return secaggplus_mod(message, context, call_next)
+
+
+def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], bytes, int]:
+    """Arrays, bytes and weight that a server sent with `secure_mean`.
+
+    Raises:
+        ValueError: for an array that has not the numbers that it promises.
+    """
+    fitins = compat.recorddict_to_fitins(message.content, keep_input=True)
+    for data in fitins.parameters.tensors:
+        read_header(io.BytesIO(data), len(data), "of the server's")
+    return parameters_to_ndarrays(fitins.parameters), bytes(fitins.config[REST]), int(fitins.config[_WEIGHT])  # type: ignore[arg-type]
+
+
+def write_summand(made: Masked) -> RecordDict:
+    """What a client's app returns, for the mod to mask.
+
+    Entries are cut off here: the mod does it after their share of the largest weight, which lets larger ones through.
+    """
+    parameters = ndarrays_to_parameters([np.clip(array, -1, 1) for array in made.arrays])
+    result = FitRes(Status(Code.OK, ""), parameters, made.weight, {REST: made.rest})
+    return compat.fitres_to_recorddict(result, keep_input=True)

@@ -1,0 +1,280 @@
+"""FedAvg over clients whose single updates and statistics the server never sees."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+
+from fedgen.federated.aggregators.client_weights import weight_of
+from fedgen.federated.aggregators.mean import Mean
+from fedgen.federated.left_out import LONGEST_REASON, shorten
+from fedgen.federated.server_optimizers import as_real, from_real
+from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
+from fedgen.flower.client.client_node import Station
+from fedgen.flower.client.pins import expect_none, expect_sum
+from fedgen.flower.client.redaction import ToldError
+from fedgen.flower.secure_aggregation.masked_loss import masked_answer
+from fedgen.flower.secure_aggregation.masked_rounds import MaskedRoundError, MaskedRounds
+from fedgen.flower.secure_aggregation.secure_mean import (
+    NUMBER,
+    RANGE,
+    STEPS,
+    Masked,
+    as_arrays,
+    mean_error,
+    read_instructions,
+    secure_mean,
+    write_summand,
+)
+from fedgen.flower.secure_aggregation.secure_sums import masked_messages
+from fedgen.flower.server.asked_clients import MASKED
+from fedgen.flower.server.flower_strategy import FlowerStrategy
+from fedgen.flower.wire.field_types import Between, fault
+from fedgen.flower.wire.messages import Answer, Question, Task, pack, unpack
+from fedgen.flower.wire.sending import Silence
+from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.io.hashing import hash_tensors
+from fedgen.io.tensor_files import tensors_in
+from fedgen.statistics.messages import MessageError
+
+WAITS = "it waits for the clients of the round's first sum"
+FEW = "too few clients answered for their sum to be unmasked"
+
+
+class _Scale(TypedDict):
+    ranges: dict[str, float]
+    largest: float
+
+
+class _OfLoss(TypedDict):
+    """What a server sends for a sum of answers to a loss."""
+
+    loss: bytes
+    scale: _Scale
+
+
+class _OfSums(TypedDict):
+    """What it sends for sums of an evaluation."""
+
+    names: list[str]
+    question: bytes
+    largest: list[dict[str, float]]
+    clients: int
+    among: dict[str, str]  # names by node
+
+
+class _OfTurn(TypedDict):
+    """What it sends for a sum of updates."""
+
+    names: list[str]
+    task: bytes
+    among: dict[str, str]
+
+
+class _OpenPart(TypedDict):
+    """What a client tells beside its masked update."""
+
+    answer: bytes
+    cut: Annotated[float, Between(0, 1)]  # the share of its update that was cut off
+
+
+class SecureStrategy(FlowerStrategy):
+    """`FlowerStrategy` under secure aggregation: of each round the server learns the mean of the updates alone.
+
+    Clients send what their tensors changed by, over `range`, as whole numbers; an entry that changed by more is cut off
+    and counted. So the mean is off by less than range x 2 / 2^22, more where weights differ. What needs single updates
+    is refused.
+
+    Attributes:
+        range: the largest change of an entry in a turn.
+    """
+
+    range = 0.0
+    _fixed_exchange = True
+    _error: float | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """As ever, and of the round the step of the whole numbers and a bound on what rounding does to the mean.
+
+        Both are in the weights' own units.
+        """
+        error = {} if self._error is None else {"quantisation_error": self._error}
+        return {**super().metrics, "quantisation_step": self._step, **error}
+
+    @property
+    def _step(self) -> float:
+        return 2 * self.range / STEPS
+
+    @property
+    def bytes_masked(self) -> int:
+        """What a client sends to the server in a round."""
+        return NUMBER * sum(as_real(tensor).numel() for tensor in self.exchange.shared.values())
+
+    def _start_fit(self, trainer: Trainer) -> None:
+        hides = "secure aggregation hides single clients' messages from the server, so"
+        if type(self.aggregator) is not Mean:
+            name = type(self.aggregator).__name__
+            raise MisconfigurationException(f"{hides} {name}, which looks at each, cannot act: leave `aggregator` out")
+        super()._start_fit(trainer)
+        self._rounds = MaskedRounds(Path(trainer.default_root_dir))
+        if not 0 < self.range < float("inf"):
+            raise MisconfigurationException(
+                f"{RANGE}={self.range} in the run's config: under secure aggregation say by how much an entry of the"
+                " weights may change in a turn, e.g. 0.1"
+            )
+        if self.optimizer_state_mode == "average":
+            raise MisconfigurationException(
+                f"{hides} optimizer states, which are not masked, may not travel: pass optimizer_state='reset'"
+            )
+        if self.exchange.beside:
+            raise MisconfigurationException(
+                f"{hides} control variates, which are not masked, may not travel: leave the client algorithm out"
+            )
+        rank_zero_info(f"secure aggregation: updates in ±{self.range:g}, in steps of {self._step:.2g}")
+
+    def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
+        """As ever; of a round whose sum there has been, the same clients' again, or the run ends.
+
+        Raises:
+            MaskedRoundError: naming those who are missing.
+        """
+        before = self._rounds.of(round)
+        if before is None:
+            return super()._ask_until_heard(cohort, round)
+        names = {client: self._line.roster.clients[client].name for client in cohort}
+        members = [client for client in cohort if names[client] in before]
+        found = super()._ask_until_heard(members, round)
+        why_not = {names[client]: str(found[client]) for client in members if isinstance(found[client], str)}
+        missing = {name: reason for name, reason in why_not.items() if reason not in (WAITS, FEW)} or why_not
+        missing |= dict.fromkeys(set(before) - set(names.values()), "it is not in this run's cohort")
+        if missing:
+            why = "; ".join(f"{name!r}: {shorten(reason, LONGEST_REASON)}" for name, reason in sorted(missing.items()))
+            raise MaskedRoundError(
+                f"round {round} was summed behind masks before, over {', '.join(before)}, and is done again without"
+                f" {', '.join(sorted(missing))} ({why}): the difference of the two sums would show single updates."
+                " Bring back the same clients and start again, or begin another run over all of them"
+            )
+        late = dict.fromkeys(names.keys() - set(members), "it was not in this masked round's first sum")
+        return found | late
+
+    def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
+        self._line.roster.look()
+        again = self._rounds.of(round) is not None  # then the same clients or none
+        nodes = self._line.roster.nodes_of(cohort)
+        found: dict[int, Answer | str] = dict.fromkeys(cohort, Silence("it is not connected"))
+        there = {client: node for client, node in nodes.items() if node is not None}
+        if len(there) < 2:
+            return found | dict.fromkeys(there, Silence("a sum over fewer than two clients would show one"))
+        if again and len(there) < len(cohort):
+            return found | dict.fromkeys(there, Silence(WAITS))
+        data: Any = self._module.trainer.datamodule
+        asked = {}
+        for client, task in self._tasks(list(there), round).items():
+            weights, rest = pack(task)
+            weight = int(weight_of(len(data.clients[client].train), self.client_weights))
+            told = to_bytes({"names": list(weights), "task": rest, "among": self._line.names_of(there)})
+            asked[there[client]] = (as_arrays(weights.values()), told, weight)
+        whole = {"threshold": 1.0} if again else {}
+        made = secure_mean(self._line.grid, asked, round, self._line.deadline, **whole)
+        if made.mean is not None:
+            self._rounds.note(round, [self._line.roster.clients[c].name for c, n in there.items() if n in made.rests])
+        taken = [asked[node][2] for node in made.rests]
+        self._error = self.range * mean_error(taken, max(w for *_, w in asked.values())) if taken else None
+        server = {name: self.exchange.server[name] for name in self.exchange.shared}
+        for client, node in there.items():
+            if made.mean is None:
+                found[client] = made.why_none(node, FEW)
+            elif node not in made.rests:
+                found[client] = made.failures.get(node, "no answer, or its turn failed")
+            else:
+                name = self._line.roster.clients[client].name
+                if node in made.failures:  # it was of no help in unmasking
+                    why = shorten(made.failures[node], LONGEST_REASON)
+                    rank_zero_warn(f"round {round}, client {name!r}: {why}; its update is in the sum")
+                found[client] = self._opened(name, made.rests[node], made.mean, server)
+        return found
+
+    def _opened(self, name: str, rest: bytes, mean: list[Any], server: dict[str, torch.Tensor]) -> Answer | str:
+        """A client's answer, with the mean of all in its weights' place: their mean is the same again."""
+        try:
+            open_part = from_bytes(rest, "the answer")
+            if wrong := fault(open_part, _OpenPart):
+                raise MessageError(f"what it tells beside its update {wrong}")
+            answer: Answer = unpack(Answer, {}, open_part["answer"])
+            cut = open_part["cut"]
+        except Exception as error:  # whatever it is, it is the client's
+            return str(error) or type(error).__name__
+        if any(tensor.numel() > 1 for tensor in tensors_in(answer.told)):
+            return "it tells tensors in the open, which nothing here asks for"
+        if cut > 0:
+            rank_zero_warn(
+                f"round {self._module.current_epoch}, client {name!r}: {cut:.2%} of its update was beyond"
+                f" {RANGE}={self.range:g} and cut off; raise it"
+            )
+        moved = [torch.from_numpy(np.asarray(part)) * self.range for part in mean]
+        weights = {name: _moved(tensor.cpu(), by) for (name, tensor), by in zip(server.items(), moved)}
+        return replace(answer, weights=weights)
+
+
+def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """A tensor after a change of its numbers, of a complex one's parts, in its own type."""
+    real = as_real(tensor)
+    return from_real((real.double() + by.reshape(real.shape)).to(real.dtype), like=tensor)
+
+
+def summand(station: Station, message: Message, config: Mapping[str, Any]) -> RecordDict:
+    """A client's part of a sum, for SecAgg+ to mask: of turns, or of answers to a loss or an evaluation's question.
+
+    Args:
+        station: the client.
+        message: the server's.
+        config: the run's.
+
+    Raises:
+        ToldError: if its turn failed: it has no part in the sum.
+        ValueError: if it cannot answer, or may not by the run's config.
+    """
+    arrays, rest, weight = read_instructions(message)
+    told = from_bytes(rest, what := "what the server asks")
+    if wrong := fault(told, _OfLoss | _OfSums | _OfTurn):
+        raise MessageError(f"{what} {wrong}")
+    if MASKED in told:
+        refuse_open(config, True, [MASKED])
+        expect_none(station.state)
+        return write_summand(masked_answer(station, told))
+    station.policy.check_clients(len(told["among"]))
+    sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
+    if "question" in told:
+        question: Question = unpack(Question, sent, told["question"])
+        refuse_open(config, True, [item[0] for item in question.items])
+        privacy = RunStatistics.of_run(config).privacy
+        shared = privacy and replace(privacy, sharers=told["clients"])
+        made = masked_messages(station.answers(question, shared), told["largest"], told["clients"])
+        station.policy.check_answer(NUMBER * sum(array.size for array in made.arrays))
+        asked = hash_tensors(sorted(sent.items()), repr(sorted(map(tuple, question.items))))
+        expect_sum(station.state, f"question {asked}", told["among"])
+        return write_summand(made)
+    task: Task = unpack(Task, sent, told["task"])
+    records = _update(station, task, sent, float(config[RANGE]), weight)
+    expect_sum(station.state, f"round {task.round}", told["among"])
+    return records
+
+
+def _update(station: Station, task: Task, sent: Mapping[str, torch.Tensor], range: float, weight: int) -> RecordDict:
+    answer = station.take(task)
+    if answer.failure:
+        raise ToldError(answer.failure)
+    pairs = [(as_real(tensor), as_real(sent[name])) for name, tensor in answer.weights.items()]
+    moved = [(after.double() - before.double()) / range for after, before in pairs]
+    count = sum(part.numel() for part in moved)
+    cut = sum(int((part.abs() > 1).sum()) for part in moved) / count if count else 0.0
+    _, open_part = pack(replace(answer, weights={}, metrics={}))
+    return write_summand(Masked([part.numpy() for part in moved], to_bytes({"answer": open_part, "cut": cut}), weight))

@@ -1,0 +1,1 @@
+"""The server of a deployment: clients known by their messages, rounds and evaluations."""

@@ -1,0 +1,237 @@
+"""The server's view of clients whose data it never sees: names and sizes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch import Tensor
+
+from fedgen.clients.client import num_held_out
+from fedgen.clients.turn import Turn
+from fedgen.data import Examples
+from fedgen.federated import FedAvgStrategy
+from fedgen.federated.left_out import EVALUATION, KEPT_TURNS, OBJECTIVE, Entry, is_entry, make_entries, shorten
+from fedgen.flower.app.run_labels import CLASSES, RunLabels
+from fedgen.flower.wire.messages import Hello, Item, Told
+from fedgen.losses import EmbeddedLoss
+
+if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
+    from fedgen.flower.secure_aggregation.secure_sums import Sum
+    from fedgen.flower.server.asked_clients import AskedClients
+    from fedgen.flower.wire.ranges import Largest
+    from fedgen.flower.wire.transport import Line
+
+LEAST = 0.5  # of the clients' weight must answer, unless the run's config says otherwise
+_NOTHING = Examples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), "elsewhere", ())
+
+
+@dataclass(frozen=True)
+class RemoteClient:
+    """A client elsewhere.
+
+    Attributes:
+        name: its name.
+        train: as many positions as it trains on.
+        held_out: as many as it keeps for measuring.
+    """
+
+    name: str
+    train: range
+    held_out: range
+
+
+class RemoteTurn(Turn):
+    """A turn that a client takes on its own machine.
+
+    Args:
+        client: its number.
+        name: its name.
+        round: from 0.
+        num_examples: that it trains on.
+        batch_size: of its batches.
+        shape: of one of its examples, as clients tell.
+    """
+
+    def __init__(
+        self, client: int, name: str, round: int, num_examples: int, batch_size: int, shape: tuple[int, ...] = ()
+    ) -> None:
+        super().__init__(_NOTHING, torch.empty(0, dtype=torch.int64), batch_size, 0, client, name, round)
+        self._num_examples, self._shape = num_examples, shape
+
+    @property
+    def trial_batch(self) -> object:
+        """Blank images or points, all of the first class."""
+        count = self.batch_length
+        return (torch.zeros(count, *self._shape), torch.zeros(count, dtype=torch.int64)) if self._shape else None
+
+    @property
+    def num_examples(self) -> int:
+        return self._num_examples
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return True
+
+
+class RemoteClients(LightningDataModule):
+    """Clients elsewhere, for `FlowerStrategy`: an epoch is a round, its batches are the turns of the round's cohort.
+
+    Args:
+        batch_size: the clients' own affair; taken so that recipes may name it.
+        held_out: the fraction that each client keeps from training.
+        seed: as for batch_size.
+        iterations: batches an epoch where the server trains alone; None: as many as one pass over all clients' images.
+
+    Attributes:
+        line: to the clients.
+        least: the part of the clients' weight that must answer what a loss asks.
+        labels: what the run's config says of them.
+        left_out: clients left out of an objective or an evaluation: as for a strategy's rounds, with the kind; the
+            latest of a great many.
+    """
+
+    def __init__(
+        self, batch_size: int = 64, held_out: float = 0.2, seed: int | None = None, iterations: int | None = None
+    ) -> None:
+        super().__init__()
+        self.batch_size, self.held_out, self.iterations = batch_size, held_out, iterations
+        self.line: Line | None = None
+        self.least, self.labels = LEAST, RunLabels()
+        self.left_out: list[Entry] = []
+        self._asked: list[AskedClients] = []
+        self.clients: list[RemoteClient] = []
+        self.shape: tuple[int, ...] = ()  # of one example; empty for data without images
+        self.classes: tuple[str, ...] = ()
+        self._unlabelled: list[str] = []
+
+    def enroll(self, clients: Sequence[Hello]) -> None:
+        """Tells who the clients are, in their numbers' order."""
+        for one in clients:
+            held_out = num_held_out(one.examples, self.held_out)
+            self.clients.append(RemoteClient(one.name, range(one.examples - held_out), range(held_out)))
+        self.shape = tuple(clients[0].shape)
+        self.classes = self.labels.names(clients)
+        self._unlabelled = [one.name for one in clients if not one.classes]
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of one image or point, for models to check before training.
+
+        Raises:
+            AttributeError: for clients whose data have no images.
+        """
+        if not self.shape:
+            raise AttributeError("the clients' data have no images to measure or to compare with")
+        return self.shape
+
+    def label_counts(self) -> Tensor:
+        """Images of each class int64 [classes], as far as the server knows; see `RunLabels.count`."""
+        return self.labels.count(self.classes, self._unlabelled)
+
+    def give_references(self, objective: EmbeddedLoss, device: torch.device) -> None:
+        """Gives a model's losses of clients' images the clients to ask; others are the clients' own.
+
+        Raises:
+            TooFewAnswersError: if too few answer what is asked when fitting starts.
+        """
+        from fedgen.flower.server.connecting import connect
+
+        assert self.line is not None
+        counts = [len(client.train) for client in self.clients]
+        note = partial(self.note_left_out, OBJECTIVE)
+        self._asked = connect(objective, self.line, counts, self.classes, self.image_shape, self.least, device, note)
+
+    def note_left_out(self, kind: str, client: int, reason: str) -> None:
+        """Takes down a client that was left out, of each kind once a round."""
+        round = self.trainer.current_epoch if self.trainer else 0
+        (entry,) = make_entries(round, {client: reason}, self, kind)
+        own = ("round", "client", "kind")
+        if not any(all(one[key] == entry[key] for key in own) for one in self.left_out):
+            self.left_out = [*self.left_out[1 - KEPT_TURNS :], entry]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Who was left out, the round, and the classes that labels are positions among."""
+        round = self.trainer.current_epoch if self.trainer else 0
+        return {"left_out": list(self.left_out), "round": round, "classes": list(self.classes)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes what was left out before; what was asked in this process, before it was known, is of the next round.
+
+        Raises:
+            ValueError: if it is damaged, or labels would mean other classes than before.
+        """
+        present = list(self.classes)
+        before = state_dict.get("classes", present)  # older checkpoints have none
+        if before != present:
+            was, told = shorten(str(before), 200), shorten(str(present), 200)
+            raise ValueError(
+                f"its labels are of the classes {was} and this run's of {told}: name the former in that order"
+                f" (`{CLASSES}` in the run's config), or begin another run"
+            )
+        if not all(is_entry(one, (OBJECTIVE, EVALUATION)) for one in state_dict["left_out"]):
+            raise ValueError("its list of clients that were left out is damaged; go on from the checkpoint before it")
+        now = [{**entry, "round": state_dict["round"] + 1} for entry in self.left_out]
+        self.left_out = [*state_dict["left_out"], *now]
+
+    def take_metrics(self) -> dict[str, float]:
+        """Of what was asked since the last call: the part of the clients' weight that answered."""
+        parts = [part for asked in self._asked if (part := asked.take_answered()) is not None]
+        return {"clients_answered": sum(parts) / len(parts)} if parts else {}
+
+    def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
+        """What each client answers to an evaluation's question, or why it does not; see `Line.ask_all`."""
+        assert self.line is not None
+        return self.line.ask_all(items, tensors, self.classes)
+
+    def add_up(self, items: Sequence[Item], tensors: Mapping[str, Tensor], largest: Sequence["Largest"]) -> list["Sum"]:
+        """The sums of all clients' answers to an evaluation's question; see `Line.add_up`."""
+        assert self.line is not None
+        round = self.trainer.current_epoch if self.trainer else 0
+        return self.line.add_up(items, tensors, self.classes, largest, round)
+
+    def train_dataloader(self) -> "_RemoteTurns | _Iterations":
+        strategy = getattr(self.trainer, "strategy", None)
+        return _RemoteTurns(self, strategy) if isinstance(strategy, FedAvgStrategy) else _Iterations(self)
+
+
+class _RemoteTurns:
+    """One round's turns."""
+
+    def __init__(self, data: RemoteClients, strategy: FedAvgStrategy) -> None:
+        self._data, self._strategy = data, strategy
+
+    def _cohort(self, round: int) -> list[int]:
+        return self._strategy.sample_cohort(len(self._data.clients), round)
+
+    def __len__(self) -> int:
+        return len(self._cohort(0))
+
+    def __iter__(self) -> Iterator[Turn]:
+        trainer: Any = self._data.trainer
+        cohort = self._cohort(trainer.current_epoch)
+        for place, number in enumerate(cohort):
+            client = self._data.clients[number]
+            turn = RemoteTurn(
+                *(number, client.name, trainer.current_epoch, len(client.train)),
+                *(self._data.batch_size, self._data.shape),
+            )
+            turn.is_first, turn.is_last = place == 0, place == len(cohort) - 1
+            yield turn
+
+
+class _Iterations:
+    """An epoch of a server that trains alone, on data of its own: so many batches of nothing."""
+
+    def __init__(self, data: RemoteClients) -> None:
+        images = sum(len(client.train) for client in data.clients)
+        self._number = data.iterations or -(-images // data.batch_size)
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return repeat(torch.zeros(1), self._number)

@@ -1,0 +1,60 @@
+"""The evaluation of a federation whose images the server never sees: the callback."""
+
+from lightning.pytorch import LightningModule, Trainer
+
+from fedgen.callbacks import FederatedEvaluation
+from fedgen.evaluation import Evaluator
+from fedgen.flower.client.client_statistics import panels_of
+from fedgen.flower.secure_aggregation.secure_evaluator import SecureEvaluator
+from fedgen.flower.server.private_evaluator import PrivateEvaluator
+from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.flower.server.remote_evaluator import RemoteEvaluator
+
+
+class RemoteEvaluation(FederatedEvaluation):
+    """FederatedEvaluation where clients keep their images: fid, kid and kid-rbf.
+
+    When training starts each client sends the summary of its features, once: FID's scores of all clients, avg and all
+    follow from them and are those of the same federation simulated, to rounding (their errors take real features for
+    normal). For KID the server sends the generated images' features and each client its own score: avg is exact, and
+    all is avg minus a constant of the federation, which a random sketch estimates, the same for every checkpoint. There
+    is no floor, as it needs images. Arguments as for `FederatedEvaluation`; clients weigh by examples.
+
+    Under secure aggregation sums over all clients are all that is revealed (`SecureEvaluator`): avg and all. With noise
+    in the clients' statistics it is FID-all alone (`PrivateEvaluator`), and loggers are told epsilon and delta each
+    round.
+
+    Raises:
+        ValueError: for a score that needs more of clients than they tell, or other weights.
+        MessageError: before training, if a client does not tell its summary.
+    """
+
+    def _make_evaluator(self, trainer: Trainer) -> Evaluator:
+        data = getattr(trainer, "datamodule", None)
+        if not isinstance(data, RemoteClients):
+            raise TypeError(f"RemoteEvaluation scores against clients elsewhere, and data is {type(data).__name__}")
+        if self.settings["weights"] != "examples":
+            raise ValueError("clients elsewhere weigh by examples; leave `weights` of the evaluation out")
+        panels_of(self.settings)
+        assert data.line is not None
+        settings = {"device": trainer.strategy.root_device, **self.settings}
+        if data.line.statistics.privacy is not None:
+            return PrivateEvaluator(data, self._folder(trainer), **settings)
+        if data.line.hidden:
+            return SecureEvaluator(data, **settings)
+        return RemoteEvaluator(data, self._folder(trainer), **settings)
+
+    def _kept_elsewhere(self, trainer: Trainer) -> str:
+        return "stay where the clients are: share them"
+
+    def _real_images(self, count: int) -> None:
+        """Nothing: they stay with the clients."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Logs the promise of statistics with noise, whether or not the round is evaluated."""
+        super().on_train_epoch_end(trainer, pl_module)
+        if isinstance(self.evaluator, PrivateEvaluator):
+            privacy = self.evaluator.privacy
+            for logger in trainer.loggers:
+                spent = {"statistics_epsilon": privacy.epsilon, "statistics_delta": privacy.delta}
+                logger.log_metrics(spent, step=trainer.current_epoch)

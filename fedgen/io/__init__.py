@@ -1,0 +1,1 @@
+"""Files: atomic writers, checked readers, tensors and archives from strangers."""

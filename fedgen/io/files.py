@@ -1,0 +1,266 @@
+"""Atomic writers and readers that never execute what they read."""
+
+import csv
+import json
+import os
+import secrets
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import yaml
+from numpy.lib import format as npy
+
+from fedgen.foreign_text import printable
+from fedgen.io.archives import array_names, open_archive, open_array
+from fedgen.io.regular_files import open_regular, read_regular
+from fedgen.io.restricted_pickle import check_key, check_unfolding
+
+ARRAYS = "an .npz file of plain arrays"
+MOST_PARTS = 100_000  # of a YAML file; a recipe has some hundred
+LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
+_DEEPEST = 100  # mappings within mappings
+_INTEGER, _LONGEST_NUMBER = "tag:yaml.org,2002:int", 400  # YAML's numbers of base 60 take the square of their length
+_NUMBERS = (_INTEGER, "tag:yaml.org,2002:float")
+
+
+def in_bytes(number: int) -> str:
+    """A size with its unit: "16 B", "17.4 kB", "143 MB"."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= 0.9995 * size:  # the next smaller unit would print 1e+03
+            return f"{number / size:.3g} {unit}"
+    return f"{number} B"
+
+
+def sync_folder(folder: Path) -> None:
+    """Flushes a folder's entries, so that a rename survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
+    """A binary file that appears under `path` whole or not at all.
+
+    Written to a temporary file in the same folder, flushed to disk and renamed; removed if the block raises. The error
+    of a full disk names the path, and comes out too where the writer stumbled over it while it cleaned up.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        # `torch.save` ends its file after a failed write, and raises a RuntimeError about positions
+        said = error.__context__ if isinstance(error, RuntimeError) else error
+        if isinstance(said, OSError) and said.errno is not None and said.filename is None:
+            raise OSError(said.errno, said.strerror, str(path)) from error
+        raise
+    sync_folder(path.parent)
+
+
+def write_once(path: str | Path, content: bytes) -> bytes:
+    """What a file holds, which is written if there is none yet: where several write at once, one of them has its way.
+
+    Whole or not at all, as by `atomic_write`. On file systems without hard links a second writer in the same moment
+    may still have its way after the first.
+    """
+    path = Path(path)
+    if path.exists():
+        return read_regular(path)
+    own = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    with atomic_write(own) as file:
+        file.write(content)
+    try:
+        os.link(own, path)
+    except OSError:
+        if not path.exists():
+            os.replace(own, path)
+    finally:
+        own.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return read_regular(path)
+
+
+def remove_unfinished(folder: str | Path, names: str) -> None:
+    """Removes what kills left of files that `atomic_write` was writing.
+
+    Args:
+        folder: with the files.
+        names: of the files, as a pattern; nobody else may be writing one of them.
+    """
+    for path in Path(folder).glob(f".{names}.*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Writes a value as indented JSON, atomically."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: str | Path) -> Any:
+    """The value in a JSON file (UTF-8).
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no JSON, or damaged.
+    """
+    content = read_regular(path)
+    try:
+        return json.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
+        raise ValueError(f"{path} is no JSON, or it is damaged ({error})") from error
+
+
+def read_yaml(path: str | Path) -> Any:
+    """The plain value in a YAML file (UTF-8); tags that name objects are refused.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no YAML, damaged, longer than a megabyte, or says a thing so often, by aliases or merges,
+            that no recipe could mean it.
+    """
+    content = read_regular(path)
+    try:
+        return parse_yaml(content.decode())
+    except Exception as error:  # PyYAML lets through what numbers and dates of a file raise
+        reason = printable(" ".join(str(error).split()), 400)
+        raise ValueError(f"{path} is no recipe in YAML, or it is damaged ({reason})") from error
+
+
+def parse_yaml(text: str) -> Any:
+    """The plain value of a YAML text, whose parts are counted before any is made.
+
+    Raises:
+        ValueError, yaml.YAMLError, or what its numbers and dates raise: if it is none.
+    """
+    if len(text) > LONGEST_YAML:
+        raise ValueError(f"it has {len(text)} characters, more than {LONGEST_YAML}")
+    loader = _CountingLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        check_unfolding(node, _nodes_in, MOST_PARTS, deepest=_DEEPEST)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+class _CountingLoader(yaml.SafeLoader):
+    """PyYAML's safe loader, which stops at too many parts, and at keys and numbers that take time out of proportion."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.left = MOST_PARTS
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError(f"it has more than {MOST_PARTS} parts")
+        return super().compose_node(parent, index)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        if isinstance(node, yaml.ScalarNode) and len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:
+            raise ValueError(f"a number has {len(node.value)} digits")
+        return super().construct_object(node, deep)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                raise ValueError("a list or a mapping is a key")
+            if key.tag == _INTEGER:
+                check_key(self.construct_object(key))
+        return super().construct_mapping(node, deep)
+
+
+def _nodes_in(node: Any) -> list[Any]:
+    """What a node of YAML holds; merges are among a mapping's values."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def read_csv(path: str | Path, comment: str | None = None) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+    """The columns' names of a CSV file (UTF-8, with a header) and its rows, each with its line.
+
+    Args:
+        path: the file.
+        comment: what lines that are left out start with.
+
+    Raises:
+        OSError: if it cannot be opened.
+        ValueError: if it is no such file, names a column twice, or has a row of more or fewer fields than columns.
+    """
+    try:
+        with open_regular(path) as raw, TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
+            lines = (line for line in file if comment is None or not line.startswith(comment))
+            reader = csv.DictReader(lines, strict=True)  # a quote that is never closed would swallow rows
+            header = list(reader.fieldnames or [])
+            rows = [(reader.line_num, row) for row in reader]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no CSV file in UTF-8, or it is damaged ({error})") from error
+    if len(set(header)) != len(header):
+        raise ValueError(f"{path} names a column twice: {', '.join(header)}")
+    for line, row in rows:
+        if None in row or None in row.values():  # under None is what is beyond the header, and None is what is missing
+            raise ValueError(f"{path}, line {line} has not the {len(header)} fields that the first line names")
+    return header, rows
+
+
+def is_count(value: Any) -> bool:
+    """Whether what a file holds is a whole number of 0 to 2^63 - 1, and no truth value."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def is_file_name(text: str) -> bool:
+    """Whether a text from a file names a file beside it, and leads nowhere else: one line without folders."""
+    return text not in ("", ".", "..") and not set(text) & set("/\\\0") and printable(text, 255) == text
+
+
+def require_writable(folder: str | Path) -> Path:
+    """The folder, made if needed.
+
+    Raises:
+        PermissionError: if a file cannot be made there, before any long work starts.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise PermissionError(f"cannot write in {folder}: {error.strerror}; choose another folder") from error
+
+
+def read_npz(path: str | Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, or those of some names; object arrays (pickles) are refused by NumPy.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not an .npz file, a damaged one, or one without an array of these names.
+    """
+    with open_archive(path, ARRAYS) as archive:
+        return {name: _read_array(archive, name) for name in (array_names(archive) if names is None else names)}
+
+
+def _read_array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    member, _ = open_array(archive, name)
+    with member:
+        member.seek(0)
+        return npy.read_array(member, allow_pickle=False)

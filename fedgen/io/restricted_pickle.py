@@ -1,0 +1,431 @@
+"""An unpickler that can only build data: numbers, text, bytes, tuples, lists, dictionaries, sets.
+
+Python's own unpickler calls what a stream names, sets the attributes that it says, hashes whatever it is given (a deep
+tuple as a key overflows the C stack) and sizes its memo as told. This one is an interpreter of the opcodes that
+`pickletools.genops` reads. It imports nothing and looks no attribute up: a name in the stream is an entry of the
+reader's own table or an error, REDUCE and NEWOBJ call methods of that entry, and BUILD reaches only objects made for
+it. Time and memory are of the order of the stream's length, whatever the stream says.
+
+Three readers use it: of files of torch.save (`torch_files`), of data sets (`fedgen.data.formats.pickles`) and of
+StyleGAN2's networks (`fedgen.models.stylegan2.official`). Beside it stand the names that NumPy's numbers are pickled
+with, which the latter two share.
+"""
+
+import io
+import math
+import pickletools
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+_LITERALS = """
+INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT STRING BINSTRING SHORT_BINSTRING
+BINBYTES SHORT_BINBYTES BINBYTES8 UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8
+"""
+_BUILDERS = """
+PROTO FRAME STOP MARK POP POP_MARK EMPTY_LIST LIST APPEND APPENDS TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM
+SETITEMS GET BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD
+"""
+_OLD = "INT LONG FLOAT STRING BINSTRING SHORT_BINSTRING UNICODE LIST DICT GET PUT"
+_PUSHED = frozenset(_LITERALS.split())
+_CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+_PUTS = frozenset(["PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"])
+
+DATA_OPCODES = _PUSHED | _CONSTANTS.keys() | _PUTS | frozenset(_BUILDERS.split())
+"""The opcodes of data as NumPy and Python write them. EMPTY_SET, ADDITEMS, NEWOBJ and BINPERSID can be added."""
+
+BINARY_OPCODES = DATA_OPCODES - frozenset(_OLD.split())
+"""Those of them that Python 3 writes in protocols 2 to 5."""
+
+_REUSE = 4  # times the stream's length that all calls together may be given; protocol 2 gives bytes to two calls
+
+KEYS = (str, bytes, int, float, bool, type(None), tuple)
+"""Types of dictionary keys; a tuple may hold up to eight values of the others."""
+
+_PERIOD = 2**61 - 1  # of Python's hashes of whole numbers: those below it have different ones
+# the hash of a tuple can be chosen, too, and a dictionary of 20,000 keys of one hash takes a minute
+_MOST_BESIDE_TUPLES = 500
+
+
+class Name:
+    """Something that a pickle may name. What it does when called is code of this project; by itself, nothing."""
+
+    __slots__ = ()
+
+    def call(self, *arguments: Any) -> Any:
+        """What REDUCE makes of it."""
+        raise ValueError("it calls a name that cannot be called")
+
+    def new(self, *arguments: Any) -> Any:
+        """What NEWOBJ makes of it."""
+        raise ValueError("it makes an object of a name that is no class")
+
+
+class Function(Name):
+    """A name that stands for a function of this project, which checks its own arguments."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def call(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
+class Unfinished:
+    """An object in the making, which takes a state from BUILD; nothing else does."""
+
+    __slots__ = ()
+
+    def set_state(self, state: Any) -> None:
+        raise ValueError("it gives a state to an object that takes none")
+
+
+class NotAllowedError(ValueError):
+    """A pickle names something that is not in the reader's table."""
+
+    def __init__(self, module: str, name: str) -> None:
+        super().__init__(f"it names {short(f'{module}.{name}')}, which is not allowed")
+        self.module, self.name = module, name
+
+
+def unpickle(
+    stream: io.BytesIO,
+    names: Mapping[tuple[str, str], Any],
+    opcodes: frozenset[str] = DATA_OPCODES,
+    key_types: tuple[type, ...] = KEYS,
+    max_opcodes: int | None = None,
+    persistent: Callable[[Any], Any] | None = None,
+    states: Mapping[type, Callable[[Any, Any], None]] | None = None,
+) -> Any:
+    """The value of one pickle, up to its STOP, behind which the stream is left.
+
+    Args:
+        stream: in memory, as a file would allocate what a damaged stream says before it reads.
+        names: (module, name) of everything that may be named, exactly as the stream writes them: a `Name`, or a
+            constant, which cannot be called.
+        opcodes: those allowed.
+        key_types: exact types of the keys of dictionaries and the elements of sets, some of `KEYS`.
+        max_opcodes: None for no limit.
+        persistent: what a persistent id stands for, where `opcodes` has BINPERSID.
+        states: what BUILD does to objects of exact types, beside `Unfinished` ones.
+
+    Raises:
+        NotAllowedError: if it names anything else.
+        ValueError: for every other thing that keeps it from being read, whatever the damage.
+    """
+    start = stream.tell()
+    allowance = _REUSE * (stream.seek(0, io.SEEK_END) - start)
+    stream.seek(start)
+    machine = _Machine(names, key_types, allowance, persistent, states or {})
+    for count, (name, argument, position) in enumerate(_read_opcodes(stream), start=1):
+        if name not in opcodes:
+            raise ValueError(f"opcode {name} at byte {position} is not allowed")
+        if max_opcodes is not None and count > max_opcodes:
+            raise ValueError(f"it has more than {max_opcodes} opcodes")
+        # Writers number their memo as they go. A slot is a key here and costs nothing, but no honest file has this one.
+        if name in _PUTS and int(argument or 0) > count:
+            raise ValueError(f"memo slot {argument} at byte {position} is out of range")
+        try:
+            machine.step(name, argument)
+        except ValueError:
+            raise
+        except Exception as error:  # an empty stack, an unknown memo slot, a call with the wrong number of arguments
+            raise ValueError(f"opcode {name} at byte {position} fails with {type(error).__name__}") from error
+    if len(machine.stack) != 1 or machine.outer:
+        raise ValueError("it ends with something other than one value")
+    return machine.stack[0]
+
+
+def short(value: Any) -> str:
+    """A value of a pickle as an error may show it: in full only where that is short and prints on one line."""
+    if isinstance(value, str | bytes):
+        return repr(value) if len(value) <= 60 else repr(value[:60]) + "..."
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() <= 64):
+        return repr(value)
+    return f"a value of type {type(value).__name__}"  # the text of nested values can be longer than any memory
+
+
+def check_key(key: Any, types: tuple[type, ...] = KEYS, beside: int = 0) -> Any:
+    """The key of a dictionary itself, if hashing it is quick and no file can hold many of one hash.
+
+    Args:
+        key: the key.
+        types: exact types that are allowed, some of `KEYS`.
+        beside: keys that the dictionary has already.
+
+    Raises:
+        ValueError: for other types, for whole numbers beyond 2^61 - 2, which share their hashes, and for tuples that
+            are nested, long, or many.
+    """
+    if type(key) is int:
+        allowed = abs(key) < _PERIOD
+    elif type(key) is tuple:
+        flat = len(key) <= 8 and all(type(one) in KEYS[:-1] for one in key)
+        allowed = flat and beside < _MOST_BESIDE_TUPLES
+    else:
+        allowed = True
+    if type(key) not in types or not allowed:
+        raise ValueError(f"{short(key)} is not allowed as a key")
+    return key
+
+
+def add_items(target: set[Any], items: Sequence[Any], types: tuple[type, ...] = KEYS) -> None:
+    """Adds to a set what `check_key` lets be an element."""
+    for item in items:
+        target.add(check_key(item, types, len(target)))
+
+
+def check_unfolding(value: Any, children: Callable[[Any], Sequence[Any]], most: int, deepest: int) -> None:
+    """Refuses nested containers that hold themselves, or that grow far beyond what was written when they are unfolded.
+
+    A thing that is named twice is written once, so that sixty lines can stand for 2^60 parts.
+
+    Args:
+        value: the outermost.
+        children: what a container holds; nothing for what is none.
+        most: parts that the whole may have, with each container counted as often as it is named.
+        deepest: containers within one another.
+
+    Raises:
+        ValueError: for more parts, or a deeper nesting.
+    """
+    sizes: dict[int, tuple[int, int]] = {}  # by identity: parts and depth, (0, 0) while it is open
+    left: list[tuple[Any, Sequence[Any] | None]] = [(value, None)]
+    while left:
+        part, inner = left.pop()
+        if inner is not None:  # all that it holds is counted
+            found = [sizes[id(one)] for one in inner]
+            size = 1 + sum(count for count, _ in found), 1 + max((depth for _, depth in found), default=0)
+            if size[0] > most:
+                raise ValueError(f"it unfolds into more than {most} parts")
+            if size[1] > deepest:
+                raise ValueError(f"it is nested more than {deepest} deep")
+            sizes[id(part)] = size
+        elif id(part) not in sizes:
+            inner = children(part)
+            sizes[id(part)] = (0, 0) if inner else (1, 0)
+            if inner:
+                left.append((part, inner))
+                left.extend((one, None) for one in inner)
+        elif sizes[id(part)] == (0, 0):  # open: what is popped now lies within it
+            raise ValueError("it holds itself")
+
+
+class _Machine:
+    """The stack machine that a pickle is a programme for; `outer` holds the stacks below the open marks."""
+
+    def __init__(
+        self,
+        names: Mapping[tuple[str, str], Any],
+        key_types: tuple[type, ...],
+        allowance: int,
+        persistent: Callable[[Any], Any] | None,
+        states: Mapping[type, Callable[[Any, Any], None]],
+    ) -> None:
+        self.names, self.key_types, self.persistent, self.states = names, key_types, persistent, states
+        self.allowance = allowance
+        self.stack: list[Any] = []
+        self.outer: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+
+    def step(self, opcode: str, argument: Any) -> None:
+        if opcode in _PUSHED:
+            self.stack.append(argument)
+        elif opcode in _CONSTANTS:
+            self.stack.append(_CONSTANTS[opcode])
+        elif opcode in _PUTS:
+            self.memo[len(self.memo) if opcode == "MEMOIZE" else argument] = self.stack[-1]
+        else:
+            self._build(opcode, argument)
+
+    def _build(self, opcode: str, argument: Any) -> None:
+        stack = self.stack
+        match opcode:
+            case "GET" | "BINGET" | "LONG_BINGET":
+                stack.append(self.memo[argument])
+            case "MARK":
+                self.outer.append(stack)
+                self.stack = []
+            case "POP":  # of a mark, if there is nothing above it
+                stack.pop() if stack else self._pop_mark()
+            case "POP_MARK":
+                self._pop_mark()
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                length = int(opcode[-1])
+                items = [stack.pop() for _ in range(length)]
+                stack.append(tuple(reversed(items)))
+            case "TUPLE":
+                items = self._pop_mark()
+                self.stack.append(tuple(items))
+            case "EMPTY_LIST" | "EMPTY_DICT" | "EMPTY_SET":
+                stack.append({"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_SET": set}[opcode]())
+            case "LIST":
+                items = self._pop_mark()
+                self.stack.append(items)
+            case "DICT":
+                items = self._pop_mark()
+                self.stack.append({})
+                self._set_items(items)
+            case "APPEND":
+                items = [stack.pop()]
+                self._top(list).extend(items)
+            case "APPENDS":
+                items = self._pop_mark()
+                self._top(list).extend(items)
+            case "SETITEM":
+                items = [stack.pop(), stack.pop()][::-1]
+                self._set_items(items)
+            case "SETITEMS":
+                self._set_items(self._pop_mark())
+            case "ADDITEMS":
+                items = self._pop_mark()
+                add_items(self._top(set), items, self.key_types)
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case _:
+                self._name_or_call(opcode, argument)
+
+    def _name_or_call(self, opcode: str, argument: Any) -> None:
+        stack = self.stack
+        match opcode:
+            case "GLOBAL":
+                module, _, name = argument.partition(" ")
+                stack.append(self._find(module, name))
+            case "STACK_GLOBAL":
+                name, module = stack.pop(), stack.pop()
+                stack.append(self._find(module, name))
+            case "REDUCE" | "NEWOBJ":
+                arguments, name = stack.pop(), stack.pop()
+                if not isinstance(name, Name) or type(arguments) is not tuple:
+                    raise ValueError("it calls something that is no name")
+                self._spend(arguments)
+                stack.append(name.call(*arguments) if opcode == "REDUCE" else name.new(*arguments))
+            case "BUILD":
+                state = stack.pop()
+                self._spend(state if type(state) is tuple else (state,))
+                if isinstance(stack[-1], Unfinished):
+                    stack[-1].set_state(state)
+                elif type(stack[-1]) in self.states:
+                    self.states[type(stack[-1])](stack[-1], state)
+                else:
+                    raise ValueError("it gives a state to something that takes none")
+            case "BINPERSID" if self.persistent is not None:
+                stack.append(self.persistent(stack.pop()))
+            case _:
+                raise ValueError(f"opcode {opcode} is not allowed")
+
+    def _spend(self, arguments: tuple[Any, ...]) -> None:
+        """Counts what a call may copy: a stream can write it once and use it a million times."""
+        self.allowance -= sum(len(a) for a in arguments if type(a) in (str, bytes, list, tuple) and len(a) > 64)
+        if self.allowance < 0:
+            raise ValueError("it uses the same data again and again")
+
+    def _pop_mark(self) -> list[Any]:
+        items, self.stack = self.stack, self.outer.pop()
+        return items
+
+    def _top(self, *kinds: type) -> Any:
+        if type(self.stack[-1]) not in kinds:
+            raise ValueError(f"it adds items to something that is no {kinds[0].__name__}")
+        return self.stack[-1]
+
+    def _set_items(self, items: list[Any]) -> None:
+        target = self._top(dict, OrderedDict, Counter)
+        if len(items) % 2:
+            raise ValueError("a dictionary has a key without a value")
+        for key, value in zip(items[::2], items[1::2]):  # a counter's update would add
+            target[check_key(key, self.key_types, len(target))] = value
+
+    def _find(self, module: Any, name: Any) -> Any:
+        if type(module) is not str or type(name) is not str:
+            raise ValueError("it names something by other than text")
+        if (module, name) not in self.names:
+            raise NotAllowedError(module, name)
+        return self.names[module, name]
+
+
+def _read_opcodes(stream: io.BytesIO) -> Iterator[tuple[str, Any, int]]:
+    """(name, argument, position) of each opcode up to STOP."""
+    opcodes = pickletools.genops(stream)
+    while True:
+        try:
+            opcode, argument, position = next(opcodes)
+        except StopIteration:
+            return
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise ValueError(f"it is cut short or damaged: {reason[:120]}") from error  # some quote a line in full
+        yield opcode.name, argument, int(position or 0)
+
+
+class DataType(Unfinished):
+    """A NumPy dtype in the making: code such as "u1", and byte order."""
+
+    __slots__ = ("code", "order")
+
+    def __init__(self, code: str) -> None:
+        self.code, self.order = code, "|"
+
+    def set_state(self, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) < 5 or state[1] not in ("<", ">", "|", "="):
+            raise ValueError("a dtype has a state that NumPy does not write")
+        if any(part is not None for part in state[2:5]):
+            raise ValueError("arrays with fields are not allowed")
+        self.order = state[1]
+
+
+_CODES = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+
+
+def make_array(shape: Any, kind: Any, column_major: Any, raw: Any) -> np.ndarray:
+    """An array over a copy of raw bytes, once shape, dtype and length agree.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    if not isinstance(kind, DataType):
+        raise ValueError("an array has no dtype")
+    if not isinstance(shape, tuple) or len(shape) > 32 or not all(type(side) is int and side >= 0 for side in shape):
+        raise ValueError("an array has a shape that NumPy does not write")
+    raw = raw.encode("latin1") if isinstance(raw, str) else raw
+    dtype = np.dtype(("" if kind.order == "|" else kind.order) + kind.code)
+    size = math.prod(shape) * dtype.itemsize
+    if not isinstance(raw, bytes) or len(raw) != size:
+        raise ValueError(
+            f"an array of dtype {dtype} has other than the {short(size)} bytes of data that its shape needs"
+        )
+    return np.frombuffer(raw, dtype).reshape(shape, order="F" if column_major else "C").copy(order="K")
+
+
+def _make_dtype(code: Any, *options: Any) -> DataType:
+    """Stands for numpy.dtype: booleans, integers and floats of 1 to 8 bytes."""
+    if code not in _CODES:
+        raise ValueError(f"arrays of dtype {short(code)} are not allowed")
+    return DataType(code)
+
+
+def _make_scalar(kind: Any, raw: Any) -> bool | int | float:
+    """Stands for NumPy's `scalar`: a Python number."""
+    return make_array((), kind, False, raw).item()
+
+
+def _encode(text: Any, encoding: Any = None) -> bytes:
+    """Stands for `codecs.encode`, in which Python 3 wraps bytes for protocol 2."""
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise ValueError(f"encoding {short(encoding)} is not allowed")
+    return text.encode("latin1")
+
+
+ENCODE = Function(_encode)
+"""Stands for `codecs.encode`, in which Python 3 wraps bytes for protocol 2."""
+
+NUMBER_NAMES: dict[tuple[str, str], Name] = {
+    ("numpy", "dtype"): Function(_make_dtype),
+    ("_codecs", "encode"): ENCODE,
+    **{(f"numpy.{core}.multiarray", "scalar"): Function(_make_scalar) for core in ("core", "_core")},
+}
+"""What NumPy's numbers and dtypes, and the bytes of protocol 2, are pickled with."""

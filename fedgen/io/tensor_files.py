@@ -1,0 +1,225 @@
+"""Files of tensors from strangers: nothing in them runs, and checksums are compared where there are any.
+
+torch's files are zip archives with a checksum for each tensor. safetensors files have none; those of this project carry
+a hash of all that they hold in their metadata. Each file is opened once, and what was checked is what is used.
+"""
+
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.nn.parameter import is_lazy
+
+from fedgen.foreign_text import printable
+from fedgen.io.archives import DamageError, open_archive
+from fedgen.io.files import atomic_write
+from fedgen.io.hashing import hash_tensors
+from fedgen.io.regular_files import check_unpacked, open_regular, read_regular
+from fedgen.io.torch_files import MAGIC, ObjectsError, foreign_names, pickle_of, read_archive, read_old_file
+
+HASH = "content_hash"
+TORCH, SAFETENSORS = "a file of torch.save with tensors and plain types alone", "a complete safetensors file"
+
+# a model may make and wrap a network several times, and keep buffers that are not saved, such as filters and schedules
+_PARTS_OF_ONE, _MORE_PARTS, _MOST_IN_BUFFER = 4, 100, 2**20
+
+
+def read_torch(path: str | Path, file: IO[bytes] | None = None) -> Any:
+    """What torch.save wrote: tensors, on the CPU, and plain types; see `fedgen.io.torch_files`.
+
+    Args:
+        path: the file. One of before torch 1.6 has no checksums; one that was written after
+            torch.serialization.set_crc32_options(False) has wrong ones, and is refused.
+        file: the file, where it is open already and the path only names it.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is another file, damaged, holds objects that would have to be unpickled, or tensors of far
+            more numbers than there are.
+    """
+    with open_regular(path) if file is None else file as opened:
+        try:
+            is_old = opened.read(len(MAGIC)) == MAGIC
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(0)
+            if is_old:
+                value = read_old_file(opened.read())
+            else:
+                with open_archive(path, TORCH, opened) as archive:
+                    value = read_archive(archive)
+            check_unpacked(bytes_of(tensors_in(value)), size)  # views of few numbers can be of any size
+        except ObjectsError as error:
+            raise ValueError(_of_objects(path, error.names)) from error
+        except DamageError:
+            raise
+        except Exception as error:  # a damaged stream may provoke any
+            reason = str(error) or type(error).__name__
+            raise ValueError(f"{path} is not {TORCH}, or it is damaged ({reason})") from error
+    return value
+
+
+def _of_objects(path: str | Path, names: Sequence[str]) -> str:
+    """Says which objects a file holds, and what to do about them."""
+    shown = [printable(name, 100) for name in names]
+    shown = shown if len(shown) <= 5 else [*shown[:4], f"{len(shown) - 4} more"]
+    return (
+        f"{path} is not {TORCH}: it holds {', '.join(shown)}, which are unpickled, and that runs whatever a"
+        " file says. Hyperparameters that are objects come to be in checkpoints by save_hyperparameters():"
+        " write self.save_hyperparameters(ignore=[their names]) and train anew; of a file that you wrote"
+        " yourself, torch.serialization.add_safe_globals allows the classes"
+    )
+
+
+def objects_in(value: Any) -> list[str]:
+    """Classes and functions that reading a saved value would need beside tensors and plain types, by dotted names."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    with open_archive("a value", TORCH, file) as archive:
+        return foreign_names(pickle_of(archive))
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors of nested containers."""
+    return (part for part in leaves(value) if isinstance(part, Tensor))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What nested containers hold that is none; each is opened once, as they may hold one another in circles."""
+    left, seen = [value], set()
+    while left:
+        part = left.pop()
+        if not isinstance(part, Mapping | list | tuple | set):
+            yield part
+        elif id(part) not in seen:
+            seen.add(id(part))
+            left.extend(part.values() if isinstance(part, Mapping) else part)
+
+
+def read_safetensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, on the CPU, and its metadata; a hash of `write_safetensors` is compared.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is another file, or damaged.
+    """
+    content = read_regular(path)
+    try:
+        tensors, metadata = load(content), _metadata(content)
+    except Exception as error:  # SafetensorError, and others for types that torch lacks
+        raise ValueError(f"{path} is not {SAFETENSORS}, or it is damaged ({error})") from error
+    if not is_whole(tensors, metadata):
+        raise ValueError(f"{path} is damaged: it holds something other than what was written")
+    return tensors, metadata
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The texts that a file's header holds beside its tensors."""
+    found = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__") or {}
+    if not isinstance(found, dict) or not all(isinstance(text, str) for text in found.values()):
+        raise ValueError("its metadata are no texts")
+    return found
+
+
+def write_safetensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file, atomically, with a hash of tensors and metadata among the latter."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_write(path) as file:
+        file.write(save(kept, with_hash(kept, metadata)))
+
+
+def with_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata (what JSON holds) with a hash of them and of the named tensors."""
+    return {**metadata, HASH: _content_hash(tensors, metadata)}
+
+
+def is_whole(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> bool:
+    """Whether they are what `with_hash` was given; of before there were hashes nothing is known, and that is taken."""
+    return HASH not in metadata or metadata[HASH] == _content_hash(tensors, metadata)
+
+
+def _content_hash(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    """A hash (32 hex digits) over named tensors and metadata, in whatever order."""
+    others = {key: value for key, value in metadata.items() if key != HASH}
+    return hash_tensors(sorted(tensors.items()), json.dumps(others, sort_keys=True))
+
+
+def check_state(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """Refuses what `load_state_dict` would take without a word: other kinds of numbers, and such as are none.
+
+    Names and shapes it compares itself. Buffers may hold infinity, as masks do.
+
+    Args:
+        module: that is to take the state.
+        state: its tensors by name.
+
+    Raises:
+        ValueError: naming the first tensor of another kind, or with a value that no weight has.
+    """
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    for name, own in module.state_dict().items():
+        value = state.get(name)
+        if not isinstance(own, Tensor) or is_lazy(own) or name not in state:
+            continue
+        if not isinstance(value, Tensor) or kind_of(value) != kind_of(own):
+            found = str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name} is {found} there, and {own.dtype} in the network")
+        if value.shape != own.shape:
+            continue
+        if value.isnan().any() or (name in parameters and value.isinf().any()):
+            raise ValueError(f"{name} holds NaN or infinity; its training diverged, or somebody changed it")
+
+
+@contextmanager
+def no_larger_than(state: Mapping[str, Any]) -> Iterator[None]:
+    """Stops networks that are made while it lasts from outgrowing the weights that they are made for.
+
+    Settings from a file may ask for more memory or layers than there are; what they ask for is known only as it grows.
+
+    Args:
+        state: the weights, by name.
+    """
+    sizes = [value.numel() for value in state.values() if isinstance(value, Tensor)]
+    largest, left = max(sizes, default=0), _PARTS_OF_ONE * len(sizes) + _MORE_PARTS
+
+    def count(module: nn.Module, name: str, tensor: Tensor | None, most: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0 or (tensor is not None and tensor.numel() > most):
+            raise ValueError("its settings are of a larger network than its weights")
+
+    hooks = (
+        register_module_parameter_registration_hook(partial(count, most=largest)),
+        register_module_buffer_registration_hook(partial(count, most=max(largest, _MOST_IN_BUFFER))),
+    )
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor has a number in memory for each of its elements: views of one number can be of any size."""
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Memory of tensors' values, bytes."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
+    """Whether its numbers are floating, complex, or truth values."""
+    return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype == torch.bool

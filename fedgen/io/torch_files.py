@@ -1,0 +1,448 @@
+"""Files of torch.save, read without torch.load: every part of them by the project's own machine.
+
+`torch.load(weights_only=True)` runs no code that a file names, but takes its word for much else: it hashes keys of any
+depth, makes arrays of any length, sets attributes of parameters, gives out memory that nothing was written to, and
+reads a zip archive otherwise than Python, which compares checksums. Here `data.pkl` is interpreted by
+`fedgen.io.restricted_pickle`, tensors are made over the parts that Python's zipfile gave out with their checksums, and
+nothing else reads the file.
+
+The format is torch's since 1.6: a zip archive with `data.pkl` (protocol 2), `byteorder`, and `data/<key>` for each
+storage. Before, it was four pickles (a magic number; version 1001; the writer's machine; the value), a fifth with the
+storages' keys, and for each of them its number of elements (int64) and the elements.
+"""
+
+import io
+import math
+import pickletools
+import struct
+import sys
+import zipfile
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.foreign_text import printable
+from fedgen.io.restricted_pickle import (
+    DATA_OPCODES,
+    ENCODE,
+    Function,
+    Name,
+    NotAllowedError,
+    add_items,
+    check_unfolding,
+    short,
+    unpickle,
+)
+
+MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e"
+"""The first pickle: what every file of the old `torch.save` starts with."""
+
+_VERSION = 1001
+_OPCODES = DATA_OPCODES | {"EMPTY_SET", "ADDITEMS", "NEWOBJ", "BINPERSID"}
+_DEEPEST = 100  # containers within containers; Lightning's and torch's own reach eight
+_MOST_DIMENSIONS = 64  # of torch's tensors
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray)
+_LEAVES = frozenset({*_PLAIN, Tensor, nn.Parameter, torch.Size, torch.dtype, torch.device, torch.layout})
+_MAPPINGS, _CONTAINERS = (dict, OrderedDict, Counter), (dict, OrderedDict, Counter, list, tuple, set)
+
+
+class ObjectsError(Exception):
+    """A file holds objects that would have to be unpickled: the dotted names of what it needs for that."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(f"it names {', '.join(names)}")
+        self.names = names
+
+
+@dataclass(eq=False)
+class _Storage:
+    """Bytes of one storage, and the type of its elements as a tensor's description names it."""
+
+    content: torch.UntypedStorage
+    dtype: torch.dtype
+
+
+class _StorageType(Name):
+    """Stands for a class such as torch.FloatStorage: only ever part of a persistent id."""
+
+    __slots__ = ("dtype",)
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+
+class _Allowed(Name):
+    """A class or function that the user allowed by `torch.serialization.add_safe_globals`."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    def call(self, *arguments: Any) -> Any:
+        return self.found(*arguments)
+
+    def new(self, *arguments: Any) -> Any:
+        return self.found.__new__(self.found, *arguments)
+
+
+# ---- the two forms of a file ----
+
+
+def read_archive(archive: zipfile.ZipFile) -> Any:
+    """The value in a zip archive of torch.save.
+
+    Args:
+        archive: open, from `fedgen.io.archives.open_archive`.
+
+    Raises:
+        ObjectsError: if it holds anything but tensors and plain types.
+        ValueError: if it is another archive, or damaged.
+        zipfile.BadZipFile: for a wrong checksum.
+    """
+    root, sizes = _parts(archive)
+    if "byteorder" in sizes and (order := archive.read(f"{root}/byteorder")) != sys.byteorder.encode():
+        raise ValueError(f"it was written by a machine of byte order {printable(repr(order), 20)}")
+    storages: dict[str, torch.UntypedStorage] = {}
+
+    def find(value: Any) -> _Storage:
+        kind, key, numel = _storage_id(value, 5)
+        size = sizes.get(f"data/{key}")
+        if size is None or not 0 <= size - numel * kind.itemsize < kind.itemsize:
+            raise ValueError(f"its part data/{printable(key, 20)} has {size} bytes, not {numel} x {kind.itemsize}")
+        if key not in storages:
+            with archive.open(f"{root}/data/{key}") as part:
+                storages[key] = _read_storage(part, size)
+        return _Storage(storages[key], kind)
+
+    return _read_value(io.BytesIO(archive.read(f"{root}/data.pkl")), find, last=True)
+
+
+def read_old_file(content: bytes) -> Any:
+    """The value in a file of torch.save from before torch 1.6, or with `_use_new_zipfile_serialization=False`.
+
+    It has no checksums. Every storage must be there, whole, with nothing behind the last.
+
+    Raises:
+        ObjectsError: if it holds anything but tensors and plain types.
+        ValueError: if it is damaged.
+    """
+    stream = io.BytesIO(content)
+    _, version, machine = (unpickle(stream, {}, key_types=(str,), max_opcodes=100) for _ in range(3))
+    if type(version) is not int or version != _VERSION or type(machine) is not dict:
+        raise ValueError(f"it is of version {short(version)}, not {_VERSION}")
+    if machine.get("little_endian") is not (sys.byteorder == "little"):
+        raise ValueError("it was written by a machine of another byte order")
+    storages: dict[str, _Storage] = {}
+    left = len(content)
+
+    def find(value: Any) -> _Storage:
+        nonlocal left
+        kind, key, numel = _storage_id(value, 6)
+        size = numel * kind.itemsize
+        if key not in storages:
+            left -= size
+            if left < 0:
+                raise ValueError("its storages need more bytes than it has")
+            storages[key] = _Storage(torch.UntypedStorage(size), kind)
+        if (storages[key].content.nbytes(), storages[key].dtype) != (size, kind):
+            raise ValueError(f"its storage {printable(key, 20)} is described in two ways")
+        return storages[key]
+
+    value = _read_value(stream, find, last=False)
+    keys = unpickle(stream, {}, max_opcodes=4 * len(storages) + 100)
+    if type(keys) is not list or not all(type(key) is str for key in keys) or sorted(keys) != sorted(storages):
+        raise ValueError("it does not hold just the storages that its tensors need")
+    for key in keys:
+        found = storages[key]
+        size = found.content.nbytes()
+        if stream.read(8) != struct.pack("<q", size // found.dtype.itemsize):
+            raise ValueError(f"its storage {printable(key, 20)} has another number of elements than its tensors say")
+        found.content.copy_(_read_storage(stream, size))
+    if stream.read(1):
+        raise ValueError("there are data behind its end")
+    return value
+
+
+def foreign_names(pickled: bytes) -> list[str]:
+    """Dotted names of what a pickle of torch.save names beside tensors, plain types and what the user allowed.
+
+    Nothing is imported or run to find them; of a damaged stream those before the damage are given.
+    """
+    known, found = _names(), []
+    try:
+        for opcode, argument, _ in pickletools.genops(pickled):
+            if opcode.name == "GLOBAL" and tuple(str(argument).split(" ", 1)) not in known:
+                found.append(printable(str(argument).replace(" ", "."), 100))
+    except Exception:  # it is told of as damaged
+        pass
+    return sorted(set(found))
+
+
+def pickle_of(archive: zipfile.ZipFile) -> bytes:
+    """The `data.pkl` of a zip archive of torch.save; ValueError if it is another archive."""
+    return archive.read(f"{_parts(archive)[0]}/data.pkl")
+
+
+def _parts(archive: zipfile.ZipFile) -> tuple[str, dict[str, int]]:
+    """The folder that all parts lie in, and the parts' sizes by their names in it."""
+    members = archive.infolist()
+    roots = {member.filename.partition("/")[0] for member in members}
+    root = min(roots, default="")
+    sizes = {member.filename.removeprefix(f"{root}/"): member.file_size for member in members}
+    if len(roots) != 1 or "data.pkl" not in sizes:
+        raise ValueError("it has no part data.pkl in one folder with all others")
+    if "constants.pkl" in sizes or any(name.startswith("code/") for name in sizes):
+        raise ValueError("it is a TorchScript archive, which holds code; save the state dict as .safetensors")
+    packed = [member.filename for member in members if member.compress_type != zipfile.ZIP_STORED]
+    if packed:
+        raise ValueError(f"its part {printable(packed[0], 60)} is compressed, which torch.save never does")
+    return root, sizes
+
+
+def _storage_id(value: Any, length: int) -> tuple[torch.dtype, str, int]:
+    """dtype, key and number of elements of a persistent id: ("storage", type, key, location, elements[, None])."""
+    if type(value) is tuple and len(value) == length:
+        word, kind, key, location, numel, *view = value
+        texts = type(word) is str and type(key) is str and type(location) is str
+        sound = texts and word == "storage" and view in ([], [None]) and type(numel) is int and 0 <= numel < 2**60
+        if sound and isinstance(kind, _StorageType):
+            return kind.dtype, key, numel
+    raise ValueError("a storage has a persistent id that torch does not write")
+
+
+def _read_storage(part: IO[bytes], size: int) -> torch.UntypedStorage:
+    """So many bytes, all of them written; read to the part's end, where zipfile compares the checksum."""
+    found = torch.empty(size, dtype=torch.uint8)
+    view, place = found.numpy().data, 0
+    while place < size and (piece := part.read(min(2**20, size - place))):
+        view[place : place + len(piece)] = piece
+        place += len(piece)
+    if place < size or (isinstance(part, zipfile.ZipExtFile) and part.read(1)):
+        raise ValueError(f"a storage has other than its {size} bytes")
+    return found.untyped_storage()
+
+
+# ---- the value ----
+
+
+def _read_value(stream: io.BytesIO, find: Callable[[Any], _Storage], last: bool) -> Any:
+    names = _names()
+    kinds = {one.found for one in names.values() if isinstance(one, _Allowed) and isinstance(one.found, type)}
+    states: dict[type, Callable[[Any, Any], None]] = {OrderedDict: _set_metadata, **dict.fromkeys(kinds, _set_state)}
+    start = stream.tell()
+    try:
+        value = unpickle(stream, names, _OPCODES, persistent=find, states=states)
+    except NotAllowedError as error:
+        found = foreign_names(stream.getbuffer()[start:].tobytes())
+        raise ObjectsError(found or [f"{error.module}.{error.name}"]) from error
+    if last and stream.read(1):
+        raise ValueError("there are data behind the end of its value")
+    check_unfolding(value, _children, most=1_000_000 + 8 * stream.tell(), deepest=_DEEPEST)
+    for part in _all_parts(value):
+        if type(part) not in _LEAVES and type(part) not in kinds:
+            raise ValueError("it holds a name, a storage or a part of one where a value should be")
+    return value
+
+
+def _children(value: Any) -> list[Any]:
+    if type(value) in _MAPPINGS:
+        inner = list(value.values())
+        return inner + list(vars(value).values()) if type(value) is OrderedDict else inner
+    return list(value) if type(value) in (list, tuple, set) else []
+
+
+def _all_parts(value: Any) -> Iterator[Any]:
+    """Everything that is no container, and each key of a mapping; containers are opened once."""
+    left, seen = [value], set()
+    while left:
+        part = left.pop()
+        if type(part) not in _CONTAINERS:
+            yield part
+        elif id(part) not in seen:
+            seen.add(id(part))
+            left.extend(_children(part))
+
+
+def _set_metadata(target: Any, state: Any) -> None:
+    """What BUILD gives to a state dict: `_metadata`, the versions of the modules by their names."""
+    metadata = state.get("_metadata") if type(state) is dict and len(state) == 1 else None
+    if (
+        metadata is None
+        or type(metadata) not in _MAPPINGS
+        or not all(type(one) in _MAPPINGS for one in metadata.values())
+    ):
+        raise ValueError("a dictionary has an attribute other than the versions of modules")
+    target._metadata = metadata
+
+
+def _set_state(target: Any, state: Any) -> None:
+    """What BUILD gives to an object of a class that the user allowed, as pickle does it."""
+    if hasattr(target, "__setstate__"):
+        target.__setstate__(state)
+    elif state:
+        vars(target).update(state)
+
+
+def _view(storage: Any, dtype: torch.dtype, offset: Any, size: Any, stride: Any) -> Tensor:
+    """A tensor over a storage, within it."""
+    if not isinstance(storage, _Storage):
+        raise ValueError("a tensor has no storage")
+    size = tuple(size) if type(size) is torch.Size else size
+    if type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride) or len(size) > _MOST_DIMENSIONS:
+        raise ValueError("a tensor has a shape that torch does not write")
+    if not all(type(number) is int and 0 <= number < 2**60 for number in (offset, *size, *stride)):
+        raise ValueError("a tensor has a negative, huge or odd number in its shape, strides or offset")
+    held = storage.content.nbytes() // dtype.itemsize
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride)) if 0 not in size else -1
+    if last >= held or math.prod(size) >= 2**60 or (last < 0 and math.prod(max(n, 1) for n in size) >= 2**60):
+        raise ValueError(f"a tensor of shape {list(size)} reaches beyond its storage of {held} elements")
+    return torch.empty(0, dtype=dtype).set_(storage.content, min(offset, held), size, stride)
+
+
+def _tensor(storage: Any, offset: Any, size: Any, stride: Any) -> Tensor:
+    """Stands for torch._utils._rebuild_tensor."""
+    if not isinstance(storage, _Storage):
+        raise ValueError("a tensor has no storage")
+    return _view(storage, storage.dtype, offset, size, stride)
+
+
+def _tensor_v2(
+    storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, metadata: Any = None
+) -> Tensor:
+    """Stands for torch._utils._rebuild_tensor_v2: a dense tensor without hooks, conjugation or sign of its own."""
+    _check_rest(grad, hooks, metadata)
+    return _with_grad(_tensor(storage, offset, size, stride), grad)
+
+
+def _tensor_v3(
+    storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, dtype: Any, metadata: Any = None
+) -> Tensor:
+    """Stands for torch._utils._rebuild_tensor_v3, for the dtypes that have no storage class."""
+    _check_rest(grad, hooks, metadata)
+    if dtype not in _DTYPES.values():
+        raise ValueError("a tensor has no dtype")
+    return _with_grad(_view(storage, dtype, offset, size, stride), grad)
+
+
+def _parameter(data: Any, grad: Any, hooks: Any) -> nn.Parameter:
+    """Stands for torch._utils._rebuild_parameter."""
+    _check_rest(grad, hooks, None)
+    if type(data) is not Tensor or (grad and not (data.is_floating_point() or data.is_complex())):
+        raise ValueError("a parameter is no tensor of numbers that have gradients")
+    return nn.Parameter(data.detach(), grad)
+
+
+def _check_rest(grad: Any, hooks: Any, metadata: Any) -> None:
+    if type(grad) is not bool or type(hooks) not in (OrderedDict, type(None)) or hooks or metadata:
+        raise ValueError("a tensor has hooks, a conjugation or another thing that checkpoints do not hold")
+
+
+def _with_grad(tensor: Tensor, grad: bool) -> Tensor:
+    if grad and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError("a tensor of whole numbers asks for gradients")
+    return tensor.requires_grad_(grad)
+
+
+def _size(items: Any) -> torch.Size:
+    if type(items) is not tuple or not all(type(item) is int and 0 <= item < 2**60 for item in items):
+        raise ValueError("a size is no tuple of whole numbers")
+    return torch.Size(items)
+
+
+def _device(kind: Any, index: Any = None) -> torch.device:
+    if type(kind) is not str or type(index) not in (int, type(None)):
+        raise ValueError("a device is no name")
+    return torch.device(kind) if index is None else torch.device(kind, index)
+
+
+def _layout(name: Any) -> torch.layout:
+    if name != "torch.strided":
+        raise ValueError("a tensor is not dense")
+    return torch.strided
+
+
+def _counter(counts: Any = None) -> Counter[Any]:
+    if counts is not None and (type(counts) is not dict or not all(type(n) is int for n in counts.values())):
+        raise ValueError("a counter has no counts")
+    return Counter(counts)
+
+
+def _set(items: Any = ()) -> set[Any]:
+    if type(items) not in (list, tuple):
+        raise ValueError("a set has no items")
+    found: set[Any] = set()
+    add_items(found, items)
+    return found
+
+
+def _complex(real: Any, imaginary: Any) -> complex:
+    if type(real) is not float or type(imaginary) is not float:
+        raise ValueError("a complex number has parts that are none")
+    return complex(real, imaginary)
+
+
+def _bytearray(content: Any = b"", encoding: Any = None) -> bytearray:
+    if encoding is None and type(content) is bytes:
+        return bytearray(content)
+    if type(content) is not str or encoding not in ("latin-1", "latin1"):
+        raise ValueError("bytes are made of something that is no text")
+    return bytearray(content, "latin-1")
+
+
+def _ordered() -> OrderedDict[Any, Any]:
+    return OrderedDict()
+
+
+_DTYPES = {
+    ("torch", name): dtype
+    for name, dtype in vars(torch).items()
+    if isinstance(dtype, torch.dtype) and not name.startswith(("q", "bits"))
+}
+_STORAGES = {
+    "Double": torch.float64,
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Short": torch.int16,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+    "ComplexDouble": torch.complex128,
+    "ComplexFloat": torch.complex64,
+}
+_BUILTINS: dict[str, Callable[..., Any]] = {"set": _set, "complex": _complex, "bytearray": _bytearray}
+_TABLE: Mapping[tuple[str, str], Any] = {
+    **_DTYPES,
+    **{("torch", f"{name}Storage"): _StorageType(dtype) for name, dtype in _STORAGES.items()},
+    ("torch.storage", "UntypedStorage"): _StorageType(torch.uint8),
+    ("torch._utils", "_rebuild_tensor"): Function(_tensor),
+    ("torch._utils", "_rebuild_tensor_v2"): Function(_tensor_v2),
+    ("torch._utils", "_rebuild_tensor_v3"): Function(_tensor_v3),
+    ("torch._utils", "_rebuild_parameter"): Function(_parameter),
+    ("torch", "Size"): Function(_size),
+    ("torch", "device"): Function(_device),
+    ("torch.serialization", "_get_layout"): Function(_layout),
+    ("collections", "OrderedDict"): Function(_ordered),
+    ("collections", "Counter"): Function(_counter),
+    **{(module, name): Function(made) for module in ("builtins", "__builtin__") for name, made in _BUILTINS.items()},
+    ("_codecs", "encode"): ENCODE,
+}
+"""Everything that a file may name; storages of quantized tensors, sparse tensors and attributes are not in it."""
+
+
+def _names() -> dict[tuple[str, str], Any]:
+    """The table with what the user allowed by `torch.serialization.add_safe_globals`."""
+    allowed: dict[tuple[str, str], Any] = {}
+    for one in torch.serialization.get_safe_globals():
+        found, name = one if isinstance(one, tuple) else (one, f"{one.__module__}.{one.__qualname__}")
+        parts = name.split(".")
+        for place in range(1, len(parts)):  # a nested class's name has a dot, too
+            allowed[".".join(parts[:place]), ".".join(parts[place:])] = _Allowed(found)
+    return {**allowed, **_TABLE}

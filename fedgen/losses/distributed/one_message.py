@@ -1,0 +1,180 @@
+"""A score of generated images against what clients sent once: no further question, and how far that is from asking."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from fedgen.losses.distributed.distributed import (
+    Clients,
+    DistributedLoss,
+    SimulatedClients,
+    Traffic,
+    check_precision,
+    message_weights,
+    term,
+)
+from fedgen.losses.distributed.summaries import SummarisingClient, Summary, default_summary, without_aggregate
+from fedgen.losses.feature_loss import FeatureLoss
+from fedgen.losses.mmd2 import MMD2Loss, features_of
+from fedgen.scores.aggregate import Weights
+from fedgen.scores.kernel.mmd import check_means
+from fedgen.statistics import Gaussian
+from fedgen.statistics.gaussian import check_clients, check_features
+
+
+class OneMessageLoss(FeatureLoss):
+    """A score against summable references that clients send once; the server then goes on without them.
+
+    MMD^2 has its within-batch term exactly and that with the clients approximately (see `summaries`): the value is
+    about the mean of the clients' scores, the gradient about that to their pool. FID to the pool is exact. In a
+    simulation `set_references` makes the clients of their features; others are given by `connect`.
+
+    Args:
+        loss: `MMD2Loss` or `FastFIDLoss`, which may remember past batches; MMD2Loss() if None. Its aggregate for MMD^2
+            does not matter.
+        summary: what clients send. For FID `PooledMoments()`; for MMD^2 `Sketches()`, or `Nystrom()`, which needs
+            `set_public` first and is the default for other kernels than KID's.
+        precision: of the numbers that are sent, torch.float64 or torch.float32.
+
+    Raises:
+        ValueError: for another precision.
+    """
+
+    def __init__(
+        self,
+        loss: FeatureLoss | None = None,
+        summary: Summary | None = None,
+        precision: torch.dtype = torch.float64,
+    ) -> None:
+        check_precision(precision)
+        made = without_aggregate(loss or MMD2Loss())
+        super().__init__("all", made.dtype)
+        self.loss, self.precision, self.score = made, precision, made.score
+        self.summary = summary or default_summary(made)
+        self.public: Tensor | None = None
+        self.traffic = Traffic()
+
+    @property
+    def dim(self) -> int | None:
+        """D of the clients' features; None before they are known."""
+        return self.loss.dim
+
+    @property
+    def wants_public(self) -> bool:
+        """Whether there are no public features yet, and a use for some."""
+        return self.summary.wants_public and self.public is None
+
+    def set_public(self, features: Tensor) -> None:
+        """Takes features [n, D] of images that clients may see; some of them are sent to every client."""
+        check_features(features, "public features")
+        self.public = features.detach()
+
+    def connect(self, clients: Clients) -> Self:
+        """The loss itself, against what these clients answer now; they are not asked again.
+
+        Args:
+            clients: answer as `SummarisingClient` does.
+
+        Raises:
+            ValueError: for a summary that does not do for the loss, or without the public features that it needs.
+        """
+        self.summary.check(self.loss, self.public)
+        self.loss = self.summary.fit(self.loss, clients, self.public, self.precision).to(self._device)
+        self.traffic = clients.traffic
+        return self
+
+    def set_references(self, clients: Sequence[Tensor] | Sequence[Gaussian], weights: Weights = "examples") -> Self:
+        """The loss itself, against what simulated clients of these features [n_i, D] answer.
+
+        Raises:
+            ValueError: for summaries, unusable features or weights, a client with fewer images than its score needs, or
+                as `connect`.
+        """
+        parts = features_of(clients)
+        check_clients(parts)
+        if self.public is not None and self.public.shape[1] != parts[0].shape[1]:
+            raise ValueError(f"public features have {self.public.shape[1]} numbers, the clients' {parts[0].shape[1]}")
+        if isinstance(self.loss, MMD2Loss):
+            check_means(parts, self.loss.estimator if self.loss.constant else "v")
+        each = zip(parts, message_weights(weights, [len(part) for part in parts]))
+        return self.connect(SimulatedClients([self.client_of(*one) for one in each], self.precision))
+
+    def client_of(self, features: Tensor, weight: float) -> SummarisingClient:
+        """The client of these features [n, D] and weight, who answers what this loss asks.
+
+        Raises:
+            ValueError: for unusable features, or fewer than the score needs.
+        """
+        if not isinstance(self.loss, MMD2Loss):
+            return SummarisingClient(features, weight)
+        estimator = self.loss.estimator if self.loss.constant else None
+        check_means([features], estimator or "v")
+        return SummarisingClient(features, weight, self.loss.kernel, estimator)
+
+    def evaluate(self, features: Tensor) -> Tensor:
+        """The scalar of `forward`, with its gradient beside it where the features ask for one."""
+        return self.loss.evaluate(features)
+
+
+@dataclass(frozen=True)
+class ApproximationError:
+    """How far the loss of one message is from that of asking at every step.
+
+    Args:
+        summary: what was sent.
+        up: bytes that all clients sent.
+        down: bytes that they received.
+        value: the size of the values' difference, over that of the exact one.
+        gradient: the norm of the difference of the gradients, over that of the exact one.
+        cosine: of the two gradients.
+    """
+
+    summary: str
+    up: int
+    down: int
+    value: float
+    gradient: float
+    cosine: float
+
+
+def approximation_errors(
+    summaries: Sequence[Summary],
+    clients: Sequence[Tensor],
+    batch: Tensor,
+    public: Tensor | None = None,
+    loss: MMD2Loss | None = None,
+    weights: Weights = "examples",
+    precision: torch.dtype = torch.float64,
+) -> list[ApproximationError]:
+    """A row for each kind and size of summary, of MMD^2 of one batch to the clients against `DistributedLoss`.
+
+    Args:
+        summaries: e.g. `[Nystrom(q) for q in (64, 256, 1024)]`.
+        clients: features [n_i, D], one tensor a client.
+        batch: generated features [m, D].
+        public: features [n, D] for landmarks and centres.
+        loss: MMD2Loss() if None.
+        weights: the clients'.
+        precision: of the numbers that are sent.
+    """
+    exact, slope = term(DistributedLoss(loss).set_references(clients, weights), batch)
+    rows = []
+    for summary in summaries:
+        found = OneMessageLoss(loss, summary, precision)
+        if public is not None:
+            found.set_public(public)
+        value, gradient = term(found.set_references(clients, weights), batch)
+        rows.append(
+            ApproximationError(
+                str(summary),
+                found.traffic.up,
+                found.traffic.down,
+                float((value - exact).abs() / exact.abs()),
+                float((gradient - slope).norm() / slope.norm()),
+                float((gradient * slope).sum() / (gradient.norm() * slope.norm())),
+            )
+        )
+    return rows

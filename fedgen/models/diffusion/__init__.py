@@ -1,0 +1,1 @@
+"""Denoising diffusion: module, schedules, samplers, losses of examples, pretrained folders."""

@@ -1,0 +1,1 @@
+"""Pretrained generators trained on scores of their images, alone or towards clients."""

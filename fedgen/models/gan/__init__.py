@@ -1,0 +1,1 @@
+"""Generative adversarial networks: one core, its games and their checks."""

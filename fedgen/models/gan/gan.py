@@ -1,0 +1,278 @@
+"""Generative adversarial networks as Lightning modules: one core, and a pair of networks and a game to choose."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from fedgen.losses import EmbeddedLoss
+from fedgen.models.conditioning import critic_function, generate
+from fedgen.models.gan.adversarial import AdversarialLoss
+from fedgen.models.gan.critic_losses import CriticLosses
+from fedgen.models.gan.game_checks import check_images, check_pair
+from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
+from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.networks.spectral import refresh
+from fedgen.models.require import require
+from fedgen.models.sampling import evaluating, keeping_buffers
+
+TrainedBy = Literal["clients", "server"]
+
+
+class GAN(CriticLosses, LatentGenerator):
+    """A generator and a critic that play a game against each other, trained under manual optimisation.
+
+    One `training_step` is one iteration: a critic step, and every `n_critic`-th time a generator step. Nothing is
+    logged per iteration; at a round's end `critic_loss`, `critic_gap` (mean critic(real) - mean critic(fake)),
+    `generator_loss` and what each `EmbeddedLoss` measured and weighed ("fid_loss/<embedding>", "fid_loss/weight"; a
+    second loss of that score is "fid_loss_2") are logged as means over its iterations, over all clients' turns.
+
+    With networks that have `num_classes` the model is conditional: generated images have the real batch's labels, and
+    those of an `EmbeddedLoss`'s second pass, or of steps on the server, labels drawn as often as the clients have them.
+
+    Under `FedAvgStrategy` both networks are averaged. `personal: ["critic.*"]` keeps a critic with each client;
+    `generator_trained_by: server` trains critics alone in clients' turns, and at a round's end the generator, which
+    does not travel back, takes iterations // n_critic steps against the merged critic.
+
+    A checkpoint holds the networks' and the game's class paths and arguments as plain types, so that
+    `load_from_checkpoint(path).sample(16)` needs nothing else and unpickles nothing. Only fedgen's own classes are
+    rebuilt that way; others are passed: `load_from_checkpoint(path, generator=..., critic=...)`. Generator losses are
+    not rebuilt: pass them again to train on.
+
+    Args:
+        generator: images in [-1, 1] from latents [N, generator.latent_dim]; the pairs are in `fedgen.models.networks`.
+        critic: scores [N] of images.
+        loss: the game, e.g. `Hinge()`.
+        n_critic: critic steps for one generator step, counted over the client's own iterations.
+        lr: learning rate of both Adams.
+        critic_lr: the critic's, if it is another (two time scales, Heusel et al. 2017).
+        betas: decays of their moments.
+        lr_decay_rounds: rounds over which the rates fall linearly to 0; constant by default.
+        ema_decay: decay per iteration of a moving average of the generator's weights, from which images are then
+            sampled; it moves at round ends, by ema_decay ** iterations.
+        ema_warmup: whether that average forgets faster at first, for short runs (see `EMA`).
+        generator_losses: extra losses of the generator: `EmbeddedLoss` (FID or MMD^2 to the clients' images), or any
+            objects that turn its images [N, C, H, W] in [-1, 1] into a scalar, their weight included.
+        generator_trained_by: "clients", in their turns; or "server", at the ends of rounds.
+        compile: whether training runs the networks through `torch.compile`: the generator, and the critic in games that
+            do not differentiate it twice, which compiled code cannot.
+
+    Raises:
+        ValueError: for a value out of range, or networks that do not fit each other or the game (some of it only when
+            `fit` starts).
+    """
+
+    logged = ("critic_loss", "critic_gap", "generator_loss")
+
+    own_turn_state = ("_turn_batch", "_largest_")
+
+    def __init__(
+        self,
+        generator: nn.Module,
+        critic: nn.Module,
+        loss: AdversarialLoss,
+        n_critic: int = 1,
+        lr: float = 2e-4,
+        critic_lr: float | None = None,
+        betas: tuple[float, float] = (0.0, 0.9),
+        lr_decay_rounds: int | None = None,
+        ema_decay: float | None = None,
+        ema_warmup: bool = False,
+        generator_losses: Sequence[GeneratorLoss] | None = None,
+        generator_trained_by: TrainedBy = "clients",
+        compile: bool = False,
+    ) -> None:
+        require(n_critic >= 1, f"n_critic must be at least 1, got {n_critic}")
+        require(lr > 0, f"lr must be positive, got {lr}")
+        require(critic_lr is None or critic_lr > 0, f"critic_lr must be positive, got {critic_lr}")
+        require(lr_decay_rounds is None or lr_decay_rounds > 0, f"lr_decay_rounds must be above 0: {lr_decay_rounds}")
+        require(
+            generator_trained_by in ("clients", "server"),
+            f"generator_trained_by={generator_trained_by!r}: choose 'clients' or 'server'",
+        )
+        super().__init__(build(generator, "generator"), generator_losses, ema_decay, ema_warmup)
+        self.critic: nn.Module = build(critic, "critic")
+        self.loss: AdversarialLoss = build(loss, "loss", AdversarialLoss, "game")
+        check_pair(self.generator, self.critic, self.loss)
+        self.n_critic, self.lr, self.critic_lr = n_critic, lr, critic_lr
+        self.betas = (float(betas[0]), float(betas[1]))  # Adam refuses a mixture of int and float
+        self.lr_decay_rounds, self.ema_warmup = lr_decay_rounds, ema_warmup
+        self.generator_trained_by: TrainedBy = generator_trained_by
+        self.compiles = compile
+        if generator_trained_by == "server":  # neither changes in turns
+            self.unexchanged = ("generator.", "loss_modules.")
+        # images of a batch: of the present turn, of the round's turns, and of those before the present one
+        self._turn_batch = self._largest_batch = self._largest_before = 0
+        # an explicit dictionary: Lightning's own capture would store module objects, or class paths of anybody's code
+        self.save_hyperparameters(self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """The constructor's arguments as plain types, as checkpoints hold them."""
+        names = ("n_critic", "lr", "critic_lr", "betas", "lr_decay_rounds", "ema_decay", "ema_warmup")
+        return {
+            **{name: describe(getattr(self, name)) for name in ("generator", "critic", "loss")},
+            **{name: getattr(self, name) for name in names},
+            "generator_trained_by": self.generator_trained_by,
+            "compile": self.compiles,
+        }
+
+    # ---- before training ----
+
+    def configure_optimizers(self) -> Any:
+        """Two Adams, generator's first; with `lr_decay_rounds` a linear decay to 0 each, in rounds."""
+        optimizers = [
+            torch.optim.Adam(network.parameters(), lr=lr, betas=self.betas)
+            for network, lr in ((self.generator, self.lr), (self.critic, self.critic_lr or self.lr))
+        ]
+        rounds = self.lr_decay_rounds
+        if rounds is None:
+            return optimizers
+        return optimizers, [LambdaLR(optimizer, lambda done: max(0.0, 1 - done / rounds)) for optimizer in optimizers]
+
+    def setup(self, stage: str) -> None:
+        """Gives losses without references the clients' images, after checking that networks and data fit each other.
+
+        Fitting again gives them the images of the data at hand; references that were set before the first are kept.
+        The data's shape is known here if the data module has an attribute `image_shape`, (channels, height, width);
+        otherwise the first iteration tells.
+
+        Raises:
+            ValueError: if they do not fit, or a loss needs clients' images and the data module has no clients.
+        """
+        if stage != "fit":
+            return
+        with evaluating(self):
+            check_images(self.generator, self.critic, getattr(self.data, "image_shape", None))
+        self._check_roles()
+        self.start_losses()
+        if self.compiles:
+            self.compile_networks()
+
+    def compile_networks(self) -> None:
+        """Lets calls of the generator, and of the critic unless it is differentiated twice, run compiled."""
+        for network in [self.generator] if self.loss.penalises_slopes else [self.generator, self.critic]:
+            network.compile()
+
+    def _check_roles(self) -> None:
+        if self.generator_trained_by == "clients":
+            return
+        strategy = self.trainer.strategy
+        names, patterns = [f"critic.{name}" for name in self.critic.state_dict()], getattr(strategy, "personal", ())
+        own = [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
+        require(
+            not own,
+            f"generator_trained_by='server' needs one merged critic, but personal={own} keeps critics with the clients;"
+            " leave the pattern out, or let clients train the generator",
+        )
+        self._server_steps(getattr(strategy, "communication_interval", self.n_critic))
+
+    def _server_steps(self, iterations: int) -> int:
+        """Steps of the generator after a round of so many iterations, at least one."""
+        require(
+            iterations >= self.n_critic,
+            f"a round has {iterations} iterations and n_critic={self.n_critic}: the server's generator would never"
+            " take a step; make rounds longer or n_critic smaller",
+        )
+        return iterations // self.n_critic
+
+    # ---- training ----
+
+    def on_turn_start(self, turn: Any) -> None:
+        """Starts a round's count, and tells the losses whose turn it is."""
+        if self.opens_round(turn):
+            self._largest_batch = 0
+        self._largest_before = self._largest_batch
+        # of a turn that a client takes on its own machine no batch is seen here
+        self._turn_batch = turn.batch_length if getattr(turn, "is_elsewhere", False) else 0
+        super().on_turn_start(turn)
+
+    def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
+        """One iteration on (images [N, C, H, W] in [-1, 1], labels int64 [N], which unconditional models do not use).
+
+        The generator's step comes with every n_critic-th of the client's own iterations.
+        """
+        real = batch[0]
+        labels = None if self.label_frequencies is None else self.label_frequencies.labels_of(batch)
+        optimizers: Any = self.optimizers()
+        self.critic_step(optimizers[1], real, labels)
+        self._turn_batch = max(self._turn_batch, len(real))
+        if self.generator_trained_by == "clients" and (self.iteration(batch_idx) + 1) % self.n_critic == 0:
+            self.generator_step(optimizers[0], len(real), labels)
+
+    def critic_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
+        """One step of the critic on real images, with labels int64 [N] if the model is conditional, and as many made.
+
+        Raises:
+            ValueError: if the images have another shape than the generator's.
+        """
+        by_server = self.generator_trained_by == "server"
+        with torch.no_grad(), keeping_buffers(self.generator) if by_server else nullcontext():
+            fake = generate(self.generator, self._draw_latents(len(real)), labels)
+        require_shape(real, fake.shape[1:], "the generator")
+        terms = self.loss.critic_loss(critic_function(self.critic, len(real), labels), real, fake)
+        self.manual_backward(terms.loss, inputs=self.start_step(optimizer))
+        optimizer.step()
+        self.means.add({"critic_loss": terms.loss, "critic_gap": terms.gap})
+
+    def generator_step(self, optimizer: Any, count: int, labels: Tensor | None) -> None:
+        """One step of the generator on so many images, of labels int64 [count] if the model is conditional.
+
+        What is logged as its loss leaves out the losses of second passes.
+        """
+        fake = generate(self.generator, self._draw_latents(count), labels)
+        adversarial = self.loss.generator_loss(critic_function(self.critic, count, labels), fake)
+        loss, separate = adversarial, [extra for extra in self.embedded_losses if extra.separate]
+        for extra in self.generator_losses:
+            if isinstance(extra, EmbeddedLoss):
+                loss = loss if extra.separate else loss + extra(fake, adversarial.detach())
+            else:
+                loss = loss + extra(fake)
+        own = self.start_step(optimizer)
+        self.manual_backward(loss, inputs=own)
+        for extra in separate:
+            generator, inputs = self.draw(extra.num_images or count)
+            for part in extra.backward_parts(generator, inputs, adversarial.detach()):
+                self.manual_backward(part, inputs=own)
+        optimizer.step()
+        self.means.add({"generator_loss": loss})
+
+    def on_turn_end(self, completed: bool) -> None:
+        """Counts the turn's largest batch, beside what was measured, if the turn was completed and is not refused."""
+        self._largest_batch = max(self._largest_before, self._turn_batch if completed else 0)
+        super().on_turn_end(completed)
+
+    def on_round_end(self, iterations: int) -> None:
+        """Lets the server train its generator, and moves the average of its weights by ema_decay ** iterations."""
+        refresh(self.critic)
+        if self.generator_trained_by == "server":
+            self._train_on_server(self._server_steps(iterations))
+        super().on_round_end(iterations)
+
+    def _train_on_server(self, steps: int) -> None:
+        """Steps of the generator against the merged critic, each on as many images as the largest of clients' batches.
+
+        Those of clients that took part in the round.
+        """
+        optimizers: Any = self.optimizers()
+        largest = torch.tensor(self._largest_batch, device=self.device)  # of the turns that this process took
+        count = int(self.trainer.strategy.reduce(largest, reduce_op="max"))
+        for loss in self.embedded_losses:
+            loss.start_turn(None)
+        with self.trainer.precision_plugin.train_step_context():
+            for _ in range(steps):
+                self.generator_step(optimizers[0], count, self._draw_labels(count))
+
+    def on_train_epoch_end(self) -> None:
+        """Logs the round's means and moves the learning rates, which mean rounds."""
+        super().on_train_epoch_end()
+        self.step_schedulers()
+
+    def step_schedulers(self) -> None:
+        """Moves the learning rates by a round."""
+        schedulers: Any = self.lr_schedulers()
+        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
+            scheduler.step()

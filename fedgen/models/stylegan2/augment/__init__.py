@@ -1,0 +1,1 @@
+"""Adaptive augmentation of StyleGAN2-ADA."""

@@ -1,0 +1,1 @@
+"""Networks from NVIDIA's official pickles, read without running anything in them."""

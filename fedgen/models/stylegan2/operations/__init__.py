@@ -1,0 +1,1 @@
+"""Operations of StyleGAN2's networks: convolutions, filters, layers, precision."""

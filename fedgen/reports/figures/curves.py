@@ -1,0 +1,107 @@
+"""Scores over rounds, and avg against all, in one figure."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgen.evaluation import ScoreRecord
+from fedgen.evaluation.directions import axis_of, title_of
+from fedgen.evaluation.generation.sampling_settings import say_sampling
+from fedgen.evaluation.marks import explained, marked
+from fedgen.io.files import atomic_write
+
+COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
+
+
+def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
+    """Draws a run's scores and returns the path of the picture (PNG).
+
+    A row for each score: avg and all against the round, with bands of two standard errors and the floor (real images
+    scored as if generated) as dashed lines, and avg against all, one point a checkpoint. Pairs of points that lie on a
+    falling line are those that the two aggregates order differently. Shows the run's first split and embedding. Values
+    that are not finite are left out.
+
+    Raises:
+        ValueError: if there is nothing to draw.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    if not any(record.is_model for record in records):
+        raise ValueError("no scores to draw; evaluate a checkpoint first")
+    first = next(record for record in records if record.is_model)
+    shown = [r for r in records if (r.split, r.embedding) == (first.split, first.embedding)]
+    scores = list(dict.fromkeys(record.score for record in shown))
+    figure = Figure(figsize=(10, 3.4 * len(scores) + 0.7), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(scores), 2, squeeze=False, width_ratios=(1.9, 1))
+    for (left, right), score in zip(axes, scores):
+        own = [record for record in shown if record.score == score]
+        _draw_rounds(left, own, score)
+        _draw_scatter(right, own, score)
+    axes[-1][0].set_xlabel("round")
+    title = f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}"
+    figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
+    with atomic_write(path) as file:
+        figure.savefig(file, format="png", dpi=130)
+    return Path(path)
+
+
+def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
+    for aggregate, colour in COLOURS.items():
+        line = _line(records, aggregate)
+        if line:
+            rounds, values = [r.round for r in line], [r.value for r in line]
+            spread = [2 * finite(r.standard_error) for r in line]
+            axes.plot(rounds, values, color=colour, marker="o", markersize=3.5, linewidth=1.5, label=aggregate)
+            low, high = ([v + sign * s for v, s in zip(values, spread)] for sign in (-1, 1))
+            axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
+        for floor in (r for r in records if r.is_floor and r.aggregate == aggregate and math.isfinite(r.value)):
+            label = f"{aggregate} of {floor.num_generated} real images"
+            axes.axhline(floor.value, color=colour, linestyle="--", linewidth=1, label=label)
+    axes.set_ylabel(axis_of(max(records, key=lambda record: record.is_optimised)))
+    axes.margins(x=0.02)
+    axes.grid(alpha=0.25)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    if axes.lines:
+        axes.legend(fontsize=8, ncols=2, framealpha=0.8)
+
+
+def _draw_scatter(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:
+    avg, by_round = _line(records, "avg"), {r.round: r for r in _line(records, "all")}
+    pairs = [(record, by_round[record.round]) for record in avg if record.round in by_round]
+    if pairs:
+        x, y = [a.value for a, _ in pairs], [b.value for _, b in pairs]
+        errors = [[finite(r.generated_error) for r in side] for side in zip(*pairs)]
+        axes.errorbar(x, y, xerr=errors[0], yerr=errors[1], fmt="none", ecolor="0.7", elinewidth=1, zorder=1)
+        axes.scatter(x, y, c=[a.round for a, _ in pairs], cmap="viridis", s=18, zorder=2)
+        for record, other in pairs[:1] + pairs[1:][-1:]:
+            at = (record.value, other.value)
+            name = "untrained" if record.round == -1 else f"round {record.round}"
+            # inwards, where there is room
+            side, away = ("right", -5) if 2 * at[0] > min(x) + max(x) else ("left", 5)
+            axes.annotate(name, at, textcoords="offset points", xytext=(away, 4), ha=side, fontsize=8)
+        axes.margins(x=0.25, y=0.1)  # room for the names
+    for label, aggregate in ((axes.set_xlabel, "avg"), (axes.set_ylabel, "all")):
+        label(marked(f"{title_of(score)} {aggregate}", records))
+    axes.grid(alpha=0.25)
+
+
+def remarks(records: Sequence[ScoreRecord], figure: Any) -> list[str]:
+    """Lines for a figure's title, as long as it is wide: how models sampled, and what marks of scores mean."""
+    said = sorted({say_sampling(record.sampling) for record in records if record.is_model} - {""})
+    width = int(11 * figure.get_figwidth())  # characters of the titles' size
+    return [line for text in [*said, *explained(records)] for line in textwrap.wrap(text, width)]
+
+
+def finite(error: float | None) -> float:
+    """The length of a bar for an error: 0 where there is none, or no end of it."""
+    return error if error is not None and math.isfinite(error) else 0.0
+
+
+def _line(records: Sequence[ScoreRecord], aggregate: str) -> list[ScoreRecord]:
+    """The models' records of one aggregate with finite values, by round."""
+    own = [r for r in records if r.is_model and r.aggregate == aggregate and math.isfinite(r.value)]
+    return sorted(own, key=lambda record: -1 if record.round is None else record.round)

@@ -1,0 +1,1 @@
+"""The Frechet distance (FID): pooled and per client, errors, extrapolation to infinitely many images."""

@@ -1,0 +1,1 @@
+"""Squared maximum mean discrepancy (KID): kernels, pooled and per client, errors."""

@@ -1,0 +1,1 @@
+"""Precision, recall, density, coverage and memorisation, from nearest neighbours."""

@@ -1,0 +1,1 @@
+"""Scores of what one model says or makes: likelihood, utility, Inception Score, Vendi score."""

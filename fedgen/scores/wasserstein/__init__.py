@@ -1,0 +1,1 @@
+"""Wasserstein distances: by trained critics, and sliced."""

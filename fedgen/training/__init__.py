@@ -1,0 +1,1 @@
+"""`fedgen fit`: the command line of Lightning, run folders and resuming."""

@@ -1,0 +1,146 @@
+"""From which checkpoint `fedgen fit` goes on, and what it says where a run stops half-way."""
+
+import errno
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedgen.callbacks.round_checkpoint import link_checkpoint
+from fedgen.evaluation.runs.checkpoints import previous_checkpoint
+from fedgen.io.files import is_count
+from fedgen.models.checkpoint_file import read_checkpoint
+
+# what a file system may answer once a run has begun, and what to do about it
+UNWRITABLE = {
+    errno.ENOSPC: "no space left for {}; free some",
+    errno.EDQUOT: "the quota is used up for {}; free some space",
+    errno.EFBIG: "a file is larger than allowed for {}; raise the limit (ulimit -f), or take another file system",
+    errno.EROFS: "{} can only be read now; make it writable",
+}
+
+
+def starting_point(asked: str | None, last: Path) -> Path | None:
+    """The checkpoint to go on from; None to start anew.
+
+    Args:
+        asked: a path, "last", "previous", or None for the last if there is one.
+        last: where the run's last checkpoint is or will be.
+
+    Raises:
+        FileNotFoundError: if the last or the one before it is asked for and there is none.
+    """
+    if asked == "previous":
+        return previous_checkpoint(last.parent)
+    if asked not in (None, "last"):
+        return Path(asked)
+    if last.exists():
+        return last
+    if asked == "last":
+        raise FileNotFoundError(
+            f"{last} does not exist, so there is nothing to go on from; leave ckpt_path out to start"
+        )
+    return None
+
+
+def progress_of(path: Any) -> tuple[int, bool]:
+    """How many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no checkpoint, damaged, or holds the model alone.
+    """
+    saved = read_checkpoint(path)
+    if "loops" not in saved:
+        raise ValueError(f"{path} holds a model without its training's progress, so nothing can go on from it")
+    try:
+        states = [state for state in saved.get("callbacks", {}).values() if "wait_count" in state]
+        stopped = any(state["stopped_epoch"] or state["wait_count"] >= state["patience"] for state in states)
+        done = saved["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} has lost its training's progress ({error!r}); nothing can go on from it") from error
+    if not is_count(done):
+        raise ValueError(f"{path} has {done!r} rounds behind it, so nothing can go on from it")
+    return done, stopped
+
+
+def progress_from(path: Path | None, last: Path, previous: str) -> tuple[int, bool]:
+    """`progress_of` the checkpoint that a run goes on from, if any; of a damaged last one it says what can be done.
+
+    Args:
+        path: that checkpoint.
+        last: the run's last one.
+        previous: how the one before it is asked for.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is no checkpoint, damaged, or holds the model alone.
+    """
+    if path is None:
+        return 0, False
+    try:
+        return progress_of(path)
+    except ValueError as error:
+        if path != last:
+            raise
+        raise ValueError(f"{error}; {_remedy(last, previous)}") from error
+
+
+def put_in_place(finished: Path, last: Path) -> None:
+    """Gives a run that is finished a last checkpoint that can be read, in the place of a damaged one.
+
+    Training has nothing left to do that would replace it, so that it would be refused for ever.
+
+    Args:
+        finished: the checkpoint before it, of the last round.
+        last: the run's last one, which stays if it can be read.
+    """
+    try:
+        read_checkpoint(last)
+    except (OSError, ValueError):
+        link_checkpoint(finished, last)
+
+
+def _remedy(last: Path, previous: str) -> str:
+    try:
+        before = previous_checkpoint(last.parent)
+    except FileNotFoundError:
+        return f"no checkpoint before it is left: remove {last.parent} to train again"
+    return f"{previous} goes on from {before.name}, the one before it"
+
+
+def resumes_at(last: Path) -> str:
+    """In words, where the same command goes on."""
+    if not last.exists():
+        return "from the start"
+    try:
+        return f"after round {progress_of(last)[0]}"
+    except ValueError:  # damaged, and the run that went on from the one before it has not replaced it yet
+        return "where it went on this time"
+
+
+@contextmanager
+def naming_write_errors(folder: Path, last: Path) -> Iterator[None]:
+    """Says where a run goes on if its disk is full or can no longer be written, once: loggers' threads keep quiet.
+
+    Raises:
+        OSError: for such an error of the block, naming the folder, or the file if it is elsewhere, and the remedy.
+    """
+    shown = threading.excepthook
+
+    def show(failure: threading.ExceptHookArgs) -> None:
+        if getattr(failure.exc_value, "errno", None) not in UNWRITABLE:  # the main thread raises the same
+            shown(failure)
+
+    threading.excepthook = show
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        inside = error.filename is None or Path(error.filename).resolve().is_relative_to(folder.resolve())
+        what = UNWRITABLE[error.errno].format(folder if inside else error.filename)
+        raise OSError(f"{what}, and the same command goes on {resumes_at(last)}") from error
+    finally:
+        threading.excepthook = shown

@@ -1,0 +1,38 @@
+"""Equal recipes are parsed once: nodes in one process would parse theirs for every message, most of the time."""
+
+import copy
+from importlib.util import find_spec
+
+import pytest
+
+from fedgen.training.fit import FedgenCLI
+
+collect_ignore_glob = [] if find_spec("flwr") else ["test_*.py"]  # an extra
+
+
+@pytest.fixture(scope="session")
+def parsed_before():
+    """Parser, and what came of it by settings."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def parsed_once(parsed_before, monkeypatch):
+    """Equal settings are parsed once; models, data, trainers and strategies are made anew for every message."""
+    set_up, parse = FedgenCLI.setup_parser, FedgenCLI.parse_arguments
+
+    def set_up_once(self, *arguments):
+        if "parser" not in parsed_before:
+            set_up(self, *arguments)
+            parsed_before["parser"] = self.parser
+        self.parser = parsed_before["parser"]
+
+    def parse_once(self, parser, args):
+        key = repr(args)
+        if not isinstance(args, dict) or key not in parsed_before:
+            parse(self, parser, args)
+            parsed_before[key] = self.config
+        self.config = copy.deepcopy(parsed_before[key])
+
+    monkeypatch.setattr(FedgenCLI, "setup_parser", set_up_once)
+    monkeypatch.setattr(FedgenCLI, "parse_arguments", parse_once)

@@ -1,0 +1,110 @@
+"""A recipe on a real SuperLink and SuperNodes: TLS, authenticated nodes, each client's folder its own."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fedgen.evaluation import read_records
+from tests.flower.federation import Federation
+from tests.flower.fine_tuning import fine_tuning
+from tests.flower.runs import app_of, read, recipe, same_weights, simulate, write_images
+
+SCORES = {"every_n_rounds": 10, "num_images": 60, "embeddings": ["pixels"]}
+ADAM = {"class_path": "fedgen.federated.FedAdam", "init_args": {"lr": 0.01}}
+VARIANT = {"cohort_size": 2, "personal": ["critic.*"], "optimizer_state": "keep", "server_optimizer": ADAM}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"), {"a": 12, "b": 25, "c": 16})
+
+
+@pytest.fixture(scope="module")
+def federation(images, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("federation")
+    with Federation(folder, {name: images / name for name in "abc"}) as running:
+        yield running
+
+
+def app(rounds, folder, evaluation=None, **strategy):
+    """The folder of a recipe's app."""
+    return app_of(recipe(rounds, evaluation, **strategy), folder, 3).parent.parent
+
+
+@pytest.mark.slow
+def test_a_deployed_recipe_is_its_simulation_and_goes_on(federation, images, tmp_path):
+    straight = simulate(recipe(2, SCORES, **VARIANT), images, tmp_path / "simulated")
+    output = str(tmp_path / "run")
+    federation.run(app(1, tmp_path / "one", SCORES, **VARIANT), output=output)
+    said = federation.run(app(2, tmp_path / "two", SCORES, **VARIANT), output=output)
+    assert "3 clients: a, b, c" in said, said[-3000:]
+    assert "after 1 rounds" in " ".join(said.split())
+    # a and c trained in the first round, a and b in the second: the server's moments went on from other clients' round
+    assert read(tmp_path / "run")["fedavg"]["iterations"] == {0: 6, 1: 3, 2: 3}
+    same_weights(straight, read(tmp_path / "run"))
+    found = [
+        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.round == 1}
+        for run in ("simulated", "run")
+    ]
+    assert found[0].keys() == found[1].keys()
+    for (split, name), value in found[0].items():
+        assert found[1][split, name] == pytest.approx(value, rel=1e-2 if name == "kid_all" else 1e-4), (split, name)
+
+
+@pytest.mark.slow
+def test_a_server_learns_of_generated_images_what_its_clients_say_together(federation, images, tmp_path):
+    settings = fine_tuning("exact")
+    settings["data"]["init_args"]["iterations"] = 1
+    made = app_of(settings, tmp_path / "app", 3).parent.parent
+    federation.run(made, output=str(tmp_path / "run"), **{"secure-aggregation": True})
+    same_weights(simulate(settings, images, tmp_path / "simulated"), read(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_weights_are_summed_under_masks(federation, images, tmp_path):
+    """A step of the weights is 2^-22 of the range 0.5, for each of three clients."""
+    told = {"secure-aggregation": True, "update-range": 0.5}
+    said = federation.run(app(1, tmp_path / "app"), output=str(tmp_path / "run"), **told)
+    found = read(tmp_path / "run")
+    assert found["fedavg"]["left_out"] == [], said[-3000:]
+    same_weights(simulate(recipe(1), images, tmp_path / "simulated"), found, atol=6 * 2 * 0.5 / 2**22, interval=3)
+
+
+@pytest.mark.slow
+def test_a_node_that_vanishes_in_a_round_is_left_out_and_may_come_back(federation, tmp_path):
+    output = tmp_path / "run"
+    before = federation.log("b").count("Receiving: train message")
+    options = {"output": str(output), "round-deadline": 60.0}
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(federation.run, app(2, tmp_path / "app"), timeout=600, **options)
+        wait_for(lambda: run.done() or federation.log("b").count("Receiving: train message") > before)
+        federation.kill("b")
+        wait_for(lambda: run.done() or (output / "last.ckpt").exists())
+        federation.start_node("b")
+        run.result(timeout=600)
+    left_out = read(output)["fedavg"]["left_out"]
+    assert {one["name"] for one in left_out} == {"b"}
+    assert left_out[0]["round"] == 0
+    assert read(output)["epoch"] == 1
+    assert read(output)["fedavg"]["iterations"][0] == 2 * 3
+
+
+@pytest.mark.slow
+def test_a_node_whose_key_is_not_registered_is_refused(federation, images):
+    federation.clients["stranger"] = images / "a"
+    try:
+        federation.make_key("stranger")
+        federation.start_node("stranger")
+        wait_for(lambda: "stranger" not in federation.processes or federation.processes["stranger"].poll() is not None)
+        assert federation.processes["stranger"].returncode != 0
+    finally:
+        federation.kill("stranger")
+        del federation.clients["stranger"]
+
+
+def wait_for(holds, seconds=400):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.2)

@@ -1,0 +1,372 @@
+"""A federation over Flower's messages trains the model that its simulation trains."""
+
+import re
+import shutil
+
+import lightning as L
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fedgen.evaluation import read_records
+from fedgen.flower.app.apps import client_app, run_server
+from fedgen.flower.server.client_registry import Roster
+from fedgen.statistics.messages import MessageError
+from tests.flower.loopback import Loopback, Node, Odd
+from tests.flower.runs import app_of, deploy, read, recipe, same_weights, simulate, small_gan, write_images
+from tests.quick import first_quick
+
+FEDERATED = "fedgen.federated"
+VARIANTS = {
+    "mean": {},
+    "cohort, uniform": {"cohort_size": 2, "client_weights": "uniform"},
+    "average": {"optimizer_state": "average", "cohort_size": 3},
+    "keep, personal": {"optimizer_state": "keep", "personal": ["critic.*"]},
+    "server adam": {"server_optimizer": {"class_path": f"{FEDERATED}.FedAdam", "init_args": {"lr": 0.01}}},
+    "prox": {"client_algorithm": {"class_path": f"{FEDERATED}.FedProx", "init_args": {"mu": 0.1}}},
+    "scaffold": {"client_algorithm": {"class_path": f"{FEDERATED}.Scaffold"}, "cohort_size": 3},
+    "median": {"aggregator": {"class_path": f"{FEDERATED}.Median"}},
+    "schedules": {
+        "client_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.5, "rounds": 1}},
+        "server_schedule": {"class_path": f"{FEDERATED}.ExponentialDecay", "init_args": {"rate": 0.9, "rounds": 1}},
+    },
+    "a module with state of its own": {"model": {"class_path": "tests.flower.stateful.Stateful"}},
+    "generator trained by the server": {"model": small_gan(generator_trained_by="server")},
+}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"))
+
+
+@pytest.mark.parametrize("name", first_quick(VARIANTS))
+def test_the_model_is_that_of_the_simulation(name, images, tmp_path):
+    settings = recipe(**VARIANTS[name])
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, grid = deploy(settings, images, tmp_path / "deployed")
+    same_weights(simulated, deployed)
+    assert deployed["fedavg"]["iterations"] == simulated["fedavg"]["iterations"]
+    trained = sum(node.calls.count("train") for node in grid.nodes.values())
+    assert trained == 3 * VARIANTS[name].get("cohort_size", 4)
+    assert deployed["fedavg"]["left_out"] == []
+
+
+def test_clocks_and_counters_are_those_of_the_simulation(images, tmp_path):
+    settings = recipe(2, model={"class_path": "tests.flower.stateful.Stateful"})
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    assert simulated["global_step"] == deployed["global_step"] == 2 * 3
+    assert simulated["fedavg"]["outside"] == deployed["fedavg"]["outside"] == {"values": {"steps": 6}, "personal": {}}
+    assert simulated["fedavg"]["clock"] == deployed["fedavg"]["clock"] == {"total_steps": 2 * 3 * 4}
+    assert simulated["fedavg"]["exchange"] == deployed["fedavg"]["exchange"] == {"moving": ["average", "shift"]}
+    rates = [one["lr_schedulers"][0]["_last_lr"] for one in (simulated, deployed)]
+    assert rates[0] == rates[1] == [0.0]
+    same_weights(simulated, deployed)
+
+
+def test_means_outside_state_dict_are_those_of_the_simulation(images, tmp_path):
+    settings = recipe(2, model={"class_path": "tests.flower.stateful.Annealed"})
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    values = [one["fedavg"]["outside"]["values"] for one in (simulated, deployed)]
+    assert set(values[0]) == {"heat", "average.shadow.0"}
+    assert 0 < values[0]["heat"] == values[1]["heat"] < 1
+    assert torch.equal(values[0]["average.shadow.0"], values[1]["average.shadow.0"])
+    same_weights(simulated, deployed)
+
+
+@pytest.mark.filterwarnings("ignore:client ")
+def test_a_mean_that_the_server_has_no_place_for_is_named_with_the_remedy(images, tmp_path):
+    settings = recipe(1, model={"class_path": "tests.flower.stateful.Late"})
+    with pytest.raises(RuntimeError, match=r"mean of 'heat', .* no such number or .*: give it its first value in the"):
+        deploy(settings, images, tmp_path / "deployed")
+
+
+def test_lazy_layers_are_those_of_the_simulation(images, tmp_path):
+    """The server, which has no batch, gets their shapes from a blank one, and draws the same first values."""
+    settings = recipe(1, model={"class_path": "tests.flower.stateful.Lazy"})
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed")
+    assert simulated["state_dict"]["net.1.weight"].shape == (4, 64)
+    same_weights(simulated, deployed)
+
+
+def test_lazy_layers_of_batches_that_a_server_cannot_make_are_refused(images, tmp_path):
+    settings = recipe(1, model={"class_path": "tests.flower.stateful.LazyOfTexts"})
+    with pytest.raises(MisconfigurationException, match=r"net.1.weight and .* is uninitialised .*give it its shape in"):
+        deploy(settings, images, tmp_path / "deployed")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_its_last_round(images, tmp_path):
+    variant = {"optimizer_state": "keep", "personal": ["critic.*"], "cohort_size": 3}
+    straight = simulate(recipe(4, **variant), images, tmp_path / "straight")
+    deploy(recipe(2, **variant), images, tmp_path / "run")
+    resumed, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
+    same_weights(straight, resumed)
+
+
+@pytest.mark.slow
+def test_a_damaged_last_checkpoint_is_named_and_the_one_before_it_is_used_when_asked(images, tmp_path):
+    scores = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]}
+    settings = recipe(3, scores, optimizer_state="keep", personal=["critic.*"])
+    straight, _ = deploy(settings, images, tmp_path / "run")
+    last = tmp_path / "run" / "last.ckpt"
+    last.unlink()  # a link to the round's own
+    last.write_bytes((tmp_path / "run" / "round=00002.ckpt").read_bytes()[:-1000])
+    remedy = """--run-config 'ckpt-path="previous"' goes on from round=00002.ckpt, the one before it"""
+    with pytest.raises(ValueError, match=re.escape(remedy)):
+        deploy(settings, images, tmp_path / "run")
+    (tmp_path / "run" / "round=00002.ckpt").unlink()
+    again, grid = deploy(settings, images, tmp_path / "run", config={"ckpt-path": "previous"})
+    assert sum(node.calls.count("train") for node in grid.nodes.values()) == 4
+    same_weights(straight, again, atol=0)
+
+
+@pytest.mark.slow
+def test_a_round_that_a_server_asks_for_again_is_the_same(images, tmp_path):
+    """A server that died before its checkpoint asks for the round anew; its clients have taken it already."""
+    variant = {"optimizer_state": "keep", "personal": ["critic.*"]}
+    first, _ = deploy(recipe(3, **variant), images, tmp_path / "run")
+    before = tmp_path / "run" / "last.ckpt"
+    two_rounds = torch.load(before, weights_only=True)
+    deploy(recipe(2, **variant), images, tmp_path / "other")
+    before.write_bytes((tmp_path / "other" / "last.ckpt").read_bytes())
+    again, _ = deploy(recipe(3, **variant), images, tmp_path / "run")
+    assert two_rounds["epoch"] == again["epoch"]
+    same_weights(first, again, atol=0)
+
+
+@pytest.mark.slow
+def test_scores_are_those_of_the_simulation(images, tmp_path):
+    scores = {"every_n_rounds": 2, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
+    settings = recipe(2, evaluation=scores)
+    simulate(settings, images, tmp_path / "simulated")
+    deploy(settings, images, tmp_path / "deployed")
+    found = [
+        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.generator == "model"}
+        for run in ("simulated", "deployed")
+    ]
+    assert found[0].keys() == found[1].keys()
+    assert len(found[0]) == 2 * 3 * 3
+    for (split, name), value in found[0].items():
+        estimated = name in ("kid_all", "kid-rbf_all")  # the constant that a sketch estimates
+        assert found[1][split, name] == pytest.approx(value, rel=2e-2 if estimated else 1e-4), (split, name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:d did not come:UserWarning", "ignore:client 'd' is left out:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*is of no use:UserWarning", "ignore:kid are left out of this:UserWarning")
+def test_a_run_whose_client_has_left_for_good_goes_on_with_what_that_client_told(images, tmp_path):
+    scores = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]}
+    deploy(recipe(2, scores), images, tmp_path / "run")
+    told = {path: path.read_bytes() for path in (tmp_path / "run" / "told").iterdir()}
+    assert len(told) == 4 * 2 * 2  # a summary and a sketch of two splits
+    others = shutil.copytree(images, tmp_path / "others", ignore=shutil.ignore_patterns("d"))
+    found, grid = deploy(recipe(3, scores), others, tmp_path / "run", config={"wait": 0.2})
+    assert found["epoch"] == 2
+    assert sum(node.calls.count("evaluate") for node in grid.nodes.values()) == 3  # the last round's KID, of each
+    last = {r.name: r for r in read_records(tmp_path / "run" / "scores.jsonl") if r.round == 2 and r.split == "train"}
+    assert {"fid_avg", "fid_all"} <= last.keys()
+    assert not any(name.startswith("kid") for name in last)
+    assert last["fid_avg"].num_clients == 4
+    assert {path: path.read_bytes() for path in told} == told
+    path = min(told)
+    path.write_bytes(told[path][:-100])
+    with pytest.raises(MessageError, match="client 'd'"):  # what is damaged is asked for again
+        deploy(recipe(4, scores), others, tmp_path / "run", config={"wait": 0.2})
+
+
+@pytest.mark.filterwarnings("ignore:node 14 cannot take part:UserWarning")
+def test_simulated_nodes_take_the_folders_in_order(images, tmp_path):
+    """Nodes of Flower's simulation have a number and no folder; what clients keep lies beside their folders, hidden."""
+    copied = shutil.copytree(images, tmp_path / "clients")
+    settings = recipe(2, personal=["critic.*"], optimizer_state="keep")
+    run = {"clients": 4, "output": str(tmp_path / "run"), "wait": 1.0, "simulation-data": str(copied)}
+    path = app_of(settings, tmp_path / "app", 4)
+    nodes = {10 + k: Node(client_app(path), {"partition-id": k, "num-partitions": 5}, run) for k in range(5)}
+    run_server(path, Loopback(nodes), run)
+    assert len([one for one in copied.iterdir() if one.name.startswith(".")]) == 4
+    same_weights(simulate(settings, images, tmp_path / "simulated"), read(tmp_path / "run"))
+
+
+# ---- clients that fail ----
+
+
+def weights_of(reply):
+    return reply.content.array_records["weights"]
+
+
+def changed(change):
+    """A reply whose first tensor of weights is changed."""
+
+    def breaks(reply):
+        state = weights_of(reply).to_torch_state_dict()
+        name = next(iter(state))
+        state[name] = change(state[name])
+        reply.content["weights"] = ArrayRecord(state)
+        return reply
+
+    return breaks
+
+
+def raises(reply):
+    raise MemoryError("the client's machine is full")
+
+
+def garbage(reply):
+    reply.content["fedgen"] = ConfigRecord({"rest": b"no message", "dtypes": []})
+    return reply
+
+
+FAULTS = {
+    "raises": (raises, "MemoryError: the client's machine is full"),
+    "vanishes": (lambda reply: None, "it did not answer within 0.5 seconds"),
+    "nan": (changed(lambda t: t * float("nan")), "holds NaN or infinity"),
+    "shape": (changed(lambda t: t[:1]), "is torch.float32 [1"),
+    "dtype": (changed(lambda t: t.double()), "is torch.float64"),
+    "garbage": (garbage, "the answer cannot be read"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
+@pytest.mark.parametrize("name", first_quick(FAULTS))
+def test_a_round_goes_on_without_a_client_that_fails(name, images, tmp_path):
+    breaks, reason = FAULTS[name]
+    settings = recipe(3, optimizer_state="average")
+    path = app_of(settings, tmp_path / "run-app", 4)
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    run = {"clients": 4, "output": str(tmp_path / "run")}
+    broken = Odd(client_app(path), own, run, lambda _, reply: breaks(reply), turns=(1, 2))
+    found, _ = deploy(settings, images, tmp_path / "run", {11: broken}, config={"round-deadline": 0.5})
+    left_out = found["fedavg"]["left_out"]
+    assert [(one["round"], one["name"]) for one in left_out] == [(1, "b"), (2, "b")]
+    assert all(reason in one["reason"] for one in left_out)
+    assert all(torch.isfinite(t).all() for t in found["state_dict"].values() if t.is_floating_point())
+    assert found["epoch"] == 2
+
+
+class FailsInRoundOne(L.Callback):
+    """Ends client b's turn of round 1 in an error."""
+
+    def on_before_optimizer_step(self, trainer, module, optimizer):
+        if trainer.current_epoch == 1 and trainer.strategy._turn.client == 1:
+            raise RuntimeError("this turn fails")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
+def test_a_turn_that_the_server_does_not_hear_of_in_time_is_void_for_its_client_too(images, tmp_path):
+    settings = recipe(4, optimizer_state="keep", personal=["critic.*"])
+    path = app_of(settings, tmp_path / "run-app", 4)
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    run = {"clients": 4, "output": str(tmp_path / "run")}
+    late = Odd(client_app(path), own, run, lambda message, reply: None, turns=(1,))
+    found, _ = deploy(settings, images, tmp_path / "run", {11: late}, config={"round-deadline": 0.5})
+    settings["trainer"]["callbacks"] = [{"class_path": f"{__name__}.FailsInRoundOne"}]
+    failing = simulate(settings, images, tmp_path / "simulated")
+    assert [(one["round"], one["name"]) for one in failing["fedavg"]["left_out"]] == [(1, "b")]
+    assert found["fedavg"]["iterations"] == failing["fedavg"]["iterations"]
+    same_weights(failing, found)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
+def test_a_straggler_whose_answer_comes_in_the_next_round_is_left_out_of_its_own_alone(images, tmp_path, monkeypatch):
+    """Its answer is there when it is asked for round 2, and nobody takes it for that of round 2."""
+    push, pull, asked, late = Loopback._push, Loopback.pull_messages, [], set()
+
+    def held_back(self, message):
+        name, node = push(self, message), message.metadata.dst_node_id
+        if (node, message.metadata.message_type) == (11, "train"):
+            asked.append(name)
+            late.clear()
+            late.update([name] if len(asked) == 2 else [])
+        return name
+
+    monkeypatch.setattr(Loopback, "_push", held_back)
+    monkeypatch.setattr(Loopback, "pull_messages", lambda self, names: pull(self, [n for n in names if n not in late]))
+    settings = recipe(4, optimizer_state="keep", personal=["critic.*"])
+    found, grid = deploy(settings, images, tmp_path / "run", config={"round-deadline": 0.5})
+    (entry,) = found["fedavg"]["left_out"]
+    assert (entry["round"], entry["name"]) == (1, "b")
+    assert entry["reason"].endswith("it did not answer within 0.5 seconds")
+    assert grid.replies.keys() == {asked[1]}
+    settings["trainer"]["callbacks"] = [{"class_path": f"{__name__}.FailsInRoundOne"}]
+    failing = simulate(settings, images, tmp_path / "simulated")
+    assert found["fedavg"]["iterations"] == failing["fedavg"]["iterations"]
+    same_weights(failing, found)
+
+
+@pytest.mark.slow
+def test_a_server_may_go_back_by_rounds_where_clients_keep_nothing(images, tmp_path):
+    first, _ = deploy(recipe(4), images, tmp_path / "run")
+    deploy(recipe(1), images, tmp_path / "other")
+    (tmp_path / "run" / "last.ckpt").write_bytes((tmp_path / "other" / "last.ckpt").read_bytes())
+    again, _ = deploy(recipe(4), images, tmp_path / "run")
+    same_weights(first, again, atol=0)
+    assert again["fedavg"]["iterations"] == first["fedavg"]["iterations"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 2:UserWarning")
+def test_a_server_that_goes_back_further_than_clients_remember_is_told_so(images, tmp_path):
+    variant = {"optimizer_state": "keep", "personal": ["critic.*"]}
+    deploy(recipe(4, **variant), images, tmp_path / "run")
+    deploy(recipe(2, **variant), images, tmp_path / "other")
+    (tmp_path / "run" / "last.ckpt").write_bytes((tmp_path / "other" / "last.ckpt").read_bytes())
+    with (
+        pytest.warns(UserWarning, match=r"counts 6 iterations of this client before round 2.*round\(s\) 2, 3"),
+        pytest.raises(RuntimeError, match="every client of round 2 was left out"),
+    ):
+        deploy(recipe(4, **variant), images, tmp_path / "run")
+    for name in "abcd":
+        shutil.rmtree(tmp_path / f"run-{name}")
+    with pytest.warns(UserWarning, match="the server counts 6 iterations of this client: it begins anew"):
+        found, _ = deploy(recipe(4, **variant), images, tmp_path / "run")
+    assert found["epoch"] == 3
+
+
+class Deaf(Node):
+    """A node from which nothing comes the second and third time that it is asked to train."""
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        return None if self.calls.count("train") in (2, 3) and message.metadata.message_type == "train" else reply
+
+
+def deaf(settings, images, folder, **run):
+    """The nodes of a federation whose line is cut for a while."""
+    path = app_of(settings, folder / "run-app", 4)
+    own = {name: {"data-path": str(images / name), "state-path": str(folder / name)} for name in "abcd"}
+    run = {"clients": 4, "output": str(folder / "run"), **run}
+    return {10 + k: Deaf(client_app(path), own[name], run) for k, name in enumerate("abcd")}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:nothing came from any client of round 1 .it did not answer within:UserWarning")
+def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
+    settings = recipe(2, optimizer_state="keep")
+    config = {"round-deadline": 0.5, "wait": 60.0}
+    found, _ = deploy(settings, images, tmp_path / "run", deaf(settings, images, tmp_path), config)
+    assert found["fedavg"]["left_out"] == []
+    same_weights(simulate(settings, images, tmp_path / "simulated"), found)
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 1:UserWarning")
+def test_a_server_that_nobody_hears_ends_and_keeps_its_rounds(images, tmp_path):
+    settings = recipe(2)
+    config = {"round-deadline": 0.2, "wait": 0.0}
+    with pytest.raises(RuntimeError, match="every client of round 1 was left out"):
+        deploy(settings, images, tmp_path / "run", deaf(settings, images, tmp_path), config)
+    assert read(tmp_path / "run")["epoch"] == 0
+
+
+def test_a_client_with_another_release_is_named(images, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgen.flower.server.client_registry.__version__", "9.9")
+    path = app_of(recipe(1), tmp_path / "app", 1)
+    node = Node(client_app(path), {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}, {})
+    with pytest.warns(UserWarning, match=r"client 'a' has fedgen .*, and this server 9\.9: install the same"):
+        Roster(Loopback({7: node})).meet(tmp_path, 1, 1.0)

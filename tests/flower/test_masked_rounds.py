@@ -1,0 +1,101 @@
+"""A masked round that is done again has the same clients in its sum: the difference of two sums is an update."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from fedgen.flower.app.apps import client_app, run_server
+from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.client.pins import check_sum, expect_none, expect_sum
+from fedgen.flower.secure_aggregation.masked_rounds import SUMMED, MaskedRoundError, MaskedRounds
+from tests.flower.loopback import Loopback, Node
+from tests.flower.runs import app_of, read, recipe, write_images
+
+HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"))
+
+
+class Masked:
+    """A masked federation of four clients, which starts again from any round's checkpoint with any of them."""
+
+    def __init__(self, images, folder):
+        self.images, self.folder, self.output = images, folder, folder / "run"
+
+    def run(self, names="abcd", rounds=2):
+        """Trains up to so many rounds; the last checkpoint, of which a copy is kept."""
+        self.path = app_of(recipe(rounds, client_weights="uniform"), self.folder / f"app-{rounds}", 4)
+        run = {"clients": len(names), "output": str(self.output), "wait": 0.5, **HIDDEN}
+        nodes = {}
+        for number, name in enumerate("abcd", 10):
+            if name in names:
+                own = {"data-path": str(self.images / name), "state-path": str(self.folder / name)}
+                nodes[number] = Node(client_app(self.path), own, run)
+        run_server(self.path, Loopback(nodes), run)
+        shutil.copy(self.output / "last.ckpt", self.folder / f"{rounds}.ckpt")
+        return read(self.output)
+
+    def go_back(self):
+        """Puts the first round's checkpoint in the last one's place."""
+        shutil.copy(self.folder / "1.ckpt", self.output / "last.ckpt")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:d did not come within:UserWarning", "ignore:nothing came from any:UserWarning")
+def test_a_client_that_leaves_before_a_round_is_done_again_ends_the_run_by_name(images, tmp_path):
+    """Else the difference of the two checkpoints of that round would be its update."""
+    masked = Masked(images, tmp_path)
+    masked.run(rounds=1)
+    whole = masked.run()
+    masked.go_back()
+    assert json.loads((masked.output / SUMMED).read_text()) == {"0": list("abcd"), "1": list("abcd")}
+    with pytest.raises(MaskedRoundError, match=r"round 1 was summed .* over a, b, c, d, and is done again without d"):
+        masked.run("abc")
+    again = masked.run()  # with all of them it goes on
+    step = 2 * 0.5 / 2**22
+    for name, tensor in whole["state_dict"].items():
+        torch.testing.assert_close(again["state_dict"][name], tensor, rtol=0, atol=8 * step)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:d did not come within:UserWarning", "ignore:.*left out:UserWarning")
+def test_a_server_that_forgets_who_was_summed_gets_no_sum_of_others(images, tmp_path):
+    """Each client has kept it, and helps unmask no other."""
+    masked = Masked(images, tmp_path)
+    before = masked.run(rounds=1)
+    masked.run()
+    masked.go_back()
+    (masked.output / SUMMED).unlink()
+    with pytest.raises(RuntimeError, match="round 1 was summed over a, b, c, d before and is now over a, b, c:"):
+        masked.run("abc")
+    assert all(torch.equal(read(masked.output)["state_dict"][n], t) for n, t in before["state_dict"].items())
+
+
+def test_a_client_helps_to_unmask_what_it_gave_its_numbers_for_and_nothing_else(tmp_path):
+    names = {"10": "a", "11": "b", "12": "c"}
+    expect_sum(tmp_path, "round 3", names)
+    assert check_sum(tmp_path, [10, 11, 12]) == ["a", "b", "c"]
+    expect_sum(tmp_path, "round 3", {"20": "a", "21": "b", "22": "c"})  # as other nodes
+    assert check_sum(tmp_path, [22, 21, 20]) == ["c", "b", "a"]
+    with pytest.raises(RefusedError, match="round 3 was summed over a, b, c before and is now over a, b"):
+        check_sum(tmp_path, [20, 21])
+    with pytest.raises(RefusedError, match="over a node that nobody named"):
+        check_sum(tmp_path, [20, 23])
+    expect_sum(tmp_path, "round 4", names)
+    assert check_sum(tmp_path, [10, 11]) == ["a", "b"]
+    expect_none(tmp_path)
+    assert check_sum(tmp_path, [20, 23]) == []
+    with pytest.raises(RefusedError, match="who is in the sum of round 5 is"):
+        expect_sum(tmp_path, "round 5", {"10": 3})
+
+
+@pytest.mark.parametrize("content", [[1], {"0": "a"}, {"0": [3]}], ids=str)
+def test_a_damaged_record_of_who_was_summed_is_refused(content, tmp_path):
+    (tmp_path / SUMMED).write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="nobody knows who was summed in which round"):
+        MaskedRounds(tmp_path)

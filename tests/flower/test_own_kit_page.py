@@ -1,0 +1,69 @@
+"""A stranger's model, data, embedding and recipe, as docs/deployment.md has them: here and on Flower."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fedgen.__main__ import main
+from fedgen.evaluation import Run, read_records
+from fedgen.flower.app.apps import client_app, run_server
+from tests.flower.federation import Federation
+from tests.flower.loopback import Loopback, Node
+from tests.flower.runs import read
+
+PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+SECTION = PAGE[PAGE.index("### Data, model and embedding of one's own") :]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with the page's two files, shorter, and nothing else of the repository's."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    kit, recipe = (re.search(rf"```{kind}\n(.*?)```", SECTION, re.DOTALL)[1] for kind in ("python", "yaml"))
+    assert len([line for line in (kit + recipe).splitlines() if line.strip()]) <= 20
+    Path("my_kit.py").write_text(kit)
+    Path("my_recipe.yaml").write_text(recipe.replace("max_epochs: 20", "max_epochs: 2").replace("500", "60"))
+    yield tmp_path
+    sys.modules.pop("my_kit", None)
+
+
+def app_of(here, capsys):
+    """The deployed recipe's file."""
+    assert main(["deploy", "my_recipe.yaml", "app", "--clients", "3"]) == 0
+    assert "taken along, for the server and all clients: my_kit.py" in capsys.readouterr().out
+    assert Path("app/my_kit.py").read_text() == Path("my_kit.py").read_text()
+    return here / "app" / "federation" / "recipe.yaml"
+
+
+@pytest.mark.slow
+def test_twenty_lines_train_and_score_here_and_on_flower(here, capsys):
+    quiet = ["--trainer.logger", "false", "--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
+    assert main(["fit", "--config", "my_recipe.yaml", *quiet]) == 0
+    assert {record.embedding for record in Run("checkpoints/my_recipe").records} == {"MyEmbedding"}
+    path = app_of(here, capsys)
+    run = {"clients": 3, "output": str(here / "run"), "wait": 0.5}
+    nodes = {10 + k: Node(client_app(path), {"partition-id": k, "num-partitions": 3}, run) for k in range(3)}
+    run_server(path, Loopback(nodes), run)
+    assert read(here / "run")["fedavg"]["iterations"] == {0: 10, 1: 10, 2: 10}
+    assert {r.name for r in read_records(here / "run" / "scores.jsonl")} >= {"fid_avg", "fid_all", "kid_all"}
+
+
+@pytest.mark.slow
+def test_nodes_with_data_of_their_own_import_what_the_app_took_along(here, tmp_path_factory, capsys):
+    path = app_of(here, capsys)
+    settings = {"data": {"class_path": "my_kit.MyScans", "init_args": {"num_partitions": 9}}, "num_workers": 1}
+    (here / "mine.yaml").write_text(yaml.safe_dump(settings))
+    nodes = {
+        "a": {"partition-id": 0, "num-partitions": 3, "state-path": str(here / "a")},
+        "b": {"data-config": str(here / "mine.yaml"), "state-path": str(here / "b")},
+    }
+    with Federation(tmp_path_factory.mktemp("federation"), nodes) as running:
+        running.run(path.parent.parent, output=str(here / "run"), clients=2)
+    found = read(here / "run")
+    assert found["fedavg"]["left_out"] == []
+    assert found["fedavg"]["iterations"] == {0: 10, 1: 10}

@@ -1,0 +1,165 @@
+"""What a client holds to, whatever a server asks: its number and split, what it told once, and its owner's policy."""
+
+import hashlib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Message as FlowerMessage
+
+import fedgen
+from fedgen.embeddings import load_embedding
+from fedgen.flower.app.apps import client_app
+from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.client import client_statistics as statistics
+from fedgen.flower.client.policy import Policy
+from fedgen.flower.wire.flower_records import from_records, to_records
+from fedgen.flower.wire.messages import Item, Question, Told
+from fedgen.statistics.messages import Message, MessageError
+from tests.flower.loopback import Loopback, Node
+from tests.flower.runs import app_of, deploy, recipe, write_images
+from tests.flower.test_private_statistics import NOISE, questioned
+
+SCORES = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid"]}
+CLASSES = tuple("0123456789")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"))
+
+
+def client(images, folder, config=(), policy=""):
+    """Client a by itself, and what it says to a question; a restart loses what is not on its disk."""
+    path = app_of(recipe(1, SCORES), folder / "app", 4)
+    own = {"data-path": str(images / "a"), "state-path": str(folder / "a")}
+    if policy:
+        (folder / "policy.yaml").write_text(policy)
+        own["policy-path"] = str(folder / "policy.yaml")
+
+    def answer(question):
+        grid = Loopback({10: Node(client_app(path), own, {"output": "first", **dict(config)})})
+        message = FlowerMessage(to_records(question), 10, "evaluate")
+        (reply,) = grid.send_and_receive([message])
+        return from_records(Told, reply)
+
+    return answer
+
+
+def same(one, other):
+    """Whether two answers say the same; the order of a header's entries is chance."""
+    pairs = zip(*([Message.from_bytes(data) for data in told.messages] for told in (one, other)), strict=True)
+    return [all(torch.equal(a.tensors[n], t) for n, t in b.tensors.items()) and a.meta == b.meta for a, b in pairs] == [
+        True
+    ]
+
+
+def asking(ask, number=0, split="train", score="", **tensors):
+    item = Item(ask, split, "pixels", load_embedding("pixels").fingerprint(), score)
+    return Question(tensors, [tuple(item)], number, CLASSES)
+
+
+@pytest.mark.filterwarnings("ignore:refused:UserWarning")
+def test_a_client_keeps_the_number_that_it_was_first_told(images, tmp_path):
+    """By another number other images are held out: 110 answers gave every image."""
+    answer = client(images, tmp_path)
+    first = answer(asking("statistics"))
+    assert first.messages
+    for number in (1, 2):
+        assert f"under the number 0 in place of {number}" in answer(asking("statistics", number)).failure
+    assert same(answer(asking("statistics")), first)
+
+
+def test_a_client_tells_a_statistic_once(images, tmp_path, monkeypatch):
+    """Asked again it says the same; around another centre a sketch would say more."""
+    answer = client(images, tmp_path)
+    centres = [torch.full((64,), value, dtype=torch.float64) for value in (0.0, 0.5)]
+    sketch = [asking("sketch", score="kid", **{"0": centre}) for centre in centres]
+    assert same(answer(sketch[0]), answer(sketch[0]))
+    assert "that would be another release of the same images" in answer(sketch[1]).failure
+    told = answer(asking("statistics"))
+    monkeypatch.setattr(statistics, "summarize", lambda features: pytest.fail("told anew"))
+    assert same(answer(asking("statistics")), told)
+
+
+POLICIES = {
+    "statistics": ("statistics: [kid, fid]", asking("statistics"), "statistics=kid, fid, and the run asks for"),
+    "embeddings": ("embeddings: [lite0]", asking("statistics"), "embeddings=lite0, and the run asks for 'pixels'"),
+    "bytes": ("most_bytes: 100", asking("statistics"), "most_bytes=100, and the run asks for an answer of"),
+    "no noise": ("most_epsilon: 10", asking("statistics"), "'statistics', which has no noise"),
+    "epsilon": ("most_epsilon: 7.5", questioned(), "most_epsilon=7.5, and the run asks for epsilon 8 over all"),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_goes_beyond_the_policy_is_refused_and_named_on_both_sides(name, images, tmp_path):
+    text, question, said = POLICIES[name]
+    with pytest.warns(UserWarning, match=r"refused: this node's policy allows"):
+        told = client(images, tmp_path, NOISE if name == "epsilon" else (), text)(question)
+    assert said in told.failure
+
+
+RUNS = {
+    "runs": ("runs: [second, third]", "allows runs=second, third, and the run asks for the run 'first'"),
+    "recipe": (f"recipe: {'ab' * 32}", f"allows recipe={'ab' * 32}, and the run asks for the recipe of SHA-256"),
+    "masking": ("masking: true", "allows masking=true, and the run asks for a run without secure aggregation"),
+    "a key": ("colour: red", "cannot be read"),
+    "a value": ("masking: 1", "cannot be read"),
+    "no keys": ("- 3", "cannot be read"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:refused:UserWarning", "ignore:this node's policy cannot be read:UserWarning")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_the_policy_does_not_allow_is_refused_before_its_client_says_who_it_is(name, images, tmp_path):
+    text, said = RUNS[name]
+    with pytest.raises(MessageError, match=said):
+        client(images, tmp_path, policy=text)(asking("statistics"))
+    assert not (tmp_path / "a" / "first").exists()
+
+
+def test_the_policy_may_be_named_by_the_environment_and_the_recipe_by_its_hash(images, tmp_path, monkeypatch):
+    path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
+    (tmp_path / "policy.yaml").write_text(f"recipe: {hashlib.sha256(path.read_bytes()).hexdigest()}\nruns: [first]\n")
+    monkeypatch.setenv("FEDGEN_POLICY", str(tmp_path / "policy.yaml"))
+    assert client(images, tmp_path)(asking("statistics")).messages
+    with pytest.raises(RefusedError, match="cannot be read"), pytest.warns(UserWarning, match="takes part in nothing"):
+        Policy.of_node({"policy-path": str(tmp_path / "missing")})
+
+
+def test_epsilon_adds_up_over_a_nodes_runs(images, tmp_path):
+    """A run that asks again is given the same, and nothing more is counted."""
+    text = "most_epsilon: 20"
+    for run in ("first", "first", "second"):
+        assert client(images, tmp_path, {**NOISE, "output": run}, text)(questioned()).messages
+    with pytest.warns(UserWarning, match="refused"):
+        told = client(images, tmp_path, {**NOISE, "output": "third"}, text)(questioned())
+    assert "asks for epsilon 24 over all releases" in told.failure
+
+
+@pytest.mark.filterwarnings("ignore:client 'a' is left out:UserWarning", "ignore:refused:UserWarning")
+@pytest.mark.parametrize("text", ["least_clients: 5", "most_norm: 1.0e-6"], ids=["clients", "norm"])
+def test_a_turn_that_the_policy_does_not_allow_is_left_out_by_name(text, images, tmp_path):
+    (tmp_path / "policy.yaml").write_text(text)
+    path = app_of(recipe(1), tmp_path / "run-app", 4)
+    own = {
+        "data-path": str(images / "a"),
+        "state-path": str(tmp_path / "a"),
+        "policy-path": str(tmp_path / "policy.yaml"),
+    }
+    run = {"clients": 4, "output": str(tmp_path / "run"), "wait": 1.0}
+    found, _ = deploy(recipe(1), images, tmp_path / "run", {10: Node(client_app(path), own, run)})
+    ((name, reason),) = [(one["name"], one["reason"]) for one in found["fedavg"]["left_out"]]
+    assert name == "a"
+    assert f"this node's policy allows {text.split(':')[0]}=" in reason
+
+
+def test_the_docs_policy_is_one(tmp_path):
+    page = (Path(fedgen.__file__).parent.parent / "docs/deployment.md").read_text()
+    (tmp_path / "policy.yaml").write_text(
+        page.partition("## What binds whom")[2].split("```")[1].removeprefix("yaml\n")
+    )
+    found = Policy.read(tmp_path / "policy.yaml")
+    assert (found.least_clients, found.masking, found.most_epsilon, len(found.recipe)) == (5, True, 8.0, 64)
+    assert all(getattr(found, one.name) != one.default for one in fields(Policy))

@@ -1,0 +1,206 @@
+"""Secure aggregation: the server's mean is the simulation's, and it sees no client's update."""
+
+import csv
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from fedgen.federated import Mean
+from fedgen.flower.app.apps import client_app
+from tests.flower.loopback import Node, Odd, empty, keep_replies
+from tests.flower.runs import app_of, deploy, recipe, same_weights, simulate, write_images
+from tests.flower.test_bad_updates import rule
+from tests.flower.test_stage_replies import noise, with_parts
+from tests.quick import first_quick
+
+INTERVAL = 3  # of the recipes
+
+
+class WithoutB(Mean):
+    """The mean without client 1."""
+
+    def add(self, client, update, weight):
+        if client != 1:
+            super().add(client, update, weight)
+
+
+HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return write_images(tmp_path_factory.mktemp("clients"))
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """Every reply that reaches the server."""
+    return keep_replies(monkeypatch)
+
+
+@pytest.mark.parametrize("weights", first_quick(["uniform", "examples"]))
+def test_the_mean_is_the_simulations_to_the_stated_step(weights, images, tmp_path):
+    settings = recipe(1, client_weights=weights)
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    own = {"save_dir": str(tmp_path / "logs"), "name": "", "version": ""}
+    settings["trainer"]["logger"] = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": own}
+    deployed, _ = deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
+    with (tmp_path / "logs" / "metrics.csv").open() as file:
+        (row,) = [row for row in csv.DictReader(file) if row["quantisation_error"]]
+    step, error = float(row["quantisation_step"]), float(row["quantisation_error"])
+    assert step == pytest.approx(2 * 0.5 / 2**22)
+    # a step for each of four clients, wider by the largest weight over the mean one, and the weights' own rounding
+    assert error == pytest.approx(step) if weights == "uniform" else 4 / (58 / 20) < error / step < 6 / (58 / 20)
+    same_weights(simulated, deployed, atol=error + 1e-7, interval=INTERVAL)  # float32's own
+    assert deployed["fedavg"]["left_out"] == []
+
+
+def test_a_model_in_bfloat16_is_averaged(images, tmp_path):
+    settings = recipe(1, client_weights="uniform")
+    settings["trainer"]["precision"] = "bf16-true"
+    simulated = simulate(settings, images, tmp_path / "simulated")
+    deployed, _ = deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
+    assert {tensor.dtype for tensor in deployed["state_dict"].values()} >= {torch.bfloat16}
+    assert deployed["fedavg"]["left_out"] == []
+    same_weights(simulated, deployed, atol=2**-8, interval=INTERVAL)  # of numbers below 1
+
+
+def test_a_complex_model_is_averaged_in_both_parts(images, tmp_path):
+    """A step halves the distance to 1 + 1j, for every client."""
+    settings = recipe(1, model={"class_path": "tests.federated.test_strategy.Complex"}, client_weights="uniform")
+    deployed, _ = deploy(settings, images, tmp_path / "run", config={**HIDDEN, "update-range": 1.0})
+    assert deployed["state_dict"]["w"].tolist() == pytest.approx([0.875 + 0.875j] * 2, abs=1e-6)
+
+
+def test_the_server_sees_no_update(images, tmp_path, heard):
+    deploy(recipe(1, client_weights="uniform"), images, tmp_path / "run", config=HIDDEN)
+    masked = [reply for reply in heard if "masked_params" in str(reply.content.config_records)]
+    assert len(masked) == 4
+    for reply in heard:
+        for record in reply.content.array_records.values():
+            assert isinstance(record, ArrayRecord)
+            assert sum(tensor.numel() for tensor in record.to_torch_state_dict().values()) == 0
+
+
+class Failing(Node):
+    """A node whose turn cannot be taken."""
+
+    def answer(self, message, number):
+        if "fitins.parameters" in message.content.array_records:
+            raise MemoryError("full")
+        return super().answer(message, number)
+
+
+@pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
+def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
+    settings = recipe(1, client_weights="uniform")
+    path = app_of(settings, tmp_path / "run-app", 4)
+    run = {"clients": 4, "output": str(tmp_path / "run"), **HIDDEN}
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    failing = {11: Failing(client_app(path), own, run)}
+    found, _ = deploy(settings, images, tmp_path / "run", failing, config=HIDDEN)
+    assert [one["name"] for one in found["fedavg"]["left_out"]] == ["b"]
+
+    everyone, _ = deploy(settings, images, tmp_path / "all", config=HIDDEN)
+    assert any(not torch.equal(found["state_dict"][n], everyone["state_dict"][n]) for n in found["state_dict"])
+    left_out = {"aggregator": {"class_path": "tests.flower.test_secure.WithoutB"}}
+    expected = simulate(recipe(1, client_weights="uniform", **left_out), images, tmp_path / "simulated")
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:client 'b' is left out of round:UserWarning", "ignore:round 0, client 'b'. its reply:UserWarning"
+)
+@pytest.mark.parametrize("stage", first_quick(range(4)))
+def test_a_round_goes_on_without_a_client_whose_reply_to_a_stage_is_empty(stage, images, tmp_path):
+    """From the last stage its update is in the sum, as the others' shares unmask it."""
+    settings = recipe(1, client_weights="uniform")
+    path = app_of(settings, tmp_path / "run-app", 4)
+    run = {"clients": 4, "output": str(tmp_path / "run"), **HIDDEN}
+    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
+    odd = {11: Odd(client_app(path), own, run, lambda message, _: empty(message), {stage})}
+    found, _ = deploy(settings, images, tmp_path / "run", odd, config=HIDDEN)
+    left_out = {one["name"]: one["reason"] for one in found["fedavg"]["left_out"]}
+    last = stage == 3
+    assert left_out.keys() == (set() if last else {"b"})
+    assert last or "of secure aggregation is unusable: " in left_out["b"]
+    without = {} if last else {"aggregator": {"class_path": "tests.flower.test_secure.WithoutB"}}
+    expected = simulate(recipe(1, client_weights="uniform", **without), images, tmp_path / "simulated")
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
+
+
+class Deaf(Node):
+    """A node from which nothing comes when it is first asked to train."""
+
+    def answer(self, message, number):
+        reply = super().answer(message, number)
+        return None if message.metadata.message_type == "train" and self.calls.count("train") == 1 else reply
+
+
+@pytest.mark.filterwarnings("ignore:nothing came from any client of round 0:UserWarning")
+def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
+    settings, config = recipe(1, client_weights="uniform"), {**HIDDEN, "round-deadline": 0.5, "wait": 60.0}
+    path = app_of(settings, tmp_path / "run-app", 4)
+    run = {"clients": 4, "output": str(tmp_path / "run"), **config}
+    nodes = {
+        10 + k: Deaf(client_app(path), {"data-path": str(images / name), "state-path": str(tmp_path / name)}, run)
+        for k, name in enumerate("abcd")
+    }
+    found, _ = deploy(settings, images, tmp_path / "run", nodes, config=config)
+    assert found["fedavg"]["left_out"] == []
+    same_weights(simulate(settings, images, tmp_path / "simulated"), found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:client 'b' is left out of round:UserWarning",
+    "ignore:no sum is made of what clients sent:UserWarning",
+    "ignore:nothing came from any client of round 0:UserWarning",
+)
+def test_a_round_whose_sum_is_spoilt_is_asked_for_again_even_where_a_client_fails(images, tmp_path):
+    settings, config = recipe(1, client_weights="uniform"), {**HIDDEN, "wait": 60.0}
+    app = client_app(app_of(settings, tmp_path / "run-app", 4))
+    run = {"clients": 4, "output": str(tmp_path / "run"), **config}
+    own = {name: {"data-path": str(images / name), "state-path": str(tmp_path / name)} for name in "bc"}
+    nodes = {11: Failing(app, own["b"], run), 12: Odd(app, own["c"], run, with_parts(masked_params=noise), {2})}
+    found, _ = deploy(settings, images, tmp_path / "run", nodes, config=config)
+    assert [one["name"] for one in found["fedavg"]["left_out"]] == ["b"]
+    left_out = {"aggregator": {"class_path": "tests.flower.test_secure.WithoutB"}}
+    expected = simulate(recipe(1, client_weights="uniform", **left_out), images, tmp_path / "simulated")
+    same_weights(expected, found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
+
+
+@pytest.mark.filterwarnings("ignore:.* update was beyond update-range:UserWarning")
+def test_what_is_beyond_the_range_is_cut_off_and_said(images, tmp_path):
+    with pytest.warns(UserWarning, match="round 0, client 'b': .*% of its update was beyond update-range=0.0001"):
+        deploy(recipe(1), images, tmp_path / "run", config={**HIDDEN, "update-range": 1e-4})
+
+
+REFUSED = {
+    "Median": (rule("Median"), {}, "Median, which looks at each"),
+    "TrimmedMean": (rule("TrimmedMean", fraction=0.25), {}, "TrimmedMean, which looks at each"),
+    "Krum": (rule("Krum", bad=0), {}, "Krum, which looks at each"),
+    "NormClipping": (rule("NormClipping", max_norm=1.0), {}, "NormClipping, which looks at each"),
+    "private": (
+        {
+            "aggregator": {
+                "class_path": "fedgen.federated.PrivateMean",
+                "init_args": {"max_norm": 1, "noise_multiplier": 1},
+            },
+            "client_weights": "uniform",
+        },
+        {},
+        "PrivateMean, which looks at each",
+    ),
+    "optimizers": ({"optimizer_state": "average"}, {}, "optimizer_state='reset'"),
+    "variates": ({"client_algorithm": {"class_path": "fedgen.federated.Scaffold"}}, {}, "control variates"),
+    "no range": ({}, {"update-range": 0.0}, "by how much an entry"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_single_updates_is_refused_at_start(name, images, tmp_path):
+    variant, config, said = REFUSED[name]
+    with pytest.raises(MisconfigurationException, match=said):
+        deploy(recipe(1, **variant), images, tmp_path / "run", config={**HIDDEN, **config})

@@ -1,0 +1,179 @@
+import errno
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fedgen.io.files import (
+    atomic_write,
+    in_bytes,
+    read_npz,
+    remove_unfinished,
+    require_writable,
+    write_json,
+    write_once,
+)
+
+
+def test_a_written_file_is_whole_and_readable_by_all(tmp_path):
+    path = tmp_path / "folder" / "file.bin"
+    with atomic_write(path) as file:
+        file.write(b"new")
+        assert not path.exists()
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+
+    def interrupted_write():
+        with atomic_write(path) as file:
+            file.write(b"half of the n")
+            raise error
+
+    with pytest.raises(error):
+        interrupted_write()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def unsupported(source, target):
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+@pytest.mark.parametrize("link", [os.link, unsupported])
+def test_what_is_written_once_stays(tmp_path, link, monkeypatch):
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "folder" / "file.bin"
+    assert [write_once(path, content) for content in (b"first", b"second")] == [b"first", b"first"]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_full_disk_names_the_path(tmp_path):
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/file\.bin'") as caught,
+        atomic_write(tmp_path / "file.bin"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.errno == errno.ENOSPC
+
+
+class Full:
+    """A file on a disk that is full after some bytes."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        self.room -= len(data)
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.file.write(data)
+
+
+@pytest.mark.parametrize("room", [0, 50, 1_000, 30_000, 80_000])
+def test_a_disk_that_is_full_in_the_middle_of_a_checkpoint_is_not_hidden_by_what_torch_says_then(tmp_path, room):
+    """It ends its file nevertheless, and complains of an unexpected position."""
+    state = {"a": torch.zeros(5_000), "b": torch.ones(15_000)}
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/last\.ckpt'") as caught,
+        atomic_write(tmp_path / "last.ckpt") as file,
+    ):
+        torch.save(state, Full(file, room))
+    assert caught.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_kills_left_is_removed_and_nothing_else(tmp_path):
+    kept = {"a.png", "b.png.tmp", ".b.png.abc.part", ".c.json.abc.tmp"}
+    for name in (*kept, ".a.png.x1_y.tmp", ".b.png.z.tmp"):
+        (tmp_path / name).touch()
+    remove_unfinished(tmp_path, "*.png")
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    remove_unfinished(tmp_path / "no folder", "*.png")
+
+
+def test_a_write_that_is_killed_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+    script = f"""
+import os, signal
+from fedgen.io.files import atomic_write
+with atomic_write({str(path)!r}) as file:
+    file.write(b"half of the n")
+    file.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+
+
+def test_json_is_written_indented_with_a_newline_at_the_end(tmp_path):
+    write_json(tmp_path / "a.json", {"b": [1, 2]})
+    text = (tmp_path / "a.json").read_text()
+    assert json.loads(text) == {"b": [1, 2]}
+    assert text.endswith("}\n")
+
+
+def test_a_value_that_json_cannot_hold_leaves_no_file(tmp_path):
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "a.json", {"b": object()})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_writable_folder_is_made_and_left_empty(tmp_path):
+    assert require_writable(tmp_path / "a" / "b") == tmp_path / "a" / "b"
+    assert not list((tmp_path / "a" / "b").iterdir())
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    # Below a regular file not even root can write.
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PermissionError, match=r"cannot write in .*file/run: .*; choose another folder"):
+        require_writable(tmp_path / "file" / "run")
+
+
+def test_npz_arrays_come_back(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3), text="hello")
+    arrays = read_npz(tmp_path / "a.npz")
+    assert arrays["x"].tolist() == [0, 1, 2]
+    assert str(arrays["text"]) == "hello"
+
+
+def test_npz_files_with_objects_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(ValueError, match="plain arrays"):
+        read_npz(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut short"])
+def test_what_is_no_npz_file_is_named(tmp_path, content):
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a\.npz is not an \.npz file"):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_a_single_array_is_no_npz_file(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(3))
+    with pytest.raises(ValueError, match=r"a\.npy is not an \.npz file"):
+        read_npz(tmp_path / "a.npy")
+
+
+def test_a_missing_npz_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_npz(tmp_path / "a.npz")
+
+
+def test_sizes_are_told_in_a_unit_that_fits_them():
+    sizes = [4, 999, 1000, 17_416, 999_999, 16_785_416, 143_000_000, 2_500_000_000]
+    assert ", ".join(map(in_bytes, sizes)) == "4 B, 999 B, 1 kB, 17.4 kB, 1 MB, 16.8 MB, 143 MB, 2.5 GB"

@@ -1,0 +1,686 @@
+"""The command line, as a newcomer and as somebody who makes mistakes would use it."""
+
+import errno
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedgen.__main__ import main
+from fedgen.evaluation import Run, read_records
+from fedgen.io.files import require_writable
+from fedgen.training.fit import apply_control
+from fedgen.training.run_lock import LOCK, only_run
+from tests.quick import first_quick
+
+ROOT = Path(__file__).parent.parent.parent
+
+RECIPE = {
+    "trainer": {
+        "max_epochs": 2,
+        "accelerator": "cpu",
+        "strategy": {
+            "class_path": "fedgen.federated.FedAvgStrategy",
+            "init_args": {"communication_interval": 5},
+        },
+        "callbacks": [
+            {
+                "class_path": "fedgen.callbacks.FederatedEvaluation",
+                "init_args": {"every_n_rounds": 1, "num_images": 40, "embeddings": ["pixels"], "grid": 9},
+            }
+        ],
+    },
+    "model": {
+        "class_path": "fedgen.models.WGANGP",
+        "init_args": {
+            "generator": {"class_path": "fedgen.models.networks.SmallGenerator", "init_args": {"width": 8}},
+            "critic": {"class_path": "fedgen.models.networks.SmallCritic", "init_args": {"width": 8}},
+            "ema_decay": 0.9,
+        },
+    },
+    "data": {
+        "class_path": "fedgen.clients.FederatedDataModule",
+        "init_args": {
+            "data": {"class_path": "fedgen.data.Digits"},
+            "partition": {"class_path": "fedgen.clients.partitions.ByClass"},
+        },
+    },
+}
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """A recipe of seconds, in a folder that the test works in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(RECIPE))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained_scores(tmp_path_factory):
+    """The scores of the recipe's run, as they stand in its file."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    assert fit(folder / "tiny.yaml", "--trainer.default_root_dir", str(folder / "run")) == 0
+    return (folder / "run" / "scores.jsonl").read_bytes()
+
+
+def fit(recipe, *arguments):
+    return main(["fit", "--config", str(recipe), *arguments])
+
+
+def test_help_comes_without_loading_torch():
+    code = "import sys; from fedgen.__main__ import main; main(['--help']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "fit" in done.stdout
+    assert done.stdout.endswith("False\n")
+
+
+def test_an_unknown_command_is_named(capsys):
+    assert main(["train"]) == 2
+    assert "no command 'train'" in capsys.readouterr().err
+
+
+def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys):
+    assert fit(recipe) == 0
+    folder = Path("checkpoints/tiny")
+    names = {path.name for path in folder.iterdir()}
+    assert {"last.ckpt", "scores.jsonl", "recipe.yaml", "partition.npz", "curves.png", "samples", "logs"} <= names
+    assert {"round=00000.ckpt", "round=00001.ckpt", "report.html", "real.png"} <= names
+    assert len(list((folder / "samples").glob("*.png"))) == 2
+    assert list((folder / "logs").glob("events.*"))
+    shown = capsys.readouterr().out
+    assert "fid_avg" in shown
+    assert "floor" in shown
+    assert "Selected by each column" in shown
+    assert "report: checkpoints/tiny/report.html\n" in shown
+    torch.load(folder / "last.ckpt", weights_only=True)
+
+
+def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe, capsys):
+    assert fit(recipe) == 0
+    assert "fedgen fit tiny --local_only" in capsys.readouterr().out
+    assert fit(recipe, "--trainer.max_epochs", "1", "--trainer.default_root_dir", "other") == 0
+    assert "fedgen fit other/recipe.yaml --local_only" in capsys.readouterr().out
+    assert main(["fit", "other/recipe.yaml", "--local_only"]) == 0
+    assert read_records(Path("other-local_only/scores.jsonl"))
+    out = capsys.readouterr().out
+    assert "Last checkpoints by fid_all: local only" in " ".join(out.split())
+
+
+def test_a_finished_run_says_so_and_more_rounds_go_on(recipe, capsys):
+    fit(recipe)
+    before = (Path("checkpoints/tiny") / "scores.jsonl").read_bytes()
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+    assert (Path("checkpoints/tiny") / "scores.jsonl").read_bytes() == before
+    assert fit(recipe, "--trainer.max_epochs", "3") == 0
+    assert "Resuming checkpoints/tiny after 2 rounds" in capsys.readouterr().out
+    assert {record.round for record in Run("checkpoints/tiny").records} >= {0, 1, 2}
+
+
+def test_explain_prints_what_becomes_of_state_after_the_first_round_and_training_goes_on(recipe, capsys):
+    asked = ["--explain", "--trainer.callbacks", "null", "--trainer.logger", "false"]
+    assert fit(recipe, *asked) == 0
+    shown, folder = capsys.readouterr().out, Path("checkpoints/tiny")
+    assert shown.count("What becomes of the module's state in clients' turns:\n  trained, averaged: ") == 1
+    kept = (folder / "state.txt").read_text()
+    assert kept in shown
+    assert "in all)" not in kept
+    assert "generator.body.4.weight" in kept
+    assert torch.load(folder / "last.ckpt", weights_only=True)["epoch"] == 1
+    assert "explain" not in (folder / "recipe.yaml").read_text()
+    assert fit(recipe, *asked) == 0
+    assert kept in capsys.readouterr().out  # of the finished run
+
+
+def test_explain_is_refused_where_there_are_no_turns(recipe, capsys):
+    assert fit(recipe, "--explain", "--centralised") == 2
+    assert "--explain tells what FedAvgStrategy does with a module's state" in capsys.readouterr().err
+
+
+def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
+    fit(recipe)
+    assert fit(recipe, "--model.init_args.lr", "0.01") == 2
+    message = capsys.readouterr().err
+    assert "another recipe" in message
+    assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
+
+
+MISTAKES = {  # and what each leaves behind: a recipe, then floors of real images
+    "before the data": ["--data.init_args.partition", "SavedPartition", "--data.init_args.partition.path", "nowhere"],
+    "before the first round": ["--trainer.strategy.init_args.cohort_size", "50"],
+    "in the first round": ["--model.init_args.lr", "1e30"],
+}
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round 0")
+@pytest.mark.parametrize("mistake", first_quick(MISTAKES))
+def test_a_recipe_can_be_mended_in_its_folder_if_nothing_came_of_it(recipe, mistake, capsys, trained_scores):
+    if mistake == "in the first round":
+        with pytest.raises(RuntimeError, match="every client of round 0 was left out"):
+            fit(recipe, *MISTAKES[mistake])
+        assert Path("checkpoints/tiny/scores.jsonl").exists()
+    else:
+        assert fit(recipe, *MISTAKES[mistake]) == 2
+    assert Path("checkpoints/tiny/recipe.yaml").exists()
+    assert fit(recipe) == 0
+    assert Path("checkpoints/tiny/scores.jsonl").read_bytes() == trained_scores
+    assert fit(recipe, *MISTAKES[mistake]) == 2
+    assert "another recipe" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_scores_without_checkpoints_and_runs_without_them_are_results_too(recipe, capsys):
+    fit(recipe)
+    for path in Path("checkpoints/tiny").glob("*.ckpt"):
+        path.unlink()
+    assert fit(recipe, "--model.init_args.lr", "0.01") == 2
+    options = ["--trainer.enable_checkpointing", "false", "--trainer.callbacks", "[]"]
+    options += ["--trainer.default_root_dir", "bare"]
+    assert fit(recipe, *options) == 0
+    assert fit(recipe, *options, "--model.init_args.lr", "0.01") == 2
+    assert capsys.readouterr().err.count("another recipe") == 2
+
+
+def test_two_runs_at_once_in_one_folder_are_refused(recipe, capsys):
+    with only_run(require_writable("checkpoints/tiny")):
+        assert fit(recipe) == 2
+    error = capsys.readouterr().err
+    assert "another run is at work in checkpoints/tiny" in error
+    assert "choose another --trainer.default_root_dir" in error
+    assert not Path("checkpoints/tiny/recipe.yaml").exists()
+    assert fit(recipe) == 0
+    assert not list(Path("checkpoints/tiny").glob(".*"))
+
+
+def test_a_killed_run_leaves_no_lock(tmp_path):
+    code = """
+import os, pathlib, sys
+from fedgen.training.run_lock import only_run
+with only_run(pathlib.Path(sys.argv[1])):
+    os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert (tmp_path / LOCK).exists()
+    with only_run(tmp_path), pytest.raises(BlockingIOError), only_run(tmp_path):
+        pass
+    assert not (tmp_path / LOCK).exists()
+
+
+@pytest.mark.slow
+def test_a_run_on_two_processes_goes_on_with_one(recipe, tmp_path, capsys):
+    fit(recipe)
+    kept = Path("checkpoints/tiny/recipe.yaml")  # as two processes have it
+    settings = yaml.safe_load(kept.read_text())
+    settings["trainer"] |= {"devices": 2, "num_nodes": 1}
+    settings["trainer"]["strategy"]["init_args"]["process_group_backend"] = "gloo"
+    kept.write_text(yaml.safe_dump(settings, sort_keys=False))
+    assert fit(recipe, "--trainer.max_epochs", "3") == 0
+    assert "Resuming checkpoints/tiny after 2 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_class_under_another_of_its_names_is_the_same_recipe(recipe, capsys):
+    fit(recipe)
+    kept = Path("checkpoints/tiny/recipe.yaml")
+    settings = kept.read_text()
+    assert "class_path: fedgen.models.WGANGP" in settings
+    kept.write_text(settings.replace("class_path: fedgen.models.WGANGP", "class_path: fedgen.WGANGP"))
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_an_argument_that_a_class_has_got_since_makes_no_other_recipe_unless_it_is_used(recipe, capsys):
+    fit(recipe)
+    kept = Path("checkpoints/tiny/recipe.yaml")
+    settings = yaml.safe_load(kept.read_text())
+    for name in ("betas", "ema_warmup"):
+        del settings["model"]["init_args"][name]
+    kept.write_text(yaml.safe_dump(settings))
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+    assert fit(recipe, "--model.init_args.ema_warmup", "true") == 2
+    assert "model.init_args.ema_warmup: False there, True now" in capsys.readouterr().err
+
+
+def test_going_on_from_a_last_checkpoint_that_is_not_there_is_an_error(recipe, capsys):
+    assert fit(recipe, "--ckpt_path", "last") == 2
+    assert "nothing to go on from" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_threads_are_set_and_are_no_part_of_the_recipe(recipe, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    assert fit(recipe, "--threads", "1") == 0
+    assert asked == [1]
+    assert fit(recipe) == 0  # finished, not another recipe
+    with pytest.raises(SystemExit):
+        fit(recipe, "--threads", "0")
+
+
+@pytest.mark.parametrize("control", ["local_only", "centralised"])
+def test_a_control_is_one_flag_and_has_its_own_folder(recipe, control):
+    assert fit(recipe, f"--{control}") == 0
+    records = Run(f"checkpoints/tiny-{control}").records
+    assert {record.round for record in records if record.generator == "model"} == {0, 1}
+    assert not Path("checkpoints/tiny").exists()
+    notes = {record.note for record in records if record.generator == "model" and record.score == "kid"}
+    assert notes == ({"mixture of local models"} if control == "local_only" else {""})
+
+
+def test_both_controls_at_once_are_refused(recipe, capsys):
+    assert fit(recipe, "--local_only", "--centralised") == 2
+    assert "give one of them" in capsys.readouterr().err
+
+
+def test_a_schedule_over_rounds_that_pooled_training_does_not_have_is_said():
+    init = Namespace(communication_interval=5, client_schedule=object(), server_schedule=None)
+    config = Namespace(
+        local_only=False,
+        centralised=True,
+        trainer=Namespace(strategy=Namespace(class_path="a.FedAvgStrategy", init_args=init), default_root_dir="run"),
+        data=Namespace(class_path="a.FederatedDataModule", init_args=Namespace(iterations=None)),
+    )
+    with pytest.warns(UserWarning, match="without the strategy's client_schedule, at the module's own"):
+        apply_control(config)
+    assert (config.trainer.strategy, config.data.init_args.iterations) == ("auto", 5)
+
+
+def test_a_key_that_does_not_exist_is_refused_by_name(recipe, capsys):
+    recipe.write_text(recipe.read_text().replace("n_critic", "n_critics").replace("ema_decay", "ema_decays"))
+    with pytest.raises(SystemExit) as caught:
+        fit(recipe)
+    assert caught.value.code == 2
+    assert "ema_decays" in capsys.readouterr().err
+
+
+def test_a_recipe_that_does_not_exist_is_named(recipe, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", "nowhere.yaml"])
+    assert "nowhere.yaml" in capsys.readouterr().err
+
+
+def test_a_missing_data_set_names_the_folder_and_the_remedy(recipe, capsys):
+    options = ["--data.init_args.data", "fedgen.data.ImageFolder", "--data.init_args.data.root", "no/such/folder"]
+    assert fit(recipe, *options) == 2
+    assert "no/such/folder" in capsys.readouterr().err
+
+
+def test_an_unwritable_folder_is_an_error_before_training(recipe, capsys):
+    Path("file").write_text("")
+    assert fit(recipe, "--trainer.default_root_dir", "file/run") == 2
+    assert "cannot write in file/run" in capsys.readouterr().err
+
+
+def test_images_of_another_size_are_an_error_before_training(recipe, capsys):
+    option = "--model.init_args.generator.init_args.image_size"
+    assert fit(recipe, option, "16", option.replace("generator", "critic"), "16") == 2
+    assert "[1, 16, 16]" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_model_is_an_error(recipe, capsys):
+    fit(recipe)
+    path = "checkpoints/tiny/last.ckpt"
+    options = ["--trainer.default_root_dir", "other", "--model.init_args.critic.init_args.width", "9"]
+    assert fit(recipe, *options, "--ckpt_path", path, "--trainer.max_epochs", "3") == 2
+    assert "another model" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_evaluate_adds_an_embedding_and_select_ranks_by_it(recipe, capsys, monkeypatch):
+    fit(recipe)
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    assert main(["evaluate", "checkpoints/tiny", "efficientnet-lite0-32", "--num_images", "20"]) == 0
+    columns = {record.embedding for record in Run("checkpoints/tiny").records}
+    assert columns == {"pixels", "efficientnet-lite0-32"}
+    capsys.readouterr()
+    assert main(["select", "checkpoints/tiny", "--by", "efficientnet-lite0-32/kid_all"]) == 0
+    out = capsys.readouterr().out
+    assert "avg and all disagree on" in out
+    assert Path(out.splitlines()[-1]).exists()
+    assert main(["select", "checkpoints/tiny", "--by", "fid"]) == 2
+    assert "no column 'fid'" in capsys.readouterr().err
+    assert main(["select", "nowhere"]) == 2
+
+
+@pytest.mark.slow
+def test_other_scores_join_the_run_and_are_ranked_their_own_way(recipe, capsys, clip_weights):
+    fit(recipe)
+    options = ["--scores", "[{name: precision, k: 3}, coverage]", "--aggregates", "power--1", "--num_images", "30"]
+    assert main(["evaluate", "checkpoints/tiny", "pixels", *options, "--client_weights", "uniform"]) == 0
+    assert {(r.score, r.weights) for r in Run("checkpoints/tiny").records if not r.is_floor and r.higher_is_better} == {
+        ("precision", "uniform"),
+        ("coverage", "uniform"),
+    }
+    out = " ".join(capsys.readouterr().out.split())
+    assert "lower is better; ± standard error" in out  # fid and kid, in a table of their own
+    assert "higher is better; ± standard error" in out
+    assert main(["select", "checkpoints/tiny", "--by", "precision_power--1", "--against", "fid_all"]) == 0
+    out = capsys.readouterr().out
+    assert "by precision_power--1, higher is better" in " ".join(out.split())
+    assert "tau" in out
+    ranked = [float(line.split("│")[3]) for line in out.splitlines() if ".ckpt │" in line]
+    assert ranked == sorted(ranked, reverse=True)
+    assert Path(out.splitlines()[-1]).exists()
+    assert (
+        main(["evaluate", "checkpoints/tiny", "--preset", "cmmd", "--weights", str(clip_weights), "--num_images", "9"])
+        == 0
+    )
+    assert "cmmd_all" in capsys.readouterr().out
+    assert main(["select", "checkpoints/tiny", "--by", "cmmd_all"]) == 0
+    assert main(["select", "checkpoints/tiny", "--by", "fid_all", "--against", "fid_best"]) == 2
+    assert "no column 'fid_best'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give an embedding's name, or --preset"),
+        (["--preset", "cmmd", "--scores", "fid"], "preset cmmd brings its own score"),
+        (["pixels", "--preset", "cmmd", "--weights", "x"], "is for one embedding, got 2: pixels, clip-vit-l-14-336px"),
+        (["--preset", "cmd"], "unknown preset 'cmd'"),
+        (["pixels", "--device", "cuda:99"], "device 'cuda:99' cannot be used here"),
+    ],
+)
+def test_mistakes_in_scoring_a_run_are_one_message(recipe, capsys, arguments, message):
+    assert main(["evaluate", "checkpoints/tiny", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_scores_again_under_the_same_embedding_are_the_same_scores(recipe):
+    """What training scored in memory equals what its checkpoints score when loaded."""
+    fit(recipe)
+    first = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
+    assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "40"]) == 0
+    again = {(r.round, r.name, r.split, r.generator): r.value for r in Run("checkpoints/tiny").records}
+    assert again.keys() == first.keys()
+    assert all(again[key] == pytest.approx(first[key], rel=1e-9, abs=1e-9) for key in first)
+
+
+def change(recipe, callbacks=(), **trainer):
+    """The recipe with other callbacks or trainer settings."""
+    settings = yaml.safe_load(recipe.read_text())
+    settings["trainer"] |= {**({"callbacks": list(callbacks)} if callbacks else {}), **trainer}
+    recipe.write_text(yaml.safe_dump(settings))
+
+
+def callback(name, **options):
+    return {"class_path": name, "init_args": options}
+
+
+def judge(**options):
+    settings = {"every_n_rounds": 1, "num_images": 40, "embeddings": ["pixels"], **options}
+    return callback("fedgen.callbacks.FederatedEvaluation", **settings)
+
+
+@pytest.mark.slow
+def test_the_same_folder_by_another_name_holds_the_same_run(recipe, capsys, tmp_path):
+    fit(recipe)
+    assert fit(recipe, "--trainer.default_root_dir", str(tmp_path / "checkpoints" / "tiny")) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out.replace("\n", " ")
+
+
+@pytest.mark.slow
+def test_callbacks_with_folders_of_their_own_are_found_there(recipe, capsys):
+    change(recipe, [judge(dirpath="scores"), callback("fedgen.callbacks.RoundCheckpoint", dirpath="kept")])
+    assert fit(recipe) == 0
+    assert Path("scores/curves.png").exists()
+    assert Path("kept/last.ckpt").exists()
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_that_stopped_early_is_finished(recipe, capsys):
+    stopping = callback(
+        "lightning.pytorch.callbacks.EarlyStopping", monitor="kid_all", patience=1, min_delta=1e9, verbose=False
+    )
+    change(recipe, [judge(), stopping], max_epochs=20)
+    assert fit(recipe) == 0
+    assert fit(recipe) == 0
+    assert "is finished: 2 rounds" in capsys.readouterr().out
+
+
+def test_a_limit_that_cuts_every_round_is_an_error_in_words(recipe, capsys):
+    assert fit(recipe, "--trainer.limit_train_batches", "3", "--trainer.max_epochs", "1") == 2
+    assert "limit_train_batches=3: a batch is a client's whole turn" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("max_epochs", "0"), ("max_steps", "0"), ("limit_train_batches", "0"), ("max_time", "00:00:00:00")],
+)
+def test_a_run_without_a_round_is_no_success(recipe, capsys, limit, value):
+    assert fit(recipe, f"--trainer.{limit}", value) == 2
+    error = capsys.readouterr().err
+    assert "no score was made, because no round was trained to its end; look at" in error
+    assert f"trainer.{limit}" in error
+
+
+def shown_by(capsys, *arguments):
+    """What a command that ends after printing has printed."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_is_a_screen_of_options_and_examples_that_work(capsys):
+    assert main(["fit", "--help"]) == 0
+    screen = capsys.readouterr().out
+    assert main(["fit", "quickstart", "-h"]) == 0
+    assert capsys.readouterr().out == screen
+    assert screen.count("\n") <= 40
+    assert max(map(len, screen.splitlines())) <= 80
+    examples = re.findall(r"^  fedgen (fit .*)$", screen.replace("\\\n", ""), re.MULTILINE)
+    assert len(examples) == 4
+    for example in examples[1:]:
+        shown_by(capsys, *shlex.split(example), "--print_config")
+    values = {"N": "3", "DIR": "a", "NAME": "cpu", "previous": "previous", "'[fid,": "[fid, kid]"}
+    options = re.findall(r"(--[a-z_.]+) ([A-Z]+|previous|'\[fid,)(?= |$)", screen.split("the run:")[1], re.MULTILINE)
+    given = [word for option, value in options if value in values for word in (option, values[value])]
+    assert len(given) > 20
+    found = yaml.safe_load(shown_by(capsys, "fit", "quickstart", *given, "--print_config"))
+    assert found["trainer"]["callbacks"][0]["init_args"]["num_images"] == 3
+    assert found["trainer"]["strategy"]["init_args"]["cohort_size"] == 3
+
+
+def test_help_all_has_every_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help-all"])
+    shown = capsys.readouterr().out
+    assert "--trainer.gradient_clip_val" in shown
+    assert len(shown.splitlines()) > 200
+
+
+def test_a_damaged_checkpoint_and_one_that_does_not_exist_are_named(recipe, capsys):
+    Path("bad.ckpt").write_bytes(b"garbage")
+    assert fit(recipe, "--ckpt_path", "bad.ckpt") == 2
+    assert "bad.ckpt is not a file of torch.save" in capsys.readouterr().err
+    assert fit(recipe, "--ckpt_path", "none.ckpt") == 2
+    assert "no checkpoint none.ckpt" in capsys.readouterr().err
+    torch.save({"state_dict": {}}, "weights.ckpt")
+    assert fit(recipe, "--ckpt_path", "weights.ckpt") == 2
+    assert "weights.ckpt holds a model without its training's progress" in capsys.readouterr().err
+
+
+def test_images_of_another_size_are_an_error_before_training_without_an_evaluation_too(recipe, capsys):
+    change(recipe, [callback("fedgen.callbacks.RoundCheckpoint")])
+    option = "--model.init_args.generator.init_args.image_size"
+    assert fit(recipe, option, "16", option.replace("generator", "critic"), "16") == 2
+    assert "the generator was built for images [1, 16, 16]" in capsys.readouterr().err
+
+
+def test_checkpoints_can_be_switched_off(recipe):
+    assert fit(recipe, "--trainer.enable_checkpointing", "false") == 0
+    assert not list(Path("checkpoints/tiny").glob("*.ckpt"))
+
+
+def test_a_model_that_cannot_sample_is_an_error_of_one_line(recipe, capsys):
+    options = ["--model", "lightning.pytorch.demos.boring_classes.BoringModel"]
+    assert fit(recipe, *options) == 2
+    assert "BoringModel has no method sample" in capsys.readouterr().err
+
+
+def test_a_mistake_is_not_buried_under_all_options(recipe, capsys):
+    with pytest.raises(SystemExit):
+        fit(recipe, "--model.class_path", "fedgen.models.Nope")
+    message = capsys.readouterr().err
+    assert "has no 'Nope'" in message
+    assert len(message.splitlines()) < 20
+
+
+@pytest.mark.slow
+def test_a_full_disk_says_where_the_run_goes_on(recipe, capsys, monkeypatch):
+    fit(recipe)
+
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fedgen.federated.lightning.checkpoint_io.torch.save", full)
+    assert fit(recipe, "--trainer.max_epochs", "3") == 2
+    assert "no space left for checkpoints/tiny" in (error := capsys.readouterr().err)
+    assert "goes on after round 2" in error
+    assert {path.name for path in Path("checkpoints/tiny").glob("*.ckpt")} == {
+        "last.ckpt",
+        "round=00000.ckpt",
+        "round=00001.ckpt",
+    }
+
+
+def test_a_run_of_another_machines_devices_can_be_scored_here(recipe):
+    fit(recipe)
+    path = Path("checkpoints/tiny/recipe.yaml")
+    path.write_text(
+        path.read_text().replace("accelerator: cpu", "accelerator: tpu").replace("devices: 1", "devices: 8")
+    )
+    assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "20"]) == 0
+
+
+def test_the_command_line_of_the_process_stays_as_it_was(recipe, monkeypatch):
+    """Lightning starts further processes with it."""
+    arguments = ["fedgen", "fit", "--config", str(recipe)]
+    monkeypatch.setattr(sys, "argv", list(arguments))
+    assert main(arguments[1:]) == 0
+    assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "20"]) == 0
+    assert sys.argv == arguments
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_parses(path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fedgen"])
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", "--config", str(path), "--print_config"])
+    assert caught.value.code == 0
+    given = yaml.safe_load(path.read_text())["model"]["class_path"]
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["class_path"] == given
+
+
+def start(recipe, folder, rounds):
+    command = [sys.executable, "-W", "ignore", "-m", "fedgen", "fit", "--config", str(recipe)]
+    command += ["--trainer.default_root_dir", str(folder), "--trainer.max_epochs", str(rounds)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # a shell's background jobs, tests among them, ignore Ctrl-C, and so would the run
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def stop_in_training(recipe, rounds, how):
+    """Starts the run in "broken" and sends it a signal when it has trained a further round; its output and status."""
+    before = set(Path("broken").glob("round=*.ckpt"))
+    process = start(recipe, "broken", rounds)
+    for _ in range(3600):  # three minutes, as on a busy machine
+        if process.poll() is not None or set(Path("broken").glob("round=*.ckpt")) > before:
+            break
+        time.sleep(0.05)
+    process.send_signal(how)
+    out, _ = process.communicate(timeout=300)  # a signal within a logger's flush makes it wait for its writer
+    return out, process.returncode
+
+
+def scores(folder):
+    records = read_records(folder / "scores.jsonl")
+    return sorted(json.dumps([r.round, r.split, r.name, r.generator, r.value]) for r in records)
+
+
+@pytest.mark.slow
+def test_ctrl_c_sigterm_and_kill_9_leave_a_run_that_goes_on_to_the_same_end(recipe, tmp_path):
+    """Interrupted, terminated and killed, each after some rounds more, then left alone: same weights, same score table;
+    whoever waits for the command is told that it did not finish."""
+    rounds = 40
+    undisturbed = start(recipe, "whole", rounds)
+    out, status = stop_in_training(recipe, rounds, signal.SIGINT)
+    assert "the same command goes on after round" in out, (status, out[-3000:])
+    assert status == 130
+    out, status = stop_in_training(recipe, rounds, signal.SIGTERM)
+    assert "the same command goes on after round" in out, (status, out[-3000:])
+    assert status == 143
+    _, status = stop_in_training(recipe, rounds, signal.SIGKILL)
+    assert status == -signal.SIGKILL
+    last = start(recipe, "broken", rounds)
+    assert "Resuming broken after" in last.communicate(timeout=300)[0]
+    undisturbed.communicate(timeout=300)
+    states = [torch.load(f"{name}/last.ckpt", weights_only=True)["state_dict"] for name in ("whole", "broken")]
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    assert scores(Path("whole")) == scores(Path("broken"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "setting", "value", "found"),
+    [
+        ("ddpm_cifar10", "solver", "ddpm", {"solver": "ddpm", "steps": None, "guidance": 1.0}),
+        ("ddpm_digits_conditional", "guidance", "2", {"solver": "dpm-solver++", "steps": None, "guidance": 2.0}),
+    ],
+)
+def test_the_samplers_settings_that_recipes_tell_of_are_options(capsys, recipe, setting, value, found):
+    path = ROOT / "recipes" / f"{recipe}.yaml"
+    with pytest.raises(SystemExit):
+        main(["fit", "--config", str(path), f"--model.init_args.sampler.{setting}", value, "--print_config"])
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["sampler"] == found
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_one_of_them_speaks(recipe, tmp_path):
+    command = [sys.executable, "-W", "ignore", "-m", "fedgen", "fit", "--config", str(recipe)]
+    settings = {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+    free = {key: value for key, value in os.environ.items() if not key.startswith(("MASTER_", "PYTEST_"))}
+    found = {}
+    for devices in (1, 2):
+        options = ["--trainer.devices", str(devices), "--trainer.default_root_dir", str(tmp_path / str(devices))]
+        ended = subprocess.run(
+            [*command, *options], env={**free, **settings}, capture_output=True, text=True, timeout=300
+        )
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        assert ended.stdout.count("What next:") == ended.stdout.count("round 0 (1 done): ") == 1
+        found[devices] = {
+            (r.round, r.split, r.name): r.value for r in read_records(tmp_path / str(devices) / "scores.jsonl")
+        }
+    alone = [*command, "--local_only", "--trainer.devices", "2"]
+    refused = subprocess.run(alone, env={**free, **settings}, capture_output=True, text=True, timeout=300)
+    assert refused.returncode == 2
+    assert "clients that train alone are on 2 processes" in refused.stderr
+    assert found[1].keys() == found[2].keys()
+    for key, value in found[1].items():
+        assert found[2][key] == pytest.approx(value, rel=0.05, abs=1e-3), key  # Adam makes rounding larger
