@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedgen.io.tensor_files import leaves
 
 TRUSTED = "fedgen.models."  # the only classes that a checkpoint may name: loading one must not run anybody else's code
-
+PUBLIC = ("fedgen.models", "fedgen.models.networks", "fedgen.models.stylegan2")
 
 _LARGEST = 2**24  # whole number in settings; before the first layer is made, lists of widths may be
 
@@ -81,14 +81,28 @@ def build(part: Any, argument: str, kind: type = Network, called: str = "network
             f"the checkpoint's {argument} is a {class_path}, which fedgen cannot rebuild; make that {called} yourself "
             f"and pass it: load_from_checkpoint(path, {argument}=...)"
         )
+    found = find_class(class_path)
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise ValueError(f"the checkpoint's {argument} names {class_path}, which is not a {called} of this fedgen")
+    return construct(found, init_args, f"the checkpoint's {argument}")
+
+
+def find_class(class_path: str) -> Any:
+    """Return the class that a description names, or None.
+
+    Files outlive the modules that they name: a class that is not where a file says is looked for by its name among the
+    public ones.
+
+    Args:
+        class_path: within `fedgen.models`.
+    """
     module, _, name = class_path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError:
         found = None
-    if not (isinstance(found, type) and issubclass(found, kind)):
-        raise ValueError(f"the checkpoint's {argument} names {class_path}, which is not a {called} of this fedgen")
-    return construct(found, init_args, f"the checkpoint's {argument}")
+    packages = map(importlib.import_module, PUBLIC)
+    return found or next((getattr(package, name) for package in packages if name in package.__all__), None)
 
 
 def construct(kind: type, arguments: Any, owner: str) -> Any:

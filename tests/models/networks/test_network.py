@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from fedgen.models.networks import DCGANCritic, SmallGenerator
-from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.networks.network import build, describe, find_class, require_shape
 
 
 def test_a_description_holds_plain_types_and_builds_the_same_network():
@@ -32,6 +32,24 @@ def test_classes_outside_the_models_are_not_imported(class_path):
 def test_only_networks_are_built(class_path):
     with pytest.raises(ValueError, match="not a network of this fedgen"):
         build({"class_path": class_path, "init_args": {}}, "generator")
+
+
+@pytest.mark.parametrize(
+    "class_path",
+    [
+        "fedgen.models.adversarial.WassersteinGP",
+        "fedgen.models.ddpm.DDPM",
+        "fedgen.models.flow.Glow",
+        "fedgen.models.fine_tuning.FineTuning",
+        "fedgen.models.networks.small.SmallGenerator",
+        "fedgen.models.stylegan2.ada.AdaptiveAugment",
+        "fedgen.models.stylegan2.augment.Augment",
+    ],
+)
+def test_files_that_name_a_module_of_an_earlier_release_are_read(class_path):
+    found = find_class(class_path)
+    assert isinstance(found, type)
+    assert found.__name__ == class_path.rpartition(".")[2]
 
 
 def test_a_foreign_network_is_described_without_arguments():
