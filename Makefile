@@ -5,7 +5,7 @@ RUN := $(VENV)/.ready-run
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-browser check docs bench bench-peers clean
+.PHONY: help setup demo test test-slow test-browser check docs dist bench bench-peers clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,15 @@ docs: $(VENV)/.docs ## the documentation site, with tutorials that run, in build
 
 $(VENV)/.docs: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+dist: $(VENV)/.dist ## the package for others in dist: a source archive, and the wheel of it, both checked
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
+$(VENV)/.dist: $(RUN)
+	$(BIN)/pip install --quiet --disable-pip-version-check build twine
 	@touch $@
 
 bench: $(READY) ## speed and memory, one JSON line a figure

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedgen.reports import report
     from fedgen.scores import FrechetReference, KernelReference
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "DDPM",
     "WGANGP",

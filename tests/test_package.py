@@ -1,0 +1,94 @@
+"""The package that others install: built from its source archive, and used in an environment without the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import fedgen
+
+ROOT = Path(__file__).parent.parent
+SOURCES = ("fedgen", "recipes", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff")
+BUILD = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
+
+
+def run(*command, cwd):
+    """Output of a command that sees no checkout; the test fails where the command does."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FEDGEN"))}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """An sdist of the project and a wheel of this sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    (copy := folder / "copy").mkdir()
+    for name in SOURCES:
+        place = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        place(ROOT / name, copy / name)
+    run(sys.executable, "-c", BUILD.format("sdist", str(folder)), cwd=copy)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (source,) = (folder / "unpacked").iterdir()
+    run(sys.executable, "-c", BUILD.format("wheel", str(folder)), cwd=source)
+    (wheel,) = folder.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def commands(built, tmp_path_factory):
+    """The folder of commands of an environment that has the wheel, and its dependencies from this one."""
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    paths = {"base": str(home), "platbase": str(home)}
+    own, ours = (Path(sysconfig.get_path("purelib", vars=one)) for one in (paths, None))
+    (own / "dependencies.pth").write_text(f"{ours}\n")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python))
+    run(*pip, "install", "--no-deps", "--no-index", "--ignore-installed", str(built[1]), cwd=home)
+    found = run(str(python), "-c", "import fedgen; print(fedgen.__file__)", cwd=home)
+    assert Path(found.strip()).is_relative_to(home)
+    return home / "bin"
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_code_types_recipes_and_the_pages_parts(built):
+    sdist, wheel = built
+    with zipfile.ZipFile(wheel) as archive:
+        held = set(archive.namelist())
+    assert wheel.name == f"fedgen-{fedgen.__version__}-py3-none-any.whl"
+    data = f"fedgen-{fedgen.__version__}.data/data/share/fedgen"
+    code = {str(path.relative_to(ROOT)) for path in (ROOT / "fedgen").rglob("*") if path.is_file()}
+    recipes = {f"{data}/recipes/{path.name}" for path in (ROOT / "recipes").glob("*.yaml")}
+    assert {name for name in code if "__pycache__" not in name} | recipes <= held
+    beside = {name for name in held if not name.startswith(("fedgen/", data))}
+    assert all(name.startswith(f"fedgen-{fedgen.__version__}.dist-info/") for name in beside)
+    with tarfile.open(sdist) as archive:
+        assert {"pyproject.toml", "CHANGELOG.md", "LICENSE"} <= {Path(name).name for name in archive.getnames()}
+
+
+@pytest.mark.slow
+def test_an_installed_package_trains_reports_and_lists_its_recipes_from_an_empty_folder(commands, tmp_path):
+    fedgen_command = str(commands / "fedgen")
+    assert run(fedgen_command, "--version", cwd=tmp_path).split() == ["fedgen", fedgen.__version__]
+    names = [line.split()[0] for line in run(fedgen_command, "recipes", cwd=tmp_path).splitlines()]
+    assert set(names) == {path.stem for path in (ROOT / "recipes").glob("*.yaml")}
+    quick = ("--trainer.max_epochs", "20", "--trainer.callbacks.every_n_rounds", "20")
+    run(fedgen_command, "fit", "quickstart", *quick, "--trainer.callbacks.num_images", "100", cwd=tmp_path)
+    folder = tmp_path / "checkpoints" / "quickstart"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+    assert list(folder.glob("round=*.ckpt"))
+    run(fedgen_command, "report", str(folder), "--output", "page.html", cwd=tmp_path)
+    assert "<title>" in (tmp_path / "page.html").read_text()
