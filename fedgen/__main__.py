@@ -1,6 +1,7 @@
 """The command line: one thin dispatcher, so that help comes at once and a command imports only what it needs."""
 
 import os
+import resource
 import sys
 import warnings
 from collections.abc import Sequence
@@ -89,6 +90,9 @@ def tell(error: Exception) -> int:
     A mistake in the user's own code is told by its lines, with status 1; one in the input in a sentence, with status 2.
     """
     hint = "(FEDGEN_TRACEBACK=1 shows where it was raised)"
+    largest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if isinstance(error, OSError) and largest != resource.RLIM_INFINITY:  # some errors of it do not name it
+        hint = f"(no file may have more than {largest} bytes here: ulimit -f)\n{hint}"
     if lines := from_own_code(error):
         print(f"{printable_lines(lines)}{hint}", file=sys.stderr)
         return 1

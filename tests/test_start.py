@@ -1,5 +1,6 @@
 """Commands import only what they need: help no torch, and what is checked or ranked no Lightning."""
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,15 @@ def folder(tmp_path):
         ],
     )
     return tmp_path
+
+
+def test_a_limit_on_files_sizes_is_named():
+    """Python's temporary files say of it that there is no folder for them."""
+    command = [sys.executable, "-m", "fedgen", "fit", "quickstart"]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, cwd=ROOT, timeout=300)
+    assert ended.returncode == 2
+    assert "more than 0 bytes here: ulimit -f" in ended.stderr
 
 
 @pytest.mark.parametrize("command", ["select", "evaluate", "convert", "clients", "deploy", "reproduce"])
