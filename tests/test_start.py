@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +64,8 @@ def folder(tmp_path):
 def test_a_limit_on_files_sizes_is_named():
     """Python's temporary files say of it that there is no folder for them."""
     command = [sys.executable, "-m", "fedgen", "fit", "quickstart"]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    ended = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit, cwd=ROOT, timeout=300)
+    options = {"preexec_fn": partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0)), "cwd": ROOT}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
     assert ended.returncode == 2
     assert "more than 0 bytes here: ulimit -f" in ended.stderr
 

@@ -15,8 +15,9 @@ from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client import client_statistics as statistics
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.wire.flower_records import from_records, to_records
-from fedgen.flower.wire.messages import Item, Question, Told
+from fedgen.flower.wire.messages import Item, LossQuestion, Question, Told
 from fedgen.statistics.messages import Message, MessageError
+from tests.flower.fine_tuning import fine_tuning
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import app_of, deploy, recipe, write_images
 from tests.flower.test_private_statistics import NOISE, questioned
@@ -83,7 +84,35 @@ def test_a_client_tells_a_statistic_once(images, tmp_path, monkeypatch):
     assert same(answer(asking("statistics")), told)
 
 
+def test_a_run_scores_as_many_sets_of_generated_images_as_its_recipe_does_and_as_many_again(images, tmp_path):
+    """Each is another number of the client's images; one that it has scored before is none."""
+    sets = torch.rand(5, 3, 64).double()
+    answers = [
+        client(images, tmp_path)(asking("kid", score="kid", **{"train/pixels": features}))
+        for features in [*sets, sets[0]]
+    ]
+    assert [bool(told.messages) for told in answers] == [True, True, True, True, False, True]
+    assert "its recipe has 4 at most" in answers[4].failure
+    assert same(answers[0], answers[5])
+    assert client(images, tmp_path)(asking("fid", score="fid", **{"train/pixels": sets[4]})).messages
+
+
+def test_a_run_asks_as_many_questions_of_a_loss_as_its_recipe_has_steps_and_as_many_again(images, tmp_path):
+    path = app_of(fine_tuning("exact"), tmp_path / "app", 3)
+    own = {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}
+    grid = Loopback({10: Node(client_app(path), own, {"output": "first"})})
+    fingerprint, answers = load_embedding("pixels").fingerprint(), []
+    for features in torch.rand(7, 8, 64):
+        asked = Message("features", {"features": features}, {"gradient": "no"})
+        question = LossQuestion(asked.to_bytes(), "pixels", fingerprint, 1.0, "float64", 0, CLASSES)
+        (reply,) = grid.send_and_receive([FlowerMessage(to_records(question), 10, "query.loss")])
+        answers.append(from_records(Told, reply))
+    assert [bool(told.messages) for told in answers] == [True] * 6 + [False], answers
+    assert "its recipe has 6 at most" in answers[6].failure
+
+
 POLICIES = {
+    "questions": ("most_questions: 0", asking("kid", score="kid"), "than 0"),
     "statistics": ("statistics: [kid, fid]", asking("statistics"), "statistics=kid, fid, and the run asks for"),
     "embeddings": ("embeddings: [lite0]", asking("statistics"), "embeddings=lite0, and the run asks for 'pixels'"),
     "bytes": ("most_bytes: 100", asking("statistics"), "most_bytes=100, and the run asks for an answer of"),

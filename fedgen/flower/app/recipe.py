@@ -1,6 +1,7 @@
 """A recipe's two halves in a deployment: what the server makes of it, and what each client does."""
 
 import copy
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from fedgen.io.files import read_yaml
 
 STRATEGY, EVALUATION, FINE_TUNING = "FedAvgStrategy", "FederatedEvaluation", "DistributedFineTuning"
 _OF_CLIENTS = ("batch_size", "held_out", "seed", "iterations")
+_AGAIN = 2  # rounds that are done again elsewhere than on a CPU come out otherwise: as many questions once more
+_OF_MESSAGE = 3  # questions of a loss that is asked once in a round
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -125,6 +128,24 @@ def evaluations(settings: Mapping[str, Any]) -> dict[str, Any]:
         if str(callback.get("class_path")).endswith(EVALUATION):
             return dict(callback.get("init_args") or {})
     return {}
+
+
+def evaluations_in(settings: Mapping[str, Any]) -> float:
+    """How many sets of generated images a recipe's run scores at most; infinite if it does not say how long it is."""
+    found = evaluations(settings)
+    often = _rounds(settings) / int(found.get("every_n_rounds", 10))
+    return _AGAIN * (bool(found.get("at_start")) + 1 + (math.ceil(often) if math.isfinite(often) else often))
+
+
+def questions_in(settings: Mapping[str, Any]) -> float:
+    """How many questions a recipe's loss at the server asks at most in a run; infinite likewise."""
+    iterations = ((settings.get("data") or {}).get("init_args") or {}).get("iterations")
+    return _AGAIN * _rounds(settings) * max(math.inf if iterations is None else int(iterations), _OF_MESSAGE)
+
+
+def _rounds(settings: Mapping[str, Any]) -> float:
+    rounds = (settings.get("trainer") or {}).get("max_epochs")
+    return math.inf if rounds in (None, -1) else int(rounds)
 
 
 def for_client(settings: Mapping[str, Any], node: NodeData, name: str) -> dict[str, Any]:

@@ -3,25 +3,26 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedgen.federated.federation_state import check_packed
-from fedgen.flower.app.recipe import evaluations, for_client, read_settings
+from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to
 from fedgen.flower.client.local_data import OwnData
 from fedgen.flower.client.node_data import NodeData
-from fedgen.flower.client.pins import hold_to_split
+from fedgen.flower.client.pins import count_question, hold_to_split
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.redaction import failure_of, untold
 from fedgen.flower.client.turn_strategy import TurnStrategy
 from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.files import atomic_write
+from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import bytes_of
 from fedgen.statistics import Privacy
 from fedgen.statistics.messages import Message, MessageError
@@ -38,7 +39,7 @@ class Station:
             and no other run's.
         name: the client's; that of its data by default.
         promised: whether the run promises privacy, so that neither logs nor errors' texts may leave.
-        policy: of its node; None allows everything.
+        policy: of its node; by default that of a node without one.
 
     Raises:
         FileNotFoundError: if the recipe is missing.
@@ -56,7 +57,7 @@ class Station:
     ) -> None:
         self.name, self.state, self._promised = name or own.name, state, promised
         self.policy = policy or Policy()
-        settings = read_settings(recipe)
+        settings = self._recipe = read_settings(recipe)
         self._settings, self._evaluation = for_client(settings, own, self.name), evaluations(settings)
 
     @cached_property
@@ -131,7 +132,10 @@ class Station:
             privacy: what the run promises of sums with noise, for one embedding.
         """
         self._enroll(question.client, question.classes)
-        return list(answers_to(question, self._data.client, self._evaluation, self.state, privacy, self.policy))
+        declared = evaluations_in(self._recipe)
+        return list(
+            answers_to(question, self._data.client, self._evaluation, self.state, privacy, self.policy, declared)
+        )
 
     def tell(self, question: LossQuestion) -> Told:
         """Answers a loss at the server; why it cannot is an answer too."""
@@ -151,6 +155,9 @@ class Station:
             raise ValueError(f"{type(model).__name__} asks clients nothing here; the server runs another recipe")
         self.policy.check_asked("loss", question.embedding)
         self._enroll(question.client, question.classes)
+        asked, about = Message.from_bytes(question.question), f"loss/{question.embedding}"
+        check = partial(self.policy.check_questions, what=about, declared=questions_in(self._recipe))
+        count_question(self.state, about, _hash_of(asked), check)
         device = self._made.trainer.strategy.root_device
         return model.answer(question, self._data.client, self.state / FEATURES, device)
 
@@ -219,6 +226,10 @@ class Station:
         for path in self._turns().values():
             if path not in (present, before):
                 path.unlink()  # of a run begun again, of a turn that the server did not hear of, or too old
+
+
+def _hash_of(message: Message) -> str:
+    return hash_tensors(sorted(message.tensors.items()), f"{message.kind} {sorted(message.meta.items())}")
 
 
 def _keeps_tensors(kept: dict[str, Any]) -> bool:

@@ -1,6 +1,7 @@
 """What a client tells of its images in an evaluation: summaries, sketches, scores; never images or their features."""
 
 import json
+import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
 from fedgen.federated.left_out import shorten
 from fedgen.flower.app.run_statistics import RefusedError
-from fedgen.flower.client.pins import hold_to_embeddings
+from fedgen.flower.client.pins import count_question, hold_to_embeddings
 from fedgen.flower.client.policy import LEDGER, Policy
 from fedgen.flower.client.released import (
     RELEASED,
@@ -29,6 +30,7 @@ from fedgen.flower.client.released import (
 )
 from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
+from fedgen.io.hashing import hash_tensors
 from fedgen.scores import Kernel, KernelReference
 from fedgen.scores.frechet.federated_fid import fid_message
 from fedgen.scores.kernel.federated_kid import kid_message
@@ -94,6 +96,7 @@ def answers_to(
     state: Path,
     privacy: Privacy | None = None,
     policy: Policy | None = None,
+    declared: float = math.inf,
 ) -> Iterator[Message]:
     """A client's answers, one an item; what a run needs once is told once, and who asks again is told the same.
 
@@ -103,7 +106,8 @@ def answers_to(
         evaluation: arguments of the recipe's evaluation.
         state: folder that keeps its features, and what it has released.
         privacy: what the run promises of sums with noise, for one embedding.
-        policy: of the client's node; None allows everything.
+        policy: of the client's node; by default that of a node without one.
+        declared: sets of generated images that the run scores at most by its recipe.
 
     Raises:
         RefusedError: for what the policy does not allow; if it is asked for sums with noise of another promise than the
@@ -112,11 +116,10 @@ def answers_to(
         ValueError: if its embedding is not the server's, it has no such score, or has released sums with noise, and is
             asked for others.
     """
-    panels = {panel.embedding.name: panel for panel in panels_of(evaluation)}
+    panels, policy = {panel.embedding.name: panel for panel in panels_of(evaluation)}, policy or Policy()
     for place, asked in enumerate(question.items):
         item = Item(*asked)
-        if policy is not None:
-            policy.check_asked(item.ask, item.embedding)
+        policy.check_asked(item.ask, item.embedding)
         if item.split not in (SELECT, REPORT):  # under another name the same images would be released again
             said = shorten(repr(item.split), 80)
             raise RefusedError(f"a client's images are split into {SELECT} and {REPORT}, and {said} is neither")
@@ -134,6 +137,11 @@ def answers_to(
             _count(state, privacy, policy)
         else:
             note_exact(state)
+        if item.ask in ("kid", "fid"):
+            told = _about(item, question.weights, place)
+            about = "/".join((item.ask, item.split, item.embedding, item.score))
+            check = partial(policy.check_questions, what=about, declared=declared)
+            count_question(state, about, hash_tensors(sorted(told.items())), check)
         cache = FeatureCache(state / FEATURES)
         features = embed(panel.embedding, examples.inputs, int(evaluation.get("batch_size", 64)), cache=cache)
         yield _answer(item, panel, features, question.weights, place, state)
@@ -157,11 +165,19 @@ def _answer(
     return release_once(once_path(state, item), made, tell, None)
 
 
-def _count(state: Path, privacy: Privacy | None, policy: Policy | None) -> None:
+def _about(item: Item, tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
+    """What a question says of generated images."""
+    made = shared_key(item)
+    return {
+        name: tensor for name, tensor in tensors.items() if name in (made, str(place)) or name.startswith(f"{made}/")
+    }
+
+
+def _count(state: Path, privacy: Privacy | None, policy: Policy) -> None:
     """Counts a run's release among all of the node, once."""
     assert privacy is not None
     release = write_once(state / RELEASED / "name", f"{state.name}-{secrets.token_hex(8)}".encode()).decode()
-    (policy or Policy()).spend(privacy.epsilon, release, state.parent / LEDGER)
+    policy.spend(privacy.epsilon, release, state.parent / LEDGER)
 
 
 def meta_of(item: Item) -> dict[str, str]:

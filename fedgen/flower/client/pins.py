@@ -1,11 +1,11 @@
-"""What a client holds to in a run, on its own disk: its number, its images' split, embeddings, and who was summed.
+"""What a client holds to in a run, on its own disk: number, images' split, embeddings, who was summed, what was asked.
 
 Which images are held out hangs on the client's number, which the server says. Were another number believed in every
 question, the answers' differences would show single images, one by one.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedgen.io.hashing import hash_tensors
 
 PINNED = "pinned"  # the folder
 IMAGES, EMBEDDINGS, SUMMED, PENDING = "images.json", "embeddings.json", "summed", "pending.json"  # in it
+ASKED = "asked"  # in it: by statistic a folder with a file for each question
 
 
 def hold_to_split(folder: Path, client: Client, number: int) -> None:
@@ -81,6 +82,21 @@ def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
             f"{what} was summed over {was} before and is now over {', '.join(own)}: the"
             " difference would show single clients' numbers; bring back the same clients"
         )
+
+
+def count_question(folder: Path, what: str, content: str, check: Callable[[int], None]) -> None:
+    """Counts a question of a run; one that it has asked before is no other.
+
+    Args:
+        folder: the client's own of the run.
+        what: it is about, such as "kid" of a split in an embedding.
+        content: hash of the question.
+        check: is told how many others about it the run has asked, and refuses one more or not.
+    """
+    asked = folder / PINNED / ASKED / hash_tensors([], what)
+    if not (asked / content).exists():
+        check(sum(1 for _ in asked.iterdir()) if asked.exists() else 0)
+        write_once(asked / content, b"")
 
 
 def expect_sum(folder: Path, what: str, names: Mapping[str, str]) -> None:

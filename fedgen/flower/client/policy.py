@@ -26,7 +26,7 @@ Positive = Annotated[float, Between(0)]
 
 @dataclass(frozen=True)
 class Policy:
-    """What a node allows; by default everything, as without a file.
+    """What a node allows; by default everything but questions without end, as without a file.
 
     Args:
         runs: names of the runs that it takes part in, the last part of `output`; None for all.
@@ -36,6 +36,8 @@ class Policy:
         statistics: what it answers of "statistics", "sketch", "kid", "sums", "fid", "private-sums" and "loss"; None for
             all.
         embeddings: in which, by name; None for all of the recipe's.
+        most_questions: different ones that a run may ask about each statistic: a score of generated images, an answer
+            to a loss; fewer if its recipe has fewer.
         most_epsilon: of all its releases of sums with noise together, over all runs; without noise it then tells none.
         most_norm: of an update, all weights' changes as one vector; where a turn changes them by more, it fails.
         most_bytes: of an answer.
@@ -47,6 +49,7 @@ class Policy:
     least_clients: int = 0
     statistics: list[str] | None = None
     embeddings: list[str] | None = None
+    most_questions: int = 1000
     most_epsilon: Positive = math.inf
     most_norm: Positive = math.inf
     most_bytes: Positive = math.inf
@@ -119,6 +122,22 @@ class Policy:
             refuse("embeddings", repr(embedding), ", ".join(self.embeddings))
         if math.isfinite(self.most_epsilon) and ask != "private-sums":
             refuse("most_epsilon", f"{ask!r}, which has no noise", f"{self.most_epsilon:g}")
+
+    def check_questions(self, before: int, what: str, declared: float) -> None:
+        """Refuses one more question about a statistic.
+
+        Args:
+            before: others about it that the run has asked.
+            what: it is about.
+            declared: that the run's recipe has at most, those of rounds that are done again included.
+        """
+        if before >= self.most_questions:
+            refuse("most_questions", f"one more about {what} than {before}", f"{self.most_questions}")
+        if before >= declared:
+            raise RefusedError(
+                f"the run has asked {before} different questions about {what}, and its recipe has {declared:g} at most,"
+                " those of rounds that are done again included: begin a run of another name (`output`)"
+            )
 
     def check_answer(self, size: float, norm: float = 0.0) -> None:
         """Refuses to send an answer of so many bytes, or an update of this norm."""
