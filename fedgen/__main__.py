@@ -11,6 +11,7 @@ from typing import Any
 
 from fedgen import __version__
 from fedgen.cli.fit_help import print_help
+from fedgen.extras import MissingExtraError
 from fedgen.foreign_text import printable_lines
 from fedgen.own_code import from_own_code
 from fedgen.pytorch_lightning_alias import alias_if_unused
@@ -96,7 +97,7 @@ def tell(error: Exception) -> int:
     if lines := from_own_code(error):
         print(f"{printable_lines(lines)}{hint}", file=sys.stderr)
         return 1
-    if not isinstance(error, (ValueError, TypeError, OSError)):
+    if not isinstance(error, (ValueError, TypeError, OSError, MissingExtraError)):
         # Lightning's own complaint about settings; imported here only if something was raised
         from lightning.pytorch.utilities.exceptions import MisconfigurationException
 

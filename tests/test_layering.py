@@ -15,6 +15,7 @@ LAYERS = [
     (
         "allocator",
         "class_paths",
+        "extras",
         "flags",
         "foreign_text",
         "images",

@@ -6,11 +6,15 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import fedgen
 
@@ -19,14 +23,14 @@ SOURCES = ("fedgen", "recipes", "pyproject.toml", "MANIFEST.in", "README.md", "L
 BUILD = "from setuptools import build_meta; print(build_meta.build_{}({!r}))"
 
 
-def run(*command, cwd):
-    """Output of a command that sees no checkout; the test fails where the command does."""
+def run(*command, cwd, status=0):
+    """Output of a command that sees no checkout; the test fails where the command does, or what it prints of errors."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FEDGEN"))}
     done = subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stderr if status else done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +51,31 @@ def built(tmp_path_factory):
     return sdist, wheel
 
 
+def needed_by(requirements, extras, seen) -> Iterator[metadata.Distribution]:
+    """The installed distributions that requirements bring, as pip would, each once."""
+    for line in requirements:
+        one = Requirement(line)
+        wanted = not one.marker or any(one.marker.evaluate({"extra": extra}) for extra in extras)
+        if wanted and one.name not in seen:
+            seen.add(one.name)
+            found = metadata.distribution(one.name)
+            yield found
+            yield from needed_by(found.requires or [], one.extras or {""}, seen)
+
+
 @pytest.fixture(scope="module")
 def commands(built, tmp_path_factory):
-    """The folder of commands of an environment that has the wheel, and its dependencies from this one."""
+    """The folder of commands of an environment that has the wheel and what it needs, linked from here, and no extra."""
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False, symlinks=True)
     python = home / "bin" / "python"
-    paths = {"base": str(home), "platbase": str(home)}
-    own, ours = (Path(sysconfig.get_path("purelib", vars=one)) for one in (paths, None))
-    (own / "dependencies.pth").write_text(f"{ours}\n")
+    own = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for found in needed_by(project["dependencies"], {""}, set()):
+        parts = {file.parts[0] for file in found.files or [] if file.parts[0] != ".."}
+        for name in parts - {"__pycache__"}:
+            if not (own / name).exists():
+                (own / name).symlink_to(Path(str(found.locate_file(name))))
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python))
     run(*pip, "install", "--no-deps", "--no-index", "--ignore-installed", str(built[1]), cwd=home)
     found = run(str(python), "-c", "import fedgen; print(fedgen.__file__)", cwd=home)
@@ -92,3 +112,7 @@ def test_an_installed_package_trains_reports_and_lists_its_recipes_from_an_empty
     assert list(folder.glob("round=*.ckpt"))
     run(fedgen_command, "report", str(folder), "--output", "page.html", cwd=tmp_path)
     assert "<title>" in (tmp_path / "page.html").read_text()
+    assert [path.name for path in (folder / "logs").iterdir()] == ["version_0"]
+    missing = run(fedgen_command, "fit", "ddpm_digits", cwd=tmp_path, status=2)
+    assert "Traceback" not in missing
+    assert "pip install 'fedgen[diffusion]'" in missing

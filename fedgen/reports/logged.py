@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from fedgen.extras import need
 from fedgen.io.files import read_csv
 
 MOST_POINTS = 400  # of a series on a page
@@ -78,8 +79,10 @@ class Logs:
                 self.unread.append(f"{path.name}: {error}")
 
     def _read_events(self, path: Path) -> None:
-        from tensorboard.compat.proto import event_pb2
-
+        try:
+            event_pb2 = need("tensorboard.compat.proto.event_pb2", "tensorboard", "reading them")
+        except ImportError as error:
+            raise ValueError(f"events of TensorBoard: {error}") from error
         for content in self._records(path):
             try:
                 event = event_pb2.Event.FromString(content)
@@ -115,14 +118,12 @@ class Logs:
         header, rows = read_csv(path)
         if "step" not in header:
             return
-        found: dict[str, Series] = {}
         for _, row in rows:
             step = _number(row["step"])
             for tag in header:
                 value = _number(row[tag])
                 if tag != "step" and step is not None and value is not None and not SKIPPED.search(tag):
-                    found.setdefault(tag, Series()).add(int(step), value)
-        self.series.update(found)
+                    self.series.setdefault(tag, Series()).add(int(step), value)
         self._read[path] = path.stat().st_size
 
 

@@ -12,10 +12,11 @@ Noise is told as a multiplier, its standard deviation over the L2 sensitivity. W
 
 import math
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
+
+from fedgen.extras import need
 
 Accountant = Literal["analytic", "pld", "rdp", "classic"]
 
@@ -157,16 +158,10 @@ def _check(delta: float, accountant: str) -> None:
         raise ValueError(f"delta must be between 0 and 1, got {delta}")
 
 
-def require_accountants() -> ModuleType:
+def require_accountants() -> Any:
     """dp-accounting; ModuleNotFoundError with the remedy where it is missing."""
-    try:
-        import dp_accounting
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "the accountants 'pld' and 'rdp', and those of a deployment's promises, are dp-accounting's: pip install"
-            " 'fedgen[privacy]'; accountant='analytic' of `Privacy` needs none"
-        ) from error
-    return dp_accounting
+    owner = "accountant='pld', 'rdp' or that of a deployment's promises (accountant='analytic' needs no extra)"
+    return need("dp_accounting", "privacy", owner)
 
 
 def _fresh(accountant: Accountant) -> Any:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from pydoc import locate
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from rich.console import Console
@@ -184,8 +185,18 @@ class FedgenCLI(LightningCLI):
             callbacks.append(StateReport())
         options: dict[str, Any] = {"callbacks": callbacks}
         if settings.logger in (None, True):
-            options["logger"] = TensorBoardLogger(folder, name="", version="logs", default_hp_metric=False)
+            options["logger"] = make_logger(folder)
         return super().instantiate_trainer(**options, **kwargs)
+
+
+def make_logger(folder: str | Path) -> Logger:
+    """Logs of a run: TensorBoard's in `logs` where it is installed, else CSV files in `logs/version_0`, ...
+
+    A CSVLogger deletes what a folder of its own held, so that a run that goes on gets the next version.
+    """
+    if find_spec("tensorboard") is None:
+        return CSVLogger(folder, name="logs")
+    return TensorBoardLogger(folder, name="", version="logs", default_hp_metric=False)
 
 
 def train(cli: FedgenCLI) -> None:

@@ -103,5 +103,5 @@ def test_a_table_that_is_damaged_inside_is_named(tmp_path):
 
 def test_without_the_library_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"pip install fedgen\[datasets\]"):
+    with pytest.raises(ImportError, match=r"pip install 'fedgen\[datasets\]"):
         HuggingFace(tmp_path).load()

@@ -111,5 +111,5 @@ def test_without_scikit_image_or_its_photo_the_remedy_is_named(monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"does not bring the photo 'sea' .*sea\.png\); install 0\.25"):
         find_photo("sea")
     monkeypatch.setitem(sys.modules, "skimage", None)
-    with pytest.raises(ImportError, match=r"needs scikit-image: pip install fedgen\[photos\]"):
+    with pytest.raises(ImportError, match=r"needs skimage: pip install 'fedgen\[photos\]"):
         PhotoPatches().load()

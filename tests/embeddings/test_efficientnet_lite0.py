@@ -5,7 +5,10 @@ from efficientnet_lite_pytorch import EfficientNet
 from torch.nn import functional as F
 
 from fedgen.embeddings import EfficientNetLite0, load_embedding
+from fedgen.embeddings.efficientnet_lite0 import Lite0
 from fedgen.images import to_uint8
+
+FINGERPRINT = "b8bef6a0b99948a1d1295a48b9153147"  # which stored scores and kept features carry
 
 
 def test_features_are_the_spatial_mean_of_the_packages_last_convolution(images):
@@ -18,6 +21,16 @@ def test_features_are_the_spatial_mean_of_the_packages_last_convolution(images):
     embedding = load_embedding("efficientnet-lite0")
     assert embedding.dim == 1280
     torch.testing.assert_close(embedding(images), expected, rtol=1e-4, atol=1e-5)
+    assert embedding.fingerprint() == FINGERPRINT
+
+
+@pytest.mark.parametrize("size", [32, 96, 224])
+def test_the_layers_written_here_are_the_packages_to_the_bit(size):
+    theirs, ours = EfficientNet.from_name("efficientnet-lite0").eval(), Lite0().eval()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(ours(x), theirs.extract_features(x))
 
 
 def test_the_name_carries_a_size_that_is_not_the_default(lite0):

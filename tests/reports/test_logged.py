@@ -1,5 +1,7 @@
 """Logged values of TensorBoard's events and CSV files."""
 
+import sys
+
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
@@ -74,3 +76,20 @@ def test_many_points_become_means_at_the_end_of_their_stretch():
     assert (short.steps, short.values) == ([1, 3, 5, 7, 9], pytest.approx([0.5, 2.5, 4.5, 6.5, 8.5]))
     whole = Series([1, 2], [3.0, 4.0])
     assert thinned(whole, 5) is whole
+
+
+def test_tables_of_a_run_that_went_on_are_joined(tmp_path):
+    for number, text in enumerate(("step,loss\n1,3.0\n3,2.0\n5,9.0\n", "step,loss\n3,4.0\n")):
+        (tmp_path / "logs" / f"version_{number}").mkdir(parents=True)
+        (tmp_path / "logs" / f"version_{number}" / "metrics.csv").write_text(text)
+    logs = Logs(tmp_path)
+    logs.refresh()
+    assert (logs.series["loss"].steps, logs.series["loss"].values) == ([1, 3], [3.0, 4.0])
+
+
+def test_events_that_cannot_be_read_without_tensorboard_are_named_with_the_remedy(tmp_path, monkeypatch):
+    write_events(tmp_path, {1: 1.0})
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
+    logs = Logs(tmp_path)
+    logs.refresh()
+    assert "fedgen[tensorboard]" in logs.unread[0]

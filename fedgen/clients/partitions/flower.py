@@ -11,6 +11,7 @@ from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.data.examples import Examples
 from fedgen.data.formats.arrow import import_datasets
 from fedgen.data.formats.flower import FlowerPartitioner, load_partitions, partition_names
+from fedgen.extras import need
 from fedgen.seeds import derive, numpy_generator
 
 HOME = "flwr_datasets.partitioner"
@@ -74,11 +75,7 @@ def find_class(name: str) -> Any:
         ValueError: if the module has no such class.
     """
     module, _, attribute = name.rpartition(".")
-    try:
-        home = importlib.import_module(module or HOME)
-    except ImportError as error:
-        remedy = "" if module else ": pip install fedgen[flwr-datasets]"
-        raise ImportError(f"FlowerPartition needs {module or HOME} for {name}{remedy} ({error})") from error
+    home = importlib.import_module(module) if module else need(HOME, "flwr-datasets", f"FlowerPartition's {name}")
     if not hasattr(home, attribute):
         known = [known for known in dir(home) if known.endswith("Partitioner")]
         raise ValueError(f"{home.__name__} has no {attribute!r}; it has {', '.join(known)}")

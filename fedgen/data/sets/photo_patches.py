@@ -13,6 +13,7 @@ from torch import Tensor
 from fedgen.data.dataset import DataSet, Split
 from fedgen.data.examples import Examples
 from fedgen.data.formats.image_files import check_form, read_image
+from fedgen.extras import need
 
 COLOUR: Mapping[str, str] = {
     "astronaut": "astronaut.png",
@@ -120,11 +121,7 @@ def find_photo(photo: str) -> Path:
         ImportError: if scikit-image is not installed.
         FileNotFoundError: if it does not bring the file.
     """
-    try:
-        import skimage
-    except ImportError as error:
-        raise ImportError("PhotoPatches needs scikit-image: pip install fedgen[photos]") from error
-    path = Path(str(skimage.__file__)).parent / "data" / {**COLOUR, **GREY}[photo]
+    path = Path(str(need("skimage", "photos", "PhotoPatches").__file__)).parent / "data" / {**COLOUR, **GREY}[photo]
     if not path.is_file():
         raise FileNotFoundError(
             f"the installed scikit-image does not bring the photo {photo!r} ({path}); install 0.25 or 0.26, "

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fedgen.extras import need
 from fedgen.models.diffusion.diffusion_schedule import NoiseSchedule, Prediction
 from fedgen.models.sampling import require_batch_size
 from fedgen.progress import track
@@ -69,20 +70,21 @@ class Sampler:
 
 def make_scheduler(sampler: Sampler, schedule: NoiseSchedule, prediction: Prediction) -> Any:
     """The diffusers scheduler that a sampler names, its timesteps set."""
-    from diffusers import DDIMScheduler, DDPMScheduler, DPMSolverMultistepScheduler
-
+    diffusers = need("diffusers", "diffusion", "Sampler")
     shared = schedule.settings(prediction)
     scheduler: Any
     if sampler.solver == "ddpm":
-        scheduler = DDPMScheduler(**shared, variance_type=schedule.variance, clip_sample=schedule.clip)
+        scheduler = diffusers.DDPMScheduler(**shared, variance_type=schedule.variance, clip_sample=schedule.clip)
     elif sampler.solver == "ddim":
-        scheduler = DDIMScheduler(**shared, clip_sample=schedule.clip, timestep_spacing="trailing")
+        scheduler = diffusers.DDIMScheduler(**shared, clip_sample=schedule.clip, timestep_spacing="trailing")
     else:
         # without the bound the cosine schedule's last timesteps, nearly pure noise, throw the solver off
         bound = -5.1 if schedule.kind == "cosine" else -float("inf")
         # thresholds that cannot exceed 1 clip the predicted image to [-1, 1]
         clip = {"thresholding": schedule.clip, "sample_max_value": 1.0}
-        scheduler = DPMSolverMultistepScheduler(**shared, **clip, lambda_min_clipped=bound, timestep_spacing="trailing")
+        scheduler = diffusers.DPMSolverMultistepScheduler(
+            **shared, **clip, lambda_min_clipped=bound, timestep_spacing="trailing"
+        )
     scheduler.set_timesteps(sampler.num_steps(schedule.timesteps))
     return scheduler
 

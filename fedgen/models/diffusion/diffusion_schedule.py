@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedgen.extras import need
 from fedgen.losses.keeps_precision import KeepsPrecision
 
 MOST_TIMESTEPS = 1_000_000  # papers use 1000; a damaged checkpoint may ask for more than memory holds
@@ -62,9 +63,7 @@ class NoiseSchedule:
 
     def remaining(self) -> Tensor:
         """The share of the image's variance that is left: the products of 1 - beta, float32 [T]."""
-        from diffusers import DDPMScheduler
-
-        scheduler: Any = DDPMScheduler(**self.settings("epsilon"))
+        scheduler: Any = need("diffusers", "diffusion", "NoiseSchedule").DDPMScheduler(**self.settings("epsilon"))
         return scheduler.alphas_cumprod
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedgen.extras import need
 from fedgen.io.files import read_json, write_json
 from fedgen.io.tensor_files import no_larger_than, read_safetensors
 from fedgen.models.diffusion.diffusion_schedule import BETAS, PREDICTIONS, NoiseSchedule, Prediction
@@ -59,13 +60,12 @@ def write_pretrained(folder: str | Path, network: nn.Module, schedule: NoiseSche
     Raises:
         TypeError: if the network is not a UNet.
     """
-    from diffusers import DDPMPipeline, DDPMScheduler
-
+    diffusers = need("diffusers", "diffusion", "a folder of diffusers")
     if not isinstance(network, UNet):
         raise TypeError(f"diffusers can hold a UNet, not a {type(network).__name__}; save its state_dict instead")
     settings = schedule.settings(prediction)
-    scheduler = DDPMScheduler(**settings, variance_type=schedule.variance, clip_sample=schedule.clip)
-    pipeline: Any = DDPMPipeline(unet=network.body, scheduler=scheduler)
+    scheduler = diffusers.DDPMScheduler(**settings, variance_type=schedule.variance, clip_sample=schedule.clip)
+    pipeline: Any = diffusers.DDPMPipeline(unet=network.body, scheduler=scheduler)
     pipeline.save_pretrained(folder, safe_serialization=True)
     if network.num_classes is None:
         (Path(folder) / LABELS).unlink(missing_ok=True)  # of a conditional model that was in this folder before
@@ -130,8 +130,7 @@ def _find(name: str | Path) -> Path:
         return folder
     if folder.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(name)):
         raise FileNotFoundError(f"pretrained={str(name)!r} is no folder, and no name on the hub (owner/model)")
-    from huggingface_hub import snapshot_download
-
+    snapshot_download = need("huggingface_hub", "hub", "a model on the hub").snapshot_download
     try:
         return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors"]))
     except (OSError, ValueError) as error:
@@ -144,8 +143,7 @@ def _find(name: str | Path) -> Path:
 def _read_body(folder: Path) -> Any:
     """The UNet2DModel of a folder, with all of its weights."""
     _require_safetensors(folder)
-    from diffusers import UNet2DModel
-
+    kind = need("diffusers", "diffusion", "a folder of diffusers").UNet2DModel
     state: dict[str, Tensor] = {}
     for path in folder.glob(f"{WEIGHTS}*.safetensors"):
         state |= read_safetensors(path)[0]
@@ -153,7 +151,7 @@ def _read_body(folder: Path) -> Any:
             raise ValueError(f"{path} holds NaN, infinity or whole numbers where weights should be")
     try:
         with no_larger_than(state):
-            body, info = UNet2DModel.from_pretrained(
+            body, info = kind.from_pretrained(
                 folder, use_safetensors=True, low_cpu_mem_usage=False, output_loading_info=True
             )
     except Exception as error:  # settings from a file may fail in any way

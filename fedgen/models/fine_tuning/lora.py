@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.extras import need
 from fedgen.io.files import read_json
 from fedgen.io.tensor_files import read_safetensors, write_safetensors
 
@@ -56,11 +57,7 @@ class LoRA:
 
 
 def _peft() -> Any:
-    try:
-        import peft
-    except ImportError as error:
-        raise ImportError("LoRA needs the package peft; install it with: pip install 'fedgen[lora]'") from error
-    return peft
+    return need("peft", "lora", "LoRA")
 
 
 def add_adapters(network: nn.Module, lora: LoRA) -> None:

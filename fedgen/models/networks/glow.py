@@ -3,7 +3,6 @@
 Built from normflows' multi-scale flow of Glow blocks: actnorm, invertible 1 x 1 convolution (LU), affine coupling.
 """
 
-import importlib
 import math
 import warnings
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.extras import need
 from fedgen.models.networks.network import Network
 from fedgen.statistics import Gaussian, pool, summarize
 
@@ -163,12 +163,7 @@ def _multiscale(image_shape: tuple[int, int, int], levels: int, depth: int, widt
 
 def require_normflows() -> Any:
     """The package; ModuleNotFoundError without it, naming the extra that brings it."""
-    try:
-        return importlib.import_module("normflows")
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "Glow is built from normflows, which is not installed; install the extra: pip install 'fedgen[flows]'"
-        ) from error
+    return need("normflows", "flows", "Glow")
 
 
 def _block(flows: Any, channels: int, width: int) -> nn.Module:

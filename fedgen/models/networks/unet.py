@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedgen.extras import need
 from fedgen.models.networks.network import Network
 
 # What Ho et al. 2020 (arXiv 2006.11239) do where diffusers' own defaults differ.
@@ -45,8 +46,7 @@ class UNet(Network):
         null_label: bool = True,
         options: dict[str, Any] | None = None,
     ) -> None:
-        from diffusers import UNet2DModel  # seconds to import
-
+        unet = need("diffusers", "diffusion", "UNet").UNet2DModel
         widths, attention = list(widths), list(attention)
         super().__init__(
             image_size=image_size,
@@ -66,7 +66,7 @@ class UNet(Network):
         config |= {"attention_head_dim": None} | (options or {})
         if num_classes is not None:
             config["num_class_embeds"] = num_classes + null_label
-        self.body: Any = UNet2DModel(**config)
+        self.body: Any = unet(**config)
         self.num_classes, self.null_label = num_classes, null_label and num_classes is not None
         size, maps = config["sample_size"], config["in_channels"]
         self.image_shape = (maps, *size) if isinstance(size, (list, tuple)) else (maps, size, size)

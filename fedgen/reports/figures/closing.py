@@ -51,13 +51,15 @@ def beside(commands: Mapping[str, str], room: int) -> list[str]:
 
 
 def looks(folder: Path, pictures: Sequence[Path] = ()) -> list[str]:
-    """The newest grid of samples, the figures, and TensorBoard's command if there are logs."""
+    """The newest grid of samples, the figures, and the logs: TensorBoard's command, or the newest table."""
     grids = sorted((folder / "samples").glob("round=*.png"))
     found = [f"{path}  # samples, above real images" for path in grids[-1:]]
     found += [str(path) for path in pictures]
     found += [str(path) for path in sorted(folder.glob("*.html"))]
     newest = sorted(folder.rglob(EVENTS), key=lambda path: path.stat().st_mtime)
-    return found + [f"tensorboard --logdir {_quoted(path.parent)}" for path in newest[-1:]]
+    found += [f"tensorboard --logdir {_quoted(path.parent)}" for path in newest[-1:]]
+    tables = sorted(folder.rglob("metrics.csv"), key=lambda path: path.stat().st_mtime)
+    return found + [f"{path}  # logged values" for path in tables[-1:]]
 
 
 def steps(folder: Path, records: Sequence[ScoreRecord], recipe: str | None = None) -> dict[str, str]:
