@@ -31,6 +31,10 @@ COMMANDS = {
         "who has what under a recipe, and how unlike clients are; nothing is trained",
     ),
     "deploy": ("fedgen.cli.deploy:deploy", "write a recipe as a Flower app, for clients on machines of their own"),
+    "supernode": (
+        "fedgen.cli.supernode:supernode",
+        "Flower's SuperNode, for apps that its owner named by their SHA-256",
+    ),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }
 

@@ -48,10 +48,12 @@ class Federation:
     Args:
         folder: for keys, certificates, logs and Flower's own files.
         clients: {name: folder of its images, or its node's config}.
+        nodes: {name: command that starts its node}, where it is not Flower's.
+        superlink: command that starts the SuperLink.
     """
 
-    def __init__(self, folder, clients):
-        self.folder, self.clients = folder, clients
+    def __init__(self, folder, clients, nodes=None, superlink=()):
+        self.folder, self.clients, self.nodes, self.superlink = folder, clients, nodes or {}, superlink
         self.port = free_port()
         self.processes = {}
         self.environment = environment_in(folder)
@@ -64,11 +66,11 @@ class Federation:
             '[superlink]\ndefault = "here"\n\n[superlink.here]\n'
             f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{self.folder / "ca.crt"}"\n'
         )
-        self.start_superlink()
+        self.start_superlink(*self.superlink)
         for name in self.clients:
             self.make_key(name)
             self.flwr("supernode", "register", str(self.folder / f"{name}.key.pub"), "here")
-            self.start_node(name)
+            self.start_node(name, *self.nodes.get(name, ()))
         return self
 
     def __exit__(self, *error):
@@ -79,7 +81,8 @@ class Federation:
         """A node's key pair."""
         make_key(self.folder / f"{name}.key")
 
-    def start_superlink(self):
+    def start_superlink(self, *command):
+        """By Flower's command, or by another one that takes its options."""
         files = {"ca-certfile": "ca.crt", "certfile": "server.crt", "keyfile": "server.key"}
         certificates = [part for key, file in files.items() for part in (f"--ssl-{key}", self.folder / file)]
         options = [
@@ -90,16 +93,17 @@ class Federation:
             "--enable-supernode-auth",
             "--disable-runtime-dependency-installation",
         ]
-        self._start("superlink", "flower-superlink", *certificates, *options)
+        self._start("superlink", *(command or ("flower-superlink",)), *certificates, *options)
         self._wait_for(lambda: answers(self.port), "the SuperLink's port")
 
-    def start_node(self, name, **config):
+    def start_node(self, name, *command, **config):
+        """By Flower's command, or by another one that takes its options."""
         own = self.clients[name]
         settings = {**(own if isinstance(own, dict) else {"data-path": str(own)}), "name": name, **config}
         options = ["--root-certificates", self.folder / "ca.crt", "--superlink", f"127.0.0.1:{self.port}"]
         options += ["--auth-supernode-private-key", self.folder / f"{name}.key", "--port", free_port()]
         told = " ".join(f'{key}="{value}"' for key, value in settings.items())
-        self._start(name, "flower-supernode", *options, "--node-config", told)
+        self._start(name, *(command or ("flower-supernode",)), *options, "--node-config", told)
 
     def kill(self, name):
         """Ends a process and those that it started, at once."""

@@ -123,6 +123,18 @@ or with a file on its disk that names a class of its own, and how its data are r
 A client's owner who wants bounds on what runs may ask writes a policy on the client's own disk, and adds
 `policy-path="/etc/fedgen.yaml"` to the node's config (docs/deployment.md of fedgen, "What binds whom").
 
+Whoever may start runs chooses the code that runs on the clients' machines. A client's owner who wants to read it first
+reads this folder, and has the node run nothing else:
+
+    flwr build && sha256sum *.fab    # in this folder; the same number on every machine
+    fedgen supernode --app THAT_SHA256 --root-certificates ca.crt --superlink SERVER:8000 ...
+
+with the options of flower-supernode above. A changed app, be it by one setting here, is not unpacked, and the server is
+told "The FAB could not be verified". (`--run-config` changes no app; the policy says what it may ask.) Apps of Flower's
+hub can be required to be signed instead, by `flower-supernode --trusted-entities trusted.yaml`, a file that says
+`fpk_ID: ssh-ed25519 ...` for each signer; a `flwr run` of a folder such as this one brings no signature, and is refused
+there.
+
 Then, from here:
 
     flwr run . federation --stream

@@ -1,0 +1,116 @@
+"""Apps that a SuperNode's owner named by the SHA-256 of their archives; no other is unpacked.
+
+Flower's SuperNode runs what the SuperLink sends, or under `--trusted-entities` what one of those has signed; and a
+SuperLink passes signatures on for apps of Flower's hub alone. So the node signs for itself: it trusts one key, made
+anew at each start, whose private half never leaves this process, and puts its signature beside an archive that was
+named. Should another release of Flower not come by here, nothing has such a signature, and nothing is run.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import tempfile
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.common.config import get_fab_config, get_metadata_from_config
+from flwr.supercore.fab import Fab
+from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
+from flwr.supercore.run import Run
+from flwr.supernode import start_client_internal
+from flwr.supernode.cli import flower_supernode
+
+NODE = "fpk_this_node"  # name of the key
+Pull = Callable[..., int | None]
+
+
+def run_pinned(pins: Collection[str], options: Sequence[str]) -> None:
+    """Runs flower-supernode until it ends.
+
+    Apps are unpacked in a folder of this process: Flower takes one that is there already for an app whose hash begins
+    with the same eight digits.
+
+    Args:
+        pins: SHA-256 of the apps' archives, in lower case.
+        options: of flower-supernode.
+    """
+    key = Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    with tempfile.TemporaryDirectory(prefix="fedgen-node-") as home:
+        trusted = Path(home) / "trusted.yaml"
+        trusted.write_text(json.dumps({NODE: public}))
+        os.environ["FLWR_HOME"] = home
+        start_client_internal._pull_and_store_message = vouching(  # type: ignore[assignment]
+            start_client_internal._pull_and_store_message, Vouch(pins, key)
+        )
+        sys.argv = ["flower-supernode", *options, "--trusted-entities", str(trusted)]
+        flower_supernode()
+
+
+def vouching(pull: Pull, vouch: "Vouch") -> Pull:
+    """Flower's step that takes a message, and at a run's first its app: those that are named come with a signature."""
+
+    @wraps(pull)
+    def pulled(*, get_run: Callable[[int], Run], get_fab: Callable[[str, int], Fab], **rest: Any) -> int | None:
+        runs: dict[int, Run] = {}
+
+        def asked(number: int) -> Run:
+            runs[number] = get_run(number)
+            return runs[number]
+
+        def signed(name: str, number: int) -> Fab:
+            found = get_fab(name, number)
+            return replace(found, verifications=vouch.of(found, runs[number]))
+
+        return pull(get_run=asked, get_fab=signed, **rest)
+
+    return pulled
+
+
+class Vouch:
+    """Signs archives.
+
+    Args:
+        pins: SHA-256 of those that are signed.
+        key: to sign with.
+    """
+
+    def __init__(self, pins: Collection[str], key: Ed25519PrivateKey) -> None:
+        self._pins, self._key = pins, key
+
+    def of(self, fab: Fab, run: Run) -> Mapping[str, str]:
+        """What Flower looks at beside an archive, in place of what came with it.
+
+        Args:
+            fab: the archive, with the hash that the SuperLink says of it.
+            run: what the SuperLink says of its app, by which Flower finds the folder to run.
+        """
+        digest = hashlib.sha256(fab.content)
+        found = {"valid_license": "of its owner"}
+        if why := self._fault(digest.hexdigest(), fab, run):
+            logging.getLogger("flwr").error("refused: %s", why)
+            return found
+        now = int(time.time())
+        signature = self._key.sign(create_message_to_sign(digest.digest(), now))
+        told = {"signed_at": now, "signature": urlsafe_b64encode(signature).decode()}
+        return found | {NODE: json.dumps(told)}
+
+    def _fault(self, own: str, fab: Fab, run: Run) -> str:
+        if own not in self._pins:
+            return f"this node runs --app {', '.join(sorted(self._pins))}, and the run's app has the SHA-256 {own}"
+        name, version = get_metadata_from_config(get_fab_config(fab.content))
+        told = {"hash": fab.hash_str, "run's hash": run.fab_hash, "name": run.fab_id, "version": run.fab_version}
+        own_words = {"hash": own, "run's hash": own, "name": name, "version": version}
+        wrong = [
+            f"{what} {told[what]!r}, and it is {is_own!r}" for what, is_own in own_words.items() if told[what] != is_own
+        ]
+        return f"the SuperLink says of the app: {wrong[0]}" if wrong else ""

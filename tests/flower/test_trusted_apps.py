@@ -1,0 +1,147 @@
+"""Apps that clients' owners named or somebody signed whom they trust, on real SuperNodes: others are not run."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from base64 import urlsafe_b64encode
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.supercore.fab import Fab
+from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
+from flwr.supercore.run import Run
+from flwr.supernode.start_client_internal import _verify_fab
+
+from fedgen.cli.supernode import supernode
+from fedgen.flower.client.pinned_apps import NODE, Vouch
+from tests.flower.federation import BIN, Federation, environment_in
+from tests.flower.runs import app_of, recipe
+
+REVIEWER = "fpk_reviewer"
+NODES = ("open", "pinned", "signed")
+CLIENT = """
+from pathlib import Path
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.query()
+def run(message, context):
+    Path(context.node_config["data-path"], "{mark}").touch()
+    return Message(RecordDict(), reply_to=message)
+"""
+SERVER = """
+import time
+from flwr.app import Message, RecordDict
+from flwr.serverapp import ServerApp
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    while len(nodes := list(grid.get_node_ids())) < 3:
+        time.sleep(0.1)
+    for reply in grid.send_and_receive([Message(RecordDict(), node, "query") for node in nodes], timeout=100):
+        print("a node:", reply.error.reason if reply.has_error() else "ran")
+"""
+
+
+def app(folder, mark):
+    """An app that leaves a mark where it runs; its folder and its archive's SHA-256."""
+    path = app_of(recipe(1), folder / mark, 3).parent
+    (path / "client.py").write_text(CLIENT.format(mark=mark))
+    (path / "server.py").write_text(SERVER)
+    command = [BIN / "flwr", "build", "--app", path.parent]
+    subprocess.run(command, cwd=folder, env=environment_in(folder), check=True, capture_output=True)
+    (archive,) = folder.glob(f"fedgen.{mark}.*.fab")
+    return path.parent, hashlib.sha256(archive.read_bytes()).hexdigest()
+
+
+def signature(key, sha256):
+    """What a SuperLink passes on of an archive that somebody has signed."""
+    now = int(time.time())
+    made = key.sign(create_message_to_sign(bytes.fromhex(sha256), now))
+    told = json.dumps({"signed_at": now, "signature": urlsafe_b64encode(made).decode()})
+    return {"valid_license": "Valid", REVIEWER: told}
+
+
+@pytest.fixture(scope="module")
+def agreed(tmp_path_factory):
+    return app(tmp_path_factory.mktemp("apps"), "agreed")
+
+
+@pytest.fixture(scope="module")
+def apps(agreed):
+    return {"agreed": agreed} | {mark: app(agreed[0].parent, mark) for mark in ("changed", "unsigned")}
+
+
+@pytest.fixture(scope="module")
+def federation(apps, tmp_path_factory):
+    """Three nodes: one that runs what comes, one that names an app, and one that trusts a reviewer."""
+    folder, key = tmp_path_factory.mktemp("federation"), Ed25519PrivateKey.generate()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    (folder / "trusted.yaml").write_text(f"{REVIEWER}: {public}\n")
+    own = signature(key, apps["agreed"][1])
+    told = {apps["agreed"][1]: own, apps["changed"][1]: own}  # another app's
+    (folder / "signatures.json").write_text(json.dumps(told))
+    for name in NODES:
+        (folder / name).mkdir()
+    nodes = {
+        "pinned": (sys.executable, "-m", "fedgen", "supernode", "--app", apps["agreed"][1]),
+        "signed": ("flower-supernode", "--trusted-entities", folder / "trusted.yaml"),
+    }
+    script = Path(__file__).with_name("signing_superlink.py")
+    link = (sys.executable, script, folder / "signatures.json")
+    with Federation(folder, {name: folder / name for name in NODES}, nodes, link) as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mark", "ran"), [("agreed", NODES), ("changed", ("open",)), ("unsigned", ("open",))], ids=lambda one: one
+)
+def test_an_app_is_run_where_it_is_named_or_signed_and_no_other_is(federation, apps, mark, ran):
+    said = federation.run(apps[mark][0], timeout=200)
+    assert said.count("a node: ran") == len(ran), (said, *map(federation.log, ("superlink", *NODES)))
+    assert said.count("a node: The FAB could not be verified.") == 3 - len(ran)
+    assert tuple(name for name in NODES if (federation.folder / name / mark).exists()) == ran
+    if mark != "agreed":
+        assert f"--app {apps['agreed'][1]}, and the run's app has the SHA-256 {apps[mark][1]}" in federation.log(
+            "pinned"
+        )
+
+
+def test_a_node_signs_an_archive_that_it_names_under_the_names_that_are_its_own(agreed):
+    """Flower runs the folder of the name, version and hash that the SuperLink says, which may be elsewhere."""
+    (path,), own = agreed[0].parent.glob("fedgen.agreed.*.fab"), agreed[1]
+    content = path.read_bytes()
+    key = Ed25519PrivateKey.generate()
+    run = replace(Run.create_empty(1), fab_id="fedgen/agreed", fab_version="1.0.0", fab_hash=own)
+    vouch = Vouch({own}, key)
+
+    def is_run(content, hash_said, run):
+        """Whether Flower takes it; with what came beside it gone."""
+        fab = Fab(hash_said, content, {NODE: "[", "fpk_other": "no JSON"})
+        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+        return _verify_fab(replace(fab, verifications=vouch.of(fab, run)), {NODE: public})
+
+    assert is_run(content, own, run)
+    assert not is_run(content + b" ", own, run)
+    assert not is_run(content, "0" * 64, run)
+    for name, said in {"fab_id": "../x", "fab_version": "/../../tmp/x", "fab_hash": "0" * 64}.items():
+        assert not is_run(content, own, replace(run, **{name: said}))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--app", "12"], "--app 12"), (["--app", "0" * 64, "--trusted-entities=x.yaml"], "--trusted-entities")],
+)
+def test_what_a_node_cannot_be_started_with_is_named(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        supernode(arguments)
