@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 DESCRIPTION = """\
 Starts flower-supernode, which then runs only apps whose archive has one of these SHA-256: another one, changed by a
-bit, is not unpacked, and the server is told so. The archive of an app is what `flwr build` writes in its folder, the
-same on every machine; read the folder, then `sha256sum` the archive. Further options are flower-supernode's."""
+bit, is not unpacked, and the server is told so. An app's archive is what `flwr build` writes in its folder, on the
+machine that starts runs: unzip it, read it, then `sha256sum` it. Further options are flower-supernode's."""
 
 
 def supernode(arguments: Sequence[str]) -> None:

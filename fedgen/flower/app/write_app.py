@@ -124,9 +124,10 @@ A client's owner who wants bounds on what runs may ask writes a policy on the cl
 `policy-path="/etc/fedgen.yaml"` to the node's config (docs/deployment.md of fedgen, "What binds whom").
 
 Whoever may start runs chooses the code that runs on the clients' machines. A client's owner who wants to read it first
-reads this folder, and has the node run nothing else:
+is given the app's archive, reads what is in it, and has the node run nothing else:
 
-    flwr build && sha256sum *.fab    # in this folder; the same number on every machine
+    flwr build                            # here, where runs are started; writes fedgen.{name}.1-0-0.*.fab
+    unzip -d app *.fab; sha256sum *.fab   # at the client
     fedgen supernode --app THAT_SHA256 --root-certificates ca.crt --superlink SERVER:8000 ...
 
 with the options of flower-supernode above. A changed app, be it by one setting here, is not unpacked, and the server is

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -49,7 +49,7 @@ def run_pinned(pins: Collection[str], options: Sequence[str]) -> None:
         trusted = Path(home) / "trusted.yaml"
         trusted.write_text(json.dumps({NODE: public}))
         os.environ["FLWR_HOME"] = home
-        start_client_internal._pull_and_store_message = vouching(  # type: ignore[assignment]
+        start_client_internal._pull_and_store_message = vouching(
             start_client_internal._pull_and_store_message, Vouch(pins, key)
         )
         sys.argv = ["flower-supernode", *options, "--trusted-entities", str(trusted)]
@@ -87,7 +87,7 @@ class Vouch:
     def __init__(self, pins: Collection[str], key: Ed25519PrivateKey) -> None:
         self._pins, self._key = pins, key
 
-    def of(self, fab: Fab, run: Run) -> Mapping[str, str]:
+    def of(self, fab: Fab, run: Run) -> dict[str, str]:
         """What Flower looks at beside an archive, in place of what came with it.
 
         Args:
