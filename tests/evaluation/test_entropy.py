@@ -78,8 +78,9 @@ def test_clients_of_writers_are_less_varied_than_clients_of_alike_images_and_the
     """The order of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, App. E): natural <=
     semantic < label-based, and in the cheap measures, in pixels, which dealt no image.
 
-    The raw entropies have it at these settings, not at all others: docs/clients.md has some where semantic clients come
-    out lowest. Beside random deals of the same labels the order of the two is that of the paper there too."""
+    The raw entropies have it at these settings, not at all others: docs/client-entropy.md has some where semantic
+    clients come out lowest. Beside random deals of the same labels the order of the two is that of the paper
+    there too."""
     read = MNIST5k.read
     some = torch.arange(5000)[torch.arange(5000) % 5 < 2]  # 200 of each digit
     monkeypatch.setattr(MNIST5k, "read", lambda self, split: read(self, split).subset(some))

@@ -1,4 +1,4 @@
-"""A stranger's model, data, embedding and recipe, as docs/deployment.md has them: here and on Flower."""
+"""A stranger's model, data, embedding and recipe, as docs/deployment-data.md has them: here and on Flower."""
 
 import re
 import sys
@@ -14,8 +14,8 @@ from tests.flower.federation import Federation
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import read
 
-PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
-SECTION = PAGE[PAGE.index("### Data, model and embedding of one's own") :]
+PAGE = (Path(__file__).parents[2] / "docs" / "deployment-data.md").read_text()
+SECTION = PAGE[PAGE.index("## Of one's own, in twenty lines") :]
 
 
 @pytest.fixture

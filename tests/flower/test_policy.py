@@ -185,10 +185,8 @@ def test_a_turn_that_the_policy_does_not_allow_is_left_out_by_name(text, images,
 
 
 def test_the_docs_policy_is_one(tmp_path):
-    page = (Path(fedgen.__file__).parent.parent / "docs/deployment.md").read_text()
-    (tmp_path / "policy.yaml").write_text(
-        page.partition("## What binds whom")[2].split("```")[1].removeprefix("yaml\n")
-    )
+    page = (Path(fedgen.__file__).parent.parent / "docs/deployment-policy.md").read_text()
+    (tmp_path / "policy.yaml").write_text(page.split("```")[1].removeprefix("yaml\n"))
     found = Policy.read(tmp_path / "policy.yaml")
     assert (found.least_clients, found.masking, found.most_epsilon, len(found.recipe)) == (5, True, 8.0, 64)
     assert all(getattr(found, one.name) != one.default for one in fields(Policy))

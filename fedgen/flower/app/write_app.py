@@ -121,7 +121,7 @@ or with a file on its disk that names a class of its own, and how its data are r
     num_workers: 2
 
 A client's owner who wants bounds on what runs may ask writes a policy on the client's own disk, and adds
-`policy-path="/etc/fedgen.yaml"` to the node's config (docs/deployment.md of fedgen, "What binds whom").
+`policy-path="/etc/fedgen.yaml"` to the node's config (docs/deployment-policy.md of fedgen).
 
 Whoever may start runs chooses the code that runs on the clients' machines. A client's owner who wants to read it first
 is given the app's archive, reads what is in it, and has the node run nothing else:

@@ -1,7 +1,7 @@
 """What a client's owner allows, whatever a run asks: a file on the node's own disk, which no run names or changes.
 
 Nothing of it comes from the recipe, the run's config or a message. It binds the fedgen that is installed at the node;
-an app that is sent there with code of its own is bound by nothing (docs/deployment.md says what to do about that).
+an app that is sent there with code of its own is bound by nothing (docs/deployment-policy.md says what to do then).
 """
 
 import hashlib
