@@ -32,8 +32,8 @@ LONGEST = (
     "evaluation/test_rank_scores.py",
     "test_readme.py",
     "test_imports.py",
-    "experiments/test_communication_interval.py",
-    "experiments/test_digits_fid_loss.py",
+    "experiments/paired/intervals/test_communication_interval.py",
+    "experiments/paired/test_digits_fid_loss.py",
 )
 
 

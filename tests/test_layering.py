@@ -47,7 +47,7 @@ LAYERS = [
     ("cli", "__main__"),
 ]
 MOST_FILES = 16  # directly in one folder
-CROWDED = {"experiments"}
+ROOMS = ["engine", "theory", "ranking", "paired", "participation"]  # of experiments: each imports only those before it
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 
@@ -101,6 +101,20 @@ def violations(source: str, file: Path) -> list[str]:
     return found
 
 
+def room_faults(source: str, file: Path) -> list[str]:
+    """Imports of an experiment's source that go against the order of rooms, or name what the kit keeps to itself."""
+    faults = []
+    for line, name in imported_modules(ast.parse(source), file):
+        where = f"fedgen/{file.as_posix()}:{line} imports {name}"
+        parts = name.split(".")
+        if parts[1] != "experiments":
+            if any(part.startswith("_") and not part.startswith("__") for part in parts):
+                faults.append(f"{where}: not a public name")
+        elif parts[2] in ROOMS and file.parts[1] in ROOMS and ROOMS.index(parts[2]) > ROOMS.index(file.parts[1]):
+            faults.append(f"{where}: {parts[2]} is below {file.parts[1]} in the list")
+    return faults
+
+
 def test_every_folder_and_file_of_the_package_is_in_the_list():
     assert unlisted(sources(ROOT)) == set()
 
@@ -108,7 +122,7 @@ def test_every_folder_and_file_of_the_package_is_in_the_list():
 def test_no_folder_holds_more_files_than_a_reader_takes_in():
     folders = {file.parent for file in sources(ROOT)}
     counts = {folder.as_posix(): len(list((ROOT / folder).glob("*.py"))) for folder in folders}
-    assert {folder for folder, count in counts.items() if count > MOST_FILES} == CROWDED
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
 
 
 def test_no_file_imports_what_is_below_it():
@@ -173,3 +187,24 @@ def test_what_is_allowed_passes(file, source):
 def test_a_folder_or_file_that_is_not_in_the_list_is_found():
     files = [Path("helpers/numbers.py"), Path("tools.py"), Path("data/digits.py"), Path("__init__.py")]
     assert unlisted(files) == {"helpers", "tools"}
+
+
+def test_experiments_import_public_names_and_only_rooms_above_their_own():
+    files = [file for file in sources(ROOT) if file.parts[0] == "experiments"]
+    assert {file.parts[1] for file in files} == {"__init__.py", "command.py", *ROOMS}
+    assert [fault for file in files for fault in room_faults((ROOT / file).read_text(), file)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("from fedgen.scores.aggregate import _check", "not a public name"),
+        ("def f():\n    from fedgen.clients._wire import x", "not a public name"),
+        ("from fedgen.experiments.paired.privacy import privacy_cost", "paired is below ranking"),
+        ("from fedgen.scores import aggregate\nfrom fedgen.experiments.engine.study import _keep", ""),
+    ],
+)
+def test_an_experiment_that_imports_from_below_or_a_private_name_is_found(source, fault):
+    found = room_faults(source, Path("experiments/ranking/sizes/sample_size.py"))
+    assert len(found) == bool(fault)
+    assert all(fault in line for line in found)

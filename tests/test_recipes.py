@@ -13,7 +13,7 @@ from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from fedgen.__main__ import main
 from fedgen.clients import ThreeWaySplit
 from fedgen.evaluation import Run
-from fedgen.experiments.participation_gap import PartitionChoice
+from fedgen.experiments.participation.participation_gap import PartitionChoice
 from tests.data.published import write_cifar10, write_femnist
 from tests.random_networks import save_inception
 

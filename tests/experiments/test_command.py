@@ -7,13 +7,13 @@ import pytest
 
 from fedgen.__main__ import main
 from fedgen.experiments import EXPERIMENTS
-from fedgen.experiments.class_federation import ClassChoice
 from fedgen.experiments.command import reproduce
-from fedgen.experiments.neighbourhoods import Choice
-from fedgen.experiments.trained_choice import TrainedChoice
-from fedgen.experiments.truncation_choice import TruncationChoice
-from fedgen.experiments.variance_limited import variance_limited
-from fedgen.experiments.wasserstein import wasserstein
+from fedgen.experiments.engine.trained_choice import TrainedChoice
+from fedgen.experiments.ranking.classes.class_federation import ClassChoice
+from fedgen.experiments.ranking.classes.critic_distance import wasserstein
+from fedgen.experiments.ranking.truncation.truncation_choice import TruncationChoice
+from fedgen.experiments.ranking.variance.neighbourhoods import Choice
+from fedgen.experiments.ranking.variance.rising_variance import variance_limited
 from fedgen.flags import with_flags
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
-from fedgen.experiments.runs import Training
+from fedgen.experiments.engine.trainings import Training
 
 TINY = {
     "trainer": {

@@ -1,0 +1,155 @@
+"""Runs whose generators are scored on clients that train and on clients that never do: arms over paired seeds."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fedgen.clients import FederatedDataModule
+from fedgen.evaluation import Run, ScoreRecord
+from fedgen.evaluation.runs.recipe_data import load_federation
+from fedgen.experiments.engine.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
+from fedgen.experiments.engine.trainings import Control, Training, arguments
+
+EMBEDDING = "efficientnet-lite0-32"
+CALLBACK = "fedgen.callbacks.FederatedEvaluation"
+FORM = 2  # of the numbers in results.json; those of another form are refused, and made again from the runs at once
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train.
+
+    Args:
+        name: in tables; unique among an experiment's arms.
+        settings: what differs from the recipe, options of `fedgen fit` without dashes.
+        control: of the recipe, "centralised".
+        rounds: as a multiple of the recipe's.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    control: Control | None = None
+    rounds: float = 1.0
+
+
+@dataclass(frozen=True)
+class GapChoice:
+    """What experiments on generalisation are asked for in common; its fields are options of their commands.
+
+    Args:
+        recipe: with a `split` of its data: clients that never train.
+        rounds: of every run; the recipe's by default.
+        seeds: repetitions, each with another split, other draws and other first weights, the same for all arms.
+        embedding: in whose features generated images are scored.
+        weights: a local file of its weights.
+        num_images: generated in an evaluation.
+        checks: evaluations of a run, evenly spaced.
+        runs: folder of the run folders.
+        parallel: runs at once.
+        seed: of the first repetition.
+        quick: a minute or two, to see that it runs: one seed, a hundredth of the rounds, few images, two checks.
+
+    Raises:
+        ValueError: for numbers out of range.
+        FileNotFoundError: if the recipe is not there.
+    """
+
+    scores: ClassVar[tuple[str, ...]] = ("loss", "kid", "fid")
+
+    recipe: Path = Path("recipes/ddpm_style_shift.yaml")
+    rounds: int | None = None
+    seeds: int = 3
+    embedding: str = EMBEDDING
+    weights: Path | None = None
+    num_images: int = 500
+    checks: int = 4
+    runs: Path = Path("checkpoints/runs")
+    parallel: int = 1
+    seed: int = 0
+    quick: bool = False
+
+    def __post_init__(self) -> None:
+        if (
+            min(self.seeds, self.parallel, self.checks, 1 if self.rounds is None else self.rounds) < 1
+            or self.num_images < 10
+        ):
+            raise ValueError(
+                f"seeds={self.seeds}, parallel={self.parallel}, checks={self.checks} and rounds={self.rounds} count"
+                f" from 1, num_images={self.num_images} from 10"
+            )
+        split = ((read_recipe(self.recipe).get("data") or {}).get("init_args") or {}).get("split")
+        if not split:
+            raise ValueError(f"{self.recipe} has no data.init_args.split, so that every client trains; give it one")
+
+    @property
+    def seeds_of(self) -> range:
+        """The repetitions' seeds."""
+        return range(self.seed, self.seed + (1 if self.quick else self.seeds))
+
+    @cached_property
+    def total(self) -> int:
+        """Rounds of an arm whose multiple is 1."""
+        rounds = self.rounds or rounds_of(self.recipe)
+        return max(self.evaluations, rounds // 100) if self.quick else rounds
+
+    @property
+    def evaluations(self) -> int:
+        """Of a run."""
+        return min(self.checks, 2) if self.quick else self.checks
+
+    @property
+    def images(self) -> int:
+        """Generated in an evaluation."""
+        return min(self.num_images, 60) if self.quick else self.num_images
+
+    def settings(self) -> dict[str, Any]:
+        """All that the numbers depend on, as plain types."""
+        other = ("recipe", "runs", "parallel", "weights")
+        found: dict[str, Any] = {name: value for name, value in asdict(self).items() if name not in other}
+        own = {"recipe": start_of(self.recipe), "rounds": self.total, "form": FORM}
+        return {"data": self.recipe.stem, **found, **own}
+
+    def federation(self, arm: Arm, seed: int | None = None) -> FederatedDataModule:
+        """An arm's clients in a repetition, the first one by default.
+
+        Raises:
+            ValueError: for data, a partition or a split that cannot be dealt, naming the arm.
+        """
+        own = {key: value for key, value in arm.settings.items() if key.startswith("data.")}
+        seed = self.seed if seed is None else seed
+        try:
+            data = load_federation(self.recipe, [*arguments(own), f"--seed_everything={seed}"])
+            _ = data.clients
+        except ValueError as error:
+            raise ValueError(f"{arm.name or dict(arm.settings)}: {error}") from error
+        return data
+
+    def training(self, arm: Arm, seed: int) -> Training:
+        """An arm's run of a repetition."""
+        rounds = max(1, round(self.total * arm.rounds))
+        evaluation = {
+            "every_n_rounds": max(1, rounds // self.evaluations),
+            "num_images": self.images,
+            "embeddings": [{"name": self.embedding, **({"weights": str(self.weights)} if self.weights else {})}],
+            "scores": list(self.scores),
+            "controls": True,
+            "grid": 0 if self.quick else 64,
+        }
+        given = {
+            "trainer.max_epochs": rounds,
+            "trainer.callbacks": [component(CALLBACK, **evaluation)],
+            "trainer.logger": False,
+            **arm.settings,
+        }
+        # by its settings and not by the arm's name: experiments share runs
+        own = fingerprint(arm.settings)[:8] if arm.settings else "plain"
+        parts = [self.recipe.stem, start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.evaluations}"]
+        parts += [f"images{self.images}", self.embedding, f"seed{seed}"]
+        name = "-".join(parts).replace("/", "_")
+        return Training(self.recipe, self.runs / name, seed, arguments(given), arm.control)
+
+    def records(self, arm: Arm, seed: int) -> list[ScoreRecord]:
+        """What a run's evaluations found."""
+        return Run(self.training(arm, seed).place).records

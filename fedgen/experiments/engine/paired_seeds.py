@@ -1,0 +1,118 @@
+"""Arms of an experiment over paired seeds: what one differs from its control by, how sure that is, and what follows."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from scipy import stats
+
+from fedgen.experiments.engine.aggregate_rankings import expectation
+
+Row = Mapping[str, Any]
+"""One score of one arm, as `compare_pairs` gives it."""
+Claim = Literal["less", "more", "not less", "not more"]
+CELL = "below means: the difference, how many seeds improved, and the difference's 95 % interval"
+
+
+def compare_pairs(
+    control: Sequence[float], treated: Sequence[float], badness: Callable[[float], float] = float
+) -> dict[str, Any]:
+    """An arm beside its control over pairs, which are runs of one seed, as numbers for `results.json`.
+
+    Keys: "values" (the arm's), "difference" (the mean of treated - control), "improved" (in how many pairs the arm is
+    better) and, from two pairs on, "interval" ([low, high], which holds the difference with 95 percent by Student's t).
+
+    Args:
+        control: a value a pair.
+        treated: likewise, in the same order.
+        badness: of a value, a number by which less is better.
+
+    Raises:
+        ValueError: for arms of different length, or no pairs.
+    """
+    if len(control) != len(treated) or not control:
+        raise ValueError(f"{len(control)} and {len(treated)} runs: a comparison needs as many of both arms")
+    differences = [b - a for a, b in zip(control, treated)]
+    mean, count = statistics.mean(differences), len(differences)
+    improved = sum(badness(b) < badness(a) for a, b in zip(control, treated))
+    row: dict[str, Any] = {"values": list(treated), "difference": mean, "improved": improved}
+    if count > 1:
+        half = float(stats.t.ppf(0.975, count - 1)) * statistics.stdev(differences) / count**0.5
+        row["interval"] = [mean - half, mean + half]
+    return row
+
+
+def beside_zero(values: Sequence[float]) -> dict[str, Any]:
+    """As `compare_pairs`, of values that are differences already."""
+    return compare_pairs([0.0] * len(values), values)
+
+
+def mean_of(row: Row) -> float:
+    """The arm's mean over seeds."""
+    return statistics.mean(row["values"])
+
+
+def change_of(row: Row) -> str:
+    """The difference with its interval, where there is one: "-2 (-14.7 to +10.7)"."""
+    change = f"{row['difference']:+.3g}"
+    return change + (" ({:+.3g} to {:+.3g})".format(*row["interval"]) if "interval" in row else "")
+
+
+def mean_shown(row: Row, mark: str = "") -> str:
+    """The mean with its mark: "0.316 *"."""
+    return f"{mean_of(row):.3g} {mark}".rstrip()
+
+
+def cell(row: Row, mark: str = "") -> str:
+    """The mean with its mark; from two pairs on, below it the difference, how many improved, and the interval."""
+    if "interval" not in row:
+        return mean_shown(row, mark)
+    low, high = row["interval"]
+    counted = f"{row['difference']:+.2g}, {row['improved']}/{len(row['values'])}"
+    return f"{mean_shown(row, mark)}\n{counted}\n{low:+.2g} to {high:+.2g}"
+
+
+def holds(row: Row, claim: Claim) -> bool | None:
+    """Whether an arm has less (more, ...) than its control; None where the interval has room for both answers."""
+    if "interval" not in row:
+        return None
+    low, high = row["interval"]
+    if claim.endswith("more"):
+        low, high = -high, -low
+    less = True if high < 0 else False if low >= 0 else None
+    return not less if claim.startswith("not") and less is not None else less
+
+
+def verdict(text: str, row: Row, claim: Claim) -> str:
+    """A line that says whether what was expected is so: "as expected", "not seen" or "cannot be told", and the change.
+
+    The first two are beyond doubt, by the interval of the paired difference. What one seed shows cannot be told apart
+    from chance.
+
+    Args:
+        text: what was expected.
+        row: that tells.
+        claim: what the text says of the arm's values beside the control's.
+    """
+    line, told = f"{text}: {change_of(row)}", holds(row, claim)
+    if told is not None:
+        return expectation(line, told)
+    count = len(row["values"])
+    return f"cannot be told from {'one seed' if count == 1 else f'these {count} seeds'}: {line}"
+
+
+def difference(text: str, row: Row) -> str:
+    """A line that says whether an arm differs from its control at all, beyond doubt by the paired interval.
+
+    Args:
+        text: what is compared.
+        row: that tells.
+    """
+    low, high = row.get("interval", (-math.inf, math.inf))
+    return f"{text} {'differs' if low > 0 or high < 0 else 'cannot be told apart'}: {change_of(row)}"
+
+
+def by_chance(count: int) -> str:
+    """What so many intervals together are worth."""
+    return f"each of these {count} intervals holds its difference with 95 %: {count / 20:.2g} of them miss it by chance"

@@ -1,0 +1,1 @@
+"""Experiments that train the same recipe with and without a change, over paired seeds."""

@@ -1,0 +1,1 @@
+"""Generators that nothing but FID holds to their images."""

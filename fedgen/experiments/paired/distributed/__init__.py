@@ -1,0 +1,1 @@
+"""FID and KID as losses over clients' messages: a toy and a GAN on digits."""

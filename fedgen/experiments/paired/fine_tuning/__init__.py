@@ -1,0 +1,1 @@
+"""A trained generator fine-tuned on FID alone."""

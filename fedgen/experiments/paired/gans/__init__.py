@@ -1,0 +1,1 @@
+"""Three GANs without and with FID as a second loss."""

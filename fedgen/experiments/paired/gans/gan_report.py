@@ -1,0 +1,127 @@
+"""Tables of `fid_loss_gans`: what FID as a loss changes over paired seeds, and whether it was expected."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from fedgen.evaluation.marks import RELATED, SAME, say_marks
+from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, SCORES, Scored, badness, compare_scores, mark_of
+from fedgen.experiments.engine.paired_seeds import CELL, by_chance, cell, change_of, compare_pairs, mean_of, verdict
+from fedgen.experiments.paired.gans.gan_arms import EMA, MINIBATCH, NETWORKS, WITHOUT, Bench
+
+Compared = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""key of an arm -> embedding -> score -> as `compare_pairs` gives it"""
+
+HEADINGS = {"fid": "FID", HELD_OUT: "FID, held out", "recall": "recall", "coverage": "coverage", "trace": "trace"}
+
+
+def key_of(network: str, arm: str, seed: int | None = None) -> str:
+    """What an arm, or a run of it, is called in results.json: "sngan, ema", "sngan, ema, seed 0"."""
+    return f"{network}, {arm}" + ("" if seed is None else f", seed {seed}")
+
+
+def name_of(arm: str) -> str:
+    """What an arm is called."""
+    return "EMA" if arm == EMA else arm
+
+
+def compare(scores: Mapping[str, Scored], network: str, arm: str, seeds: Sequence[int]) -> dict[str, Any]:
+    """Embedding -> score -> an arm beside that without a loss, by seed (see `compare_pairs`).
+
+    Args:
+        scores: of runs, by `key_of`.
+        network: whose arm.
+        arm: that without a loss has its "values" alone.
+        seeds: of the runs.
+    """
+    control, own = ([scores[key_of(network, one, seed)] for seed in seeds] for one in (WITHOUT, arm))
+    return compare_scores(None if arm == WITHOUT else control, own)
+
+
+def table_of(
+    compared: Compared,
+    floor: Mapping[str, Mapping[str, float]],
+    bench: Bench,
+    embedding: str,
+    networks: Sequence[str],
+    arms: Sequence[str],
+) -> Table:
+    """Scores in one embedding by network and arm: means, differences from the control, and real images beside."""
+    count = len(compared[key_of(networks[0], arms[0])][embedding]["fid"]["values"])
+    own = embedding == bench.optimised
+    lines = [
+        "FID: FID-all, to the images trained on and to held-out ones; recall and coverage: of held-out ones; trace: of"
+        " the covariance, over that of the images trained on; real images: those trained on, as if generated",
+        *([f"{CELL}, beside without"] if count > 1 else []),
+    ]
+    table = Table(
+        title=f"{bench.title}, {embedding}, {'in which FID was a loss' if own else 'which no loss used'}: mean of"
+        f" {count} seed{'s' * (count > 1)}",
+        caption="\n".join([*lines, *say_marks({SAME, RELATED} if own else ())]),
+        caption_justify="left",
+    )
+    table.add_column("network", no_wrap=True)
+    table.add_column("FID as a loss", no_wrap=True)
+    for score in SCORES:
+        table.add_column(HEADINGS[score], justify="right")
+    table.add_row("real images", "", *(f"{floor[embedding][score]:.3g}" for score in SCORES))
+    for network in networks:
+        table.add_section()
+        for arm in arms:
+            rows, used = compared[key_of(network, arm)][embedding], () if arm == WITHOUT else (bench.optimised,)
+            cells = (cell(rows[score], mark_of(score, embedding, used)) for score in SCORES)
+            table.add_row(NETWORKS[network].title if arm == arms[0] else "", name_of(arm), *cells)
+    return table
+
+
+def outcomes(
+    compared: Compared, bench: Bench, unrelated: str, networks: Sequence[str], arms: Sequence[str]
+) -> list[str]:
+    """What was expected of the arms with a loss, and whether it is so beyond the interval of paired seeds."""
+    lines = []
+    for network in networks:
+        forms = [arm for arm in arms if arm != WITHOUT]
+        for arm in forms:
+            name, rows = f"{NETWORKS[network].title}, {name_of(arm)}", compared[key_of(network, arm)]
+            text = (
+                f"{name}: FID to held-out images falls in {unrelated}, which no loss used (in {bench.optimised},"
+                f" optimised: {change_of(rows[bench.optimised][HELD_OUT])})"
+            )
+            lines.append(verdict(text, rows[unrelated][HELD_OUT], "less"))
+            for score in HIGHER:
+                text = f"{name}: {score} does not fall in {unrelated}"
+                lines.append(verdict(text, rows[unrelated][score], "not less"))
+        lines += _traces(compared, bench, network, forms)
+    return [*lines, by_chance(len(lines))]
+
+
+def _traces(compared: Compared, bench: Bench, network: str, forms: Sequence[str]) -> list[str]:
+    """What a batch's bias does to the spread of images, and a longer memory not."""
+    if MINIBATCH not in forms:
+        return []
+    title = NETWORKS[network].title
+    rows = {arm: compared[key_of(network, arm)][bench.optimised]["trace"] for arm in (WITHOUT, *forms)}
+    least, usual = (mean_of(rows[arm]) for arm in (MINIBATCH, WITHOUT))
+    what = f"trace in {bench.optimised} {least:.3g} beside {usual:.3g}"
+    text = f"{title}, minibatch: images spread less than without, {what}"
+    lines = [verdict(text, rows[MINIBATCH], "less")]
+    far = {arm: list(map(badness("trace"), row["values"])) for arm, row in rows.items()}
+    for arm in forms:
+        if arm != MINIBATCH:
+            text = f"{title}, {name_of(arm)}: trace {mean_of(rows[arm]):.3g} is nearer to the data's than minibatch's"
+            lines.append(verdict(text, compare_pairs(far[MINIBATCH], far[arm]), "less"))
+    return lines
+
+
+def pair_outcomes(compared: Compared, bench: Bench, unrelated: str, networks: Sequence[str], arm: str) -> list[str]:
+    """Of one pair of each network: what FID in the embedding that no loss used does."""
+    lines = []
+    for network in networks:
+        before, after = (compared[key_of(network, one)][unrelated][HELD_OUT] for one in (WITHOUT, arm))
+        text = (
+            f"{NETWORKS[network].title}, {name_of(arm)}, {bench.title}: FID to held-out images falls in {unrelated},"
+            f" which no loss used, {mean_of(before):.3g} to {mean_of(after):.3g}"
+        )
+        lines.append(verdict(text, after, "less"))
+    return lines

@@ -1,0 +1,1 @@
+"""Quality by the communication interval, for two kinds of generators."""

@@ -1,0 +1,1 @@
+"""A StyleGAN2 fine-tuned by MMD^2 towards clients who keep their images."""

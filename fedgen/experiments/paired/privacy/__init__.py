@@ -1,0 +1,1 @@
+"""Costs of privacy: scores from noised messages, and generators trained with noise."""

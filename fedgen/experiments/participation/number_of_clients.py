@@ -1,0 +1,48 @@
+"""More participating clients: what unseen clients gain, and whether the participation gap shrinks.
+
+Figure 7 of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), for a
+generator: the same clients never train, and of the others more and more do, with the same number of them in a round and
+the same number of rounds.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, last
+from fedgen.experiments.engine.arms.gap_runs import Arm, GapChoice
+from fedgen.experiments.engine.arms.gap_study import AVERAGES, MAIN, named_by_clients, report_arms, run_arms
+from fedgen.experiments.engine.paired_seeds import compare_pairs, verdict
+from fedgen.experiments.engine.study import Study
+from fedgen.experiments.participation.common_clients import common_scores, common_table
+
+
+def number_of_clients(
+    output: Path | None = None, participating: Sequence[float] = (0.16, 0.25, 0.5, 1.0), **options: Any
+) -> None:
+    """Scores on seen and unseen clients by the number of clients that train.
+
+    Args:
+        output: folder of results.json and the figure.
+        participating: fractions of the clients that may train; a cohort must fit into the least.
+        options: the fields of `GapChoice`.
+    """
+    choice = GapChoice(**options)
+    study = Study("number-of-clients", output, choice.settings() | {"participating": list(participating)})
+    key = "data.init_args.split.init_args.participating"
+    arms = named_by_clients(choice, [Arm("", {key: rate}) for rate in sorted(participating)])
+    found = run_arms(study, choice, arms)
+    names, common = [arm.name for arm in arms], common_scores(study, choice, arms)
+    lines: list[Table | str] = [common_table(common)]
+    for column in AVERAGES:
+        for one, more in pairwise(names):
+            row = compare_pairs(common[column][one], common[column][more])
+            text = f"{column} on the same unseen clients falls from {one} to {more}"
+            lines.append(verdict(text, row, "less"))
+    few, all_ = ([last(by[MAIN], PARTICIPATION) for by in found[name].values()] for name in (names[0], names[-1]))
+    text = f"the participation gap in {MAIN} shrinks from {names[0]} to {names[-1]}"
+    lines.append(verdict(text, compare_pairs(few, all_), "less"))
+    report_arms(study, found, "clients that train", lines, columns=AVERAGES)

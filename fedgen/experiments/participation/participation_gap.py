@@ -1,0 +1,224 @@
+"""Does a federated generator serve clients that it never saw, and does the answer hang on who the clients are?
+
+The same images are dealt to as many clients in four ways: by writer, whose styles are known (natural); by the semantic
+partition, which groups each label's images by looks; by Dirichlet over labels; and at random. Some clients never train.
+"What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216, Figures 1, 4, 5) says of
+classifiers that partitions by labels hide the participation gap that natural and semantic ones show. The smallest gap
+that the set-up could find is computed first, from real images in a generator's place, and the gap of a generator that
+has learnt its participants' images, for scale.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fedgen.clients.partitions import Semantic
+from fedgen.embeddings import load_embedding, network_of
+from fedgen.evaluation import Evaluator
+from fedgen.evaluation.gaps import GAPS, gap_title
+from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
+from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.experiments.engine.arms.gap_numbers import (
+    OUT_OF_SAMPLE,
+    PARTICIPATION,
+    Controls,
+    beyond_floor,
+    controls_of,
+    last,
+    smallest_gap,
+)
+from fedgen.experiments.engine.arms.gap_runs import Arm, GapChoice
+from fedgen.experiments.engine.arms.gap_study import (
+    AVERAGES,
+    MAIN,
+    Found,
+    beyond_outcome,
+    gap_outcome,
+    report_arms,
+    run_arms,
+)
+from fedgen.experiments.engine.paired_seeds import by_chance, compare_pairs, difference, verdict
+from fedgen.experiments.engine.recipe_file import component, read_recipe
+from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.trainings import Control
+
+NATURAL, SEMANTIC, LABELS, RANDOM = "natural", "semantic", "Dirichlet", "random"
+PARTITIONS = "fedgen.clients.partitions"
+KINDS = {"Natural": NATURAL, "Semantic": SEMANTIC, "Dirichlet": LABELS, "CoarseDirichlet": LABELS, "IID": RANDOM}
+CONTROL: Control = "centralised"
+
+
+@dataclass(frozen=True)
+class PartitionChoice(GapChoice):
+    """The same images dealt in several ways; the other fields are those of `GapChoice`.
+
+    Args:
+        clients: of the partitions that are not the recipe's own; by default as many as that has.
+        alpha: of Dirichlet over labels, in all: the released code's 10; 1 gives most of a client's images one or two
+            labels, and 8 participants some labels hardly at all.
+        partition_embedding: in which the semantic partition finds images alike; scores are in another one.
+
+    Raises:
+        ValueError: if partition and scores are to be in one embedding, or for numbers out of range.
+        FileNotFoundError: if the recipe is not there.
+    """
+
+    clients: int | None = None
+    alpha: float = 10.0
+    partition_embedding: str = "pixels"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_embedding("partition_embedding", self.partition_embedding)
+
+    def _check_embedding(self, source: str, dealt_in: str) -> None:
+        if network_of(dealt_in) == network_of(self.embedding):
+            raise ValueError(
+                f"embedding={self.embedding} is the network of {source}={dealt_in}: scores would see the features that"
+                " made the clients"
+            )
+
+    @cached_property
+    def own(self) -> str:
+        """The arm that is the recipe's own partition: "natural", ..., or the class's name if it is none of them."""
+        path = read_recipe(self.recipe)["data"]["init_args"]["partition"]["class_path"].split(".")
+        return next((KINDS[part] for part in path if part in KINDS), path[-1])
+
+    @cached_property
+    def arms(self) -> list[Arm]:
+        """The recipe's own partition and the others, trained by the recipe; natural clients only if they are its own.
+
+        Raises:
+            ValueError: if the recipe's own partition looks at images by the network of the scores.
+        """
+        federation = self.federation(Arm(str(self.recipe)))
+        if isinstance(federation.partition, Semantic):
+            self._check_embedding("the recipe's partition", load_embedding(federation.partition.embedding).name)
+        count = self.clients or len(federation.everyone)
+        others = {
+            SEMANTIC: component(f"{PARTITIONS}.Semantic", num_clients=count, embedding=self.partition_embedding),
+            LABELS: component(f"{PARTITIONS}.Dirichlet", num_clients=count, alpha=self.alpha),
+            RANDOM: component(f"{PARTITIONS}.IID", num_clients=count),
+        }
+        arms = [Arm(name, {"data.init_args.partition": one}) for name, one in others.items() if name != self.own]
+        return [Arm(self.own), *arms]
+
+
+def participation_gap(output: Path | None = None, **options: Any) -> None:
+    """Gaps on unseen images and on unseen clients, under four partitions of the same images, federated and centralised.
+
+    Args:
+        output: folder of results.json and the figure.
+        options: the fields of `PartitionChoice`.
+    """
+    choice = PartitionChoice(**options)
+    study = Study("participation-gap", output, choice.settings())
+    arms = choice.arms + [Arm(f"{arm.name}, {CONTROL}", arm.settings, CONTROL) for arm in choice.arms]
+    first = study.step("detectable", lambda: detectable(choice, arms))
+    study.console.print(detectable_table(first))
+    found = run_arms(study, choice, arms)
+    report_arms(study, found, "clients that never train", outcomes(found, study.numbers["controls"]))
+
+
+def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
+    """By partition and repetition: what real images in a generator's place have for gaps, before anything is trained.
+
+    The loss is not among the scores: it needs a model.
+    """
+    embedding = load_embedding(choice.embedding, weights=choice.weights)
+
+    def controls(arm: Arm, seed: int) -> Any:
+        data, scores = choice.federation(arm, seed), ("kid", "fid")
+        judge = Evaluator(data, [embedding], choice.images, scores, seed=seed, controls=True)
+        return controls_of(judge.floor())
+
+    return {arm.name: [controls(arm, seed) for seed in choice.seeds_of] for arm in arms if arm.control is None}
+
+
+def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
+    """The smallest participation gap that the set-up finds, and those of real images in a generator's place.
+
+    Args:
+        found: of `detectable`.
+    """
+    table = Table(
+        title=f"before training: participation gaps, mean of {len(next(iter(found.values())))} seed(s)",
+        caption="smallest: found with 80 % power at 5 %, if models' gaps scatter as the memoriser's or the floor's do,"
+        " whichever more; beyond the floor:\nif they scatter as the memoriser's less the floor's do over three seeds or"
+        " more; floor: real images of all clients; memoriser: the images of part_train,\nparticipants: further images"
+        " of clients that train, if there are any: the gap of a generator that has learnt them all, for scale",
+    )
+    for heading in ("partition", "score", "smallest", "beyond the floor", FLOOR, MEMORISER, PARTICIPANTS):
+        table.add_column(heading, justify="left" if heading in ("partition", "score") else "right")
+    for partition, seeds in found.items():
+        for column in seeds[0][FLOOR]:
+            cells = []
+            for name in (FLOOR, MEMORISER, PARTICIPANTS):
+                gaps = [controls[name][column][PARTICIPATION] for controls in seeds if name in controls]
+                cells.append(f"{statistics.mean(gaps):+.3g}" if len(gaps) == len(seeds) else "")
+            table.add_row(partition, column, _smallest(seeds, column), _smallest_beyond(seeds, column), *cells)
+    return table
+
+
+def _smallest(seeds: Sequence[Any], column: str) -> str:
+    """What is found of a gap in one column, or nothing if its errors are not known."""
+    found = []
+    for name in (FLOOR, MEMORISER):
+        own = [controls[name][column] for controls in seeds]
+        values, errors = ([one[key] for one in own] for key in (PARTICIPATION, f"{PARTICIPATION} error"))
+        if None not in errors:
+            found.append(smallest_gap(values, errors, own[0]["clients"]))
+    return f"{max(found):.3g}" if found else ""
+
+
+def _smallest_beyond(seeds: Sequence[Any], column: str) -> str:
+    """Likewise of a gap less the floor's, by what repetitions differ by: nothing of fewer than three."""
+    if len(seeds) < 3:
+        return ""
+    values = [controls[MEMORISER][column][PARTICIPATION] - controls[FLOOR][column][PARTICIPATION] for controls in seeds]
+    return f"{smallest_gap(values, (), seeds[0][FLOOR][column]['clients']):.3g}"
+
+
+def outcomes(found: Found, controls: Mapping[str, Mapping[str, Controls]]) -> list[str]:
+    """What the paper says of classifiers, and whether it is so here.
+
+    Gaps in KID are told by what they are beyond the floor's: most of the scatter of avg is the draw of clients.
+
+    Args:
+        found: of `run_arms`.
+        controls: of the same runs, arm -> seed.
+    """
+    lines = []
+    for column in AVERAGES:
+        gaps: dict[str, list[float]] = {}
+        for arm, seeds in found.items():
+            hidden = arm.split(",")[0] in (LABELS, RANDOM)
+            lines.append(gap_outcome(arm, seeds, PARTICIPATION, column, hidden))
+            gaps[arm] = [last(one[column], PARTICIPATION) for one in seeds.values()]
+            if column != MAIN:
+                lines.append(beyond_outcome(arm, seeds, controls.get(arm, {}), column, hidden))
+                gaps[arm] = beyond_floor(seeds, controls.get(arm, {}), column, PARTICIPATION)
+        what = f"the participation gap in {column}{'' if column == MAIN else ' beyond the floor'}"
+        for shows, hides in product((NATURAL, SEMANTIC), (LABELS, RANDOM)):
+            if gaps.get(shows) and gaps.get(hides):
+                row = compare_pairs(gaps[hides], gaps[shows])
+                lines.append(verdict(f"{shows}: {what} is above that of {hides}", row, "more"))
+    lines += _centralised(found)
+    return [*lines, by_chance(len(lines))]
+
+
+def _centralised(found: Found) -> list[str]:
+    """Of every partition: what training in one place changes, on the same clients."""
+    lines = []
+    for arm, place, column in product(found, (SPLITS[2], OUT_OF_SAMPLE, PARTICIPATION), AVERAGES):
+        if (central := f"{arm}, {CONTROL}") in found:
+            one, other = ([last(by[column], place) for by in found[name].values()] for name in (arm, central))
+            title = gap_title(place) if place in GAPS else f"score on {place}"
+            lines.append(difference(f"{central}: {title} in {column} beside {arm}", compare_pairs(one, other)))
+    return lines

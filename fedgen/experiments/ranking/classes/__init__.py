@@ -1,0 +1,1 @@
+"""Clients and generators that hold a class each, made without training."""

@@ -1,0 +1,114 @@
+"""A class a client and a class a generator, of images that are nobody else's, with public images besides."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedgen.embeddings import load_embedding
+from fedgen.experiments.engine.feature_federation import Federation
+from fedgen.experiments.engine.image_sources import Source, halves, open_data
+from fedgen.seeds import generator
+from fedgen.statistics import Projection
+
+REAL = "real images"
+
+
+@dataclass(frozen=True, eq=False)
+class ClassDeal:
+    """Whose images are whose: clients of each class, generators of each class, and public images of nobody.
+
+    Args:
+        data: a name, or a folder of class folders.
+        root: folder of data sets.
+        embedding: makes the features.
+        weights: a local file of its weights.
+        sizes: images of a client, rising.
+        seed: of the dealing.
+    """
+
+    data: str
+    root: Path
+    embedding: str
+    weights: Path | None
+    sizes: tuple[int, ...]
+    seed: int
+
+    @cached_property
+    def train(self) -> Source:
+        """Where the clients' and the public images are."""
+        embedding = load_embedding(self.embedding, weights=self.weights)
+        return Source(open_data(self.data, self.root), "train", embedding)
+
+    @cached_property
+    def test(self) -> Source:
+        """Where the generators' images are: the test split; the train split again if there is no other."""
+        if "test" not in self.train.data.splits:
+            return self.train
+        return Source(self.train.data, "test", self.train.embedding)
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The classes, each a client and a generator."""
+        return tuple(self.train.examples.classes)
+
+    def check(self) -> None:
+        """Raises ValueError, before anything is embedded, for what `orders` refuses."""
+        _ = self.orders
+
+    @cached_property
+    def orders(self) -> dict[str, Tensor]:
+        """The train images of each class in the order in which clients of rising size take them.
+
+        Raises:
+            ValueError: if a class has fewer than the largest size, or if there are fewer than two.
+        """
+        if len(self.classes) < 2:
+            raise ValueError(f"{self.data} has {len(self.classes)} classes; a federation needs at least 2")
+        found = {}
+        for name in self.classes:
+            positions = self.train.positions(name)
+            if self.test is self.train:
+                positions = halves(positions, self.seed, name)[0]
+            if len(positions) < self.sizes[-1]:
+                raise ValueError(
+                    f"class {name!r} has {len(positions)} images for a client, {self.sizes[-1]} are asked for; "
+                    "give smaller --sizes"
+                )
+            order = torch.randperm(len(positions), generator=generator(self.seed, "sample-size", name))
+            found[name] = positions[order]
+        return found
+
+    @cached_property
+    def generated(self) -> dict[str, Tensor]:
+        """Features of every generator, and of as many real images of all classes; none is a client's."""
+        found = {}
+        for name in self.classes:
+            positions = self.test.positions(name)
+            if self.test is self.train:
+                positions = halves(positions, self.seed, name)[1]
+            found[name] = positions
+        everything, count = torch.cat(list(found.values())), len(next(iter(found.values())))
+        order = torch.randperm(len(everything), generator=generator(self.seed, "sample-size", REAL))
+        found[REAL] = everything[order[:count]]
+        return {name: self.test.features[positions] for name, positions in found.items()}
+
+    def federation(self, size: int, features: Tensor) -> Federation:
+        """One client a class, of so many images, in features of the train split."""
+        return Federation(features, tuple(order[:size] for order in self.orders.values()), self.classes)
+
+    def projection(self, components: int) -> Projection:
+        """The first principal components of the train images that no client has at the largest size.
+
+        Raises:
+            ValueError: if they are too few.
+        """
+        public = torch.cat([order[self.sizes[-1] :] for order in self.orders.values()])
+        if len(public) <= components:
+            raise ValueError(
+                f"{len(public)} images are left for {components} components; give smaller --sizes or --components"
+            )
+        name = f"{self.train.examples.name}, {len(public)} images of no client"
+        return Projection.fit(self.train.features[public], components, self.train.embedding.name, name)

@@ -1,0 +1,251 @@
+"""A published table of FID and KID, avg and all, read again: which pairs it orders in two ways, and why KID's do so.
+
+Made for Table 1 of arXiv 2310.11714, version 1: the 100 classes of CIFAR-100 as generators over ten clients, the
+classes of CIFAR-10. In exact arithmetic KID-avg is KID-all and one constant, so no pair can be inverted; the printed
+columns invert 81 of 4,950. Rounding cannot do that: it is monotone, and turns close pairs into ties only. What is left
+is that each value came of random subsets of its own, whose noise the gaps show. That is first shown on generators made
+of digits, where both ways of computing KID can be had; the table itself is not part of this package.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.study import Study
+from fedgen.experiments.ranking.sizes import subset_kid
+from fedgen.io.files import read_csv
+from fedgen.reports.figures.aggregates import draw_aggregates, draw_gap
+from fedgen.scores import inversions, kendall_tau
+from fedgen.seeds import generator
+
+COLUMNS = ("fid_all", "fid_avg", "kid_all", "kid_avg")
+SCORES = ("fid", "kid")
+PAPER = {"generators": 100, "fid": 136, "kid": 81}  # inverted pairs counted in the printed table
+FIGURE = "paper_table.png"
+SUBSETS_FIGURE = "subset_kid.png"
+
+
+def paper_table(
+    table: Path | None = None,
+    output: Path | None = None,
+    repeats: int = 1000,
+    seed: int = 0,
+    quick: bool = False,
+) -> None:
+    """Shows how random subsets invert pairs by KID; with the table, counts its pairs and what noise explains of them.
+
+    Args:
+        table: a CSV file with a line for each generator and the columns class, fid_all, fid_avg, kid_all, kid_avg,
+            copied digit for digit from the paper; it is not part of this package.
+        output: folder of results.json, subset_kid.png and paper_table.png; checkpoints/paper-table by default.
+        repeats: draws of the noise; 50 with --quick.
+        seed: of clients, generators and noise.
+        quick: fewer generators and repeats.
+    """
+    repeats = min(repeats, 50) if quick else repeats
+    if repeats < 2:
+        raise ValueError(f"repeats={repeats}: give at least 2")
+    columns = None if table is None else read_table(table)
+    settings = {"table": columns, "repeats": repeats, "seed": seed, "quick": quick}
+    study = Study("paper-table", output, settings)
+    found = subset_kid.measure(study, seed, quick)
+    figure = subset_kid.draw(found, study.path(SUBSETS_FIGURE))
+    lines: list[Table | str] = [subset_kid.table_of(found), *subset_outcomes(found)]
+    if columns is None:
+        text = "the published table is not part of this package; --table FILE.csv reads it again (see --help)"
+        study.report([*lines, text], figure)
+        return
+    study.report([*lines, f"figure: {figure}"])
+    values = {name: list(map(float, columns[name])) for name in COLUMNS}
+    printed = study.step("printed", lambda: {score: describe(*pair(values, score)) for score in SCORES})
+    digits = max(len(text.partition(".")[2]) for name in ("kid_all", "kid_avg") for text in columns[name])
+    explained = study.step("explained", lambda: explain(*pair(values, "kid"), digits, repeats, seed))
+    tables: list[Table | str] = [table_of(printed), source_table(printed["kid"], explained, digits)]
+    study.report([*tables, *outcomes(printed, explained)], draw(values, printed, explained, study.path(FIGURE)))
+
+
+def read_table(path: Path) -> dict[str, list[str]]:
+    """The columns as they are printed, checked.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: for missing columns, fewer than three generators, a class given twice, or what is no number.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path} does not exist; give --table a CSV file with columns class, {', '.join(COLUMNS)}"
+        )
+    header, rows = read_csv(path, comment="#")
+    lines = [row for _, row in rows]
+    missing = {"class", *COLUMNS} - set(header)
+    if missing or len(lines) < 3:
+        what = f"lacks the columns {', '.join(sorted(missing))}" if lines and missing else "holds under 3 generators"
+        raise ValueError(f"{path} {what}; it needs a first line class,{','.join(COLUMNS)}, then one for each generator")
+    names = [line["class"] for line in lines]
+    for line in lines:
+        if names.count(line["class"]) > 1:
+            raise ValueError(f"{path}: class {line['class']!r} is there twice")
+        for name in COLUMNS:
+            if not is_number(line[name]):
+                raise ValueError(f"{path}: {name} of class {line['class']!r} is {line[name]!r}, which is no number")
+    return {"class": names} | {name: [line[name].strip() for line in lines] for name in COLUMNS}
+
+
+def is_number(text: str | None) -> bool:
+    """Whether a cell holds a finite number."""
+    try:
+        return abs(float(text or "")) < float("inf")
+    except ValueError:
+        return False
+
+
+def pair(values: Mapping[str, list[float]], score: str) -> tuple[list[float], list[float]]:
+    """The avg and all of a score."""
+    return values[f"{score}_avg"], values[f"{score}_all"]
+
+
+def describe(avg: Sequence[float], all: Sequence[float]) -> dict[str, Any]:
+    """Inverted and tied pairs, Kendall's tau, and the gap avg - all: mean, min, max and standard deviation."""
+    gaps = [a - b for a, b in zip(avg, all)]
+    return {
+        "inverted": [[one.first, one.second] for one in inversions(avg, all)],
+        "pairs": len(avg) * (len(avg) - 1) // 2,
+        "tau": kendall_tau(avg, all),
+        "gap": {"mean": statistics.mean(gaps), "min": min(gaps), "max": max(gaps), "sd": statistics.stdev(gaps)},
+    }
+
+
+def explain(avg: list[float], all: list[float], digits: int, repeats: int, seed: int) -> dict[str, Any]:
+    """Inverted pairs of columns that are one constant apart: exact, rounded, and with the gaps' noise and rounded.
+
+    Args:
+        avg: the printed column; only its distance to `all` counts.
+        all: the printed column, in the place of the exact one.
+        digits: after the point, in print.
+        repeats: draws of the noise, normal, of the gaps' standard deviation less what rounding adds to it.
+        seed: of the noise.
+    """
+    gaps = torch.tensor(avg, dtype=torch.float64) - torch.tensor(all, dtype=torch.float64)
+    rounding = 10.0**-digits / 12**0.5  # standard deviation of one rounded value
+    noise = max(0.0, float(gaps.var()) - 2 * rounding**2) ** 0.5
+    random = generator(seed, "paper-table")
+    # the printed values stand on a grid: moved within their rounding, they are tied no more
+    exact = torch.tensor(all, dtype=torch.float64)
+    exact = exact + (torch.rand(len(all), generator=random, dtype=torch.float64) - 0.5) * 10.0**-digits
+    moved = exact + gaps.mean()
+    drawn = []
+    for _ in range(repeats):
+        noisy = moved + noise * torch.randn(len(all), generator=random, dtype=torch.float64)
+        drawn.append(count(noisy.round(decimals=digits), exact.round(decimals=digits)))
+    ties = [a == b for a, b in pairs_of(moved.round(decimals=digits).tolist())]
+    return {
+        "exact": count(moved, exact),
+        "rounded": count(moved.round(decimals=digits), exact.round(decimals=digits)),
+        "tied by rounding": sum(ties),
+        "noise": noise,
+        "noisy": drawn,
+    }
+
+
+def count(avg: torch.Tensor, all: torch.Tensor) -> int:
+    """How many pairs two columns order strictly differently."""
+    return len(inversions(avg.tolist(), all.tolist()))
+
+
+def pairs_of(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Every pair of values."""
+    return [(a, b) for place, a in enumerate(values) for b in values[place + 1 :]]
+
+
+def interval(counts: Sequence[int]) -> tuple[int, int]:
+    """What holds 95 percent of the counts."""
+    ordered, cut = sorted(counts), int(0.025 * len(counts))
+    return ordered[cut], ordered[-1 - cut]
+
+
+def subset_outcomes(found: Mapping[str, dict[str, list[float]]]) -> list[str]:
+    """What was expected of both ways of computing KID, and whether it was seen."""
+    counts = {kind: len(subset_kid.inverted(columns)) for kind, columns in found.items()}
+    return [
+        expectation(f"all images invert {counts['exact']} pairs by KID", counts["exact"] == 0),
+        expectation(f"rounding alone inverts {counts['rounded']}", counts["rounded"] == 0),
+        expectation(f"random subsets invert {counts['subsets']}", counts["subsets"] > 0),
+    ]
+
+
+def outcomes(printed: Mapping[str, Any], explained: Mapping[str, Any]) -> list[str]:
+    """What was expected of the experiment and whether it was seen."""
+    found = {score: len(printed[score]["inverted"]) for score in SCORES}
+    low, high = interval(explained["noisy"])
+    lines = [
+        expectation(f"one constant apart, KID inverts {explained['exact']} pairs", explained["exact"] == 0),
+        expectation(
+            f"rounding alone ties {explained['tied by rounding']} pairs and inverts {explained['rounded']}",
+            explained["rounded"] == 0,
+        ),
+        expectation(
+            f"noise of the gaps' size inverts {low} to {high} pairs by KID; {found['kid']} are printed",
+            low <= found["kid"] <= high,
+        ),
+    ]
+    if printed["fid"]["pairs"] == PAPER["generators"] * (PAPER["generators"] - 1) // 2:
+        text = f"the table inverts {found['fid']} pairs by FID and {found['kid']} by KID, as the paper's"
+        lines.insert(0, expectation(text, all(found[score] == PAPER[score] for score in SCORES)))
+    return lines
+
+
+def table_of(printed: Mapping[str, Any]) -> Table:
+    """What the printed columns say, by score."""
+    table = Table(title="the printed table")
+    for heading in ("score", "inverted", "pairs", "Kendall tau", "avg - all", "sd", "min", "max"):
+        table.add_column(heading, justify="left" if heading == "score" else "right")
+    for score, row in printed.items():
+        gap = [f"{row['gap'][key]:.4g}" for key in ("mean", "sd", "min", "max")]
+        table.add_row(score.upper(), str(len(row["inverted"])), str(row["pairs"]), f"{row['tau']:.3f}", *gap)
+    return table
+
+
+def source_table(printed: Mapping[str, Any], explained: Mapping[str, Any], digits: int) -> Table:
+    """Where KID's inverted pairs come from."""
+    low, high = interval(explained["noisy"])
+    mean = statistics.mean(explained["noisy"])
+    table = Table(title="pairs that KID's avg and all order differently")
+    table.add_column("avg is all and")
+    table.add_column("inverted", justify="right")
+    table.add_row("one constant", str(explained["exact"]))
+    table.add_row(f"one constant, both rounded to {digits} digits", str(explained["rounded"]))
+    table.add_row(f"with noise of {explained['noise']:.2g}, rounded", f"{mean:.0f} ({low} to {high})")
+    table.add_row("as printed", str(len(printed["inverted"])))
+    return table
+
+
+def draw(
+    values: Mapping[str, list[float]], printed: Mapping[str, Any], explained: Mapping[str, Any], path: Path
+) -> Path:
+    """Above: avg against all; below: FID's and KID's gaps, and how many pairs noise inverts by KID."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 6.6), layout="constrained")
+    grid = figure.add_gridspec(2, 6)
+    above = [figure.add_subplot(grid[0, 3 * place : 3 * place + 3]) for place in range(2)]
+    below = [figure.add_subplot(grid[1, 2 * place : 2 * place + 2]) for place in range(3)]
+    for panel, gap_panel, score in zip(above, below, SCORES):
+        avg, all = pair(values, score)
+        row = printed[score]
+        draw_aggregates(panel, avg, all, score.upper(), inverted=row["inverted"])
+        panel.set_title(f"{len(row['inverted'])} of {row['pairs']} pairs inverted", fontsize=9)
+        draw_gap(gap_panel, all, [a - b for a, b in zip(avg, all)], score.upper(), f"{score.upper()} all")
+    below[2].hist(explained["noisy"], bins=20, color="0.7", label="noise as in the gaps")
+    below[2].axvline(len(printed["kid"]["inverted"]), color="#c0203a", label="printed")
+    below[2].axvline(explained["rounded"], color="#1f5fa8", label="exact, rounded")
+    below[2].set_xlabel("pairs inverted by KID")
+    below[2].set_ylabel("draws of the noise")
+    below[2].set_ylim(0, 1.5 * below[2].get_ylim()[1])
+    below[2].legend(fontsize=8, framealpha=1)
+    return save_figure(figure, path)

@@ -1,0 +1,208 @@
+"""Checkpoints against generators that are perfect for one class: FID-avg and FID-all disagree, KID's two agree.
+
+The paper's pair is a DDPM and the images of airplanes, over ten clients of one CIFAR-10 class each: FID-all prefers the
+DDPM (63.99 to 72.13), FID-avg the airplanes (126.05 to 119.06).
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, compare, expectation
+from fedgen.experiments.engine.image_sources import chosen
+from fedgen.experiments.engine.scored_checkpoints import PCA, Checkpoint, ScoredRows, Trained, checkpoints_of, title_of
+from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.trained_choice import TrainedChoice
+from fedgen.experiments.ranking.trained.perfect_figure import SIDES, draw, grid_of, pair_table
+from fedgen.images import save_png, tile
+
+PAPER = {"all": math.log(63.99 / 72.13), "avg": math.log(126.05 / 119.06)}  # checkpoint over class
+KERNELS = ("kid", "kid-rbf")
+CLASS, REAL = "images of ", "real images of all classes"
+BOTH = ("avg", "all")
+SIDE = 6  # images along a grid
+
+
+def perfect_generator(
+    output: Path | None = None, overlap: bool = False, kinds: tuple[str, ...] | None = None, **options: Any
+) -> None:
+    """Scores checkpoints of federated generators, and as many real images of one class, over clients of a class each.
+
+    Trains the runs of wgan-gp-checkpoints, and a DDPM by its recipe, if they are not there. All generators give the
+    same number of images, that of the smallest class, so that FID's bias is alike. A DDPM draws them in 20 steps of
+    DPM-Solver++; results.json says so.
+
+    Args:
+        output: folder of results.json, perfect_generator.png and two grids of images for each kind.
+        overlap: takes the classes' images, and the real ones beside them, from those that clients train on, as the
+            paper did.
+        kinds: of generators: wgan-gp, ddpm; both by default.
+        options: the fields of `TrainedChoice`.
+    """
+    choice = TrainedChoice(by_network=True, output=output, **options)
+    names = [one.name for one in choice.series(kinds)]
+    study = Study("perfect-generator", output, {**choice.settings(kinds), "overlap": overlap, "kinds": names})
+    grids = [study.path(grid_of(name, side)) for name in names for side in SIDES]
+    if study.missing("pairs") or not all(grid.exists() for grid in grids):
+        measure(study, choice, overlap, kinds)
+    numbers, tables, lines = study.numbers, [], []
+    for name, pair in numbers["pairs"].items():
+        rows, found = of_kind(numbers, name).clients, numbers["found"][name]
+        named = {title_of(score, choice.components): values for score, values in found.items()}
+        about = f"{name}: pairs of one of {len(made_by(numbers, name))} checkpoints and one of {len(classes_of(rows))}"
+        tables += [pair_table(rows, pair, REAL, overlap), agreement_table(named, f"{about} classes")]
+        lines += [f"{name}:", *expected(found, pair, choice.components)]
+    rows = ScoredRows(numbers["scores"]).clients
+    study.report([*tables, *lines, *against_real(rows)], draw(rows, numbers["pairs"], study, REAL))
+
+
+def measure(study: Study, choice: TrainedChoice, overlap: bool, kinds: tuple[str, ...] | None) -> None:
+    """The steps: trains what is missing, scores checkpoints, classes and real images, and compares."""
+    planned = choice.planned(kinds)
+    trained = choice.train(planned)
+    stored, images = class_images(trained, overlap)
+    kept, scorers = checkpoints_of(planned), choice.scorers(trained, KERNELS)
+
+    def score(made: Checkpoint | Tensor) -> dict[str, Any]:
+        if isinstance(made, Checkpoint):
+            return scorers.score(trained.features(made, images))
+        return scorers.score(trained.source.features[made])
+
+    study.step("images", lambda: images)
+    study.step(
+        "checkpoints",
+        lambda: {name: one.described() | {"sampling": trained.sampling(one)} for name, one in kept.items()},
+    )
+    generators: dict[str, Checkpoint | Tensor] = {**kept, **stored}
+    study.each("scores", generators, score, "generators")
+    names = list(dict.fromkeys(run.series for run in planned))
+    made = {name: (of_kind(study.numbers, name), len(made_by(study.numbers, name))) for name in names}
+    found = study.step("found", lambda: {name: compare_groups(*one) for name, one in made.items()})
+    pairs = {name: disagreements(rows.clients, found[name]["fid"], count) for name, (rows, count) in made.items()}
+    for name, pair in pairs.items():
+        shown = {"checkpoint": trained.images(kept[pair["checkpoint"]], min(images, SIDE**2))}
+        shown["class"] = trained.source.examples.inputs[stored[pair["class"]][: SIDE**2]]
+        for side, pictures in shown.items():
+            save_png(study.path(grid_of(name, side)), tile(pictures, SIDE, min_side=32))
+    study.step("pairs", lambda: pairs)
+
+
+def made_by(numbers: Mapping[str, Any], kind: str) -> list[str]:
+    """The checkpoints of a kind, by name."""
+    return [name for name, one in numbers["checkpoints"].items() if one["series"] == kind]
+
+
+def of_kind(numbers: Mapping[str, Any], kind: str) -> ScoredRows:
+    """Scores of a kind's checkpoints, then of the classes and of the real images."""
+    own = set(made_by(numbers, kind))
+    scores = numbers["scores"].items()
+    return ScoredRows({name: row for name, row in scores if name in own or name not in numbers["checkpoints"]})
+
+
+def class_images(trained: Trained, overlap: bool) -> tuple[dict[str, Tensor], int]:
+    """Positions of each one-class generator's images and of the real floor's, all as many; and how many.
+
+    Raises:
+        ValueError: for a client of several classes, or one that holds out fewer than two images.
+    """
+    labels, own = trained.source.examples.labels, {}
+    for client in trained.data.clients:
+        if len(labels[client.train].unique()) > 1:
+            raise ValueError(f"{client.name} holds several classes; this experiment wants clients of one class each")
+        own[client.name] = client.train if overlap else client.held_out
+    images = min(len(positions) for positions in own.values())
+    if images < 2:
+        raise ValueError(f"a client holds out {images} image(s); give it more, or take --overlap true")
+    found = {f"{CLASS}{name}": chosen(part, images, trained.seed, "class", name) for name, part in own.items()}
+    found[REAL] = chosen(torch.cat(list(own.values())), images, trained.seed, "real")
+    return found, images
+
+
+def classes_of(rows: Rows) -> list[str]:
+    """The one-class generators among the rows, by name."""
+    return [name for name in rows if name.startswith(CLASS)]
+
+
+def compare_groups(scored: ScoredRows, checkpoints: int) -> dict[str, Any]:
+    """`compare` of every score between the checkpoints, which come first, and the classes, which follow."""
+    groups = range(checkpoints), range(checkpoints, checkpoints + len(classes_of(scored.clients)))
+    return {score: compare(scored.clients, scored.controls(score), score, groups) for score in scored.scores}
+
+
+def disagreements(rows: Rows, found: dict[str, Any], checkpoints: int) -> dict[str, Any]:
+    """Which way FID-avg and FID-all disagree about checkpoints and classes, and the pair to show.
+
+    Keys: "paper" (FID-all prefers the checkpoint, FID-avg the class) and "other", each {"pairs", "beyond error"};
+    "checkpoint", "class", "way" ("" where no pair disagrees) and "clear" (beyond errors, and in no control). Shown is a
+    clear pair if there is one, the paper's way if there is one, and of these the one whose two ratios of scores are
+    nearest the paper's; without any, the last checkpoint and FID-avg's best class.
+
+    Args:
+        rows: checkpoints, then classes, then others.
+        found: `compare` of FID, between checkpoints and classes.
+        checkpoints: how many there are.
+    """
+    names, evidence = list(rows), {tuple(pair) for pair in found["evidence"]}
+    ranked = []
+    for first, second in found["inverted"]:  # the one that avg prefers, the one that all prefers
+        sign = 1 if second < checkpoints else -1
+        pair = names[min(first, second)], names[max(first, second)]
+        fids = [rows[name]["fid"] for name in pair]
+        far = sum((math.log(fids[0][how] / fids[1][how]) - sign * ratio) ** 2 for how, ratio in PAPER.items())
+        ranked.append(((first, second) not in evidence, sign < 0, far, *pair))
+    counts = {
+        way: {
+            "pairs": sum(other == is_other for _, other, *_ in ranked),
+            "beyond error": sum(other == is_other and not unclear for unclear, other, *_ in ranked),
+        }
+        for way, is_other in (("paper", False), ("other", True))
+    }
+    if not ranked:
+        best = min(classes_of(rows), key=lambda name: float(rows[name]["fid"]["avg"]))
+        return {"checkpoint": names[checkpoints - 1], "class": best, "way": "", "clear": False, **counts}
+    unclear, other, _, checkpoint, of_class = min(ranked)
+    way = "other" if other else "paper"
+    return {"checkpoint": checkpoint, "class": of_class, "way": way, "clear": not unclear, **counts}
+
+
+def expected(found: dict[str, Any], pair: dict[str, Any], components: int) -> list[str]:
+    """Whether the paper's outcomes were seen, a line each.
+
+    A pair is counted as clear as `disagreements` has it: beyond errors, and inverted in no control.
+    """
+    pairs = {way: f"{pair[way]['pairs']} pairs, {pair[way]['beyond error']} of them so" for way in ("paper", "other")}
+    clear = "beyond errors" + (" and not over IID clients" if found["fid"]["control inverted"] else "")
+    lines = [
+        expectation(f"FID-avg and FID-all disagree about a checkpoint and a class, {clear}", pair["clear"]),
+        expectation(
+            f"as in the paper, FID-all prefers the checkpoint and FID-avg the class ({pairs['paper']}; the other way"
+            f" round {pairs['other']})",
+            pair["paper"]["beyond error"] > 0,
+        ),
+    ]
+    for score in (name for name in ("fid", PCA) if name in found):
+        if (excess := found[score]["excess"]) is not None:
+            more = f"{title_of(score, components)}: {{:.4g}} pairs inverted{{}} more than over IID clients"
+            certain = found[score]["excess beyond error"]
+            lines.append(expectation(more.format(excess, ""), excess > 0))
+            lines.append(expectation(more.format(certain, " beyond errors"), certain > 0))
+    for score in KERNELS:
+        text = f"{title_of(score)}: avg and all order every checkpoint and class alike"
+        lines.append(expectation(text, not found[score]["inverted"]))
+    return lines
+
+
+def against_real(rows: Rows) -> list[str]:
+    """How many one-class generators each aggregate of FID calls better than as many real images of all classes."""
+    better = {
+        how: [name for name in classes_of(rows) if rows[name]["fid"][how] < rows[REAL]["fid"][how]] for how in BOTH
+    }
+    return [
+        f"FID-{how} calls {len(found)} of {len(classes_of(rows))} one-class generators better than as many real images"
+        f" of all classes: {', '.join(found) or 'none'}"
+        for how, found in better.items()
+    ]

@@ -1,0 +1,1 @@
+"""Clients and generators made by one StyleGAN2 at rising truncation."""

@@ -1,0 +1,1 @@
+"""Clients of little variance and generators of more and more."""

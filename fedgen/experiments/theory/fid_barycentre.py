@@ -1,0 +1,245 @@
+"""When FD-avg is a distance to one Gaussian, and that no function of the clients' FIDs gives FD-all.
+
+The theorem of arXiv 2310.11714, FD-avg(G) = FD(barycentre, G) + constant, needs covariances that commute, the
+generator's too; otherwise FD-avg is smaller. Measured on random Gaussians, population covariances, nothing sampled.
+Beside it the corrected Proposition 1: two generators with equal FD to every client, FD-all 0 and 2 t^2; the shift that
+is printed there does not make the clients' distances equal.
+"""
+
+import statistics
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.study import Study
+from fedgen.scores import frechet_distance, inversions, theory
+from fedgen.scores.theory import barycentre_decomposition, counter_example, population_gaussian
+from fedgen.seeds import generator
+from fedgen.statistics import Gaussian
+
+CASES = {  # what is drawn, and whose eigenvectors are shared: of the clients, of the generators
+    "all commute": (True, True),
+    "all but the generator's": (True, False),
+    "none commute": (False, False),
+}
+LARGEST, SMALLEST = 2.75, 0.25  # eigenvalues are uniform between them
+ROUNDING = 1e-9  # of FD-avg
+FEDERATIONS = {"2, D=3": (2, 3), "3, D=6": (3, 6), "10, D=64": (10, 64)}  # clients and D of the counter-example
+COLOURS = ("#1f5fa8", "#3a8a3a", "#c4560b")
+FIGURE = "barycentre.png"
+
+
+def barycentre(
+    output: Path | None = None,
+    draws: int = 200,
+    generators: int = 10,
+    clients: int = 3,
+    dim: int = 6,
+    seed: int = 0,
+    quick: bool = False,
+) -> None:
+    """Draws federations of Gaussians and compares FD-avg with what the theorem makes of it, and so the ranking.
+
+    Args:
+        output: folder of results.json and barycentre.png; checkpoints/barycentre by default.
+        draws: federations of each case; 10 with --quick.
+        generators: drawn for each federation, and ranked.
+        clients: of each federation.
+        dim: features D.
+        seed: of all draws.
+        quick: takes seconds, to see that it runs.
+    """
+    draws = min(draws, 10) if quick else draws
+    if draws < 1 or generators < 2 or clients < 2 or dim < 2:
+        raise ValueError(
+            f"draws={draws}, generators={generators}, clients={clients}, dim={dim}: give at least 1 draw, and 2 of each"
+        )
+    settings = {"draws": draws, "generators": generators, "clients": clients, "dim": dim, "seed": seed, "quick": quick}
+    study = Study("barycentre", output, settings)
+    sizes = generators, clients, dim
+    found = {
+        case: study.each(
+            case, {str(n): n for n in range(draws)}, partial(decompose, case, sizes=sizes, seed=seed), "draws"
+        )
+        for case in CASES
+    }
+    examples = study.each("counter-example", FEDERATIONS, lambda size: compare_shifts(*size, seed), "federations")
+    tables: list[Table | str] = [table_of(found), table_of_examples(examples), *outcomes(found, examples)]
+    study.report(tables, draw(found, examples, study.path(FIGURE)))
+
+
+def decompose(case: str, number: int, sizes: tuple[int, int, int], seed: int) -> dict[str, list[float]]:
+    """FD-avg of each generator, the theorem's value for it, and their difference, for one federation.
+
+    Args:
+        case: one of CASES.
+        number: of the draw.
+        sizes: generators, clients and D.
+        seed: of all draws.
+    """
+    generators, clients, dim = sizes
+    random = generator(seed, "barycentre", case, number)
+    shared = random_basis(dim, random)
+    bases = [shared if same else None for same in CASES[case]]
+    federation = [random_gaussian(dim, random, bases[0]) for _ in range(clients)]
+    centre = theory.barycentre(federation, "uniform")
+    made = [random_gaussian(dim, random, bases[1]) for _ in range(generators)]
+    parts = [barycentre_decomposition(federation, generated, "uniform", centre) for generated in made]
+    return {
+        "avg": [part.avg for part in parts],
+        "theorem": [part.to_barycentre + part.spread for part in parts],
+        "residual": [part.residual for part in parts],
+    }
+
+
+def random_basis(dim: int, random: torch.Generator) -> Tensor:
+    """Orthonormal columns [D, D]."""
+    return torch.linalg.qr(torch.randn(dim, dim, generator=random, dtype=torch.float64))[0]
+
+
+def random_gaussian(dim: int, random: torch.Generator, basis: Tensor | None) -> Gaussian:
+    """A normal mean, and eigenvalues uniform in [0.25, 2.75] along the columns of a basis, or of a random one."""
+    axes = random_basis(dim, random) if basis is None else basis
+    mean = torch.randn(dim, generator=random, dtype=torch.float64)
+    values = SMALLEST + (LARGEST - SMALLEST) * torch.rand(dim, generator=random, dtype=torch.float64)
+    covariance = (axes * values) @ axes.T
+    return population_gaussian(mean, (covariance + covariance.T) / 2)
+
+
+def compare_shifts(clients: int, dim: int, seed: int) -> dict[str, Any]:
+    """FD to the clients and to the pool of the pool itself, of the shift that equals it, and of the one printed."""
+    random = generator(seed, "counter-example", clients, dim)
+    means = torch.randn(clients, dim, generator=random, dtype=torch.float64)
+    covariance = random_gaussian(dim, random, None).covariance(ddof=0)
+    example = counter_example(means, covariance)
+    pool = example.matching
+    direction = torch.nn.functional.normalize(example.shifted.mean - pool.mean, dim=0)
+    between = float((pool.covariance(ddof=0) - covariance).trace())
+    printed = population_gaussian(pool.mean + between**0.5 * direction, covariance)
+    found: dict[str, Any] = {"squared shift": example.squared_shift}
+    for name, generated in (("pool", pool), ("shifted", example.shifted), ("printed", printed)):
+        per_client = [frechet_distance(client, generated, ddof=0)[0] for client in example.clients]
+        found[name] = {"clients": per_client, "all": frechet_distance(pool, generated, ddof=0)[0]}
+    return found
+
+
+def residuals(rows: Mapping[str, Mapping[str, list[float]]], relative: bool = False) -> list[float]:
+    """FD-avg less the theorem's value, of every generator of every draw; as shares of FD-avg if `relative`."""
+    return [r / (a if relative else 1) for row in rows.values() for r, a in zip(row["residual"], row["avg"])]
+
+
+def misranked(rows: Mapping[str, Mapping[str, list[float]]]) -> tuple[int, int]:
+    """Pairs of generators that FD-avg and the distance to the barycentre order differently, and pairs in all."""
+    # the theorem's constant is one number for all generators of a draw
+    wrong = sum(len(inversions(row["avg"], row["theorem"])) for row in rows.values())
+    return wrong, sum(len(row["avg"]) * (len(row["avg"]) - 1) // 2 for row in rows.values())
+
+
+def unequal(row: Mapping[str, Any], name: str) -> float:
+    """The largest difference between a client's FD to the pool and to another generator."""
+    return max(abs(a - b) for a, b in zip(row["pool"]["clients"], row[name]["clients"]))
+
+
+def outcomes(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[str]:
+    """What was expected of the experiment and whether it was seen."""
+    largest = {case: max(map(abs, residuals(rows, relative=True))) for case, rows in found.items()}
+    commute, *others = largest
+    above = max(max(residuals(rows, relative=True)) for rows in found.values())
+    equal = max(unequal(row, "shifted") / max(row["pool"]["clients"]) for row in examples.values())
+    apart = max(abs(row["shifted"]["all"] / (2 * row["squared shift"]) - 1) for row in examples.values())
+    printed = min(unequal(row, "printed") for row in examples.values())
+    return [
+        expectation(
+            f"the theorem is exact where all commute: off by {largest[commute]:.1e}", largest[commute] < ROUNDING
+        ),
+        expectation(
+            "it is off where they do not: by up to " + " and ".join(f"{largest[case]:.1%} ({case})" for case in others),
+            all(largest[case] > ROUNDING for case in others),
+        ),
+        expectation(f"FD-avg is never above it: at most {above:+.1e} of FD-avg", above < ROUNDING),
+        expectation(
+            f"two generators, each client's FD equal ({equal:.0e}), FD-all 0 and 2 t^2 ({apart:.0e})",
+            equal < ROUNDING and apart < ROUNDING,
+        ),
+        expectation(f"with the shift as printed the clients' FDs differ, by {printed:.2g} at least", printed > 1e-3),
+    ]
+
+
+def table_of(found: Mapping[str, Any]) -> Table:
+    """The residuals by case."""
+    table = Table(title="FD-avg less the theorem's FD(barycentre, G) + constant")
+    for heading in ("covariances", "least", "median", "largest", "most, of FD-avg", "misranked"):
+        table.add_column(heading, justify="left" if heading == "covariances" else "right")
+    for case, rows in found.items():
+        values, (wrong, pairs) = residuals(rows), misranked(rows)
+        share = max(map(abs, residuals(rows, relative=True)))
+        numbers = (min(values), statistics.median(values), max(values))
+        table.add_row(case, *(f"{value:.2g}" for value in numbers), f"{share:.2g}", f"{wrong} of {pairs}")
+    return table
+
+
+def table_of_examples(examples: Mapping[str, Any]) -> Table:
+    """The counter-example by federation."""
+    table = Table(
+        title="two generators of one FD to every client: N(mu, C_pool), N(mu + t b, C)",
+        caption="as printed: what the clients' FDs differ by with the shift of the paper's supplement in place of t",
+        caption_justify="left",
+    )
+    headings = ("clients", "clients differ by", "FD-all, pool", "FD-all, shifted", "2 t^2", "as printed")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "clients" else "right")
+    for name, row in examples.items():
+        table.add_row(
+            name,
+            f"{unequal(row, 'shifted'):.0e}",
+            f"{row['pool']['all']:.4f}",
+            f"{row['shifted']['all']:.4f}",
+            f"{2 * row['squared shift']:.4f}",
+            f"{unequal(row, 'printed'):.3f}",
+        )
+    return table
+
+
+def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> Path:
+    """Left: residuals as shares of FD-avg by case; right: FD to each client and to the pool in the counter-example."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 3.9), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for place, (case, colour) in enumerate(zip(found, COLOURS)):
+        shares = [100 * value for value in residuals(found[case], relative=True)]
+        spread = torch.rand(len(shares), generator=generator(0, case)) * 0.7 - 0.35
+        left.plot(place + spread.numpy(), shares, ".", color=colour, markersize=3, alpha=0.5)
+        middle = statistics.median(shares)
+        left.plot([place - 0.4, place + 0.4], [middle, middle], color="black", linewidth=1.5)
+    left.axhline(0, color="0.5", linewidth=1)
+    left.set_xticks(range(len(found)), [case.replace(" the", "\nthe") for case in found])
+    left.set_xlabel("covariances of clients and generator")
+    left.set_ylabel("FD-avg less the theorem, % of FD-avg")
+    left.grid(alpha=0.25, axis="y")
+    draw_example(right, *list(examples.items())[1])
+    return save_figure(figure, path)
+
+
+def draw_example(axes: Any, name: str, row: Mapping[str, Any]) -> None:
+    """One counter-example: bars by client and for the pool, one colour a generator."""
+    ticks = [*(f"client {k}" for k in range(len(row["pool"]["clients"]))), "FD-all"]
+    labels = {"pool": "the pool itself", "shifted": "shifted by t", "printed": "shifted as printed"}
+    for place, (key, colour) in enumerate(zip(labels, COLOURS)):
+        heights = [*row[key]["clients"], row[key]["all"]]
+        where = [k + 0.26 * (place - 1) for k in range(len(ticks))]
+        axes.bar(where, heights, width=0.24, color=colour, label=labels[key])
+    axes.set_xticks(range(len(ticks)), ticks)
+    axes.set_ylabel("Fréchet distance")
+    axes.set_title(f"clients: {name}", fontsize=9)
+    axes.set_axisbelow(True)
+    axes.set_ylim(0, 1.35 * axes.get_ylim()[1])
+    axes.legend(fontsize=8, ncols=3, loc="upper center", columnspacing=1)
+    axes.grid(alpha=0.25, axis="y")

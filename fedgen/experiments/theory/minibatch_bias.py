@@ -1,0 +1,173 @@
+"""What FID of a minibatch does as a loss: a Gaussian generator with one parameter, the scale of its covariance.
+
+The generator is N(0, s C), the data N(0, C): s = 1 is perfect. With c_m = E tr sqrt(C_m C) over batches of m images,
+E FID_m(s) = s t (1 + 1/m) + t - 2 sqrt(s) c_m, t = tr C, so minibatch FID is least at s = (c_m / (t (1 + 1/m)))^2 < 1.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.study import Study
+from fedgen.losses import BatchMoments, EMAMoments, FastFIDLoss, FeatureLoss, MMD2Loss, QueueMoments
+from fedgen.progress import track
+from fedgen.seeds import generator
+from fedgen.statistics import Gaussian
+
+FORMS = ("batch", "queue", "ema", "mmd2")
+LABELS = {"batch": "FID of the batch", "queue": "FID of a queue", "ema": "FID of an EMA", "mmd2": "MMD², unbiased"}
+COLOURS = {"batch": "#c4560b", "queue": "#1f5fa8", "ema": "#3a8a3a", "mmd2": "#7a4fa0"}
+MARKERS = {"batch": "o", "queue": "o", "ema": "s", "mmd2": "^"}
+REFERENCES = 4000  # images that MMD^2 compares with
+RATE = 0.02  # Adam's, at first
+DRAWS = 50  # batches whose mean FID is a perfect generator's score
+FIGURE = "minibatch_bias.png"
+
+
+def minibatch_bias(
+    output: Path | None = None,
+    dim: int = 64,
+    batch_sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512),
+    steps: int = 1500,
+    queue: int = 2000,
+    decay: float = 0.98,
+    seed: int = 0,
+    quick: bool = False,
+) -> None:
+    """Trains the scale by each form of the loss and batch size; prints where it ends and what theory says of the first.
+
+    Args:
+        output: folder of results.json and minibatch_bias.png; checkpoints/minibatch-bias by default.
+        dim: features D; the covariance's spectrum falls as 1 / k.
+        batch_sizes: images of a batch.
+        steps: gradient steps.
+        queue: images of the queue.
+        decay: of the EMA, a step.
+        seed: of all draws.
+        quick: three batch sizes and 200 steps at most, to see that it runs.
+    """
+    if dim < 1 or steps < 1 or not batch_sizes or min(batch_sizes) < 2:
+        raise ValueError(
+            f"dim={dim}, steps={steps}, batch_sizes={list(batch_sizes)}: give at least 1 feature, 1 step, and one or"
+            " more batch sizes of at least 2 images"
+        )
+    if quick:
+        batch_sizes, steps = batch_sizes[:3], min(steps, 200)
+    settings: dict[str, Any] = {
+        "dim": dim, "batch_sizes": list(batch_sizes), "steps": steps, "queue": queue, "decay": decay, "seed": seed,
+    }  # fmt: skip
+    study = Study("minibatch-bias", output, settings | ({"quick": True} if quick else {}))
+    numbers = study.step("scales", lambda: measure(dim, batch_sizes, steps, queue, decay, seed))
+    study.report([table_of(numbers)], draw(numbers, study.path(FIGURE)))
+
+
+def measure(
+    dim: int, batch_sizes: tuple[int, ...], steps: int, queue: int, decay: float, seed: int
+) -> dict[str, dict[str, list[float]]]:
+    """Scales reached by form, the theory's for the batch, and a perfect generator's minibatch FID, by batch size."""
+    deviations = torch.arange(1, dim + 1, dtype=torch.float64).rsqrt()
+    found: dict[str, dict[str, list[float]]] = {"scale": {form: [] for form in FORMS}}
+    found |= {"theory": {"batch": []}, "perfect": {"batch": []}, "batch_size": {"m": list(map(float, batch_sizes))}}
+    jobs = [(size, form) for size in batch_sizes for form in FORMS]
+    for size, form in track(jobs, "training a scale", total=len(jobs), unit="runs"):
+        draws = generator(seed, "minibatch-bias", size)  # the same images for every form
+        loss = make_loss(form, deviations, queue, decay, seed)
+        found["scale"][form].append(train_scale(loss, deviations, size, steps, draws))
+        if form == "batch":
+            perfect = perfect_score(loss, deviations, size, draws)
+            found["perfect"]["batch"].append(perfect)
+            found["theory"]["batch"].append(least_scale(perfect, float(deviations.square().sum()), size))
+    return found
+
+
+def make_loss(form: str, deviations: Tensor, queue: int, decay: float, seed: int) -> FeatureLoss:
+    """One form of the loss against N(0, diag(deviations^2)): exactly for FID, by a sample for MMD^2."""
+    dim = len(deviations)
+    if form == "mmd2":
+        sample = torch.randn(REFERENCES, dim, generator=generator(seed, "references"), dtype=torch.float64)
+        return MMD2Loss().set_references([sample * deviations])
+    moments = {
+        "batch": BatchMoments,
+        "queue": lambda: QueueMoments(queue),
+        "ema": lambda: EMAMoments(decay),
+    }[form]()
+    count = 10.0 * dim  # any: the scatter is made for the loss's divisor, so that the covariance is C
+    scatter = (count - 1) * deviations.square().diag()
+    data = Gaussian(count, torch.zeros(dim, dtype=torch.float64), scatter=scatter)
+    return FastFIDLoss(moments).set_references([data])
+
+
+def train_scale(loss: FeatureLoss, deviations: Tensor, size: int, steps: int, draws: torch.Generator) -> float:
+    """The scale s of the generator N(0, s C) that Adam reaches from s = 1 / 2: its mean over the last tenth."""
+    log_scale = torch.tensor(math.log(0.5), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.Adam([log_scale], lr=RATE)
+    # falling to 0, as the moments of a queue lag behind by its length: at a constant rate the scale swings around
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, steps)
+    reached = []
+    for _ in range(steps):
+        noise = torch.randn(size, len(deviations), generator=draws, dtype=torch.float64)
+        optimizer.zero_grad()
+        loss((log_scale / 2).exp() * noise * deviations).backward()
+        optimizer.step()
+        schedule.step()
+        reached.append(float(log_scale.detach().exp()))
+    last = reached[-max(1, steps // 10) :]
+    return sum(last) / len(last)
+
+
+@torch.no_grad()
+def perfect_score(loss: FeatureLoss, deviations: Tensor, size: int, draws: torch.Generator) -> float:
+    """The mean of a loss over batches of a perfect generator."""
+    batches = (torch.randn(size, len(deviations), generator=draws, dtype=torch.float64) for _ in range(DRAWS))
+    return sum(float(loss(batch * deviations)) for batch in batches) / DRAWS
+
+
+def least_scale(perfect: float, trace: float, size: int) -> float:
+    """Where E FID_m(s) is least, from its value at s = 1, t (2 + 1/m) - 2 c_m."""
+    root = (trace * (2 + 1 / size) - perfect) / 2
+    return (root / (trace * (1 + 1 / size))) ** 2
+
+
+def table_of(numbers: dict[str, dict[str, list[float]]]) -> Table:
+    """Batch sizes by forms."""
+    table = Table(title="scale of the generator's covariance that each loss leads to; 1 is right")
+    headings = ["m", "theory, batch", *(LABELS[form] for form in FORMS), "FID_m of a perfect generator"]
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for i, size in enumerate(numbers["batch_size"]["m"]):
+        scales = [numbers["scale"][form][i] for form in FORMS]
+        cells = [numbers["theory"]["batch"][i], *scales, numbers["perfect"]["batch"][i]]
+        table.add_row(f"{size:.0f}", *(f"{cell:.3f}" for cell in cells))
+    return table
+
+
+def draw(numbers: dict[str, dict[str, list[float]]], path: Path) -> Path:
+    """Left: scales by batch size and form; right: the minibatch FID of a perfect generator."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.8), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    sizes = numbers["batch_size"]["m"]
+    left.axhline(1, color="0.5", linewidth=1)
+    left.plot(sizes, numbers["theory"]["batch"], color=COLOURS["batch"], linestyle="--", label="its minimum in theory")
+    for form in FORMS:
+        # one that lies upon another shows it through
+        style = {"linestyle": "none"} if form == "batch" else {"linewidth": 1.2, "markerfacecolor": "none"}
+        left.plot(sizes, numbers["scale"][form], color=COLOURS[form], marker=MARKERS[form], label=LABELS[form], **style)
+    left.set_ylabel("scale of the generator's covariance")
+    left.set_ylim(0, 1.2)
+    left.legend(fontsize=8)
+    right.plot(sizes, numbers["perfect"]["batch"], color=COLOURS["batch"], marker="o")
+    right.set_ylabel("FID of a batch, perfect generator")
+    right.set_ylim(0, None)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
+        axes.set_xlabel("images of a batch")
+        axes.grid(alpha=0.25)
+    return save_figure(figure, path)

@@ -1,0 +1,39 @@
+"""What experiments leave."""
+
+import json
+
+import pytest
+
+from fedgen.experiments.engine.results import read_results, save_results
+
+
+def test_numbers_are_stored_with_settings_and_versions_and_found_by_settings(tmp_path):
+    path = save_results(tmp_path, "toy", {"seed": 1, "sizes": (1, 2)}, {"value": [1.5]})
+    stored = json.loads(path.read_text())
+    assert stored["experiment"] == "toy"
+    assert {"python", "torch", "fedgen"} <= set(stored["versions"])
+    assert read_results(tmp_path, {"seed": 1, "sizes": (1, 2)}) == {"value": [1.5]}
+    assert read_results(tmp_path / "elsewhere", {"seed": 1}) is None
+
+
+def test_results_of_other_settings_are_kept_and_the_difference_named(tmp_path):
+    save_results(tmp_path, "toy", {"seed": 1, "k": 5}, {"value": 1})
+    with pytest.raises(ValueError, match=r"results of other settings; choose another(.*\n)+  seed: 1 there, 2"):
+        read_results(tmp_path, {"seed": 2, "k": 5})
+
+
+def test_a_long_setting_is_named_in_short(tmp_path):
+    save_results(tmp_path, "toy", {"table": {"fid": [str(row) for row in range(100)]}}, {})
+    with pytest.raises(ValueError, match=r"table: .* there, None now") as error:
+        read_results(tmp_path, {"table": None})
+    assert len(str(error.value).splitlines()[-1]) < 120
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"settings": {}}', "[]", "\udcff", '{"settings": [], "numbers": {}}', '{"settings": {}, "numbers": 1}'],
+)
+def test_a_damaged_file_is_named(tmp_path, text):
+    (tmp_path / "results.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=r"results.json is damaged.*remove it"):
+        read_results(tmp_path, {})

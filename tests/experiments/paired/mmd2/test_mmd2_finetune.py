@@ -1,0 +1,235 @@
+"""Fine-tuning towards clients around chosen styles: the choice, its clients, what follows from scores, and a run."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedgen.data import Examples
+from fedgen.experiments.command import reproduce
+from fedgen.experiments.paired.mmd2 import mmd2_finetune as experiment
+from fedgen.experiments.paired.mmd2.mmd2_arms import ARMS, CONTROL, FORMS, LOCAL, MESSAGE, Mmd2Runs, images_of
+from fedgen.experiments.paired.mmd2.mmd2_choice import Mmd2Choice
+from fedgen.experiments.paired.mmd2.mmd2_clients import find_centres, latent, write_clients
+from fedgen.experiments.paired.mmd2.mmd2_scores import FID_SERVER, KID_ALL, KID_AVG, SCORES
+from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles, read_styles
+from fedgen.images import save_png
+from fedgen.models import StyleGAN2
+from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator
+
+SHARED = {"image_size": 8, "channels": 1, "channel_base": 64}
+RECIPES = Path(__file__).parents[4] / "recipes"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def write_network(path="tiny.safetensors"):
+    """A file of tiny networks of random weights."""
+    torch.manual_seed(0)
+    generator = StyleGAN2Generator(**SHARED, latent_dim=8, style_dim=8, mapping_layers=2)
+    with torch.no_grad():
+        generator.mapping.w_avg.copy_(generator.styles(torch.randn(1000, 8))[:, 0].mean(dim=0))
+    StyleGAN2(generator, StyleGAN2Discriminator(**SHARED)).to_file(path)
+    return Path(path)
+
+
+def styles_of(path):
+    return read_styles(path, "cpu")
+
+
+def known_by_brightness(styles):
+    """The network's own images as the server's: the brighter half is one class, the darker another."""
+    draws = torch.Generator().manual_seed(1)
+    images = styles.make(styles.mean, 1.0, styles.latents(200, draws), draws)
+    bright = images.float().mean(dim=(1, 2, 3))
+    labels = (bright > bright.median()).long()
+    return Examples(images, labels, "own", ("dark", "bright")), float(bright.median())
+
+
+# ---- choice and clients ----
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"judge": "efficientnet-lite0-32"}, "has the network of efficientnet-lite0"),
+        ({"client_images": 25}, "an even number of images from 24"),
+        ({"clients": 1}, "at least 2 clients"),
+        ({"centres": (1, 2, 2), "clients": 3}, "give 3 different ones"),
+        ({"rounds": 6}, "a multiple of 4"),
+        ({"local_steps": 0}, "count from 1"),
+        ({"weight": 0.0}, "above 0"),
+        ({"device": "cuda:99"}, "cuda"),
+    ],
+)
+def test_choices_out_of_range_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Mmd2Choice(**settings)
+
+
+def test_centres_are_the_first_that_show_the_attribute():
+    styles = styles_of(write_network())
+    known, middle = known_by_brightness(styles)
+    choice = Mmd2Choice(clients=5, attribute="bright", embedding="pixels")
+    centres = find_centres(choice, styles, known, 3)
+    assert len(centres) == 5
+    assert centres == sorted(set(centres))
+    assert centres == find_centres(choice, styles, known, 3)
+    assert centres != find_centres(choice, styles, known, 4)
+    images = styles.make(styles.mean, 1.0, torch.cat([latent(styles, 3, k) for k in centres]), torch.Generator())
+    assert (images.float().mean(dim=(1, 2, 3)) > middle - 5).all()
+    assert find_centres(replace(choice, centres=(9, 1, 2, 3, 4)), styles, known, 3) == [9, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="'red' is no class of own, which has dark, bright"):
+        find_centres(replace(choice, attribute="red"), styles, known, 3)
+
+
+def test_too_few_centres_are_counted(monkeypatch):
+    monkeypatch.setattr("fedgen.experiments.paired.mmd2.mmd2_clients.SEARCHED", 64)
+    styles = styles_of(write_network())
+    known, _ = known_by_brightness(styles)
+    with pytest.raises(ValueError, match=r"of 64 images of .* \d+ show 'bright', and 64 are needed"):
+        find_centres(Mmd2Choice(clients=64, attribute="bright", embedding="pixels"), styles, known, 0)
+
+
+def test_clients_are_folders_of_images_around_their_centres_and_made_once(tmp_path):
+    styles, choice = styles_of(write_network()), Mmd2Choice(clients=2, client_images=24)
+    root = write_clients(choice, styles, [4, 7], 0, tmp_path / "clients")
+    files = sorted(root.glob("*/*.png"))
+    assert [file.parent.name for file in files] == ["client-00"] * 24 + ["client-01"] * 24
+    first = [file.read_bytes() for file in files]
+    times = [file.stat().st_mtime_ns for file in files]
+    write_clients(choice, styles, [4, 7], 0, root)
+    assert [file.stat().st_mtime_ns for file in files] == times
+    files[0].unlink()
+    (root / ".made").unlink()  # what was cut short is made again
+    write_clients(choice, styles, [4, 7], 0, root)
+    assert [file.read_bytes() for file in files] == first
+    write_clients(replace(choice, client_truncation=0.0), styles, [4, 7], 0, root)
+    assert [file.read_bytes() for file in files] != first
+
+
+def test_arms_differ_in_form_and_weight_alone(tmp_path):
+    network = write_network()
+    runs = Mmd2Runs(Mmd2Choice(network=network, recipes=RECIPES), (1, 8, 8), tmp_path, "0123456789")
+    given = {arm: runs.training(arm, 0).settings for arm in ARMS}
+    assert all("exact" in given[arm] for arm in (CONTROL, "(a) exact"))
+    assert "message" in given[MESSAGE]
+    assert "local" in given[LOCAL]
+    assert sum("fedgen.federated.FedAvgStrategy" in " ".join(settings) for settings in given.values()) == 1
+    assert len({runs.training(arm, seed).folder for arm in ARMS for seed in (0, 1)}) == 8
+    assert list(runs.states(CONTROL, 0)) == [0, 2560, 5120, 7680, 10240]
+    assert runs.states(CONTROL, 0)[10240].name == "round=00007.ckpt"
+
+
+def test_images_are_of_the_same_latents_for_all():
+    network = write_network()
+    images = images_of(network, 3, 0, "cpu")
+    assert torch.equal(images, images_of(network, 3, 0, "cpu"))
+    assert not torch.equal(images, images_of(network, 3, 1, "cpu"))
+    styles = styles_of(network)
+    expected = next(iter(TruncatedStyles(styles.network).batches(styles.mean, 1.0, 3, 0, "generated")))
+    assert torch.equal(images, expected)
+
+
+# ---- what follows from scores ----
+
+
+def rows_with(fall, seeds=5):
+    """Scores in which every form's KID is lower by `fall` than the control's, and its FID by half of the way."""
+
+    def state(kid, fid, seed):
+        noise = 0.01 * seed
+        own = {KID_AVG: kid + noise + 1.0, KID_ALL: kid + noise, "recall": 0.5, "coverage": 0.5, FID_SERVER: fid}
+        return dict.fromkeys(("classifier-mnist5k", "efficientnet-lite0"), own)
+
+    rows = {
+        arm: {
+            0: [state(2.0, 10.0, k) for k in range(seeds)],
+            64: [state(2.0 if arm == CONTROL else 2.0 - fall - 0.01 * k, 10.0, k) for k in range(seeds)],
+        }
+        for arm in ARMS
+    }
+    floors = [state(0.0, 110.0, k) for k in range(seeds)]
+    return rows, floors
+
+
+def test_outcomes_are_told_from_paired_seeds():
+    rows, floors = rows_with(fall=0.5)
+    lines = experiment.outcomes(rows, floors, Mmd2Choice())
+    assert len(lines) == 5 * len(FORMS) + 2
+    assert all(line.startswith("as expected") for line in lines[:-1])
+    rows, floors = rows_with(fall=-0.5)
+    lines = experiment.outcomes(rows, floors, Mmd2Choice())
+    assert sum("KID-avg" in line and line.startswith("not seen") for line in lines) == 2 * len(FORMS)
+
+
+def test_a_generator_that_has_gone_over_to_the_clients_is_told():
+    rows, floors = rows_with(fall=0.5)
+    for state in rows[MESSAGE][64]:
+        for scores in state.values():
+            scores[FID_SERVER] = 70.0
+    (line,) = [one for one in experiment.outcomes(rows, floors, Mmd2Choice()) if "60.0%" in one]
+    assert line.startswith("not seen: (c) one message")
+
+
+def test_a_gap_between_the_aggregates_that_moves_is_told():
+    rows, floors = rows_with(fall=0.5)
+    rows[LOCAL][64][2]["classifier-mnist5k"][KID_ALL] += 1e-6
+    assert any(
+        line.startswith("not seen: KID-avg - KID-all") for line in experiment.outcomes(rows, floors, Mmd2Choice())
+    )
+
+
+# ---- the command ----
+
+
+@pytest.mark.slow
+def test_a_quick_run_measures_all_and_goes_on(tmp_path, capsys):
+    network, draws = write_network(), torch.Generator().manual_seed(0)
+    for name in ("dark", "bright"):
+        (Path("server") / name).mkdir(parents=True)
+        for number in range(40):
+            image = torch.randint(0, 120, (1, 8, 8), generator=draws, dtype=torch.uint8) + (
+                120 if name == "bright" else 0
+            )
+            save_png(f"server/{name}/{number}.png", image)
+    command = ["mmd2-finetune", "--quick", "--network", str(network), "--server_data", "server", "--centres", "[1,2,3]"]
+    command += ["--clients", "3", "--embedding", "pixels", "--judge", "classifier-mnist5k"]
+    command += ["--recipes", str(RECIPES), "--output", "out"]
+    assert reproduce(command) == 0
+    printed = capsys.readouterr().out
+    numbers = json.loads(Path("out/results.json").read_text())["numbers"]
+    states = numbers["scores"]["0"]
+    assert set(states) == {
+        "floor",
+        "start, 0 images",
+        *(f"{arm}, {32 * k} images" for arm in ARMS for k in (1, 2, 3, 4)),
+    }
+    assert set(states["start, 0 images"]["pixels"]) == set(SCORES)
+    gaps = [s["pixels"][KID_AVG] - s["pixels"][KID_ALL] for name, s in states.items() if name != "floor"]
+    assert max(gaps) - min(gaps) < 1e-9 * abs(gaps[0])
+    assert numbers["traffic"]["(a) exact"]["questions"] == 8  # steps
+    assert numbers["drift"]["1e-05"][0] < 0.01 < numbers["drift"]["1e-05"][-1]  # equal for one step, to rounding
+    for text in ("sent in a run, 3 clients together", "one message against asking", "centres of seed 0: [1, 2, 3]"):
+        assert text in printed
+    for file in ("mmd2_finetune.png", "mmd2_samples.png"):
+        assert (tmp_path / "out" / file).stat().st_size > 10_000
+    trained = max(path.stat().st_mtime_ns for path in Path("out/runs").rglob("*.ckpt"))
+    assert reproduce(command) == 0
+    assert max(path.stat().st_mtime_ns for path in Path("out/runs").rglob("*.ckpt")) == trained
+
+
+def test_a_network_without_a_file_is_named_before_anything_else(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file none.safetensors; to make one"):
+        reproduce(["mmd2-finetune", "--network", "none.safetensors", "--recipes", str(RECIPES)])
+    assert not (tmp_path / "checkpoints").exists()
+    save_file({"a": torch.zeros(1)}, "other.safetensors")
+    with pytest.raises(ValueError, match=r"other\.safetensors"):
+        reproduce(["mmd2-finetune", "--network", "other.safetensors", "--recipes", str(RECIPES)])

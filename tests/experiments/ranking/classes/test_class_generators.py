@@ -1,0 +1,151 @@
+"""FID and KID of class generators, on digits and on small files of the published data sets."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedgen.experiments.command import reproduce
+from fedgen.experiments.ranking.classes import class_generators as experiment
+from fedgen.experiments.ranking.classes import class_scores
+from fedgen.experiments.ranking.classes.class_deal import REAL
+from fedgen.experiments.ranking.classes.class_federation import ClassChoice, ClassFederation
+from fedgen.scores import FrechetReference, KernelReference
+from tests.experiments.ranking.classes.class_images import write_cifar10, write_cifar100, write_imagenet32
+from tests.random_networks import save_inception
+
+DIGITS = {"data": "digits", "embedding": "pixels", "components": 4, "num_images": 40}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def numbers_of(folder="out"):
+    return json.loads((Path(folder) / "results.json").read_text())["numbers"]
+
+
+def test_fid_ranks_in_two_ways_and_kid_in_one_and_nothing_is_measured_twice(capsys, monkeypatch):
+    run = {**DIGITS, "output": Path("out"), "quick": True}
+    experiment.class_generators(**run)
+    printed = capsys.readouterr().out
+    numbers = numbers_of()
+    found, names = numbers["found"]["scores"], [name for name in numbers["scores"] if name != REAL]
+    assert len(names) == 24
+    assert list(numbers["generators"]["kinds"]) == names
+    assert set(numbers["generators"]["kinds"].values()) == {"class", "mixture", "neighbourhood"}
+    assert found["fid"]["pairs"] == 24 * 23 // 2  # real images are no generator
+    assert found["kid"]["inverted"] == []
+    assert found["kid"]["gap"]["spread"] < 1e-12 * numbers["kernel"]["mean"]
+    assert found["kid"]["gap"]["mean"] == pytest.approx(numbers["kernel"]["gap"])
+    assert found["fid"]["gap"]["spread"] > max(one["spread"] for one in found["fid"]["control gap"])
+    assert numbers["found"]["mean term"]["spread"] < 1e-12
+    real = numbers["scores"][REAL]["clients"]["fid"]["all"]
+    assert real < min(numbers["scores"][name]["clients"]["fid"]["all"] for name in names)
+    assert "as expected: KID: avg and all order 0 pairs differently" in printed.replace("\n", " ")
+    assert Path("out/class_generators.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(experiment, "Measure", None)
+    monkeypatch.setattr(class_scores, "ClassFederation", None)
+    experiment.class_generators(**run)
+    assert capsys.readouterr().out == printed
+
+
+def test_scores_are_those_of_the_clients_and_of_the_dealt_ones():
+    choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, None, "pixels", 4, 0, False)
+    places = ClassFederation(choice)
+    found = experiment.Measure(places, controls=2)("7")
+    parts, generated = places.federation.parts(), places.draw("7")
+    fid, kid = FrechetReference.from_features(parts).score(generated), KernelReference.from_features(parts)
+    assert found["clients"]["fid"]["all"] == pytest.approx(fid.values["all"], rel=1e-9)
+    assert found["clients"]["kid"]["avg"] == pytest.approx(kid.score(generated).values["avg"], rel=1e-9)
+    reduced = [places.projection.project(part) for part in parts]
+    few = FrechetReference.from_features(reduced).score(places.projection.project(generated))
+    assert found["clients"]["fid pca"]["avg"] == pytest.approx(few.values["avg"], rel=1e-9)
+    exact = FrechetReference.from_features(places.federation.iid(0, 1).parts()).score(generated)
+    control = found["IID 1"]["fid"]
+    for how in ("avg", "all"):
+        assert control[how] == pytest.approx(exact.values[how], rel=1e-9)
+        assert control["errors"][how] == pytest.approx(exact.error_parts["generated"][how], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("data", "clients", "write"), [("cifar10", 10, write_cifar10), ("imagenet32", 4, write_imagenet32)]
+)
+def test_the_papers_data_sets_are_read_from_their_published_files(data, clients, write, clip_weights):
+    write(Path("data"))
+    write_cifar100(Path("data"))
+    options = ["--embedding", "clip-vit-b-32", "--weights", str(clip_weights), "--components", "4", "--output", "out"]
+    assert reproduce(["class-generators", "--data", data, "--generators", "cifar100", "--controls", "1", *options]) == 0
+    numbers = numbers_of()
+    assert list(numbers["scores"])[:2] == [REAL, "apple"]
+    assert numbers["found"]["scores"]["kid"]["pairs"] == 10
+    assert numbers["found"]["scores"]["kid"]["inverted"] == []
+    assert clients == len(ClassFederation(choice_of(data, clip_weights)).classes)
+
+
+def choice_of(data, weights):
+    return ClassChoice(
+        data, Path("data"), "clip-vit-b-32", weights, None, "cifar100", None, None, "pixels", 4, 0, False
+    )
+
+
+@pytest.mark.slow
+def test_inception_takes_local_weights(tmp_path):
+    write_cifar10(Path("data"), train=5, test=3)
+    write_cifar100(Path("data"), classes=(0, 50), train=4)
+    weights = save_inception(tmp_path)
+    experiment.class_generators(
+        Path("out"), data="cifar10", embedding="inception-v3-compat", weights=weights, generators="cifar100",
+        components=3, controls=1, num_images=4, classes=("cat", "dog"),
+    )  # fmt: skip
+    found = numbers_of()["found"]["scores"]
+    assert found["kid"]["gap"]["spread"] < 1e-9 * numbers_of()["kernel"]["mean"]
+    assert found["fid"]["pairs"] == 1
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_with_the_generators_that_are_missing(monkeypatch):
+    run = {**DIGITS, "output": Path("out"), "quick": True, "classes": ("8", "9")}
+    experiment.class_generators(**{**run, "output": Path("whole")})
+    whole, known = experiment.Measure.__call__, []
+
+    def stopped(self, name):
+        if len(known) == 3:
+            raise KeyboardInterrupt
+        known.append(name)
+        return whole(self, name)
+
+    monkeypatch.setattr(experiment.Measure, "__call__", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.class_generators(**run)
+    before = numbers_of()["scores"]
+    assert list(before) == known
+    assert known[0] == REAL
+    asked = []
+    monkeypatch.setattr(experiment.Measure, "__call__", lambda self, name: asked.append(name) or whole(self, name))
+    experiment.class_generators(**run)
+    assert not set(asked) & set(before)
+    assert numbers_of() == numbers_of("whole")
+
+
+def test_what_ranks_nothing_is_refused():
+    with pytest.raises(ValueError, match="controls=0: without an IID control"):
+        experiment.class_generators(**DIGITS, controls=0)
+    write_cifar10(Path("data"))
+    write_cifar100(Path("data"), classes=(0,))
+    with pytest.raises(ValueError, match=r"generators: 1 of cifar100/train.*a ranking needs two generators"):
+        experiment.class_generators(
+            Path("out"), data="cifar10", embedding="pixels", components=4, generators="cifar100"
+        )
+    for wrong, message in ((400, "400 components"), (0, "components=0: FID on few")):
+        with pytest.raises(ValueError, match=message):
+            experiment.class_generators(**{**DIGITS, "components": wrong}, output=Path("out"))
+
+
+@pytest.mark.slow
+def test_classes_named_by_numbers_may_be_given_as_numbers():
+    options = ["--data", "digits", "--embedding", "pixels", "--components", "4", "--quick", "True", "--output", "out"]
+    assert reproduce(["class-generators", *options, "--classes", "[3, 1]", "--num_images", "20"]) == 0
+    heading = numbers_of()["generators"]["heading"]
+    assert heading.startswith("clients: digits/train, 3, 1, 146 to 147 images each; generators: 24 of digits/train, 20")

@@ -1,0 +1,81 @@
+"""Bias of few images in FID's avg and all, on digits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedgen.experiments.ranking.sizes import sample_size as experiment
+
+DIGITS = {"data": "digits", "embedding": "pixels", "components": 4}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_it_tells_bias_from_heterogeneity_and_does_not_measure_twice(capsys, monkeypatch):
+    run = {**DIGITS, "output": Path("out"), "sizes": (10, 40), "controls": 1}
+    experiment.sample_size(**run)
+    printed = capsys.readouterr().out
+    numbers = json.loads(Path("out/results.json").read_text())["numbers"]
+    found = numbers["found"]
+    assert list(numbers["scores"]) == ["10 classes", "10 IID 0", "40 classes", "40 IID 0"]
+    for size in ("10", "40"):
+        assert experiment.share_of_bias(found[size], "fid pca") < experiment.share_of_bias(found[size], "fid") < 1
+        assert found[size]["kid"]["inverted"] == []
+        assert found[size]["kid"]["gap"]["spread"] < 1e-12
+        assert found[size]["fid"]["pairs"] == 45  # real images are no generator
+    gaps = experiment.iid_gaps(found, "fid")
+    assert gaps["10"] > 2 * gaps["40"] > 0
+    assert "fid infinity" not in found["10"]  # 24 images are needed
+    assert abs(experiment.iid_gaps(found, "fid infinity")["40"]) < 0.25 * experiment.iid_gaps(found, "fid pca")["40"]
+    assert found["40"]["fid"]["real, IID"]["avg"] > found["40"]["fid"]["real, IID"]["all"]
+    assert Path("out/sample_size.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(experiment, "Measure", None)
+    experiment.sample_size(**run)
+    assert capsys.readouterr().out == printed
+
+
+def test_the_control_holds_the_same_images_so_all_is_the_same():
+    measure = experiment.Measure(experiment.ClassDeal("digits", Path("data"), "pixels", None, (10,), 0), 4)
+    classes, iid = measure((10, -1)), measure((10, 0))
+    for score in ("fid", "fid pca", "kid"):
+        assert classes["3"][score]["all"] == pytest.approx(iid["3"][score]["all"], rel=1e-9)
+        assert classes["3"][score]["avg"] != pytest.approx(iid["3"][score]["avg"], rel=1e-3)
+
+
+def test_quick_takes_the_small_sizes_only():
+    experiment.sample_size(**DIGITS, output=Path("out"), sizes=(5, 300), quick=True)
+    assert list(json.loads(Path("out/results.json").read_text())["numbers"]["found"]) == ["5"]
+
+
+@pytest.mark.parametrize("wrong", [{"sizes": (40, 10)}, {"sizes": (1, 10)}, {"controls": 0}])
+def test_what_cannot_be_compared_is_refused(wrong):
+    with pytest.raises(ValueError, match="give rising sizes of at least 2 images"):
+        experiment.sample_size(**{**DIGITS, **wrong})
+
+
+def test_what_one_size_cannot_show_is_not_said(capsys):
+    experiment.sample_size(**DIGITS, output=Path("out"), sizes=(5,), quick=True)
+    assert "falls with their images" not in capsys.readouterr().out
+
+
+def test_outcomes_are_read_from_the_numbers():
+    def row(gap, kid_spread=0.0):
+        def gaps(mean, spread=0.0):
+            return {"mean": mean, "min": mean, "max": mean + spread, "spread": spread}
+
+        def score(mean, control, spread=0.0):
+            return {"gap": gaps(mean, spread), "control gap": [gaps(control)], "control inverted": [1], "inverted": [],
+                    "pairs": 3}  # fmt: skip
+
+        kid = {**score(2.0, 0.1, kid_spread), "control inverted": [0]}
+        return {"fid": score(20.0, gap), "fid pca": score(20.0, gap / 10), "kid": kid}
+
+    lines = experiment.outcomes({"10": row(4.0), "40": row(1.0)})
+    assert all(line.startswith("as expected") for line in lines)
+    lines = experiment.outcomes({"10": row(1.0), "40": row(4.0, kid_spread=0.1)})
+    assert [line.split(":")[0] for line in lines] == ["not seen", "as expected", "as expected", "not seen"]

@@ -1,0 +1,47 @@
+"""The float32 error table at a small D."""
+
+import json
+
+import pytest
+import torch
+
+from fedgen.experiments.theory.fastfid_error import METHODS, PUBLISHED, draw_rows, errors_of, fastfid_error, our_trace
+
+
+def test_our_trace_by_hand():
+    rows = torch.tensor([[3.0, 0.0, 1.0], [-3.0, 0.0, -1.0]])  # of C = rows^T rows, with trace 20
+    for dtype in (torch.float32, torch.float64):
+        assert our_trace(rows, dtype) == pytest.approx(20.0)
+
+
+def test_small_matrices_keep_the_digits_that_the_root_of_a_large_one_loses():
+    found = errors_of(draw_rows(8, 0, 128, 0))
+    assert found["answer"] == pytest.approx(128 * 7, rel=0.2)
+    assert found["scipy"] > 100 * found["Algorithm 1"]
+    assert found["ours, float32"] < 1e-3
+    assert found["ours, float64"] < 1e-9
+
+
+def test_rows_are_centred_and_drawn_anew_for_each_draw():
+    rows = draw_rows(8, 0, 32, 0)
+    assert float(rows.mean(0).abs().max()) < 1e-6
+    assert not torch.equal(rows, draw_rows(8, 1, 32, 0))
+
+
+def test_the_table_has_the_papers_six_rows_and_its_numbers(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedgen.experiments.theory.fastfid_error.DIM", 300)
+    fastfid_error(tmp_path, draws=2)
+    first = capsys.readouterr().out
+    stored = json.loads((tmp_path / "results.json").read_text())["numbers"]["errors"]
+    assert len(stored) == 2 * len(PUBLISHED)
+    assert all(set(cell) == {"answer", *METHODS} for cell in stored.values())
+    assert "785" in first
+    assert "as expected: ours, float64" in first
+    monkeypatch.setattr("fedgen.experiments.theory.fastfid_error.errors_of", None)
+    fastfid_error(tmp_path, draws=2)
+    assert capsys.readouterr().out == first
+
+
+def test_no_draw_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="draws=0: at least 1"):
+        fastfid_error(tmp_path, draws=0)

@@ -1,0 +1,97 @@
+"""Times of FID as a loss, at a small D."""
+
+import json
+
+import pytest
+import torch
+
+from fedgen.experiments.theory import fastfid_speed as module
+from fedgen.experiments.theory.fastfid_speed import (
+    METHODS,
+    PASSES,
+    PEERS,
+    cells_of,
+    fastfid_speed,
+    limited,
+    outcomes,
+    timed,
+)
+
+SMALL = {"dims": (16, 24), "batch_sizes": (4, 8), "repeats": 3, "slow_repeats": 2}
+
+
+@pytest.fixture(autouse=True)
+def few_real_rows(monkeypatch):
+    monkeypatch.setattr(module, "REAL", 200)
+    module.prepare.cache_clear()
+
+
+def test_peers_are_timed_forward_alone():
+    cells = list(cells_of([16], [4]).values())
+    assert len(cells) == 2 * 2 + 2
+    assert {(method, passes) for _, _, method, passes in cells if method in PEERS} == {(p, PASSES[0]) for p in PEERS}
+
+
+def test_a_product_is_timed_before_every_tenth_call_and_after_the_last():
+    calls = []
+    times, products = timed(lambda: calls.append("call"), lambda: calls.append("product"), 12)
+    assert (len(times), len(products)) == (12, 3)
+    assert calls == ["product"] * 2 + ["call"] * 10 + ["product"] + ["call"] * 2 + ["product"]
+
+
+def test_threads_are_limited_within_and_put_back():
+    before = torch.get_num_threads()
+    with limited(2):
+        assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_it_leaves_times_values_and_a_figure_and_does_not_measure_twice(tmp_path, capsys, monkeypatch, dtype):
+    fastfid_speed(tmp_path, **SMALL, dtype=dtype, spectrum="falling")
+    first = capsys.readouterr().out
+    assert "as expected: all methods give one value" in first
+    assert "have no backward pass" in first
+    found = json.loads((tmp_path / "results.json").read_text())["numbers"]["times"]
+    assert len(found) == 2 * 2 * 6
+    for cell in found.values():
+        assert cell["seconds"][0] > 0
+        assert cell["seconds"][1] / cell["seconds"][0] == pytest.approx(cell["products"][1] / cell["products"][0])
+    assert (tmp_path / "fastfid_speed.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(module, "time_cell", None)
+    fastfid_speed(tmp_path, **SMALL, dtype=dtype, spectrum="falling")
+    assert capsys.readouterr().out == first
+
+
+def test_outcomes_tell_the_factors_from_the_times():
+    seconds = {"FastFIDLoss": 2.0, "Algorithm 1": 3.0, "torchmetrics": 50.0, "scipy sqrtm": 80.0}
+    found = {
+        name: {"seconds": [seconds[method], 0.0], "value": 1.0 + (method == "scipy sqrtm") * 1e-7}
+        for name, (_, _, method, _) in cells_of([16], [4]).items()
+    }
+    lines = outcomes(found, [16], [4], "float64")
+    assert lines[0] == "as expected: all methods give one value: largest relative difference 1.0e-07"
+    assert "40 to 40 times as fast as scipy's" in lines[1]
+    assert lines[2].startswith("as expected: at D = 16")
+    assert "1.5 to 1.5 times as fast" in lines[2]
+    found = {name: cell | {"value": float(place)} for place, (name, cell) in enumerate(found.items(), 1)}
+    assert outcomes(found, [16], [4], "float64")[0].startswith("not seen")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"repeats": 1}, r"repeats=1, slow_repeats=3: at least 2"),
+        ({"threads": 0}, r"threads=0: at least 1"),
+        ({"batch_sizes": (8, 600)}, r"batch_sizes=\(8, 600\): from 2 to the least of dims=\(2048, 512\)"),
+        ({"dims": ()}, r"batch_sizes=.*dims=\(\)"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        fastfid_speed(tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_method_is_drawn_in_its_own_colour():
+    assert set(module.COLOURS) == set(module.MARKERS) == set(METHODS)
