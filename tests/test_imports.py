@@ -97,6 +97,10 @@ def test_every_file_is_a_module_of_a_package():
 @pytest.mark.parametrize("name", PACKAGES)
 def test_a_package_lists_public_names_that_exist(name):
     package = importlib.import_module(name)
+    if not hasattr(package, "__all__"):  # a room of files, whose public names the package around it lists
+        (only,) = ast.parse(Path(str(package.__file__)).read_text()).body
+        assert ast.unparse(only) == repr(package.__doc__)
+        return
     names = package.__all__
     assert names
     assert len(set(names)) == len(names)

@@ -15,11 +15,11 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from fedgen.evaluation.presets import PRESETS
 from fedgen.evaluation.record_names import AGGREGATES, POWER
-from fedgen.evaluation.score_choice import KINDS
+from fedgen.scores.definitions import definitions
 
 EPOCH_END, VALIDATION_END = "on_train_epoch_end", "on_validation_end"
 AGGREGATE_LIKE = "|".join([*AGGREGATES, f"{POWER}.+"])
-SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*KINDS, *PRESETS])})_({AGGREGATE_LIKE}))")
+SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*definitions(), *PRESETS])})_({AGGREGATE_LIKE}))")
 
 
 class _Gate:

@@ -48,9 +48,9 @@ def applies(name: str, choice: ScoreChoice) -> bool:
     Score has no distribution either.
     """
     if name in AGGREGATES or name in DISTRIBUTION:
-        return name in AGGREGATES or choice.kind != "is"
+        return name in AGGREGATES or choice.definition.has_distribution
     power = power_of(name)
-    return choice.has_powers and (power <= 1 if choice.higher_is_better else power >= 1)
+    return choice.definition.has_powers and (power <= 1 if choice.higher_is_better else power >= 1)
 
 
 def check_aggregates(aggregates: Sequence[str], choices: Sequence[ScoreChoice]) -> None:

@@ -22,7 +22,7 @@ from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, Prese
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real.federation_splits import Clients, as_splits
 from fedgen.evaluation.real.real_side import RealSide
-from fedgen.evaluation.real.reference import Reference, few_by_score, records_of, too_few
+from fedgen.evaluation.real.reference import Reference, records_of, remarks_by_score
 from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.records import MODEL, Columns, ScoreRecord
 from fedgen.evaluation.score_choice import ScoreLike
@@ -379,7 +379,7 @@ class Evaluator:
         self, split: Split, panel: Panel, features: Tensor | LazyInputs, labels: Tensor | None, name: str
     ) -> list[FederatedScore]:
         possible = [choice for choice in self.plan.choices(split, panel) if choice.needs not in NO_STAND_IN]
-        names = [choice.name for choice in possible if not too_few(choice, len(features), f"the {name}")]
+        names = [choice.name for choice in possible if not choice.definition.too_few(len(features), f"the {name}")]
         names = [name for name in names if labels is not None or not panel.on_images]
         # read where they are on disk, and to the device
         given = self._real.embed(panel, features) if panel.on_images else features[:]
@@ -435,11 +435,14 @@ class Evaluator:
         return records_of(scores, client_names, common, self.plan.aggregates, panel.choices, few)
 
     def _few(self, panel: Panel, place: str, generated: int) -> dict[str, str]:
-        """What is said of Fréchet distances of few images on a split; nothing on a gap, where their bias cancels."""
+        """Return the scores' remarks on the sizes of a split's sets; none on a gap, where their bias cancels."""
         split = next((split for split in self.splits if split.name == place), None)
         counts = self._told_counts(split) if split else None
-        distances = [choice for choice in panel.choices if choice.kind == "fid"]
-        return few_by_score(distances, panel.embedding.dim, generated, counts) if counts and distances else {}
+        return (
+            remarks_by_score(panel.choices, panel.embedding.dim, generated, counts)
+            if counts and not panel.on_images
+            else {}
+        )
 
     def _told_counts(self, split: Split) -> Sequence[float]:
         """Numbers of images that records may speak of: each client's."""

@@ -7,13 +7,14 @@ from fedgen.evaluation.aggregates import applies, check_aggregates, choose_aggre
 from fedgen.evaluation.gaps import AGGREGATES as GAP_AGGREGATES
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.real.reference import check_clients_of, check_count, too_few
+from fedgen.evaluation.real.reference import check_clients_of, check_count
 from fedgen.evaluation.real.splits import LEAST, Split, StandIn
 from fedgen.evaluation.real.three_way import CONTROLS
 from fedgen.evaluation.record_names import DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.records import FLOOR, Columns
-from fedgen.evaluation.score_choice import Needs, ScoreChoice, check_distinct
+from fedgen.evaluation.score_choice import ScoreChoice, check_distinct
 from fedgen.scores.aggregate import Weights
+from fedgen.scores.definition import Needs
 
 
 class Plan:
@@ -84,7 +85,7 @@ class Plan:
         names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
         check_count(panel.choices, self.num_images, "the generated set (num_images)")
         for choice in self.choices(split, panel):
-            problems = [too_few(choice, count, name) for count, name in zip(split.counts, names)]
+            problems = [choice.definition.too_few(count, name) for count, name in zip(split.counts, names)]
             first = next(filter(None, problems), "")
             if first and split is not self.splits[0]:
                 self._left_out.add((split.name, choice.name))

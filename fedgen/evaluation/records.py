@@ -12,7 +12,7 @@ from fedgen.io.files import is_count, is_file_name
 
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
-# scores by which more is better; by all others less is
+# scores of files without `higher_is_better` by which more is better
 HIGHER_IS_BETTER = frozenset({"precision", "recall", "density", "coverage", "is", "ll", "utility"})
 BALANCED, BALANCE = "memorisation", 0.5  # by this score nearest to this value is best
 # scores that mean one embedding, which their columns need not name

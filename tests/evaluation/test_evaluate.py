@@ -1,7 +1,7 @@
 """The whole path from a sampler to records: the identities that must hold through it."""
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -10,8 +10,8 @@ from torch import nn
 from fedgen.embeddings import FeatureCache, ModuleEmbedding, Pixels, embed
 from fedgen.evaluation import PRESETS, Evaluator, Split, by_column, draw_images, evaluate, score_table
 from fedgen.evaluation.real.splits import StandIn
-from fedgen.evaluation.score_choice import KINDS
 from fedgen.scores import FrechetReference, KernelReference, ManifoldReference, inception_score, memorisation
+from fedgen.scores.definitions import definitions
 from tests.evaluation.samples import CLIENTS, dark_noise, grey_noise, pictures
 
 
@@ -131,7 +131,7 @@ def test_real_images_are_embedded_once_and_found_again_on_disk(tmp_path):
     ("options", "message"),
     [
         ({"embeddings": ["identity"]}, r"identity takes points"),
-        ({"scores": ["fdi"]}, "unknown score 'fdi'; known: fid, kid"),
+        ({"scores": ["fdi"]}, "unknown score 'fdi'; known: .*fid, is, kid"),
         ({"scores": ["is"]}, "score is needs logits, which embedding pixels does not give"),
         ({"scores": ["ll"]}, "embedding pixels takes images"),
         ({"scores": ["memorisation"]}, "there is no such split 'report': let each client hold out"),
@@ -268,9 +268,10 @@ def test_a_preset_is_scored_in_its_own_embedding(clip_weights):
 
 def test_the_documentation_names_every_score_and_option():
     words = " ".join((Evaluator.__doc__ or "").split())
-    for name, kind in KINDS.items():
+    for name, definition in definitions().items():
         assert f'"{name}"' in words
-        assert name == "w1" or all(option in words for option in kind.defaults)
+        own = [field.name for field in fields(definition) if name not in ("w1", "metric")]
+        assert all(option in words for option in own)
 
 
 def test_a_model_that_samples_in_0_to_1_is_told_once_and_scored_at_every_round():

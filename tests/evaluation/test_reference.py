@@ -150,7 +150,7 @@ def test_a_summary_will_do_for_fid_alone():
 @pytest.mark.parametrize(
     ("scores", "weights", "message"),
     [
-        ("fdi", "examples", "unknown score 'fdi'; known: fid, kid, kid-rbf, precision"),
+        ("fdi", "examples", "unknown score 'fdi'; known: coverage, .*fid, is, kid, kid-rbf"),
         ({"k": 3}, "examples", r"needs its name, got \['k'\]"),
         ({"name": "precision", "K": 3}, "examples", "score precision has no option 'K'; its options: k, strict"),
         ({"name": "is", "splits": 3}, "examples", "score is has no option 'splits'; its options: none"),

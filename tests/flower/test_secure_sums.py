@@ -116,9 +116,9 @@ def test_ranges_follow_from_generated_images_or_are_given():
     assert (chosen["mean"], chosen["second-moment"]) == (128.0, 128.0**2)
     assert chosen["fid"] == 7.0
     assert chosen["kid"] == 4 * (1 + 128**2 / 2) ** 3
-    assert largest("sums", "", chosen, 10) == {"count": 10.0, "sum": 1280.0, "outer": 10 * 128.0**2}
-    assert largest("kid", "kid-rbf", chosen, 10) == {"count": 10.0, "score": 40.0, "within": 10.0}
-    assert largest("fid", "fid", chosen, 10) == {"count": 10.0, "score": 70.0}
+    assert largest("sums", False, chosen, 10) == {"count": 10.0, "sum": 1280.0, "outer": 10 * 128.0**2}
+    assert largest("kid", True, chosen, 10) == {"count": 10.0, "score": 40.0, "within": 10.0}
+    assert largest("fid", False, chosen, 10) == {"count": 10.0, "score": 70.0}
 
 
 @pytest.mark.parametrize(("config", "said"), [({"range.mena": 1.0}, "range.mena"), ({"range.fid": -1.0}, "positive")])

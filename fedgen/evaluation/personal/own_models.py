@@ -28,9 +28,9 @@ from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.personal.single_clients import SingleClients
 from fedgen.evaluation.records import MODEL
 from fedgen.evaluation.runs.checkpoints import tensors_in_place
-from fedgen.evaluation.score_choice import Needs
 from fedgen.models.ema import with_averages
 from fedgen.progress import track
+from fedgen.scores.definition import Needs
 from fedgen.seeds import generator, isolated, seed_all
 
 OWN_NOTE = "each participating client's own model"

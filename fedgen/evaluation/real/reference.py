@@ -4,20 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedgen.data.lazy import LazyInputs
 from fedgen.evaluation.aggregates import choose_aggregates, with_further
 from fedgen.evaluation.generation.answers import SeededAnswers
-from fedgen.evaluation.real.scorers import FAMILIES, ClientSide, Made, Score
 from fedgen.evaluation.record_names import AGGREGATES
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
 from fedgen.ranks import spread
-from fedgen.scores import CriticOptions, Density, FederatedScore, WassersteinReference
+from fedgen.scores import Density, FederatedScore
 from fedgen.scores.aggregate import Weights, resolve_weights
-from fedgen.scores.frechet.few_images import few_images
+from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet
 from fedgen.scores.joined import joined
 from fedgen.statistics import Gaussian
 
@@ -30,7 +28,7 @@ class Reference:
     Args:
         clients: features float [n_i, D] of each client; a summary where only that is known, for fid; for loss, what the
             model is asked about.
-        scores: names, or {"name": ..., options}: see `evaluation.score_choice.KINDS`.
+        scores: names, or {"name": ..., options}: see `Evaluator`.
         weights: the clients' weights, shared by all scores and by avg and all.
         aggregates: power means beside avg, all and worst, e.g. "power-2".
         held_out: features of images that each client did not train on, for memorisation.
@@ -60,9 +58,7 @@ class Reference:
         self._weights = resolve_weights(weights, counts)
         check_clients_of(self.choices, counts, [f"client {k}" for k in range(len(counts))], weights)
         side = ClientSide(shared(clients), weights, held_out, labels, num_classes)
-        self._passes = [
-            (group, FAMILIES[KINDS[group[0].kind].family](side, group[0].options)) for group in passes(self.choices)
-        ]
+        self._passes = [(group, group[0].definition.fit(side)) for group in passes(self.choices)]
 
     def __repr__(self) -> str:
         clients = "1 client" if len(self._weights) == 1 else f"{len(self._weights)} clients"
@@ -91,20 +87,20 @@ class Reference:
             ValueError: for unusable features, another D, or too few images for a score.
         """
         wanted = [choice.name for choice in self.choices] if only is None else list(only)
-        made = Made(generated, density, labels, answers)
+        made = GeneratedSet(generated, density, labels, answers)
         chosen = [([choice for choice in group if choice.name in wanted], score) for group, score in self._passes]
         ready = [(choices, score) for choices, score in chosen if choices]
         found: dict[str, FederatedScore] = {}
         for choices, score in ready:
-            if score.shares_out:
+            if choices[0].definition.shares_out:
                 found |= self._score(choices, score, made, errors)
-        whole = [(choices, score) for choices, score in ready if not score.shares_out]
+        whole = [(choices, score) for choices, score in ready if not choices[0].definition.shares_out]
         for scores in spread(lambda one: self._score(*one, made, errors), whole):
             found |= scores
         return [found[name] for name in wanted]
 
     def _score(
-        self, choices: Sequence[ScoreChoice], score: Score, made: Made, errors: bool
+        self, choices: Sequence[ScoreChoice], score: FittedScore, made: GeneratedSet, errors: bool
     ) -> dict[str, FederatedScore]:
         values = score.score(made, errors)
         found = {}
@@ -121,7 +117,7 @@ def passes(choices: Sequence[ScoreChoice]) -> list[list[ScoreChoice]]:
     groups: list[list[ScoreChoice]] = []
     for choice in choices:
         for group in groups:
-            if choice.same_pass(group[0]):
+            if choice.definition.same_pass(group[0].definition):
                 group.append(choice)
                 break
         else:
@@ -161,13 +157,11 @@ def records_of(
     ]
 
 
-def few_by_score(
+def remarks_by_score(
     choices: Sequence[ScoreChoice], dim: int, generated: float | None, clients: Sequence[float | None]
 ) -> dict[str, str]:
-    """By Fréchet distance, the line of `few_images` where there is one; arguments as there."""
-    found = {
-        choice.name: few_images(choice.name, dim, generated, clients) for choice in choices if choice.kind == "fid"
-    }
+    """By score, its `remark` where there is one; arguments as there."""
+    found = {choice.name: choice.definition.remark(choice.name, dim, generated, clients) for choice in choices}
     return {name: line for name, line in found.items() if line}
 
 
@@ -186,7 +180,7 @@ def check_clients_of(
         check_count(choices, count, name)
     shares = resolve_weights(weights, counts).tolist()
     for choice in choices:
-        if KINDS[choice.kind].family == "manifold" and 0 in shares:
+        if not choice.definition.knows_weights and 0 in shares:
             raise ValueError(
                 f"{names[shares.index(0)]} has weight 0, but {choice.name} asks for neighbours, which know no weights;"
                 " leave the client out"
@@ -196,27 +190,9 @@ def check_clients_of(
 def check_count(choices: Sequence[ScoreChoice], count: float, whose: str) -> None:
     """Nothing, for a set of images large enough for every score; ValueError otherwise, naming it."""
     for choice in choices:
-        problem = too_few(choice, count, whose)
+        problem = choice.definition.too_few(count, whose)
         if problem:
             raise ValueError(problem)
-
-
-def too_few(choice: ScoreChoice, count: float, whose: str) -> str:
-    """Why a set has too few images for a score, and the remedy; "" if it has enough."""
-    family = KINDS[choice.kind].family
-    if family == "manifold" and count < choice.least:
-        k = choice.least - 1
-        remedy = f"k={int(count) - 1} at most, or more images" if count > 1 else "more images"
-        return (
-            f"{whose} has {count:g} image(s), and {choice.name} needs {choice.least}, to reach the {k}-th neighbour of"
-            f" each: {remedy}"
-        )
-    if family == "w1":
-        try:  # its rule of how many are held out, on features that cost nothing
-            WassersteinReference.from_features([torch.zeros(int(count), 1)], CriticOptions(**choice.options))
-        except ValueError as error:
-            return str(error).replace("client 0", whose)
-    return ""
 
 
 def scaled(score: FederatedScore, factor: float) -> FederatedScore:

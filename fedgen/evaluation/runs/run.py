@@ -17,7 +17,7 @@ from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.checkpoints import load_weights, local_models, personal_tensors, tensors_in_place
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records
-from fedgen.evaluation.score_choice import Needs
+from fedgen.scores.definition import Needs
 
 LOCAL_NOTE = "mixture of local models"
 

@@ -16,14 +16,14 @@ from fedgen.evaluation.real.reference import (
     Reference,
     check_clients_of,
     check_count,
-    few_by_score,
     passes,
     records_of,
+    remarks_by_score,
     shared,
 )
 from fedgen.evaluation.real.splits import LEAST
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.score_choice import KINDS, ScoreChoice, ScoreLike, choose_scores
+from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.stored.stored_embedding import (
     DEFAULT,
     Named,
@@ -293,7 +293,7 @@ class StoredEvaluation:
         if self.skipped:
             notes.append(f"unreadable files left out: {len(self.skipped)}")
         silent = {stored.path: None for stored in self.sets if stored.kind != "images" and stored.says_nothing}
-        unweighted = [choice.name for choice in self.choices if KINDS[choice.kind].family == "manifold"]
+        unweighted = [choice.name for choice in self.choices if not choice.definition.knows_weights]
         by_images = isinstance(self.options.weights, str) and self.options.weights == "examples"
         if unweighted and not by_images and len(self.sets) > 2:
             notes.append(f"all of {', '.join(unweighted)} counts every image once, whatever the clients' weights")
@@ -307,7 +307,7 @@ class StoredEvaluation:
         if not self._values:
             return []
         generated, *clients = self.counts()
-        return list(few_by_score(self.choices, _dim(self._values[0]), generated, clients).values())
+        return list(remarks_by_score(self.choices, _dim(self._values[0]), generated, clients).values())
 
 
 def _dim(value: Tensor | Gaussian) -> int:

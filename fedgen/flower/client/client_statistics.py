@@ -15,7 +15,7 @@ from fedgen.clients.client import Client
 from fedgen.embeddings import FeatureCache, embed
 from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.record_names import REPORT, SELECT
-from fedgen.evaluation.score_choice import ScoreChoice, polynomial, rbf
+from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
 from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client.pins import count_question, hold_to_embeddings
@@ -31,7 +31,7 @@ from fedgen.flower.client.released import (
 from fedgen.flower.wire.messages import Item, Question
 from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors
-from fedgen.scores import Kernel, KernelReference
+from fedgen.scores import KernelReference
 from fedgen.scores.frechet.federated_fid import fid_message
 from fedgen.scores.kernel.federated_kid import kid_message
 from fedgen.scores.kernel.kernels import RBFKernel
@@ -48,7 +48,6 @@ from fedgen.statistics import (
 from fedgen.statistics.messages import Message
 from fedgen.statistics.private import promise_of
 
-DEPLOYED = ("fid", "kid", "kid-rbf")  # the kinds of scores that clients answer for
 FEATURES = "features"
 _OF_PANELS = ("embeddings", "scores", "presets")
 
@@ -62,17 +61,12 @@ def panels_of(evaluation: Mapping[str, Any]) -> list[Panel]:
     panels = make_panels(**{"embeddings": None, **{k: v for k, v in evaluation.items() if k in _OF_PANELS}})
     for panel in panels:
         for choice in panel.choices:
-            if choice.kind not in DEPLOYED:
+            if not choice.definition.is_deployed:
                 raise ValueError(
                     f"score {choice.name} needs images or features of the clients, who tell summaries and scores only;"
-                    f" a deployment measures {', '.join(DEPLOYED)}: leave the others out of the recipe's evaluation"
+                    f" a deployment measures fid, kid and their like: leave the others out of the recipe's evaluation"
                 )
     return panels
-
-
-def kernel_of(choice: ScoreChoice) -> Kernel:
-    """The kernel of a score of kernel means."""
-    return rbf(choice.options) if choice.kind == "kid-rbf" else polynomial(choice.options)
 
 
 def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSketch | FourierSketch:
@@ -83,7 +77,7 @@ def sketch_of(choice: ScoreChoice, dim: int, centre: Tensor | None) -> CubicSket
         dim: features of the embedding.
         centre: public, float64 [dim]: the pooled mean.
     """
-    kernel = kernel_of(choice)
+    kernel = choice.kernel
     if isinstance(kernel, RBFKernel):
         return FourierSketch(dim, sigma=kernel.sigma)
     return CubicSketch(dim, centre=centre)
@@ -220,7 +214,7 @@ def _of_score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mappin
         raise ValueError(f"score {item.score} needs the features of generated images")
     if item.ask == "fid":
         return fid_message(features, summarize(generated), choice.options["ddof"], **meta)
-    reference = KernelReference.from_features([features], kernel_of(choice), choice.options["estimator"])
+    reference = KernelReference.from_features([features], choice.kernel, choice.options["estimator"])
     return kid_message(reference, generated, **meta)
 
 

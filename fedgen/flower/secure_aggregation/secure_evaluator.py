@@ -152,7 +152,7 @@ class SecureSide(RemoteSide):
     def ask_scores(self, features: Mapping[Key, Tensor]) -> None:
         """Asks for the sums of the clients' own scores; where a client does not answer, those are left out."""
         wanted = [(key, choice) for key, one in self._summed.items() for choice in one.choices]
-        asked = [self._asked("fid" if choice.kind == "fid" else "kid", key, choice) for key, choice in wanted]
+        asked = [self._asked("fid" if choice.is_of_summaries else "kid", key, choice) for key, choice in wanted]
         for reference in self._summed.values():
             reference.told = {}
         self._present = {}
@@ -164,7 +164,7 @@ class SecureSide(RemoteSide):
                     raise MessageError(f"the sums are of {float(total.tensors['count']):g} images")
                 self._summed[key].told[choice.name] = total, self._rounding(one)
         except MessageError as error:
-            self._leave_out({f"{c.name}_avg" if c.kind == "fid" else c.name for _, c in wanted}, error)
+            self._leave_out({f"{c.name}_avg" if c.is_of_summaries else c.name for _, c in wanted}, error)
 
     def _asked(self, ask: Asked, key: Key, choice: ScoreChoice | None = None) -> _Asked:
         split, panel = self.places()[key]
@@ -216,8 +216,9 @@ class SecureSide(RemoteSide):
         for key, (split, panel) in self.places().items():
             asked = [self._asked("sums", key)]
             for choice in self.plan.choices(split, panel):
-                asks: tuple[Asked, ...] = ("fid",) if choice.kind == "fid" else ("sketch", "kid")
-                asked += [self._asked(ask, key, choice) for ask in asks if choice.kind != "kid-rbf"]
+                kernel = choice.definition.kernel
+                asks: tuple[Asked, ...] = ("fid",) if kernel is None else () if kernel.is_bounded else ("sketch", "kid")
+                asked += [self._asked(ask, key, choice) for ask in asks]
             said = {name: self._said(one, tensor, name) for one in asked for tensor, name in one.statistics().items()}
             rank_zero_info(f"secure aggregation, {'/'.join(key)}: clients' {', '.join(said.values())}")
 

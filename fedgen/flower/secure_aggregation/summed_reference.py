@@ -66,7 +66,7 @@ class SummedReference(ToldReference):
         self._rounded_moments[choice.name] = self._read(choice, _shaken(total, rounding))
 
     def _of(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore | None:
-        if choice.kind == "fid":
+        if choice.is_of_summaries:
             return self._fid(choice, generated, errors)
         return self._kid(choice, errors) if choice.name in self.told else None
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from fedgen.evaluation.score_choice import choose
 from fedgen.flower.app.recipe import EVALUATION
-from fedgen.flower.client.client_statistics import DEPLOYED
 
 
 def without_unmeasured(recipe: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -29,8 +28,8 @@ def without_unmeasured(recipe: Mapping[str, Any]) -> tuple[dict[str, Any], list[
             continue
         asked = [own["scores"]] if isinstance(own["scores"], (str, Mapping)) else list(own["scores"])
         chosen = {place: choose(score) for place, score in enumerate(asked)}
-        left += [choice.name for choice in chosen.values() if choice.kind not in DEPLOYED]
-        own["scores"] = [asked[place] for place, choice in chosen.items() if choice.kind in DEPLOYED]
+        left += [choice.name for choice in chosen.values() if not choice.definition.is_deployed]
+        own["scores"] = [asked[place] for place, choice in chosen.items() if choice.definition.is_deployed]
         if not own["scores"] and not own.get("presets"):
             trainer["callbacks"].remove(callback)
     return found, left

@@ -118,8 +118,9 @@ class RemoteSide(RealSide):
 
     def _largest(self, key: Key, item: Item, most: int) -> Largest:
         """The largest entries of an answer about at most so many images."""
-        choices = {choice.name: choice.kind for choice in self.places()[key][1].choices}
-        return largest(item.ask, choices.get(item.score, ""), self._ranges[key], most)
+        kernels = {choice.name: choice.definition.kernel for choice in self.places()[key][1].choices}
+        kernel = kernels.get(item.score)
+        return largest(item.ask, kernel is not None and kernel.is_bounded, self._ranges[key], most)
 
     def places(self) -> dict[Key, tuple[Split, Panel]]:
         """The splits and panels that have scores, in order, by name."""
@@ -249,7 +250,7 @@ class _RemoteReference(ToldReference):
         self._frechet = {ddof: FrechetReference.from_summaries(found, "examples", ddof) for ddof in self.divisors}
 
     def _of(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore | None:
-        if choice.kind == "fid":
+        if choice.is_of_summaries:
             score = self._frechet[choice.options["ddof"]].score(generated, errors)
         elif choice.name in self.told:
             messages = self.told[choice.name]

@@ -41,13 +41,13 @@ class ToldReference(Reference):
     def __init__(self, plan: Plan, split: Split, panel: Panel) -> None:
         self._place = f"{split.name}/{panel.embedding.name}"
         self.choices = tuple(plan.choices(split, panel))
-        self.sketched = [choice for choice in self.choices if choice.kind != "fid"]
+        self.sketched = [choice for choice in self.choices if not choice.is_of_summaries]
         self._moments: dict[str, KernelMoments | FourierMoments] = {}
 
     @property
     def divisors(self) -> set[float]:
         """What covariances subtract of the count, over all scores."""
-        return {choice.options["ddof"] for choice in self.choices if choice.kind == "fid"}
+        return {choice.options["ddof"] for choice in self.choices if choice.is_of_summaries}
 
     def take_sketch(self, choice: ScoreChoice, total: Message) -> None:
         """Reads the sum of the clients' sketches for a score."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedgen.evaluation.panels import Panel
-from fedgen.flower.client.client_statistics import kernel_of, meta_of, sketch_of
+from fedgen.flower.client.client_statistics import meta_of, sketch_of
 from fedgen.flower.wire.answer_forms import WEIGHT, check_form
 from fedgen.flower.wire.messages import Item
 from fedgen.flower.wire.ranges import RANGES, Largest, name_of, range_key
@@ -35,7 +35,7 @@ def form_of_answer(item: Item, panel: Panel, dim: int, sent: Tensor | None) -> M
     if item.ask == "sketch":
         return sketch_of(choice, dim, sent).message(torch.zeros(1, dim), **meta_of(item))
     assert sent is not None
-    made = {"kernel": kernel_label(kernel_of(choice), dim), "dim": str(dim), "generated": str(len(sent))}
+    made = {"kernel": kernel_label(choice.kernel, dim), "dim": str(dim), "generated": str(len(sent))}
     meta = {**meta_of(item), **made, "estimator": choice.options["estimator"]}
     return Message("kid", {name: torch.zeros((), dtype=torch.float64) for name in KINDS["kid"]}, meta)
 

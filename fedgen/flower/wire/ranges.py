@@ -106,12 +106,12 @@ class Ranges:
         return chosen | dict(self.given)
 
 
-def largest(ask: Asked, kind: str, ranges: Mapping[str, float], most: int) -> Largest:
+def largest(ask: Asked, is_bounded: bool, ranges: Mapping[str, float], most: int) -> Largest:
     """The largest entries of what a client answers with: of sums, but for a summary's mean and deviations.
 
     Args:
         ask: what for.
-        kind: of the score, for sketch and kid: the RBF kernel's are bounded by themselves.
+        is_bounded: whether the score's kernel is, as the Gaussian one: it needs no ranges.
         ranges: of means over a client's images, all of `RANGES`.
         most: images that a client has at most.
     """
@@ -119,7 +119,7 @@ def largest(ask: Asked, kind: str, ranges: Mapping[str, float], most: int) -> La
         scatter = most * ranges["second-moment"]  # which is what the squares of deviations add up to, too
         return {"count": most, "mean": ranges["mean"], "scatter": scatter, "deviations": scatter**0.5, "shares": 1.0}
     count = {"count": 1.0}
-    if kind == "kid-rbf":
+    if is_bounded:
         own = {"cosines": 1.0, "sines": 1.0} if ask == "sketch" else {"score": 4.0, "within": 1.0}
     else:
         own = {tensor: ranges[name] for (asked, tensor), name in _OF.items() if asked == ask}

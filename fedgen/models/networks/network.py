@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedgen.class_paths import is_class_path
 from fedgen.io.tensor_files import leaves
 
 TRUSTED = "fedgen.models."  # the only classes that a checkpoint may name: loading one must not run anybody else's code
@@ -96,6 +97,8 @@ def find_class(class_path: str) -> Any:
     Args:
         class_path: within `fedgen.models`.
     """
+    if not is_class_path(class_path):
+        return None
     module, _, name = class_path.rpartition(".")
     try:
         found = getattr(importlib.import_module(module), name, None)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from math import comb, factorial, prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,7 +33,12 @@ class Kernel(ABC):
 
     For its gradient it is also written around an origin o, so that rounding spares what all features have in common:
     k(x, y) = f(u) with u = <x - o, y - o> + a(x) + a(y). `offsets` is a, `profile` is f with its derivative.
+
+    Attributes:
+        is_bounded: whether values lie in [0, 1], whatever the features.
     """
+
+    is_bounded: ClassVar[bool] = False
 
     @abstractmethod
     def block(self, x: Tensor, y: Tensor) -> Tensor:
@@ -114,6 +120,8 @@ class RBFKernel(Kernel):
     Args:
         sigma: sqrt(D) if None.
     """
+
+    is_bounded: ClassVar[bool] = True
 
     sigma: float | None = None
 

@@ -1,0 +1,219 @@
+"""One class a score: its name, its options, what it needs, which way is better, and how clients and models meet in it.
+
+Records, tables, figures, selection, stored folders and deployments ask a score's definition and keep no facts of their
+own. A new score is one file in `fedgen/scores/definitions` with a subclass of `ScoreDefinition`; one of your own may
+lie anywhere and is asked for by its class path.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from fedgen.scores.aggregate import FederatedScore, Weights
+from fedgen.scores.kernel.kernels import Kernel
+from fedgen.scores.of_model.likelihood import Density
+from fedgen.statistics import Gaussian
+
+Needs = Literal["summaries", "features", "logits", "points", "held out", "labels", "model"]
+
+
+class ModelAnswers(Protocol):
+    """A model that is asked about real examples, at the draws of one seed."""
+
+    def losses(self, examples: Any, labels: Tensor | None) -> Tensor:
+        """Return the model's own losses, float64 [N]."""
+
+    def predictions(self, examples: Any, labels: Tensor | None) -> Iterator[tuple[Any, ...]]:
+        """Yield what a metric's `update` takes, a batch at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSide:
+    """The clients in one embedding.
+
+    Args:
+        parts: features [n_i, D] of each; a summary where only that is known. Rows of one tensor are not copied. Images
+            uint8 [n_i, C, H, W] for a score that needs labels; for one that asks the model also points, texts, or items
+            of any structure. Data on disk are a `LazyInputs`, read in chunks at every score.
+        weights: shared by all scores and by avg and all.
+        held_out: features of images that each client did not train on, where a score needs them.
+        labels: int64 [n_i] of each client's images, where a score needs them.
+        num_classes: of those labels.
+    """
+
+    parts: Sequence[Any]
+    weights: Weights
+    held_out: Sequence[Tensor] | None = None
+    labels: Sequence[Tensor] | None = None
+    num_classes: int = 0
+
+    @property
+    def features(self) -> list[Tensor]:
+        """The features of each client.
+
+        Raises:
+            TypeError: if one is known by its summary alone.
+        """
+        found = [part for part in self.parts if isinstance(part, Tensor)]
+        if len(found) < len(self.parts):
+            raise TypeError("this score needs features of every client, and of some only a summary is known; use fid")
+        return found
+
+    @property
+    def counts(self) -> list[float]:
+        """The number of images of each client."""
+        return [part.count if isinstance(part, Gaussian) else len(part) for part in self.parts]
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratedSet:
+    """A model's side of a score.
+
+    Args:
+        features: of generated images [m, D], or their summary, or the images themselves uint8 [m, C, H, W].
+        density: the model's, where a score needs it.
+        labels: int64 [m], which the images were asked for.
+        answers: of the model about real examples.
+    """
+
+    features: Tensor | Gaussian
+    density: Density | None = None
+    labels: Tensor | None = None
+    answers: ModelAnswers | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """The features.
+
+        Raises:
+            TypeError: if only their summary is known.
+        """
+        if isinstance(self.features, Gaussian):
+            raise TypeError("this score needs features of the generated set, and only a summary is known; use fid")
+        return self.features
+
+
+class FittedScore(Protocol):
+    """A score's clients, with what is computed of them once."""
+
+    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
+        """Return the scores of a generated set by name: several where one pass gives several."""
+
+
+@dataclass(frozen=True)
+class ScoreDefinition(ABC):
+    """A score. Fields of subclasses are its options; `__post_init__` refuses those out of range by ValueError.
+
+    Attributes:
+        name: in recipes, records and columns.
+        needs: "summaries" of features will do; "features"; "logits" of generated images alone; real "points" and a
+            model's density; the clients' "held out" features besides; in place of features images with "labels"; or
+            images that the "model" is asked about.
+        family: scores of one family and equal options come out of one pass; its own name by default.
+        shares_out: whether processes that are `together` share its work; of another, one process does all.
+        knows_weights: whether clients' weights count in `all`.
+        has_distribution: whether clients differ in it, so that percentiles and power means say something.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[Needs] = "features"
+    family: ClassVar[str] = ""
+    shares_out: ClassVar[bool] = False
+    knows_weights: ClassVar[bool] = True
+    has_distribution: ClassVar[bool] = True
+
+    @abstractmethod
+    def fit(self, clients: ClientSide) -> FittedScore:
+        """Compute of the clients what every generated set is scored against.
+
+        Raises:
+            ValueError: if the clients lack something that the score needs.
+        """
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All options as plain values."""
+        return asdict(self)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that are not the defaults, as records keep them."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return {name: value for name, value in self.options.items() if value != defaults[name]}
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a better model has a larger value."""
+        return False
+
+    @property
+    def has_powers(self) -> bool:
+        """Whether power means of it say something: values differ by client, and none is below 0."""
+        return self.has_distribution
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel, of a score that is made of kernel means: clients of a deployment tell those."""
+        return None
+
+    @property
+    def is_deployed(self) -> bool:
+        """Whether clients who keep their images can answer for it, by summaries or by kernel means."""
+        return self.needs == "summaries" or self.kernel is not None
+
+    def too_few(self, count: float, whose: str) -> str:
+        """Return why a set of `count` images is too small, and the remedy; "" if it is large enough.
+
+        Args:
+            count: images of one client, or generated ones.
+            whose: they are, for the message.
+        """
+        return ""
+
+    def remark(self, name: str, dim: int, generated: float | None, clients: Sequence[float | None]) -> str:
+        """Return what a reader must know beside the value, given the sizes of the sets; "" for nothing.
+
+        Args:
+            name: what the score is called.
+            dim: D, the number of features.
+            generated: number of generated images; None where nobody says.
+            clients: likewise of each client's real images.
+        """
+        return ""
+
+    def same_pass(self, other: "ScoreDefinition") -> bool:
+        """Whether both come out of one computation."""
+        return (self.family or self.name) == (other.family or other.name) and self.options == other.options
+
+
+class FittedReference:
+    """One score of features, by a reference with a method `score(features, errors)`.
+
+    Args:
+        name: the score's.
+        reference: of the clients.
+    """
+
+    def __init__(self, name: str, reference: Any) -> None:
+        self._name, self._reference = name, reference
+
+    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
+        return {self._name: self._reference.score(generated.rows, errors)}
+
+
+def require_finite(**values: Any) -> None:
+    """Raise ValueError for a value that is no finite number, naming it."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f"{name} must be a finite number, got {value!r}")
+
+
+def require_whole(least: int, **values: Any) -> None:
+    """Raise ValueError for a value that is no whole number of at least `least`, naming it."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -1,0 +1,34 @@
+"""Memorisation as a score: `memorisation`, 0.5 for a generator without memory and 1 for one that copies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedgen.scores.aggregate import FederatedScore
+from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, Needs, ScoreDefinition
+from fedgen.scores.manifold.memorisation import memorisation
+
+
+@dataclass(frozen=True)
+class MemorisationScore(ScoreDefinition):
+    """How much closer generated images are to the clients' training images than to held-out ones."""
+
+    name: ClassVar[str] = "memorisation"
+    needs: ClassVar[Needs] = "held out"
+
+    @property
+    def has_powers(self) -> bool:
+        return False  # the middle is best
+
+    def fit(self, clients: ClientSide) -> FittedScore:
+        if clients.held_out is None:
+            raise ValueError("score memorisation needs held-out images of every client; none are given")
+        return _Fitted(clients)
+
+
+class _Fitted:
+    def __init__(self, clients: ClientSide) -> None:
+        self._train, self._held_out, self._weights = clients.features, clients.held_out or (), clients.weights
+
+    def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
+        return {"memorisation": memorisation(self._train, self._held_out, generated.rows, self._weights)}
