@@ -46,6 +46,12 @@ class SecureEvaluator(RemoteEvaluator):
         check_images(self.plan)
 
     def _make_side(self, data: RemoteClients, batch_size: int) -> "SecureSide":
+        for choice in (choice for panel in self.panels for choice in panel.choices):
+            if choice.is_of_summaries and choice.kind != "fid":
+                raise ValueError(
+                    f"score {choice.name} is made of single clients' summaries, which secure aggregation hides: leave"
+                    " it out of the recipe's evaluation; there is fid"
+                )
         return SecureSide(self.plan, self.seed, data, batch_size, self.device)
 
     def _told_counts(self, split: Split) -> Sequence[float]:

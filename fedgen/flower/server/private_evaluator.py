@@ -86,7 +86,7 @@ class PrivateEvaluator(RemoteEvaluator):
     def _make_side(self, data: RemoteClients, batch_size: int) -> "PrivateSide":
         for panel in self.panels:
             for choice in panel.choices:
-                if not choice.is_of_summaries:
+                if choice.kind != "fid":
                     raise ValueError(
                         f"score {choice.name} asks clients for more than sums with noise, which {EPSILON} in the run's"
                         " config promises: leave it out of the recipe's evaluation; there is fid"

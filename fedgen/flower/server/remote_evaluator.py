@@ -28,6 +28,7 @@ from fedgen.flower.wire.messages import Asked, Item
 from fedgen.flower.wire.ranges import BELIEVED, Largest, Ranges, largest
 from fedgen.scores import Density, FederatedScore, FrechetReference
 from fedgen.scores.aggregate import combine
+from fedgen.scores.definition import ClientSide, GeneratedSet
 from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.statistics import Gaussian, add, gaussian_from_message
 from fedgen.statistics.messages import Message, MessageError
@@ -247,11 +248,12 @@ class _RemoteReference(ToldReference):
         self._weights = torch.tensor(split.counts, dtype=torch.float64) / sum(split.counts)
         found = [gaussian_from_message(message) for message in summaries]
         self.pooled = FrechetReference.from_summaries(found, "examples", 0).pooled
-        self._frechet = {ddof: FrechetReference.from_summaries(found, "examples", ddof) for ddof in self.divisors}
+        clients = ClientSide(found, "examples")
+        self._fitted = {one.name: one.definition.fit(clients) for one in self.choices if one.is_of_summaries}
 
     def _of(self, choice: ScoreChoice, generated: Tensor | Gaussian, errors: bool) -> FederatedScore | None:
         if choice.is_of_summaries:
-            score = self._frechet[choice.options["ddof"]].score(generated, errors)
+            score = self._fitted[choice.name].score(GeneratedSet(generated), errors)[choice.kind]
         elif choice.name in self.told:
             messages = self.told[choice.name]
             total = kid_from_messages(add(*messages), self._moments[choice.name])
