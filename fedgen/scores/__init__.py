@@ -6,6 +6,7 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.scores.aggregate import FederatedScore, aggregate, resolve_weights
+    from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, ScoreDefinition
     from fedgen.scores.frechet.extrapolation import Extrapolation, fid_infinity
     from fedgen.scores.frechet.frechet import FrechetReference, frechet_distance
     from fedgen.scores.kernel.federated_kid import SummedKID, kid_from_messages, kid_message
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from fedgen.scores.wasserstein.wasserstein import WassersteinReference, wasserstein_critic
 
 __all__ = [
+    "ClientSide",
     "CriticOptions",
     "Density",
     "ExcessInversions",
     "Extrapolation",
     "FederatedScore",
+    "FittedScore",
     "FrechetReference",
+    "GeneratedSet",
     "Inversion",
     "Kernel",
     "KernelReference",
@@ -36,6 +40,7 @@ __all__ = [
     "ManifoldReference",
     "PolynomialKernel",
     "RBFKernel",
+    "ScoreDefinition",
     "SlicedReference",
     "SummedKID",
     "UtilityReference",

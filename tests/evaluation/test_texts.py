@@ -218,13 +218,7 @@ def test_metrics_are_columns_while_a_model_trains(tmp_path):
         ("torch.nn.Linear", "torch.nn.Linear is no torchmetrics class"),
         ({"name": PERPLEXITY, "ignore": 3}, "cannot be made of {'ignore': 3}"),
         ("torchmetrics.SumMetric", "does not say whether more of it is better"),
-        (
-            "perplexity",
-            (
-                "perplexity",
-                "unknown score 'perplexity'; known: .*fid, .*, and your own and torchmetrics classes by class",
-            ),
-        ),
+        ("perplexity", "unknown score 'perplexity'; known: .*fid, .*, and your own and torchmetrics classes by class"),
         ("metric", "unknown score 'metric'"),
     ],
 )
