@@ -53,6 +53,7 @@ PACKAGES = [
     "statistics",
     "evaluation",
     "callbacks",
+    "hub",
 ]
 
 

@@ -40,6 +40,7 @@ LAYERS = [
     ("federated",),
     ("evaluation",),
     ("reports",),
+    ("hub",),
     ("callbacks",),
     ("experiments",),
     ("training",),

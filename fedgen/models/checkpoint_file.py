@@ -10,7 +10,7 @@ from torch import nn
 
 from fedgen.io.files import is_count
 from fedgen.io.tensor_files import check_state, no_larger_than, read_torch
-from fedgen.models.networks.network import build
+from fedgen.models.networks.network import TRUSTED, build, refuse_places
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
@@ -64,16 +64,31 @@ def rebuild_model(kind: "type[LightningModule]", path: str | Path) -> Any:
         FileNotFoundError: if there is no such file.
         ValueError: if it is no checkpoint of such a model, or damaged.
     """
-    checkpoint, again = read_checkpoint(path), io.BytesIO()
-    state = checkpoint["state_dict"]
-    torch.save(checkpoint, again)  # Lightning reads a file itself: it is given what was checked, and no path
+    return model_of(kind, read_checkpoint(path), str(path))
+
+
+def model_of(kind: "type[LightningModule]", checkpoint: Mapping[str, Any], source: str) -> Any:
+    """The model of what a checkpoint holds, on the CPU, made by Lightning of the arguments among it.
+
+    Args:
+        kind: its class.
+        checkpoint: with "state_dict" and "hyper_parameters", of a file that was checked.
+        source: where it comes from, for messages.
+
+    Raises:
+        ValueError: if it is of another model, names files that its model would be made of, or is damaged.
+    """
+    again, state = io.BytesIO(), checkpoint["state_dict"]
+    torch.save(dict(checkpoint), again)  # Lightning reads a file itself: it is given what was checked, and no path
     again.seek(0)
     try:
+        if kind.__module__.startswith(TRUSTED):  # others' arguments may be words of theirs
+            refuse_places(checkpoint.get("hyper_parameters", {}))
         with no_larger_than(state):
             model = kind.load_from_checkpoint(again, map_location="cpu", weights_only=True)
         check_state(model, state)
     except Exception as error:  # arguments from a file may fail in any way
-        raise ValueError(f"{path} is no checkpoint of a {kind.__name__}, or it is damaged ({error})") from error
+        raise ValueError(f"{source} is no checkpoint of a {kind.__name__}, or it is damaged ({error})") from error
     return model
 
 

@@ -1,6 +1,5 @@
 """Diffusion models in the folders of diffusers: a UNet2DModel and a scheduler, as safetensors and JSON."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 
 from fedgen.extras import need
 from fedgen.io.files import read_json, write_json
+from fedgen.io.hub_folders import find_folder
 from fedgen.io.tensor_files import no_larger_than, read_safetensors
 from fedgen.models.diffusion.diffusion_schedule import BETAS, PREDICTIONS, NoiseSchedule, Prediction
 from fedgen.models.networks.unet import UNet
@@ -31,7 +31,7 @@ def read_pretrained(name: str | Path) -> tuple[UNet, NoiseSchedule | None, Predi
         ValueError: if its weights are pickles, not all that the network has, or damaged, or it holds another kind of
             model. A flipped bit that leaves a number in the weights cannot be seen: they carry no checksum.
     """
-    folder = _find(name)
+    folder = find_folder(name)
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
     config = _read_json(unet / CONFIG, f"{name} is no diffusers folder of an image diffusion model")
     if config.get("_class_name") != "UNet2DModel":
@@ -121,23 +121,6 @@ def read_schedule(config: Mapping[str, Any], path: Path) -> tuple[NoiseSchedule,
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from error
     return schedule, predictions[found["prediction_type"]]  # type: ignore[return-value]
-
-
-def _find(name: str | Path) -> Path:
-    """The folder itself, or where the hub's files are kept after fetching those that are read."""
-    folder = Path(name)
-    if folder.is_dir():
-        return folder
-    if folder.exists() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(name)):
-        raise FileNotFoundError(f"pretrained={str(name)!r} is no folder, and no name on the hub (owner/model)")
-    snapshot_download = need("huggingface_hub", "hub", "a model on the hub").snapshot_download
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=["*.json", "*.safetensors"]))
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise FileNotFoundError(
-            f"pretrained={str(name)!r} is no folder here, and the hub did not give a model of that name: {reason}"
-        ) from error
 
 
 def _read_body(folder: Path) -> Any:

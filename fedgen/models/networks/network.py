@@ -15,6 +15,10 @@ PUBLIC = ("fedgen.models", "fedgen.models.networks", "fedgen.models.stylegan2")
 _LARGEST = 2**24  # whole number in settings; before the first layer is made, lists of widths may be
 
 
+# arguments that take a path, or a name on the hub, in the place of a network
+_PLACES = frozenset({"weights", "pretrained", "generator", "critic", "network", "model", "ddpm"})
+
+
 class Network(nn.Module):
     """A network that keeps its constructor's arguments in `settings` (plain types only)."""
 
@@ -108,6 +112,22 @@ def find_class(class_path: str) -> Any:
     return found or next((getattr(package, name) for package in packages if name in package.__all__), None)
 
 
+def refuse_places(settings: Any) -> None:
+    """Refuses settings from a file that would have more files read, or fetched, than the one that was asked for.
+
+    Raises:
+        ValueError: if a network is given by a path or a name on the hub, or weights are.
+    """
+    left = [settings]
+    while left:
+        part = left.pop()
+        if isinstance(part, Mapping):
+            for name, value in part.items():
+                if isinstance(value, str) and name in _PLACES:
+                    raise ValueError(f"its {name} is {value[:100]!r}, and a file's settings may name no other file")
+        left.extend(part.values() if isinstance(part, Mapping) else part if isinstance(part, list | tuple) else [])
+
+
 def construct(kind: type, arguments: Any, owner: str) -> Any:
     """An object of a class, of arguments that come from a file.
 
@@ -116,6 +136,7 @@ def construct(kind: type, arguments: Any, owner: str) -> Any:
     """
     if large := [number for number in leaves(arguments) if type(number) is int and abs(number) > _LARGEST]:
         raise ValueError(f"{owner} cannot be built from its settings: {large[0]} is no size, width or number of layers")
+    refuse_places(arguments)
     try:
         return kind(**arguments)
     except (TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, MemoryError, ValueError) as error:
