@@ -5,7 +5,7 @@ RUN := $(VENV)/.ready-run
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-browser check docs dist bench bench-peers clean
+.PHONY: help setup house demo test test-slow test-browser check docs dist bench bench-peers clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ bench: $(READY) ## speed and memory, one JSON line a figure
 	@status=0; for name in frechet fastfid mmd2 manifold one_pass rounds ddpm gan stylegan2 memory partitions lazy_data messages long_run start; do \
 		OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.$$name || status=1; \
 	done; exit $$status
+
+house: $(READY) ## the shape of the package beside its goals, counted from the source (half a minute)
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.house
 
 bench-peers: $(READY) ## rounds beside pfl-research and Flower's simulation, which it installs (ten minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m benchmarks.peers
