@@ -6,8 +6,8 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.callbacks.federated_evaluation import FederatedEvaluation
-    from fedgen.callbacks.progress import RoundProgressBar
     from fedgen.callbacks.round_checkpoint import RoundCheckpoint
+    from fedgen.callbacks.round_progress import RoundProgressBar
     from fedgen.callbacks.state_report import StateReport
 
 __all__ = ["FederatedEvaluation", "RoundCheckpoint", "RoundProgressBar", "StateReport"]

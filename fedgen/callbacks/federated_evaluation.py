@@ -13,19 +13,19 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from fedgen.callbacks.fresh_monitors import gate, release, watchers
-from fedgen.callbacks.progress import paused
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint
+from fedgen.callbacks.round_progress import paused
 from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
-from fedgen.evaluation.generation.sampling import Sample, inside
+from fedgen.evaluation.generation.image_sampling import Sample, inside
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.personal.own_models import OwnModels
 from fedgen.evaluation.records import BALANCE, BALANCED
+from fedgen.evaluation.runs.evaluate_run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
-from fedgen.evaluation.runs.run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
 from fedgen.federated import FedAvgStrategy

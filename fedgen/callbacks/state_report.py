@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedgen.callbacks.progress import paused
+from fedgen.callbacks.round_progress import paused
 from fedgen.federated.state_table import StateRow, rows_so_far, table_of
 from fedgen.io.files import in_bytes
 from fedgen.progress import make_console

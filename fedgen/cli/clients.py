@@ -66,7 +66,7 @@ def look_at_clients(
     from fedgen.evaluation.tables.partition_table import partition_tables, remarks_on
     from fedgen.io.files import require_writable, write_json
     from fedgen.progress import make_console
-    from fedgen.reports.figures.partition import draw_partition
+    from fedgen.reports.figures.partition_picture import draw_partition
 
     folder = require_writable(output or Path("checkpoints") / f"clients-{recipe.stem}")
     summary = PartitionSummary.of(data)

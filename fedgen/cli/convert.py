@@ -27,7 +27,7 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
         raise FileExistsError(f"{target} exists; choose another name, or replace it with --overwrite")
 
     from fedgen.io.files import in_bytes, require_writable
-    from fedgen.models.stylegan2.official.convert import read_official_networks, read_trained_networks
+    from fedgen.models.stylegan2.official.convert_official import read_official_networks, read_trained_networks
     from fedgen.progress import make_console
 
     require_writable(target.parent)

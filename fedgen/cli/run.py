@@ -73,7 +73,7 @@ def evaluate_checkpoints(
 
     from fedgen.evaluation.evaluate import Evaluator
     from fedgen.evaluation.personal.fine_tuned import FineTuning
-    from fedgen.evaluation.runs.run import evaluate_run
+    from fedgen.evaluation.runs.evaluate_run import evaluate_run
 
     module, clients = _model_and_clients(run, model, data, device, sampling or {})
     options |= {"num_images": num_images, "seed": clients.seed, "device": device, "controls": controls}

@@ -21,7 +21,7 @@ from fedgen.clients.three_way import Roles, ThreeWaySplit
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import Reading, name_of
-from fedgen.data.lazy import LazyExamples
+from fedgen.data.lazy_examples import LazyExamples
 from fedgen.seeds import resolve
 
 # Lightning says this of every model without a validation_step, which generators may well be.

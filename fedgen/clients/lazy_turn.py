@@ -8,7 +8,7 @@ from torch import Tensor
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.data.items import Stream, Task
-from fedgen.data.lazy import LazyExamples
+from fedgen.data.lazy_examples import LazyExamples
 from fedgen.data.model_batches import endless_batches
 from fedgen.seeds import derive, generator
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedgen.clients.lazy_turn import LazyTurn, make_turn
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
-from fedgen.data.lazy import LazyExamples, measured_task
+from fedgen.data.lazy_examples import LazyExamples, measured_task
 from fedgen.data.model_batches import draw_batches, to_batch
 from fedgen.seeds import derive, generator, seed_all
 

@@ -16,7 +16,7 @@ from fedgen.data.annotations import find_labels
 from fedgen.data.anybody import EXPECTED, Reading, as_examples, check_one, is_arrays, is_dataset, name_of
 from fedgen.data.collate import collate_items
 from fedgen.data.items import Items, Part
-from fedgen.data.lazy import LazyExamples, make_lazy
+from fedgen.data.lazy_examples import LazyExamples, make_lazy
 from fedgen.data.model_batches import to_batch
 from fedgen.data.renumber import renumber, with_classes
 

@@ -7,7 +7,7 @@ from fedgen.lazy import load_on_use
 if TYPE_CHECKING:
     from fedgen.data.dataset import DataSet
     from fedgen.data.examples import Examples
-    from fedgen.data.formats.flower import FlowerDataset
+    from fedgen.data.formats.flwr_datasets import FlowerDataset
     from fedgen.data.formats.huggingface import HuggingFace
     from fedgen.data.formats.image_folder import ImageFolder
     from fedgen.data.formats.image_manifest import ImageManifest

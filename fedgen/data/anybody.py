@@ -14,7 +14,7 @@ from fedgen.data.collate import ImagesOf, collate_items
 from fedgen.data.dataset import DataSet
 from fedgen.data.examples import Examples
 from fedgen.data.items import Items, Part
-from fedgen.data.lazy import ImageReader, LazyExamples, LazyInputs, make_lazy
+from fedgen.data.lazy_examples import ImageReader, LazyExamples, LazyInputs, make_lazy
 
 EXPECTED = (
     "a fedgen data set, Examples, a torch Dataset, arrays X or (X, y), a data set of the library datasets, "

@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import Tensor
 
-from fedgen.data.lazy import CHUNK, LazyInputs
+from fedgen.data.lazy_examples import CHUNK, LazyInputs
 from fedgen.embeddings.base import Embedding
 from fedgen.io.files import atomic_write, require_writable
 from fedgen.io.hashing import hash_chunks, hash_tensors

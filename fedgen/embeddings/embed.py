@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from fedgen.data.lazy import LazyInputs
+from fedgen.data.lazy_examples import LazyInputs
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.cache import FeatureCache
 from fedgen.images import SeenRange, refuse_grey_levels, to_uint8

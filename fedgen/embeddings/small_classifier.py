@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedgen import seeds
-from fedgen.data.lazy import LazyInputs
+from fedgen.data.lazy_examples import LazyInputs
 from fedgen.images import quantise
 from fedgen.progress import track
 

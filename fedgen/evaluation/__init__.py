@@ -6,7 +6,7 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.evaluation.evaluate import Evaluation, Evaluator
-    from fedgen.evaluation.generation.sampling import draw_images, mixture, sampler_of
+    from fedgen.evaluation.generation.image_sampling import draw_images, mixture, sampler_of
     from fedgen.evaluation.one_model import evaluate
     from fedgen.evaluation.presets import PRESETS, Preset, find_preset
     from fedgen.evaluation.real.federation_splits import splits_of
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedgen.evaluation.records import Columns, ScoreRecord, by_column
     from fedgen.evaluation.runs.checkpoint_names import checkpoint_name, list_checkpoints
     from fedgen.evaluation.runs.checkpoints import load_weights
-    from fedgen.evaluation.runs.run import evaluate_run
+    from fedgen.evaluation.runs.evaluate_run import evaluate_run
     from fedgen.evaluation.runs.run_folder import Run
     from fedgen.evaluation.runs.scores_file import append_records, drop_from, drop_round, read_records
     from fedgen.evaluation.runs.selection import (
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedgen.evaluation.stored.stored_files import save_features, save_statistics
     from fedgen.evaluation.stored.stored_images import Reading
     from fedgen.evaluation.stored.stored_table import client_table, client_tables, peer_table
-    from fedgen.evaluation.tables.report import print_report
+    from fedgen.evaluation.tables.run_tables import print_report
     from fedgen.evaluation.tables.table import (
         comparison_table,
         inversion_table,

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.clients import FederatedDataModule
-from fedgen.data.lazy import LazyInputs
+from fedgen.data.lazy_examples import LazyInputs
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.gaps import GAPS, gaps_of
 from fedgen.evaluation.generation.answers import Answers, SeededAnswers
 from fedgen.evaluation.generation.density import density_of
 from fedgen.evaluation.generation.generated import Generated
+from fedgen.evaluation.generation.image_sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
 from fedgen.evaluation.generation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
-from fedgen.evaluation.generation.sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real.federation_splits import Clients, as_splits

@@ -5,7 +5,7 @@ from typing import Unpack
 from torch import nn
 
 from fedgen.evaluation.evaluate import Evaluator, EvaluatorOptions
-from fedgen.evaluation.generation.sampling import Sample
+from fedgen.evaluation.generation.image_sampling import Sample
 from fedgen.evaluation.real.federation_splits import Clients
 from fedgen.evaluation.records import ScoreRecord
 

@@ -9,7 +9,7 @@ from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.real.reference import check_clients_of, check_count
 from fedgen.evaluation.real.splits import LEAST, Split, StandIn
-from fedgen.evaluation.real.three_way import CONTROLS
+from fedgen.evaluation.real.three_splits import CONTROLS
 from fedgen.evaluation.record_names import DISTRIBUTION, HELD_OUT, PART_TRAIN, PART_VAL, REPORT, UNPART
 from fedgen.evaluation.records import FLOOR, Columns
 from fedgen.evaluation.score_choice import ScoreChoice, check_distinct

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fedgen.data.lazy import LazyInputs, join_inputs
+from fedgen.data.lazy_examples import LazyInputs, join_inputs
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
 from fedgen.images import SeenRange
 from fedgen.losses.feature_loss import FeatureLoss

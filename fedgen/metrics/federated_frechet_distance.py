@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedgen.metrics.feature_metric import GENERATED, REAL
 from fedgen.metrics.frechet_distance import images_needed
 from fedgen.metrics.many_clients import EVERYTHING, Aggregate, ManyClients
-from fedgen.metrics.moments import MomentMetric
+from fedgen.metrics.moment_states import MomentMetric
 from fedgen.scores.aggregate import FederatedScore, Weights
 from fedgen.scores.frechet.frechet import FrechetReference
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgen.metrics.feature_metric import GENERATED, REAL
-from fedgen.metrics.moments import MomentMetric
+from fedgen.metrics.moment_states import MomentMetric
 from fedgen.metrics.two_sides import TwoSides, require_sides
 from fedgen.scores.frechet.frechet import frechet_distance
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.selection import aggregates_compared
-from fedgen.evaluation.tables.report import run_tables
+from fedgen.evaluation.tables.run_tables import run_tables
 from fedgen.evaluation.tables.table import inversion_table, selection_table
 from fedgen.federated.left_out import shorten
 from fedgen.io.files import in_bytes

@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     from fedgen.statistics.fourier import FourierMoments, FourierSketch
     from fedgen.statistics.gaussian import Gaussian, RunningPool, pool, summarize
     from fedgen.statistics.low_rank import thin
-    from fedgen.statistics.messages import (
+    from fedgen.statistics.npz import Provenance, load_npz, save_npz
+    from fedgen.statistics.private import Privacy, private_gaussian, private_sums, project_positive
+    from fedgen.statistics.projection import Projection
+    from fedgen.statistics.sketches import CubicSketch, Estimate, KernelMoments
+    from fedgen.statistics.statistic_messages import (
         Message,
         MessageError,
         add,
@@ -19,10 +23,6 @@ if TYPE_CHECKING:
         gaussian_to_sums,
         message_size,
     )
-    from fedgen.statistics.npz import Provenance, load_npz, save_npz
-    from fedgen.statistics.private import Privacy, private_gaussian, private_sums, project_positive
-    from fedgen.statistics.projection import Projection
-    from fedgen.statistics.sketches import CubicSketch, Estimate, KernelMoments
 
 __all__ = [
     "CubicSketch",

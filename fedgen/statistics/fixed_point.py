@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedgen.seeds import generator
-from fedgen.statistics.messages import KINDS, SUMMABLE, Message, MessageError, add, remarks_from_json
+from fedgen.statistics.statistic_messages import KINDS, SUMMABLE, Message, MessageError, add, remarks_from_json
 
 LIMIT = 2**63
 MOST_BITS = 512  # either way, so that powers of two stay within float64

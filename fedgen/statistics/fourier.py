@@ -15,7 +15,6 @@ from torch import Tensor
 
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import CHUNK
-from fedgen.statistics.messages import Message, MessageError
 from fedgen.statistics.sketches import (
     Estimate,
     Sketch,
@@ -25,6 +24,7 @@ from fedgen.statistics.sketches import (
     estimate,
     within_set,
 )
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 
 @dataclass(frozen=True, eq=False)

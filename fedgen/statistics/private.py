@@ -30,7 +30,7 @@ from fedgen.seeds import generator
 from fedgen.statistics.accounting import Accountant, noise_multiplier
 from fedgen.statistics.eigen import eigh
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
-from fedgen.statistics.messages import Message, MessageError, gaussian_from_sums, pack
+from fedgen.statistics.statistic_messages import Message, MessageError, gaussian_from_sums, pack
 
 Projecting = Literal["trace", "clamp", "none"]
 

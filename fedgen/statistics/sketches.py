@@ -27,7 +27,7 @@ from torch import Tensor
 from fedgen.io.hashing import hash_tensors
 from fedgen.seeds import generator
 from fedgen.statistics.gaussian import CHUNK, Gaussian, check_features
-from fedgen.statistics.messages import Message, MessageError, pack, unpack
+from fedgen.statistics.statistic_messages import Message, MessageError, pack, unpack
 
 SKETCHES = 256  # computed together: memory is [CHUNK, 3 * SKETCHES]
 

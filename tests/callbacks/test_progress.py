@@ -9,9 +9,10 @@ import lightning as L
 import pytest
 from rich.console import Console
 
-from fedgen.callbacks import RoundProgressBar, progress
-from fedgen.callbacks.progress import paused
+from fedgen.callbacks import RoundProgressBar
+from fedgen.callbacks import round_progress as progress
 from fedgen.callbacks.progress_line import Progress, bar_line, last_line, plain_line
+from fedgen.callbacks.round_progress import paused
 from fedgen.federated import FedAvgStrategy
 from tests.federated.modules import Automatic, make_data, make_trainer
 

@@ -12,7 +12,7 @@ from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import IID, ByClass, Dirichlet, Natural
 from fedgen.data import Examples, ImageFolder
 from fedgen.data.collate import collate_items
-from fedgen.data.lazy import LazyExamples
+from fedgen.data.lazy_examples import LazyExamples
 from fedgen.federated import FedAvgStrategy
 from tests.clients.test_data_module import fedavg, under
 from tests.data.test_image_folder import write_image

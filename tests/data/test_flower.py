@@ -10,7 +10,7 @@ from fedgen.clients.lazy_turn import make_turn
 from fedgen.clients.partitions import Natural
 from fedgen.data import FlowerDataset
 from fedgen.data.formats import huggingface
-from fedgen.data.lazy import LazyExamples
+from fedgen.data.lazy_examples import LazyExamples
 from tests.data.flower import ByColumn, Columns, Deal
 from tests.data.tables import levels, picture, table
 

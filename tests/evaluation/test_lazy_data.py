@@ -16,7 +16,7 @@ from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, Dirichlet, VarianceLimited
 from fedgen.data import Digits
 from fedgen.data.anybody import Reading, as_examples
-from fedgen.data.lazy import ImageReader, LazyInputs, join_inputs
+from fedgen.data.lazy_examples import ImageReader, LazyInputs, join_inputs
 from fedgen.embeddings import FeatureCache, Pixels, embed
 from fedgen.evaluation import Evaluator, evaluate
 from fedgen.evaluation.real.federation_splits import as_splits

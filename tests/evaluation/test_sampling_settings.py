@@ -6,7 +6,7 @@ from torch import nn
 
 from fedgen.evaluation import Run, append_records, checkpoint_name, evaluate_run, mixture, sampler_of, score_table
 from fedgen.evaluation.evaluate import Evaluator
-from fedgen.evaluation.generation.sampling import inside
+from fedgen.evaluation.generation.image_sampling import inside
 from fedgen.evaluation.generation.sampling_settings import change_sampling, sampling_of, say_sampling
 from fedgen.models import DDPM
 from tests.evaluation.conditional import CLIENTS, Conditional

@@ -18,7 +18,7 @@ from fedgen.flower.server.asked_clients import TooFewAnswersError
 from fedgen.flower.server.remote_data import RemoteClient, RemoteClients
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import LossQuestion, Told
-from fedgen.statistics.messages import Message
+from fedgen.statistics.statistic_messages import Message
 from tests.flower.fine_tuning import FORMS, SIZES, fine_tuning
 from tests.flower.loopback import Loopback, Node, keep_replies
 from tests.flower.runs import IMAGES, app_of, deploy, same_weights, simulate, write_images

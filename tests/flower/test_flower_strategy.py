@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from fedgen.evaluation import read_records
 from fedgen.flower.app.apps import client_app, run_server
 from fedgen.flower.server.client_registry import Roster
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 from tests.flower.loopback import Loopback, Node, Odd
 from tests.flower.runs import app_of, deploy, read, recipe, same_weights, simulate, small_gan, write_images
 from tests.quick import first_quick

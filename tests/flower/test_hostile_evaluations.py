@@ -14,7 +14,7 @@ from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.server.remote_evaluator import RemoteEvaluator
 from fedgen.flower.wire.messages import Question, Told
 from fedgen.flower.wire.ranges import RANGES
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 SETTINGS = {"embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
 SIZES = {"a": 12, "b": 25}

@@ -6,7 +6,7 @@ import torch
 from fedgen.flower.secure_aggregation.masked_answers import STEP, Scale, decode, encode
 from fedgen.flower.wire.answer_forms import check_form, form_of
 from fedgen.losses import DistributedLoss, FastFIDLoss, OneMessageLoss
-from fedgen.statistics.messages import Message, MessageError, add
+from fedgen.statistics.statistic_messages import Message, MessageError, add
 
 FEATURES = torch.rand(9, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 CENTRE = {"number": "7", "seed": "3", "dim": "5"}

@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from fedgen.flower.wire.messages import Answer, unpack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 SHARED = torch.arange(6.0)
 TENSORS = {

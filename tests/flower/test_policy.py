@@ -16,7 +16,7 @@ from fedgen.flower.client import client_statistics as statistics
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Item, LossQuestion, Question, Told
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import app_of, deploy, recipe, write_images

@@ -10,7 +10,7 @@ from fedgen.flower.wire.flower_records import EXAMPLES, METRICS, REST, WEIGHTS, 
 from fedgen.flower.wire.messages import Answer, Hello, Told
 from fedgen.flower.wire.serialization import from_bytes
 from fedgen.io.tensor_files import tensors_in
-from fedgen.statistics.messages import Message
+from fedgen.statistics.statistic_messages import Message
 from tests.flower.loopback import keep_replies
 from tests.flower.runs import SIZES, deploy, recipe, write_images
 

@@ -35,7 +35,7 @@ from fedgen.flower.wire.messages import (
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.tensor_files import tensors_in
 from fedgen.statistics import Privacy, private_sums
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 from tests.flower.loopback import Loopback
 from tests.flower.runs import IMAGES, recipe
 from tests.fuzz.damage import fuzz, refuses

@@ -23,8 +23,8 @@ from fedgen.statistics import (
     summarize,
 )
 from fedgen.statistics.fixed_point import FixedPoint
-from fedgen.statistics.messages import KINDS, Message, MessageError, add
 from fedgen.statistics.private import private_gaussian
+from fedgen.statistics.statistic_messages import KINDS, Message, MessageError, add
 from tests.fuzz.damage import fuzz
 
 FEATURES = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,7 @@ from safetensors.torch import save
 
 from fedgen.flower.wire.messages import VERSION, Answer, unpack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

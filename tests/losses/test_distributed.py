@@ -10,7 +10,7 @@ from fedgen.losses import DistributedLoss, EmbeddedLoss, FastFIDLoss, MMD2Loss, 
 from fedgen.losses.distributed.distributed import ScoringClient, SimulatedClients, message_weights
 from fedgen.scores import KernelReference, PolynomialKernel, RBFKernel
 from fedgen.statistics import summarize
-from fedgen.statistics.messages import Message, message_size
+from fedgen.statistics.statistic_messages import Message, message_size
 from tests.losses.simple import two_numbers
 from tests.losses.test_mmd2 import BATCH, CLIENTS, WEIGHTS, draw, gradient_of, plain_kernel, plain_mmd2
 

@@ -7,7 +7,7 @@ from fedgen.losses import MMD2Loss, Nystrom, Sketches
 from fedgen.losses.distributed.summaries import SummarisingClient
 from fedgen.scores import KernelReference, PolynomialKernel
 from fedgen.statistics import gaussian_from_message, summarize
-from fedgen.statistics.messages import Message, add
+from fedgen.statistics.statistic_messages import Message, add
 from tests.losses.test_mmd2 import BATCH, CLIENTS, draw, gradient_of
 from tests.losses.test_one_message import one_message
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fedgen.clients.partitions.clusters.semantic import Semantic
     from fedgen.clients.partitions.coarse_dirichlet import CoarseDirichlet
     from fedgen.clients.partitions.dirichlet import Dirichlet
-    from fedgen.clients.partitions.flower import FlowerPartition
+    from fedgen.clients.partitions.flower_partition import FlowerPartition
     from fedgen.clients.partitions.iid import IID
     from fedgen.clients.partitions.natural import Natural
     from fedgen.clients.partitions.partition import Partition, check_assignment

@@ -16,7 +16,7 @@ from fedgen.data.formats.arrow import Table, open_hub, open_tables
 from fedgen.data.formats.columns import image_column, label_column, read_labels, read_owners
 from fedgen.data.formats.image_files import check_form, read_image
 from fedgen.data.items import Items, Part
-from fedgen.data.lazy import make_lazy
+from fedgen.data.lazy_examples import make_lazy
 from fedgen.progress import track
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?<!\.parquet)")

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from fedgen.data.collate import collate_levels
 from fedgen.data.formats.image_files import read_image
 from fedgen.data.items import Items, Part
-from fedgen.data.lazy import LazyExamples, make_lazy
+from fedgen.data.lazy_examples import LazyExamples, make_lazy
 
 
 class ImageFiles(Dataset[tuple[Tensor, int]]):

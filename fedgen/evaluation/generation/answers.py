@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.data.lazy import CHUNK, LazyInputs
+from fedgen.data.lazy_examples import CHUNK, LazyInputs
 from fedgen.evaluation.generation.methods import require_method
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.images import from_uint8

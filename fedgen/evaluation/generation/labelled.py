@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.generation.sampling import CHUNK, Sample, chunk_draws, draw_images
+from fedgen.evaluation.generation.image_sampling import CHUNK, Sample, chunk_draws, draw_images
 from fedgen.evaluation.real.splits import Split
 from fedgen.models.label_frequencies import LabelFrequencies
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from fedgen.evaluation.evaluate import Evaluation, Evaluator, Found
 from fedgen.evaluation.gaps import GAPS
-from fedgen.evaluation.generation.sampling import Sample
+from fedgen.evaluation.generation.image_sampling import Sample
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.personal.single_clients import SingleClients
 from fedgen.evaluation.records import MODEL

@@ -6,9 +6,9 @@ import torch
 
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.data import Examples
-from fedgen.data.lazy import join_inputs
+from fedgen.data.lazy_examples import join_inputs
 from fedgen.evaluation.real.splits import LEAST, Split, StandIn
-from fedgen.evaluation.real.three_way import three_way_splits
+from fedgen.evaluation.real.three_splits import three_way_splits
 from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.records import FLOOR
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.data.lazy import LazyInputs, at_positions, in_parts
+from fedgen.data.lazy_examples import LazyInputs, at_positions, in_parts
 from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedgen.data.lazy import LazyInputs
+from fedgen.data.lazy_examples import LazyInputs
 from fedgen.evaluation.aggregates import choose_aggregates, with_further
 from fedgen.evaluation.generation.answers import SeededAnswers
 from fedgen.evaluation.record_names import AGGREGATES

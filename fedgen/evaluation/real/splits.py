@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgen.data import Examples
 from fedgen.data.examples import kind_of
-from fedgen.data.lazy import LazyInputs, join_inputs
+from fedgen.data.lazy_examples import LazyInputs, join_inputs
 
 LEAST = 2  # images of a client: an unbiased covariance, and the U-statistic, need two
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from fedgen.evaluation.records import ScoreRecord
-from fedgen.evaluation.tables.report import run_tables
+from fedgen.evaluation.tables.run_tables import run_tables
 
 WIDTH = 120  # columns
 

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from fedgen.clients import FederatedDataModule
 from fedgen.data import DataSet
 from fedgen.embeddings import Embedding, embed
-from fedgen.evaluation.generation.sampling import draw_images, sampler_of
+from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.generation.sampling_settings import sampling_of
 from fedgen.evaluation.personal.own_models import own_in_place
 from fedgen.evaluation.real.reference import Reference
 from fedgen.evaluation.runs.checkpoints import load_weights, local_models, personal_tensors
+from fedgen.evaluation.runs.evaluate_run import mixture_of_local
 from fedgen.evaluation.runs.rebuild import rebuild
-from fedgen.evaluation.runs.run import mixture_of_local
 from fedgen.experiments.engine.aggregate_rankings import Rows
 from fedgen.experiments.engine.feature_federation import Federation, rows_of
 from fedgen.experiments.engine.image_sources import Source, chosen

@@ -20,7 +20,7 @@ from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, 
 from fedgen.experiments.engine.feature_federation import Federation, rows_of
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
-from fedgen.reports.figures.aggregates import draw_aggregates
+from fedgen.reports.figures.aggregate_panels import draw_aggregates
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores.theory import toy_frechet, toy_kernel
 from fedgen.seeds import derive, generator

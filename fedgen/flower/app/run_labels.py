@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedgen.federated.left_out import shorten
 from fedgen.flower.wire.messages import Hello
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 CLASSES, COUNTS = "classes", "label-counts"
 DIGITS = 12  # of a count: all of them add up to a whole number of 63 bits

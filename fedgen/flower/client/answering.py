@@ -18,7 +18,7 @@ from fedgen.losses.distributed.distributed import PRECISIONS, ScoringClient
 from fedgen.losses.distributed.summaries import SummarisingClient
 from fedgen.scores import KernelReference
 from fedgen.scores.kernel.mmd import check_means
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in PRECISIONS}
 

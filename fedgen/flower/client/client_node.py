@@ -25,7 +25,7 @@ from fedgen.io.files import atomic_write
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import bytes_of
 from fedgen.statistics import Privacy
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 from fedgen.training.fit import FedgenCLI
 
 

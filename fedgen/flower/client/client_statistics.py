@@ -45,8 +45,8 @@ from fedgen.statistics import (
     private_sums,
     summarize,
 )
-from fedgen.statistics.messages import Message
 from fedgen.statistics.private import promise_of
+from fedgen.statistics.statistic_messages import Message
 
 FEATURES = "features"
 _OF_PANELS = ("embeddings", "scores", "presets")

@@ -18,7 +18,7 @@ from fedgen.data import Examples
 from fedgen.data.annotations import Annotation
 from fedgen.data.anybody import Reading
 from fedgen.data.items import Items
-from fedgen.data.lazy import LazyExamples, NoImagesError
+from fedgen.data.lazy_examples import LazyExamples, NoImagesError
 from fedgen.data.renumber import renumber, with_classes
 from fedgen.losses import EmbeddedLoss
 from fedgen.seeds import resolve

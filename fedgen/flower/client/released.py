@@ -10,7 +10,7 @@ from pathlib import Path
 from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.wire.messages import Item
 from fedgen.io.files import atomic_write, write_once
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 RELEASED = "released"  # the folder
 ONCE = "once"  # a client's folder of what has no noise

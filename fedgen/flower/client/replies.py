@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedgen.ranks import Name, Ranks
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 
 class Recorder(Ranks):

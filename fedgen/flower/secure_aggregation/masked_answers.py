@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedgen.flower.secure_aggregation.secure_mean import STEPS
 from fedgen.flower.wire.answer_forms import WEIGHT
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 LOWEST, MARKS = -64, 128  # the first mark is for 2^-64 and less, the last for 2^63 and all above
 FIRST = 2.0**8  # the range that is tried first

@@ -28,7 +28,7 @@ from fedgen.flower.wire.messages import Asked, Item
 from fedgen.flower.wire.ranges import RANGES, Largest, name_of, range_key
 from fedgen.scores import FederatedScore
 from fedgen.statistics import summarize
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 
 class SecureEvaluator(RemoteEvaluator):

@@ -42,7 +42,7 @@ from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import tensors_in
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 WAITS = "it waits for the clients of the round's first sum"
 FEW = "too few clients answered for their sum to be unmasked"

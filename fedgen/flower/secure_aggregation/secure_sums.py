@@ -23,7 +23,7 @@ from fedgen.flower.wire.field_types import fault
 from fedgen.flower.wire.ranges import Largest
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
 from fedgen.statistics.fixed_point import FixedPoint
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 LIMB = 21  # bits
 _LIMBS = 3

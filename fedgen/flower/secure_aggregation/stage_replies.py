@@ -17,7 +17,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_k
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.io.archives import read_header
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 REST = "fedgen"  # what clients tell in the open beside their masked numbers
 

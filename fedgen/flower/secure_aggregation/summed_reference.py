@@ -19,8 +19,8 @@ from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.seeds import generator
 from fedgen.statistics import Gaussian, gaussian_from_message, summarize
 from fedgen.statistics.fourier import FourierMoments
-from fedgen.statistics.messages import Message, MessageError
 from fedgen.statistics.sketches import KernelMoments
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 QUANTISATION = "quantisation"  # the part of a score's error
 HIDDEN = torch.empty(0, dtype=torch.float64)  # single clients' scores

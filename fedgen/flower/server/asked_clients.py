@@ -19,7 +19,7 @@ from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import to_bytes
 from fedgen.flower.wire.transport import Line
 from fedgen.losses.distributed.distributed import Traffic
-from fedgen.statistics.messages import Message, MessageError, add
+from fedgen.statistics.statistic_messages import Message, MessageError, add
 
 LOSS = f"{MessageType.QUERY}.loss"  # Flower's type of these messages
 MASKED = "loss"  # the key of a question among what is sent for a masked sum

@@ -17,7 +17,7 @@ from fedgen.flower.wire.flower_records import from_records
 from fedgen.flower.wire.messages import Hello, check_types
 from fedgen.io.files import read_json, write_json
 from fedgen.progress import track
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 CLIENTS = "clients.json"
 LOOK = 1.0  # seconds between looks at who is there

@@ -20,7 +20,7 @@ from fedgen.flower.wire.client_state_checks import Form, check_forms, check_stat
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.transport import Line
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 # what servers log, whether or not this one does: whoever reads the logs takes it for theirs
 RESERVED = {"epoch", "step", "epsilon", "delta", "statistics_epsilon", "statistics_delta", "clients_answered"}

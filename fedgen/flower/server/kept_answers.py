@@ -8,7 +8,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.flower.client.released import keep_release
 from fedgen.flower.wire.messages import Item
-from fedgen.statistics.messages import Message
+from fedgen.statistics.statistic_messages import Message
 
 TOLD = "told"  # the folder
 

@@ -33,8 +33,8 @@ from fedgen.flower.wire.ranges import Largest
 from fedgen.scores import FederatedScore, FrechetReference
 from fedgen.statistics import Gaussian, Privacy, add, private_gaussian
 from fedgen.statistics.accounting import counted_epsilon
-from fedgen.statistics.messages import Message, MessageError
 from fedgen.statistics.private import promise_of
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 NOISE = 9  # standard deviations that an entry's noise may reach before it is cut off
 ROUNDING = 1e-6  # by which two ways to count one epsilon may differ

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedgen.evaluation import Evaluator
 from fedgen.evaluation.aggregates import with_further
 from fedgen.evaluation.generation.answers import Answers
-from fedgen.evaluation.generation.sampling import Sample
+from fedgen.evaluation.generation.image_sampling import Sample
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import Plan
 from fedgen.evaluation.real.real_side import RealSide
@@ -31,7 +31,7 @@ from fedgen.scores.aggregate import combine
 from fedgen.scores.definition import ClientSide, GeneratedSet
 from fedgen.scores.kernel.federated_kid import kid_from_messages
 from fedgen.statistics import Gaussian, add, gaussian_from_message
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 Key = tuple[str, str]  # split and embedding
 Check = Callable[[int, int, bytes], Message]  # of an item's place and a client's number

@@ -19,8 +19,8 @@ from fedgen.flower.client.client_statistics import sketch_of
 from fedgen.scores import Density, FederatedScore
 from fedgen.statistics import FourierSketch, Gaussian
 from fedgen.statistics.fourier import FourierMoments
-from fedgen.statistics.messages import Message
 from fedgen.statistics.sketches import KernelMoments
+from fedgen.statistics.statistic_messages import Message
 
 
 class ToldReference(Reference):

@@ -1,7 +1,7 @@
 """A client that does not answer what all must."""
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 
 class UnansweredError(MessageError):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedgen.statistics import CubicSketch
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 WEIGHT = ("weight", "count")  # what an answer's weight is called
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 PARTS = 3  # of an optimizer's averaged state: sums, their weights, and what is not averaged
 # what torch's optimizers take roots of, or count by

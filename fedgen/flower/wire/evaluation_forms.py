@@ -12,7 +12,7 @@ from fedgen.flower.wire.messages import Item
 from fedgen.flower.wire.ranges import RANGES, Largest, name_of, range_key
 from fedgen.scores.kernel.federated_kid import kernel_label
 from fedgen.statistics import Privacy, private_sums
-from fedgen.statistics.messages import KINDS, Message, MessageError, gaussian_from_message
+from fedgen.statistics.statistic_messages import KINDS, Message, MessageError, gaussian_from_message
 
 ROUNDING = 1e-6  # by which sums may exceed their bound
 

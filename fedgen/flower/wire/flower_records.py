@@ -11,7 +11,7 @@ from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.flower.wire.field_types import fault
 from fedgen.flower.wire.messages import Answer, Said, pack, unpack
 from fedgen.io.archives import read_header
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 WEIGHTS, REST, METRICS, EXAMPLES = "weights", "fedgen", "metrics", "num-examples"
 _NARROW = torch.bfloat16  # NumPy has none: it travels as float32, which holds its values

@@ -10,7 +10,7 @@ from fedgen import __version__
 from fedgen.federated.client_state.exchange import all_finite
 from fedgen.flower.wire.field_types import Between, Length, Numbers, Text, conforms, fault
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 VERSION = 3
 LONGEST_NAME, LONGEST_CLASS, MOST_CLASSES = 200, 255, 100_000  # a class is a folder's name

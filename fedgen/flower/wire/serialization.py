@@ -13,7 +13,7 @@ from torch import Tensor
 from fedgen.federated.client_state.exchange import all_finite
 from fedgen.flower.wire.plain_values import Reader, Writer
 from fedgen.io.tensor_files import HASH, is_whole, with_hash
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 MOST_TEXT = 2**24  # bytes of JSON
 _VALUE = "fedgen"

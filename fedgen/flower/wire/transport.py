@@ -19,7 +19,7 @@ from fedgen.flower.wire.messages import Item, LossQuestion, Question, Task, Told
 from fedgen.flower.wire.ranges import Largest
 from fedgen.flower.wire.sending import Silence, replies_to
 from fedgen.flower.wire.serialization import to_bytes
-from fedgen.statistics.messages import MessageError
+from fedgen.statistics.statistic_messages import MessageError
 
 T = TypeVar("T")
 AGAIN = 1.0  # seconds before what nobody answered is asked again

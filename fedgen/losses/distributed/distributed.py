@@ -28,7 +28,7 @@ from fedgen.losses.mmd2 import MMD2Loss, features_of
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.statistics import Gaussian
 from fedgen.statistics.gaussian import check_clients, check_features
-from fedgen.statistics.messages import Message, add
+from fedgen.statistics.statistic_messages import Message, add
 
 PRECISIONS = (torch.float64, torch.float32)
 

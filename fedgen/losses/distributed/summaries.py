@@ -28,8 +28,8 @@ from fedgen.scores.kernel.mmd import Estimator, KernelReference
 from fedgen.seeds import generator
 from fedgen.statistics import gaussian_from_message, gaussian_to_sums, summarize
 from fedgen.statistics.eigen import eigh
-from fedgen.statistics.messages import Message
 from fedgen.statistics.sketches import CubicSketch, KernelMoments
+from fedgen.statistics.statistic_messages import Message
 
 
 class Summary(ABC):

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgen.models.networks.layers import convolution
+from fedgen.models.networks.pair_layers import convolution
 
 
 class SelfAttention(nn.Module):

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgen.models.networks.layers import batch_norm, convolution, normalise
+from fedgen.models.networks.pair_layers import batch_norm, convolution, normalise
 
 
 class UpBlock(nn.Module):

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from fedgen.models.networks.blocks import CriticBlock, FirstCriticBlock, UpBlock
 from fedgen.models.networks.doublings import count_doublings
-from fedgen.models.networks.layers import convolution, linear
 from fedgen.models.networks.network import Critic, Generator
+from fedgen.models.networks.pair_layers import convolution, linear
 
 
 class ResNetGenerator(Generator):

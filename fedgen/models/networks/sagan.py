@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from fedgen.models.networks.attention import SelfAttention
 from fedgen.models.networks.blocks import CriticBlock, FirstCriticBlock, UpBlock
 from fedgen.models.networks.doublings import count_doublings
-from fedgen.models.networks.layers import check_labels, convolution, linear
 from fedgen.models.networks.network import Critic, Generator
+from fedgen.models.networks.pair_layers import check_labels, convolution, linear
 from fedgen.models.networks.sngan import ProjectionHead
 from fedgen.models.networks.spectral import normalise_spectrally
 

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from fedgen.models.networks.blocks import UpBlock
 from fedgen.models.networks.doublings import count_doublings
-from fedgen.models.networks.layers import check_labels, convolution, linear
 from fedgen.models.networks.network import Critic, Generator
+from fedgen.models.networks.pair_layers import check_labels, convolution, linear
 from fedgen.models.networks.resnet import critic_blocks
 from fedgen.models.networks.spectral import normalise_spectrally
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedgen.models.networks.layers import check_labels
+from fedgen.models.networks.pair_layers import check_labels
 
 
 def as_condition(labels: Tensor | None, num_classes: int | None, count: int, owner: nn.Module) -> Tensor | None:

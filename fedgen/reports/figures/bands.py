@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedgen.reports.figures.aggregates import draw_aggregates
+from fedgen.reports.figures.aggregate_panels import draw_aggregates
 from fedgen.reports.figures.curves import COLOURS
 
 Curves = Sequence[Sequence[float]]  # repeats x sizes

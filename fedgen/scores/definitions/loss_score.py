@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from fedgen.data.lazy import join_inputs
+from fedgen.data.lazy_examples import join_inputs
 from fedgen.scores.aggregate import FederatedScore, resolve_weights
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet, Needs, ScoreDefinition
 from fedgen.scores.linear import mean_score

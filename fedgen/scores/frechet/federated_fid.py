@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedgen.scores.frechet.frechet import frechet_distance
 from fedgen.statistics.gaussian import Gaussian, summarize
-from fedgen.statistics.messages import Message, MessageError
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 
 def fid_message(client: Tensor, generated: Gaussian, ddof: float = 1, **meta: str) -> Message:

@@ -17,8 +17,8 @@ from torch import Tensor
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, RBFKernel
 from fedgen.scores.kernel.mmd import KernelReference
 from fedgen.statistics.fourier import FourierMoments
-from fedgen.statistics.messages import Message, MessageError
 from fedgen.statistics.sketches import KernelMoments
+from fedgen.statistics.statistic_messages import Message, MessageError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgen.data.lazy import LazyInputs
+from fedgen.data.lazy_examples import LazyInputs
 from fedgen.embeddings import ClassifierOptions, train_classifier
 from fedgen.embeddings.small_classifier import BATCH, check_labelled
 from fedgen.progress import track

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedgen.embeddings import load_embedding
 from fedgen.embeddings.module import ModuleEmbedding
-from fedgen.evaluation.generation.sampling import draw_images, sampler_of
+from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.feature_federation import Federation
 from fedgen.experiments.engine.scored_checkpoints import PCA, ScoredRows, Scorers, Trained, checkpoints_of, title_of

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.models.networks import SAGANCritic, SAGANGenerator, SNGANCritic, SNGANGenerator
-from fedgen.models.networks.layers import ConditionalBatchNorm
+from fedgen.models.networks.pair_layers import ConditionalBatchNorm
 from fedgen.models.networks.sngan import ProjectionHead
 
 PAIRS = [(SNGANGenerator, SNGANCritic, {}), (SAGANGenerator, SAGANCritic, {"attention_size": 4})]

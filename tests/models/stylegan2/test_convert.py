@@ -10,7 +10,7 @@ from torch import nn
 from fedgen.__main__ import main
 from fedgen.models.stylegan2 import StyleGAN2, StyleGAN2Discriminator, StyleGAN2Generator
 from fedgen.models.stylegan2.network_file import NetworkFile
-from fedgen.models.stylegan2.official.convert import read_official_networks, read_trained_networks
+from fedgen.models.stylegan2.official.convert_official import read_official_networks, read_trained_networks
 from fedgen.models.stylegan2.official.official_settings import discriminator_settings, generator_settings
 from tests.models.stylegan2 import pickle_builder
 from tests.models.stylegan2.conftest import OUTPUTS, deviation

@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from fedgen.reports.figures.aggregates import draw_aggregates, draw_gap
+from fedgen.reports.figures.aggregate_panels import draw_aggregates, draw_gap
 
 
 def test_points_are_generators_and_lines_are_inverted_pairs():

@@ -9,7 +9,7 @@ from fedgen.clients.partitions import IID, ByClass, BySize, Natural
 from fedgen.data import Digits, Examples, GaussianMixture
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.tables.partition_summary import PartitionSummary
-from fedgen.reports.figures.partition import draw_partition
+from fedgen.reports.figures.partition_picture import draw_partition
 from tests.reports.figures.test_curves import size
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.evaluation.generation.sampling import draw_images, sampler_of
+from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
 from fedgen.evaluation.runs.checkpoints import load_weights
 from fedgen.evaluation.runs.rebuild import rebuild

@@ -7,7 +7,7 @@ from typing import Any
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.paired.artifacts.artifact_arms import FAMILIES, GAN, OPTIMISED, REMOVED, ArtifactRuns
-from fedgen.reports.figures.pictures import show_picture
+from fedgen.reports.figures.picture_panels import show_picture
 
 FIGURE = "fid_loss_artifacts.png"
 GRID = 8  # images across and down

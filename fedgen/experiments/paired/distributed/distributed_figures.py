@@ -13,7 +13,7 @@ from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.paired.distributed.distributed_digits import ARMS, CONTROL, OPTIMISED, UNRELATED
 from fedgen.experiments.paired.distributed.distributed_toy import OBJECTIVES, OPTIMA
 from fedgen.images import save_png, tile
-from fedgen.reports.figures.pictures import show_picture
+from fedgen.reports.figures.picture_panels import show_picture
 
 COLOURS = {CONTROL: "0.45", "fid_all": "#1f5fa8", "fid_avg": "#c4560b", "kid_all": "#3a8a3a", "kid_avg": "#7a4fa0"}
 MARKERS = {CONTROL: "s", "fid_all": "o", "fid_avg": "o", "kid_all": "^"}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.paired.fine_tuning.finetune_arms import ALL, ARMS, BOTH, FIRST
-from fedgen.reports.figures.pictures import show_rows
+from fedgen.reports.figures.picture_panels import show_rows
 
 CURVES, GRID = "fid_finetune.png", "tracked_images.png"
 COLOURS = {ALL: "#1f5fa8", FIRST: "#3a8a3a", BOTH: "#c4560b"}

@@ -10,7 +10,7 @@ from fedgen.experiments.engine.paired_seeds import mean_of
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.paired.gans.gan_arms import EMA, MINIBATCH, NETWORKS, QUEUE, WITHOUT, Bench
 from fedgen.experiments.paired.gans.gan_report import Compared, key_of, name_of
-from fedgen.reports.figures.pictures import show_picture
+from fedgen.reports.figures.picture_panels import show_picture
 
 SCORES_FIGURE, PICTURES_FIGURE = "fid_loss_gans.png", "fid_loss_gans_samples.png"
 COLOURS = {WITHOUT: "0.35", MINIBATCH: "#c4560b", QUEUE: "#3a8a3a", EMA: "#1f5fa8"}

@@ -10,7 +10,7 @@ from fedgen.experiments.engine.scored_checkpoints import title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.paired.intervals.interval_report import HELD_OUT, intervals_in, kinds_in
 from fedgen.reports.figures.curves import COLOURS
-from fedgen.reports.figures.pictures import show_picture
+from fedgen.reports.figures.picture_panels import show_picture
 
 FIGURE, SAMPLES = "communication_interval.png", "samples.png"
 SIDE = 6  # images along a grid

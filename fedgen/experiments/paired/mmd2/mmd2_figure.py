@@ -11,7 +11,7 @@ from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.paired.mmd2.mmd2_arms import ARMS, CONTROL, EXACT, LOCAL, MESSAGE
 from fedgen.experiments.paired.mmd2.mmd2_choice import Mmd2Choice
 from fedgen.experiments.paired.mmd2.mmd2_scores import COVERAGE, FID_SERVER, KID_ALL, KID_AVG, RECALL, TITLES
-from fedgen.reports.figures.pictures import show_rows
+from fedgen.reports.figures.picture_panels import show_rows
 
 CURVES, GRID = "mmd2_finetune.png", "mmd2_samples.png"
 COLOURS = {CONTROL: "0.35", EXACT: "#1f5fa8", LOCAL: "#3a8a3a", MESSAGE: "#c4560b"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedgen.experiments.engine.aggregate_rankings import Rows, column, errors_of, gaps_of
 from fedgen.experiments.engine.results import save_figure
-from fedgen.reports.figures.aggregates import draw_gap
+from fedgen.reports.figures.aggregate_panels import draw_gap
 
 MARKERS = {"class": "D", "mixture": "o", "neighbourhood": "^"}
 COLOURS = {"class": "#7a4fa0", "mixture": "#1f5fa8", "neighbourhood": "#c4560b"}

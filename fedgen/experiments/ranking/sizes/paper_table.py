@@ -20,7 +20,7 @@ from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.sizes import subset_kid
 from fedgen.io.files import read_csv
-from fedgen.reports.figures.aggregates import draw_aggregates, draw_gap
+from fedgen.reports.figures.aggregate_panels import draw_aggregates, draw_gap
 from fedgen.scores import inversions, kendall_tau
 from fedgen.seeds import generator
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice, ClassFederation
-from fedgen.reports.figures.aggregates import draw_aggregates, draw_gap
+from fedgen.reports.figures.aggregate_panels import draw_aggregates, draw_gap
 from fedgen.scores import KernelReference, inversions, mmd2_subsets
 
 SUBSETS = 100  # as torch-fidelity, of fewer images than its 1,000, as clients have no more

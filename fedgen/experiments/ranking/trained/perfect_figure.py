@@ -10,8 +10,8 @@ from fedgen.experiments.engine.aggregate_rankings import Rows, column
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.scored_checkpoints import PCA, title_of
 from fedgen.experiments.engine.study import Study
-from fedgen.reports.figures.aggregates import draw_aggregates
-from fedgen.reports.figures.pictures import show_picture
+from fedgen.reports.figures.aggregate_panels import draw_aggregates
+from fedgen.reports.figures.picture_panels import show_picture
 
 FIGURE = "perfect_generator.png"
 SIDES = ("checkpoint", "class")

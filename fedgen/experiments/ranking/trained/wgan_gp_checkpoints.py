@@ -20,7 +20,7 @@ from fedgen.experiments.engine.scored_checkpoints import (
 )
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_choice import TrainedChoice
-from fedgen.reports.figures.aggregates import CONTROL, draw_aggregates
+from fedgen.reports.figures.aggregate_panels import CONTROL, draw_aggregates
 from fedgen.reports.figures.curves import COLOURS
 
 FIGURE = "wgan_gp_checkpoints.png"

@@ -12,9 +12,9 @@ from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.scored_checkpoints import PCA, ScoredRows, title_of
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles
 from fedgen.experiments.ranking.truncation.truncation_choice import TruncationChoice
-from fedgen.reports.figures.aggregates import CONTROL, draw_aggregates, draw_gap
+from fedgen.reports.figures.aggregate_panels import CONTROL, draw_aggregates, draw_gap
 from fedgen.reports.figures.curves import COLOURS
-from fedgen.reports.figures.pictures import show_rows
+from fedgen.reports.figures.picture_panels import show_rows
 from fedgen.scores.rankings import Z
 from fedgen.seeds import generator
 

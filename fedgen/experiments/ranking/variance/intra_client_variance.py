@@ -23,7 +23,7 @@ from fedgen.experiments.ranking.variance.variance import (
     spread_of,
     valley,
 )
-from fedgen.reports.figures.aggregates import draw_gap
+from fedgen.reports.figures.aggregate_panels import draw_gap
 from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
 
 FIGURE = "intra_client_variance.png"

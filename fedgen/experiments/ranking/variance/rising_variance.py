@@ -30,7 +30,7 @@ from fedgen.experiments.ranking.variance.variance import (
     terms,
     valley,
 )
-from fedgen.reports.figures.aggregates import draw_gap
+from fedgen.reports.figures.aggregate_panels import draw_gap
 from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path
 from fedgen.reports.figures.curves import COLOURS
 

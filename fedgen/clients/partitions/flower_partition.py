@@ -10,7 +10,7 @@ import numpy as np
 from fedgen.clients.partitions.partition import Partition, check_assignment
 from fedgen.data.examples import Examples
 from fedgen.data.formats.arrow import import_datasets
-from fedgen.data.formats.flower import FlowerPartitioner, load_partitions, partition_names
+from fedgen.data.formats.flwr_datasets import FlowerPartitioner, load_partitions, partition_names
 from fedgen.extras import need
 from fedgen.seeds import derive, numpy_generator
 

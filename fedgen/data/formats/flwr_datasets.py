@@ -13,7 +13,7 @@ from fedgen.data.formats.columns import image_column, label_column, read_labels
 from fedgen.data.formats.huggingface import TableImages, read_images
 from fedgen.data.formats.image_files import check_form
 from fedgen.data.items import Items, Part
-from fedgen.data.lazy import make_lazy
+from fedgen.data.lazy_examples import make_lazy
 
 
 class FlowerPartitioner(Protocol):

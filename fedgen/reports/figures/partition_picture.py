@@ -15,7 +15,7 @@ from fedgen.clients import Client
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, Measure
 from fedgen.evaluation.tables.partition_summary import PartitionSummary
 from fedgen.io.files import atomic_write
-from fedgen.reports.figures.pictures import show_rows
+from fedgen.reports.figures.picture_panels import show_rows
 from fedgen.seeds import generator, subset
 
 ROWS, COLUMNS = 14, 10  # clients whose images are shown, and images of each

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fedgen.evaluation.evaluate import Evaluator
-from fedgen.evaluation.generation.sampling import Sample, Sampler, inside, mixture, sampler_of
+from fedgen.evaluation.generation.image_sampling import Sample, Sampler, inside, mixture, sampler_of
 from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.personal.fine_tuned import FineTuning
 from fedgen.evaluation.personal.own_models import OwnModels, Personal
