@@ -72,7 +72,7 @@ def evaluate_checkpoints(
         read_recipe(run / RECIPE)  # a folder that has none is refused before Lightning is loaded
 
     from fedgen.evaluation.evaluate import Evaluator
-    from fedgen.evaluation.personal.fine_tuned import FineTuning
+    from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
     from fedgen.evaluation.runs.evaluate_run import evaluate_run
 
     module, clients = _model_and_clients(run, model, data, device, sampling or {})
@@ -80,7 +80,7 @@ def evaluate_checkpoints(
     options |= {"weights": client_weights, "aggregates": names_in(aggregates)}
     options |= {"cache": FeatureCache(cache)} if cache else {}
     evaluator = Evaluator(clients, **options)
-    tuning = None if fine_tune is None else FineTuning(clients, fine_tune, device.split(":")[0])
+    tuning = None if fine_tune is None else LocalFineTuning(clients, fine_tune, device.split(":")[0])
     evaluate_run(run, module, evaluator, rounds, tuning)
     _print_scores(Run(run).records, [embedding.name for embedding in evaluator.embeddings])
 

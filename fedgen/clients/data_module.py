@@ -20,7 +20,7 @@ from fedgen.clients.sources import check_source, load_source, needs_loading, own
 from fedgen.clients.three_way import Roles, ThreeWaySplit
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import Annotation
-from fedgen.data.anybody import Reading, name_of
+from fedgen.data.anybody import DatasetReading, name_of
 from fedgen.data.lazy_examples import LazyExamples
 from fedgen.seeds import resolve
 
@@ -104,7 +104,7 @@ class FederatedDataModule(LightningDataModule):
             raise ValueError(f"held_out={held_out}: the fraction kept from training lies in [0, 1)")
         if iterations is not None and iterations < 1:
             raise ValueError(f"iterations={iterations}: an epoch has at least one batch")
-        self._reading = Reading(labels, owners, collate_fn, num_workers, images_of, value_range)
+        self._reading = DatasetReading(labels, owners, collate_fn, num_workers, images_of, value_range)
         self.partition = check_source(data, partition, self._reading)
         self.data, self.evaluation_data, self.batch_size = data, evaluation_data, batch_size
         self.held_out, self.iterations, self._given_seed = held_out, iterations, seed

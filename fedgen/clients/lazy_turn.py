@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
-from fedgen.data.items import Stream, Task
+from fedgen.data.items import ReadTask, Stream
 from fedgen.data.lazy_examples import LazyExamples
 from fedgen.data.model_batches import endless_batches
 from fedgen.seeds import derive, generator
@@ -67,7 +67,7 @@ class LazyTurn(Turn):
     def _stream(self) -> Stream:
         return Stream(self._items, self._tasks())
 
-    def _tasks(self) -> Iterator[Task]:
+    def _tasks(self) -> Iterator[ReadTask]:
         draws = generator(self._seed, "batches", self.round, self.client)
         base = derive(self._seed, "items", self.round, self.client)
         examples = self._examples

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from fedgen.clients.partitions import Natural, Partition
 from fedgen.data import DataSet, Examples
 from fedgen.data.annotations import find_labels
-from fedgen.data.anybody import EXPECTED, Reading, as_examples, check_one, is_arrays, is_dataset, name_of
+from fedgen.data.anybody import EXPECTED, DatasetReading, as_examples, check_one, is_arrays, is_dataset, name_of
 from fedgen.data.collate import collate_items
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import LazyExamples, make_lazy
@@ -29,7 +29,7 @@ HOOKS = (
 )
 
 
-def check_source(data: Any, partition: Any, reading: Reading) -> Partition:
+def check_source(data: Any, partition: Any, reading: DatasetReading) -> Partition:
     """The partition, once data and partition are known to fit each other: without one, clients' own data are `Natural`.
 
     Raises:
@@ -102,7 +102,7 @@ def needs_loading(data: Any) -> bool:
     return any(isinstance(part, (DataSet, LightningDataModule)) for part in parts)
 
 
-def load_source(data: Any, reading: Reading, measured: Any = None) -> Examples:
+def load_source(data: Any, reading: DatasetReading, measured: Any = None) -> Examples:
     """All examples that are dealt, the owners' too where data come by client.
 
     Args:
@@ -185,7 +185,7 @@ class _Own:
     workers: int = 0
 
 
-def _join_clients(clients: Mapping[str, Any], reading: Reading, measured: Mapping[str, Any] | None) -> Examples:
+def _join_clients(clients: Mapping[str, Any], reading: DatasetReading, measured: Mapping[str, Any] | None) -> Examples:
     if measured is not None and list(measured) != list(clients):
         raise ValueError(f"evaluation_data has the clients {list(measured)}, and data {list(clients)}")
     owned = [_own(part, reading, name) for name, part in clients.items()]
@@ -209,7 +209,7 @@ def _join_clients(clients: Mapping[str, Any], reading: Reading, measured: Mappin
     return make_lazy(items, title, labels, classes, owners, names, shown, *read)
 
 
-def _own(data: Any, reading: Reading, name: str) -> _Own:
+def _own(data: Any, reading: DatasetReading, name: str) -> _Own:
     if isinstance(data, LightningDataModule):
         data = train_loader_of(data)
     if isinstance(data, DataLoader):

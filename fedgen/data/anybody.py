@@ -23,7 +23,7 @@ EXPECTED = (
 
 
 @dataclass(frozen=True)
-class Reading:
+class DatasetReading:
     """How items are found out about, read and measured; see `FederatedDataModule` for each.
 
     Args:
@@ -83,7 +83,7 @@ def check_one(data: Any, what: str = "data") -> None:
         raise ValueError(f"{what} has no items")
 
 
-def as_examples(data: Any, reading: Reading, name: str = "data", measured: Any = None) -> Examples:
+def as_examples(data: Any, reading: DatasetReading, name: str = "data", measured: Any = None) -> Examples:
     """Data of one source as examples: in memory where they are images uint8 or points, else read when needed.
 
     Args:
@@ -118,7 +118,7 @@ def as_examples(data: Any, reading: Reading, name: str = "data", measured: Any =
     )
 
 
-def with_annotations(data: Examples, reading: Reading) -> Examples:
+def with_annotations(data: Examples, reading: DatasetReading) -> Examples:
     """Examples with other labels and owners than their own, where those are given."""
     changed: dict[str, Any] = {}
     if reading.labels is not None:
@@ -130,7 +130,7 @@ def with_annotations(data: Examples, reading: Reading) -> Examples:
     return replace(data, **changed) if changed else data
 
 
-def with_reading(data: LazyExamples, reading: Reading, measured: Any = None) -> LazyExamples:
+def with_reading(data: LazyExamples, reading: DatasetReading, measured: Any = None) -> LazyExamples:
     """Lazy examples of the kit's own data sets, read as is asked for."""
     own, parts = data.inputs.reader, data.items.parts
     if reading.collate_fn is not None:
@@ -152,7 +152,7 @@ def name_of(data: Any) -> str:
     return name if isinstance(name, str) and name else type(data).__name__
 
 
-def _from_arrays(data: Any, reading: Reading, name: str) -> Examples | TensorDataset:
+def _from_arrays(data: Any, reading: DatasetReading, name: str) -> Examples | TensorDataset:
     """Images uint8 [N, C, H, W] and points float32 [N, D] with classes or without labels as examples; else as they are.
 
     NumPy's float64 becomes float32, torch's default.

@@ -25,7 +25,7 @@ from fedgen.seeds import isolated, seed_item
 AHEAD = 2  # batches for each worker that wait for it or for the model, as in torch's DataLoader
 
 
-class Task(NamedTuple):
+class ReadTask(NamedTuple):
     """A batch to be read: positions, and the seed of what each item's transforms draw."""
 
     positions: list[int]
@@ -104,7 +104,7 @@ class Items:
             before = collate
         return found
 
-    def read(self, task: Task) -> Any:
+    def read(self, task: ReadTask) -> Any:
         """The batch of a task, read here; moves the global generators.
 
         Raises:
@@ -128,7 +128,7 @@ class Items:
             found.append(self.parts[place].dataset[position])
         return own[0].collate(found)
 
-    def start(self, task: Task) -> "Future[Any] | _Later":
+    def start(self, task: ReadTask) -> "Future[Any] | _Later":
         """Begins to read a batch, where there are workers; otherwise it is read when its result is asked for."""
         if not self.num_workers:
             return _Later(partial(self.read_aside, task))
@@ -136,7 +136,7 @@ class Items:
             self._pool = self._start_workers()
         return self._pool.submit(_read_in_worker, task)
 
-    def stream(self, tasks: Iterable[Task]) -> Iterator[Any]:
+    def stream(self, tasks: Iterable[ReadTask]) -> Iterator[Any]:
         """The batches of these tasks, in their order, read ahead."""
         reading = Stream(self, tasks)
         try:
@@ -151,7 +151,7 @@ class Items:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
-    def read_aside(self, task: Task) -> Any:
+    def read_aside(self, task: ReadTask) -> Any:
         """The batch of a task, read here; the global generators are as they were."""
         with isolated(devices=False):
             return self.read(task)
@@ -185,7 +185,7 @@ class Stream:
         tasks: as many as will do; no more are drawn than are begun.
     """
 
-    def __init__(self, items: Items, tasks: Iterable[Task]) -> None:
+    def __init__(self, items: Items, tasks: Iterable[ReadTask]) -> None:
         self._items, self._tasks = items, iter(tasks)
         self._begun: deque[Future[Any] | _Later] = deque()
 
@@ -250,6 +250,6 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _read_in_worker(task: Task) -> Any:
+def _read_in_worker(task: ReadTask) -> Any:
     assert _of_worker is not None
     return _of_worker.read(task)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgen.data.collate import ImagesOf, first_images
 from fedgen.data.examples import Examples
-from fedgen.data.items import Items, Task
+from fedgen.data.items import Items, ReadTask
 from fedgen.images import to_uint8
 from fedgen.io.hashing import hash_chunks
 from fedgen.seeds import derive, item_seed
@@ -263,7 +263,9 @@ class LazyExamples(Examples):
         found = super().subset(indices, name)
         return replace(found, positions=self.positions[self._positions_of(indices)])
 
-    def tasks(self, positions: Tensor, base: int, visits: Tensor | None = None, places: Tensor | None = None) -> Task:
+    def tasks(
+        self, positions: Tensor, base: int, visits: Tensor | None = None, places: Tensor | None = None
+    ) -> ReadTask:
         """The task of one batch.
 
         Args:
@@ -275,7 +277,7 @@ class LazyExamples(Examples):
         known = (positions if places is None else places).tolist()
         counted = [0] * len(known) if visits is None else visits.tolist()
         seeds = [item_seed(base, place, visit) for place, visit in zip(known, counted)]
-        return Task(self.positions[positions].tolist(), seeds)
+        return ReadTask(self.positions[positions].tolist(), seeds)
 
 
 def make_lazy(
@@ -317,9 +319,9 @@ def make_lazy(
     return LazyExamples(inputs, labels, name, classes, owners, owner_names, items)
 
 
-def measured_task(positions: Sequence[int]) -> Task:
+def measured_task(positions: Sequence[int]) -> ReadTask:
     """The task of items as they are measured: what transforms draw is the same in every run."""
-    return Task([int(at) for at in positions], [item_seed(_MEASURED, int(at)) for at in positions])
+    return ReadTask([int(at) for at in positions], [item_seed(_MEASURED, int(at)) for at in positions])
 
 
 def join_inputs(parts: Sequence[Any]) -> Any:

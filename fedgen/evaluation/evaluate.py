@@ -15,11 +15,11 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.evaluation.gaps import GAPS, gaps_of
 from fedgen.evaluation.generation.answers import Answers, SeededAnswers
 from fedgen.evaluation.generation.density import density_of
-from fedgen.evaluation.generation.generated import Generated
+from fedgen.evaluation.generation.generated import GeneratedImages
 from fedgen.evaluation.generation.image_sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
 from fedgen.evaluation.generation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
-from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.federation_splits import Clients, as_splits
 from fedgen.evaluation.real.real_side import RealSide
 from fedgen.evaluation.real.reference import Reference, records_of, remarks_by_score
@@ -151,7 +151,7 @@ class Evaluator:
         if isinstance(splits, FederatedDataModule):
             self._trained_on = [len(client.train) for client in splits.clients]
             self.trained = [client.name for client in splits.clients]
-        self.plan = Plan(self.splits, self.panels, num_images, weights, aggregates, controls)
+        self.plan = EvaluationPlan(self.splits, self.panels, num_images, weights, aggregates, controls)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
         self._real = RealSide(self.plan, self.seed, cache, batch_size, device)
@@ -299,18 +299,18 @@ class Evaluator:
         found = self.measured(made, density, answers)
         return found, made.first
 
-    def generated(self, sample: Sample, round: int) -> Generated:
+    def generated(self, sample: Sample, round: int) -> GeneratedImages:
         """The images of one model, drawn when first asked for.
 
         Args:
             sample: the model's sampler.
             round: part of the images' seed.
         """
-        return Generated(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
+        return GeneratedImages(self._real, partial(self._draw, sample, self.num_images, round, chunk=self.chunk))
 
     def measured(
         self,
-        made: Generated,
+        made: GeneratedImages,
         density: Density | None,
         answers: Answers | None,
         where: Callable[[Split, Panel], bool] = lambda split, panel: True,
@@ -348,7 +348,7 @@ class Evaluator:
         panels = [replace(panel, choices=tuple(self.plan.choices(split, panel))) for panel in wanted]
         one = copy.copy(self)
         one.splits, one.panels = [split.of_one(place)], [panel for panel in panels if panel.choices]
-        one.plan = Plan(one.splits, one.panels, self.num_images)
+        one.plan = EvaluationPlan(one.splits, one.panels, self.num_images)
         one._real, one._floor = RealSide(one.plan, self.seed, None, self.batch_size, self.device), None
         return one
 

@@ -17,7 +17,7 @@ from fedgen.scores.aggregate import Weights
 from fedgen.scores.definition import Needs
 
 
-class Plan:
+class EvaluationPlan:
     """The scores of an evaluation by split and embedding.
 
     Args:

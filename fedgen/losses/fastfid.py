@@ -15,7 +15,7 @@ from fedgen.losses.closed_form import ClosedForm
 from fedgen.losses.feature_loss import Aggregate, FeatureLoss
 from fedgen.losses.frechet_targets import Form, FrechetTargets, group
 from fedgen.losses.frozen_pull import FrozenPull
-from fedgen.losses.moments import BatchMoments, Estimate, Moments
+from fedgen.losses.moments import BatchMoments, MomentEstimate, Moments
 from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.statistics import Gaussian, pool, summarize
 from fedgen.statistics.gaussian import check_features, check_size
@@ -146,7 +146,7 @@ class FastFIDLoss(FeatureLoss):
             gradient = spread.add_(estimate.mean - centre).mul_(2 * estimate.weight)
         return ClosedForm.apply(features, value, gradient.to(self.dtype))
 
-    def _pull(self, shares: Shares, estimate: Estimate, needed: bool) -> tuple[Tensor, Tensor | None]:
+    def _pull(self, shares: Shares, estimate: MomentEstimate, needed: bool) -> tuple[Tensor, Tensor | None]:
         """The covariances' terms, and sum_i w_i T_i (x - mean) [m, D] if needed."""
         term = estimate.mean.new_zeros(())
         total: Tensor | None = None
@@ -191,7 +191,7 @@ class FastFIDLoss(FeatureLoss):
         return summary
 
 
-def _mean_terms(shares: Shares, estimate: Estimate) -> tuple[Tensor, Tensor]:
+def _mean_terms(shares: Shares, estimate: MomentEstimate) -> tuple[Tensor, Tensor]:
     """sum_i w_i |mu - mu_i|^2, and sum_i w_i mu_i [D]."""
     term, centre = torch.zeros_like(estimate.mean[0]), torch.zeros_like(estimate.mean)
     for targets, weights in shares:

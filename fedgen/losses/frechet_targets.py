@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedgen.losses.moments import Estimate
+from fedgen.losses.moments import MomentEstimate
 from fedgen.scores.frechet.roots import Roots, Triangle, factor, sandwich, stack, stackable, sum_of_roots, top
 from fedgen.statistics import Gaussian
 from fedgen.statistics.eigen import eigh
@@ -77,7 +77,9 @@ class FrechetTargets(nn.Module):
         """D."""
         return self.means.shape[1]
 
-    def pull(self, estimate: Estimate, ddof: float, weights: Tensor, needed: bool) -> tuple[Tensor, Tensor | None]:
+    def pull(
+        self, estimate: MomentEstimate, ddof: float, weights: Tensor, needed: bool
+    ) -> tuple[Tensor, Tensor | None]:
         """tr sqrt(C C_i) [k], and sum_i w_i (x - mean) T_i [m, D] of the batch if needed.
 
         Args:
@@ -101,7 +103,7 @@ class FrechetTargets(nn.Module):
         coefficients = (estimate.deviations @ rows.T) * (weights.unsqueeze(1) * factors.inverses).flatten()
         return factors.traces, coefficients @ rows
 
-    def factorise(self, estimate: Estimate, ddof: float) -> Factors:
+    def factorise(self, estimate: MomentEstimate, ddof: float) -> Factors:
         """The factors of T_i = rows^T S^-1 rows."""
         roots = self._roots()
         eigenvalues, vectors = eigh(sandwich(roots, estimate.covariance(ddof)), upper=True)
@@ -110,7 +112,7 @@ class FrechetTargets(nn.Module):
         return Factors(sum_of_roots(eigenvalues, ranks), vectors.mT @ roots.rows, values, inverses)
 
     def _pull_rows(
-        self, root: Tensor, estimate: Estimate, weights: Tensor, needed: bool
+        self, root: Tensor, estimate: MomentEstimate, weights: Tensor, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
         """As `pull`, with C1 in place of x - mean, from whichever side of C1 R^T is smaller."""
         ranks = self.ranks.clamp(max=estimate.rank)
@@ -137,7 +139,7 @@ class FrechetTargets(nn.Module):
             pulled = (polar.to(self.dtype).transpose(0, 1).flatten(1) @ self.root.flatten(0, 1)).double()
         return sum_of_roots(eigenvalues, ranks), pulled - pulled.mean(0)
 
-    def _invert(self, eigenvalues: Tensor, ranks: Tensor, estimate: Estimate) -> tuple[Tensor, Tensor]:
+    def _invert(self, eigenvalues: Tensor, ranks: Tensor, estimate: MomentEstimate) -> tuple[Tensor, Tensor]:
         """Roots of ascending eigenvalues [k, n], and their inverses, zero where rounding may have made them.
 
         Squaring loses half the digits of float64, products in float32 the digits beyond it, and rounding of the

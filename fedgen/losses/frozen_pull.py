@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedgen.losses.frechet_targets import Factors, FrechetTargets
 from fedgen.losses.late_buffers import LateBuffers, Layout
-from fedgen.losses.moments import Estimate
+from fedgen.losses.moments import MomentEstimate
 
 GROWTH = 1.25  # of the number of images, after which the factors are taken anew
 EVERYBODY = -1
@@ -67,7 +67,7 @@ class FrozenPull(LateBuffers):
         self.allocate({**layouts, **numbers}, device)
 
     def pull(
-        self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: Estimate, ddof: float, client: int | None
+        self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float, client: int | None
     ) -> tuple[Tensor, Tensor]:
         """The covariances' terms, scalar, and sum_i w_i T_i (x - mean) [m, D]."""
         mark = _mark(shares, client)
@@ -84,12 +84,12 @@ class FrozenPull(LateBuffers):
         pulled = estimate.deviations.to(self.matrix) @ self.matrix
         return (base - 2 * trace).clamp(min=0), pulled.double()
 
-    def _is_due(self, estimate: Estimate, mark: Tensor) -> bool:
+    def _is_due(self, estimate: MomentEstimate, mark: Tensor) -> bool:
         count, age = float(self.count), int(self.age)
         young = 0 < age < self.every and estimate.count <= GROWTH * count
         return not (young and count > len(self.matrix) and torch.equal(mark, self.mark))
 
-    def _freeze(self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: Estimate, ddof: float) -> Tensor:
+    def _freeze(self, shares: Sequence[tuple[FrechetTargets, Tensor]], estimate: MomentEstimate, ddof: float) -> Tensor:
         """Remembers T and its numbers; the exact sum_i w_i T_i (x - mean) of this batch."""
         matrix = torch.zeros_like(self.matrix, dtype=torch.float64)
         pulled = torch.zeros_like(estimate.deviations)

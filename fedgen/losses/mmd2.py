@@ -164,7 +164,7 @@ class MMD2Loss(FeatureLoss):
         pairs = count * (count - 1) if self.estimator == "u" else count**2
         batch = (features.double() - self._origin).to(self.dtype)
         offsets, slope = self.kernel.offsets(batch, self._origin)
-        made = Side(batch, offsets, torch.full_like(offsets, 1 / pairs))
+        made = KernelSide(batch, offsets, torch.full_like(offsets, 1 / pairs))
         within, pull = self._sums(made, made, needed, diagonal=self.estimator == "v")
         between, push = self._between(made, client, needed)
         value = (self._within.get(client, 0.0) + within.sum() - 2 * between.mean()).to(self.dtype)
@@ -174,11 +174,13 @@ class MMD2Loss(FeatureLoss):
         rows, mass = (2 * a.double() - (2 / count) * b for a, b in zip(pull, push))
         return value, rows.addcmul_(mass.unsqueeze(1), slope).to(self.dtype)
 
-    def _between(self, made: "Side", client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _between(self, made: "KernelSide", client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """As `_sums`, of the batch with everybody's references or one client's."""
         return self._sums(made, self._real(client), needed)
 
-    def _sums(self, x: "Side", y: "Side", needed: bool, diagonal: bool = True) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _sums(
+        self, x: "KernelSide", y: "KernelSide", needed: bool, diagonal: bool = True
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Sums over b of v_b k(x_a, y_b) [m]; if needed, of v_b f'(u_ab) y_b [m, D] and v_b f'(u_ab) [m].
 
         Args:
@@ -204,15 +206,15 @@ class MMD2Loss(FeatureLoss):
                 rows.addmm_(slopes.to(rows.dtype), y.features[part])
         return values, (rows, mass)
 
-    def _real(self, client: int | None) -> "Side":
+    def _real(self, client: int | None) -> "KernelSide":
         """Everybody's references, or one client's, whose shares then sum to 1."""
         if client is None:
-            return Side(self._references, self._offsets, self._shares)
+            return KernelSide(self._references, self._offsets, self._shares)
         if not 0 <= client < len(self.counts):
             raise ValueError(f"client {client} has no references; set_references was given {len(self.counts)} clients")
         start, count = sum(self.counts[:client]), self.counts[client]
         mine = slice(start, start + count)
-        return Side(self._references[mine], self._offsets[mine], torch.full_like(self._shares[mine], 1 / count))
+        return KernelSide(self._references[mine], self._offsets[mine], torch.full_like(self._shares[mine], 1 / count))
 
     def _means_within(self, parts: list[Tensor], weights: Tensor) -> dict[int | None, float]:
         """A of the aggregate, at None, and of each client unless the aggregate is "all"."""
@@ -224,7 +226,7 @@ class MMD2Loss(FeatureLoss):
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class KernelSide:
     """Images of one side: features [n, D] minus the origin, in the loss's dtype; offsets and shares float64 [n]."""
 
     features: Tensor

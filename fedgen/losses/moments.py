@@ -18,7 +18,7 @@ from fedgen.statistics import summarize
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
+class MomentEstimate:
     """Mean and covariance of the generator's population, as a batch and what came before it tell.
 
     Args:
@@ -126,7 +126,7 @@ class Moments(LateBuffers):
         """Number of images that the moments stand on, with so many more."""
 
     @abstractmethod
-    def estimate(self, features: Tensor, remember: bool) -> Estimate:
+    def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
         """The moments with this batch [m, D] included.
 
         Args:
@@ -153,12 +153,12 @@ class BatchMoments(Moments):
         """The batch's own."""
         return float(images)
 
-    def estimate(self, features: Tensor, remember: bool) -> Estimate:
+    def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
         """The batch's moments."""
         mean, deviations = _centre(features)
         count, dim = features.shape
         eps = torch.finfo(features.dtype).eps
-        return Estimate(mean, deviations, count, min(count - 1, dim), 1 / count, 1.0, 0.0, eps)
+        return MomentEstimate(mean, deviations, count, min(count - 1, dim), 1 / count, 1.0, 0.0, eps)
 
 
 class QueueMoments(Moments):
@@ -200,7 +200,7 @@ class QueueMoments(Moments):
         """Those remembered and the new, up to the size."""
         return float(min(int(self.seen) + images, self.size))
 
-    def estimate(self, features: Tensor, remember: bool) -> Estimate:
+    def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
         """The queue's moments with this batch in it.
 
         Raises:
@@ -231,7 +231,7 @@ class QueueMoments(Moments):
             if (before + images) // self.size > before // self.size:
                 self._sum_anew()
                 offset, mean = torch.zeros_like(offset), self.origin.clone()
-        return Estimate(
+        return MomentEstimate(
             mean,
             batch.double() - mean,
             count,
@@ -292,7 +292,7 @@ class EMAMoments(Moments):
         mass, squares = self._masses(images)
         return mass**2 / squares
 
-    def estimate(self, features: Tensor, remember: bool) -> Estimate:
+    def estimate(self, features: Tensor, remember: bool) -> MomentEstimate:
         """The averages with this batch in them."""
         images, dim = features.shape
         mass, squares = self._masses(images)
@@ -308,7 +308,7 @@ class EMAMoments(Moments):
             for buffer, value in ((self.mass, mass), (self.squares, squares), (self.seen, seen)):
                 buffer.fill_(value)
             self.mean.copy_(mean)
-        return Estimate(
+        return MomentEstimate(
             mean,
             deviations + (batch_mean - mean),
             mass**2 / squares,

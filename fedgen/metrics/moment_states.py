@@ -58,23 +58,23 @@ class MomentMetric(FeatureMetric):
         return (REAL, self._rows), (GENERATED, 1)
 
     def _sized(self, dim: int) -> dict[str, Tensor]:
-        width = Moments.width(dim)
+        width = MomentStates.width(dim)
         return {f"{side}_moments": torch.zeros(number, width, dtype=torch.float64) for side, number in self._sides}
 
     def _join(self, parts: Sequence[Tensor] | Tensor) -> Tensor:
         return merge_moments(parts)
 
     def _dim_of(self, states: Mapping[str, Any]) -> int | None:
-        return Moments.dim_of(states[f"{REAL}_moments"]) or None
+        return MomentStates.dim_of(states[f"{REAL}_moments"]) or None
 
     def _add(self, features: Tensor, side: str, rows: int | Tensor) -> None:
         check_size(features, f"{side} features")
         moments = self._writable(f"{side}_moments")
         if isinstance(rows, int):
-            Moments(moments[rows]).add(features)
+            MomentStates(moments[rows]).add(features)
             return
         for row in rows.unique().tolist():
-            Moments(moments[row]).add(features[rows.to(features.device) == row])
+            MomentStates(moments[row]).add(features[rows.to(features.device) == row])
 
     def _say_few(self, name: str) -> None:
         """Warns once of fewer images than features, of which a Fréchet distance is too large."""
@@ -87,10 +87,10 @@ class MomentMetric(FeatureMetric):
 
     def _summary(self, side: str, row: int = 0) -> Gaussian:
         """The summary of one client or of the generated images, on the CPU; low-rank for n <= D."""
-        return Moments(getattr(self, f"{side}_moments")[row].cpu()).summary()
+        return MomentStates(getattr(self, f"{side}_moments")[row].cpu()).summary()
 
 
-class Moments:
+class MomentStates:
     """Count, mean and scatter of some images' features in one tensor, which changes in place.
 
     Args:
@@ -112,7 +112,7 @@ class Moments:
         """D of a tensor [..., 1 + D + S]."""
         width = values.shape[-1]
         guesses = range(max(0, math.isqrt(width) - 1), math.isqrt(2 * width) + 1)  # D^2 / 2 <= width <= D^2 + D + 1
-        return next(dim for dim in guesses if Moments.width(dim) == width)
+        return next(dim for dim in guesses if MomentStates.width(dim) == width)
 
     def add(self, features: Tensor) -> None:
         """Adds features [n, D]."""
@@ -124,7 +124,7 @@ class Moments:
             rows[-1] = self._move(len(part), mean)
             self._add_outer(rows)
 
-    def merge(self, other: "Moments") -> None:
+    def merge(self, other: "MomentStates") -> None:
         """Adds the images of others."""
         row = self._move(other.count, other.mean)
         self.triangle.strips.add_(other.triangle.strips)
@@ -153,5 +153,5 @@ def merge_moments(parts: Sequence[Tensor] | Tensor) -> Tensor:
     merged = parts[0].clone()
     for part in parts[1:]:
         for own, other in zip(merged, part):
-            Moments(own).merge(Moments(other))
+            MomentStates(own).merge(MomentStates(other))
     return merged

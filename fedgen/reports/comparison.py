@@ -22,7 +22,7 @@ NAMED = 3  # settings that an arm is called by
 
 
 @dataclass(frozen=True)
-class Arm:
+class ComparedArm:
     """Runs of one recipe that differ in their seeds.
 
     Args:
@@ -34,7 +34,7 @@ class Arm:
     runs: dict[int, int]
 
 
-def arms_of(runs: Sequence[Contents]) -> list[Arm]:
+def arms_of(runs: Sequence[Contents]) -> list[ComparedArm]:
     """The runs by recipe, without seed and folder; runs without a recipe are no arm's."""
     groups: dict[str, dict[int, int]] = {}
     flat: dict[str, dict[str, Any]] = {}
@@ -52,7 +52,7 @@ def arms_of(runs: Sequence[Contents]) -> list[Arm]:
         if len({json.dumps(other.get(name), default=str) for other in flat.values()}) > 1
     }
     return [
-        Arm(_name_of({name: flat[key][name] for name in flat[key] if name in varied}, number), own)
+        ComparedArm(_name_of({name: flat[key][name] for name in flat[key] if name in varied}, number), own)
         for number, (key, own) in enumerate(groups.items())
     ]
 

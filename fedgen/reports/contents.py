@@ -15,7 +15,7 @@ from fedgen.federated.left_out import Entry, read_left_out
 from fedgen.federated.state_table import read_state
 from fedgen.io.files import read_json, read_yaml
 from fedgen.reports.kept import REAL, Kept, read_kept
-from fedgen.reports.logged import Logs, Series, by_round
+from fedgen.reports.logged import LoggedSeries, Logs, by_round
 from fedgen.reports.pictures import Picture, Pictures
 
 STORED, RESULTS, ROSTER = "scores.json", "results.json", "clients.json"
@@ -58,7 +58,7 @@ class Contents:
     recipe: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    series: dict[str, Series] = field(default_factory=dict)
+    series: dict[str, LoggedSeries] = field(default_factory=dict)
     are_rounds: bool = True
     samples: list[Picture] = field(default_factory=list)
     real: Picture | None = None

@@ -20,7 +20,7 @@ _HEAD = struct.Struct("<QI")  # length of a record and a checksum
 
 
 @dataclass
-class Series:
+class LoggedSeries:
     """A logged value over training.
 
     Attributes:
@@ -62,7 +62,7 @@ class Logs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.series: dict[str, Series] = {}
+        self.series: dict[str, LoggedSeries] = {}
         self.unread: list[str] = []
         self._read: dict[Path, int] = {}
 
@@ -91,7 +91,7 @@ class Logs:
             for value in event.summary.value:
                 number = _scalar(value)
                 if number is not None and math.isfinite(number) and not SKIPPED.search(value.tag):
-                    self.series.setdefault(value.tag, Series()).add(event.step, number, event.wall_time)
+                    self.series.setdefault(value.tag, LoggedSeries()).add(event.step, number, event.wall_time)
 
     def _records(self, path: Path) -> Iterator[bytes]:
         """The whole records of a file that were not read before."""
@@ -123,7 +123,7 @@ class Logs:
             for tag in header:
                 value = _number(row[tag])
                 if tag != "step" and step is not None and value is not None and not SKIPPED.search(tag):
-                    self.series.setdefault(tag, Series()).add(int(step), value)
+                    self.series.setdefault(tag, LoggedSeries()).add(int(step), value)
         self._read[path] = path.stat().st_size
 
 
@@ -140,7 +140,7 @@ def log_files(folder: Path) -> list[Path]:
     return found[-MOST_FILES:]
 
 
-def by_round(series: dict[str, Series], scores: frozenset[str]) -> tuple[dict[str, Series], bool]:
+def by_round(series: dict[str, LoggedSeries], scores: frozenset[str]) -> tuple[dict[str, LoggedSeries], bool]:
     """Series over rounds, of which loggers know the steps that one client took; without the scores.
 
     Args:
@@ -150,7 +150,7 @@ def by_round(series: dict[str, Series], scores: frozenset[str]) -> tuple[dict[st
     Returns:
         The series, and whether their steps are rounds.
     """
-    epochs = series.get("epoch", Series())
+    epochs = series.get("epoch", LoggedSeries())
     rounds = {step: int(value) for step, value in zip(epochs.steps, epochs.values)}
     found, all_rounds = {}, True
     for tag, own in series.items():
@@ -158,7 +158,7 @@ def by_round(series: dict[str, Series], scores: frozenset[str]) -> tuple[dict[st
             continue
         known = all(step in rounds for step in own.steps) or not rounds
         all_rounds &= known
-        turned = Series()
+        turned = LoggedSeries()
         for place, (step, value) in enumerate(zip(own.steps, own.values)):
             time = own.times[place] if len(own.times) == len(own.steps) else None
             turned.add(rounds.get(step, step) if known else step, value, time)
@@ -166,7 +166,7 @@ def by_round(series: dict[str, Series], scores: frozenset[str]) -> tuple[dict[st
     return found, all_rounds
 
 
-def thinned(series: Series, most: int = MOST_POINTS) -> Series:
+def thinned(series: LoggedSeries, most: int = MOST_POINTS) -> LoggedSeries:
     """At most so many points: of each stretch of steps the mean, at its last step; all where there are no more."""
     count = len(series.steps)
     if count <= most:
@@ -174,7 +174,7 @@ def thinned(series: Series, most: int = MOST_POINTS) -> Series:
     edges = [round(place * count / most) for place in range(most + 1)]
     parts = [slice(*ends) for ends in pairwise(edges)]
     means = [sum(series.values[part]) / (part.stop - part.start) for part in parts]
-    return Series([series.steps[part.stop - 1] for part in parts], means)
+    return LoggedSeries([series.steps[part.stop - 1] for part in parts], means)
 
 
 def _scalar(value: object) -> float | None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from fedgen.data.items import Items, Part, Stream, Task
+from fedgen.data.items import Items, Part, ReadTask, Stream
 
 
 class Squares(Dataset):
@@ -27,7 +27,7 @@ class Squares(Dataset):
 
 
 def task(*positions):
-    return Task(list(positions), [100 + position for position in positions])
+    return ReadTask(list(positions), [100 + position for position in positions])
 
 
 def test_parts_stand_one_after_the_other():
@@ -108,9 +108,9 @@ def test_workers_end_with_the_process_that_trains():
     """However it ends: nobody is told that a process was killed."""
     program = """
         import multiprocessing, os, signal, torch
-        from fedgen.data.items import Items, Part, Task
+        from fedgen.data.items import Items, Part, ReadTask
         items = Items([Part(torch.arange(8))], 2)
-        list(items.stream([Task([0], [0]), Task([1], [1])]))
+        list(items.stream([ReadTask([0], [0]), ReadTask([1], [1])]))
         print(*[child.pid for child in multiprocessing.active_children()], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """

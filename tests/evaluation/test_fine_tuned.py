@@ -8,7 +8,7 @@ from torch import nn
 from fedgen import FederatedDataModule
 from fedgen.clients.partitions import Natural
 from fedgen.evaluation import Evaluator, Run, evaluate_run
-from fedgen.evaluation.personal.fine_tuned import FineTuning
+from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
 from fedgen.evaluation.tables.gap_table import gap_tables
 from fedgen.models.ema import EMA
 from tests.evaluation.places import federation
@@ -51,7 +51,7 @@ def run(tmp_path):
 def test_each_client_descends_from_the_average_and_is_scored_alone(run):
     data = federation()
     options = {"num_images": 40, "scores": ["loss", "kid"], "seed": 3}
-    records = evaluate_run(run, Mean(), Evaluator(data, ["identity"], **options), None, FineTuning(data, STEPS))
+    records = evaluate_run(run, Mean(), Evaluator(data, ["identity"], **options), None, LocalFineTuning(data, STEPS))
     tuned = {(r.split, r.score, r.aggregate): r for r in records if r.generator == f"fine-tuned {STEPS}"}
     by_name = {client.name: client for client in data.everyone}
     for split in ("part_train", "part_val", "unpart"):
@@ -82,7 +82,7 @@ def test_each_client_descends_from_the_average_and_is_scored_alone(run):
 def test_the_training_data_and_roles_stay_as_they_were(run):
     data = federation()
     roles, clients = data.roles, data.clients
-    evaluate_run(run, Mean(), Evaluator(data, None, 10, ["loss"]), None, FineTuning(data, 1))
+    evaluate_run(run, Mean(), Evaluator(data, None, 10, ["loss"]), None, LocalFineTuning(data, 1))
     assert data.roles is roles
     assert data.clients is clients
 
@@ -90,7 +90,7 @@ def test_the_training_data_and_roles_stay_as_they_were(run):
 def test_what_cannot_be_fine_tuned_is_refused(run, tmp_path):
     data = federation()
     with pytest.raises(ValueError, match="fine_tune=0: a client trains for at least one iteration"):
-        FineTuning(data, 0)
+        LocalFineTuning(data, 0)
     whole = FederatedDataModule(data.examples, Natural(), held_out=0.5)
     with pytest.raises(ValueError, match="here all train; give the data module a `split`"):
-        FineTuning(whole, 5)
+        LocalFineTuning(whole, 5)

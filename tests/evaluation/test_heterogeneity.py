@@ -9,7 +9,7 @@ import torch
 from fedgen.clients import Client, FederatedDataModule
 from fedgen.clients.heterogeneity.between_clients import label_table
 from fedgen.clients.heterogeneity.heterogeneity import (
-    Measure,
+    HeterogeneityMeasure,
     choose_images,
     deal_again,
     measure_clients,
@@ -54,11 +54,11 @@ def test_iid_clients_are_as_random_deals(digits):
 
 
 def test_measures_are_means_by_numbers_of_images_of_the_clients_that_have_one():
-    measure = Measure("kid", [1.0, math.nan, 4.0], [10, 1, 20], {"iid": [[2.0, math.nan, 2.0]]})
+    measure = HeterogeneityMeasure("kid", [1.0, math.nan, 4.0], [10, 1, 20], {"iid": [[2.0, math.nan, 2.0]]})
     assert measure.value == 3.0
     assert measure.of_deals("iid") == [2.0]
     assert measure.of_deals("labels") == []
-    assert math.isnan(Measure("kid", [math.nan], [1]).value)
+    assert math.isnan(HeterogeneityMeasure("kid", [math.nan], [1]).value)
     stored = json.loads(json.dumps(measure.to_json(), allow_nan=False))
     assert stored["per_client"] == [1.0, None, 4.0]
     assert (stored["value"], stored["controls"]) == (3.0, {"iid": [2.0]})

@@ -15,7 +15,7 @@ from fedgen.clients import FederatedDataModule, ThreeWaySplit
 from fedgen.clients.heterogeneity.heterogeneity import measure_clients
 from fedgen.clients.partitions import IID, Dirichlet, VarianceLimited
 from fedgen.data import Digits
-from fedgen.data.anybody import Reading, as_examples
+from fedgen.data.anybody import DatasetReading, as_examples
 from fedgen.data.lazy_examples import ImageReader, LazyInputs, join_inputs
 from fedgen.embeddings import FeatureCache, Pixels, embed
 from fedgen.evaluation import Evaluator, evaluate
@@ -232,7 +232,8 @@ def test_scores_of_images_and_of_the_model_read_chunks_and_forget_them(alive, sc
 def test_clients_of_several_data_sets_on_disk_are_joined_without_being_read(alive):
     ours, theirs = both(IID(3))
     parts = [
-        as_examples(torch.utils.data.Subset(Pictures(), client.train.tolist()), Reading()) for client in ours.clients
+        as_examples(torch.utils.data.Subset(Pictures(), client.train.tolist()), DatasetReading())
+        for client in ours.clients
     ]
     joined = join_inputs([part.inputs for part in parts])
     assert alive.read == 0

@@ -5,7 +5,7 @@ import sys
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
-from fedgen.reports.logged import Logs, Series, by_round, log_files, thinned
+from fedgen.reports.logged import LoggedSeries, Logs, by_round, log_files, thinned
 
 
 def write_events(folder, values, tag="loss", purge=""):
@@ -49,7 +49,7 @@ def test_steps_become_rounds_and_scores_are_left_to_the_records(tmp_path):
 
 
 def test_steps_without_an_epoch_stay_steps():
-    series = {"loss": Series([1, 5], [2.0, 1.0]), "epoch": Series([1], [0.0])}
+    series = {"loss": LoggedSeries([1, 5], [2.0, 1.0]), "epoch": LoggedSeries([1], [0.0])}
     assert by_round(series, frozenset())[1] is False
 
 
@@ -72,9 +72,9 @@ def test_the_logs_of_runs_in_folders_below_are_not_a_runs(tmp_path):
 
 
 def test_many_points_become_means_at_the_end_of_their_stretch():
-    short = thinned(Series(list(range(10)), [float(k) for k in range(10)]), 5)
+    short = thinned(LoggedSeries(list(range(10)), [float(k) for k in range(10)]), 5)
     assert (short.steps, short.values) == ([1, 3, 5, 7, 9], pytest.approx([0.5, 2.5, 4.5, 6.5, 8.5]))
-    whole = Series([1, 2], [3.0, 4.0])
+    whole = LoggedSeries([1, 2], [3.0, 4.0])
     assert thinned(whole, 5) is whole
 
 

@@ -24,7 +24,7 @@ from fedgen.scores import (
     WassersteinReference,
     frechet_distance,
 )
-from fedgen.scores.wasserstein.critic import Side
+from fedgen.scores.wasserstein.critic import CriticSide
 from fedgen.statistics import summarize
 
 DRAWS = 200
@@ -115,8 +115,8 @@ def test_intervals_of_critics_cover_their_own_mean_difference_on_fresh_images() 
     assert all(0.95 - 3.3 * (0.95 * 0.05 / draws) ** 0.5 < count / draws < 1 for count in covered.values()), covered
 
 
-def every(images: Tensor) -> Side:
-    return Side.plain(images, torch.arange(len(images)))
+def every(images: Tensor) -> CriticSide:
+    return CriticSide.plain(images, torch.arange(len(images)))
 
 
 def test_a_naive_bootstrap_of_fid_misses_its_own_estimate_and_these_intervals_do_not() -> None:

@@ -19,7 +19,7 @@ from fedgen.scores import (
 from fedgen.scores.manifold.manifold import NAMES
 from fedgen.scores.over_clients import OverClients
 from fedgen.scores.uncertainty import mean_variance
-from fedgen.scores.wasserstein.critic import Side
+from fedgen.scores.wasserstein.critic import CriticSide
 from fedgen.statistics import summarize
 from tests.quick import first_quick
 
@@ -152,7 +152,7 @@ def test_critics_vary_over_clients_by_their_mean_values() -> None:
     options = CriticOptions(hidden=8, held_out=0, max_steps=5)
     reference = WassersteinReference.from_features(clients, options)
     found = reference.score(draw(30, 4)).errors_over_clients
-    values = [reference.critics[-1].values(Side.plain(part, torch.arange(len(part)))).mean() for part in clients]
+    values = [reference.critics[-1].values(CriticSide.plain(part, torch.arange(len(part)))).mean() for part in clients]
     assert found["all"] == pytest.approx(float(mean_variance(torch.stack(values), shares)) ** 0.5)
 
 

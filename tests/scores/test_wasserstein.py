@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgen.scores import CriticOptions, WassersteinReference, wasserstein_critic
-from fedgen.scores.wasserstein.critic import Side
+from fedgen.scores.wasserstein.critic import CriticSide
 
 SHORT = CriticOptions(hidden=16, max_steps=60)
 
@@ -119,8 +119,10 @@ def test_errors_are_the_spread_over_measured_images():
 
     def again(seed):
         random = torch.Generator().manual_seed(seed)
-        fresh = Side.plain(torch.randn(25, 2, generator=random) + 2, torch.arange(25))
-        real = [Side.plain(torch.randn(n, 2, generator=random) + k, torch.arange(n)) for k, n in enumerate((20, 30))]
+        fresh = CriticSide.plain(torch.randn(25, 2, generator=random) + 2, torch.arange(25))
+        real = [
+            CriticSide.plain(torch.randn(n, 2, generator=random) + k, torch.arange(n)) for k, n in enumerate((20, 30))
+        ]
         critic = reference.critics[-1]
         on_real = sum(0.5 * critic.values(side).mean() for side in real)
         return float(critic.values(fresh).mean() - on_real)
@@ -148,7 +150,7 @@ def test_the_global_generators_are_left_alone():
 
 
 def test_a_batch_is_drawn_by_weight():
-    side = Side(torch.arange(4.0).unsqueeze(1), torch.arange(4), torch.tensor([0.0, 0.5, 0.5, 0.0]).double())
+    side = CriticSide(torch.arange(4.0).unsqueeze(1), torch.arange(4), torch.tensor([0.0, 0.5, 0.5, 0.0]).double())
     drawn, shares = side.draw(3, torch.Generator().manual_seed(0))
     assert set(drawn.flatten().tolist()) <= {1.0, 2.0}
     assert shares.tolist() == pytest.approx([1 / 3] * 3)

@@ -10,7 +10,7 @@ from fedgen.clients import Client
 from fedgen.clients.heterogeneity.between_clients import label_table
 from fedgen.clients.heterogeneity.client_entropy import client_entropies, grey_floor
 from fedgen.clients.heterogeneity.entropy_options import DEFAULT, EntropyOptions
-from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity, Measure, deal_again
+from fedgen.clients.heterogeneity.heterogeneity import Heterogeneity, HeterogeneityMeasure, deal_again
 from fedgen.seeds import subset
 
 LEAST = 5  # images of a label, for it to be asked for in turn
@@ -68,7 +68,7 @@ def with_entropy(
         "label": [data.classes[asked[client]] for client in chosen] if data.is_labelled else [],
         "grey_floor": floor[: len(chosen)].tolist(),
     }
-    measure = Measure("entropy", values[0], counts.long().tolist(), {control: values[1:]}, details)
+    measure = HeterogeneityMeasure("entropy", values[0], counts.long().tolist(), {control: values[1:]}, details)
     return replace(found, measures={**found.measures, "entropy": measure})
 
 

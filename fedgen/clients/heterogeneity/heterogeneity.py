@@ -37,7 +37,7 @@ CONTROLS = {"iid": "IID, same sizes", "labels": "same sizes and labels"}
 
 
 @dataclass(frozen=True)
-class Measure:
+class HeterogeneityMeasure:
     """One measure of the clients, and of clients dealt at random from the same images.
 
     Attributes:
@@ -92,7 +92,7 @@ class Heterogeneity:
     dim: int
     clients: list[int]
     counts: list[int]
-    measures: dict[str, Measure]
+    measures: dict[str, HeterogeneityMeasure]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain types."""
@@ -149,7 +149,7 @@ def measure_features(
     controls: int = 3,
     seed: int = 0,
     vendi: bool = True,
-) -> dict[str, Measure]:
+) -> dict[str, HeterogeneityMeasure]:
     """The measures of features that are at hand, by name.
 
     Args:
@@ -178,13 +178,15 @@ def measure_features(
     return {name: as_measure(name, values, counts, deals) for name, values in found.items()}
 
 
-def as_measure(name: str, values: Sequence[Tensor], counts: list[int], deals: dict[str, list[Tensor]]) -> Measure:
+def as_measure(
+    name: str, values: Sequence[Tensor], counts: list[int], deals: dict[str, list[Tensor]]
+) -> HeterogeneityMeasure:
     """A measure of values [K] of the clients, then of every deal in the order of `deals`."""
     rest = [one.tolist() for one in values[1:]]
     controls: dict[str, list[list[float]]] = {}
     for control, own in deals.items():
         controls[control], rest = rest[: len(own)], rest[len(own) :]
-    return Measure(name, values[0].tolist(), counts, controls)
+    return HeterogeneityMeasure(name, values[0].tolist(), counts, controls)
 
 
 def deal_again(owners: Tensor, labels: Tensor | None, controls: int, seed: int) -> dict[str, list[Tensor]]:

@@ -10,7 +10,7 @@ from fedgen.evaluation.real.real_side import RealSide
 from fedgen.evaluation.real.splits import Split
 
 
-class Generated:
+class GeneratedImages:
     """The generated images of one model, drawn once a stream and embedded once a stream and embedding.
 
     Args:

@@ -22,7 +22,7 @@ Sample = Callable[[int, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
-class Sampler:
+class ImageSampler:
     """A sampler that says how it samples.
 
     Args:
@@ -114,7 +114,7 @@ def _stored(images: Tensor, count: int) -> Tensor:
     return images.float().cpu()
 
 
-def sampler_of(module: nn.Module) -> Sampler:
+def sampler_of(module: nn.Module) -> ImageSampler:
     """The sampler of a model: its `sample` in eval mode, each submodule back in its own mode afterwards.
 
     A model is class-conditional if its attribute `num_classes` is a number and `sample` takes `labels`, int64 [N]. What
@@ -138,10 +138,12 @@ def sampler_of(module: nn.Module) -> Sampler:
         with evaluating(module):
             return method(num_images, **options)
 
-    return Sampler(sample, sampling_of(module), classes if "labels" in taken and isinstance(classes, int) else None)
+    return ImageSampler(
+        sample, sampling_of(module), classes if "labels" in taken and isinstance(classes, int) else None
+    )
 
 
-def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> Sampler:
+def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -> ImageSampler:
     """The sampler that enters a context before it samples, e.g. the one that puts a client's model in place.
 
     It takes no labels.
@@ -151,10 +153,10 @@ def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -
         with context():
             return sample(num_images, draws).cpu()
 
-    return Sampler(sample_inside, getattr(sample, "sampling", {}))
+    return ImageSampler(sample_inside, getattr(sample, "sampling", {}))
 
 
-def mixture(samplers: Sequence[Sample], weights: Tensor) -> Sampler:
+def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
     """The sampler of a mixture: sampler k makes a share w_k of the images.
 
     Within a chunk the shares are exact up to one image (systematic sampling with a random offset, so no small share is
@@ -174,4 +176,4 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> Sampler:
         parts = [sample(count, draws).cpu() for sample, count in zip(samplers, counts) if count]
         return torch.cat(parts)[torch.randperm(num_images, generator=draws)]
 
-    return Sampler(mixed, getattr(samplers[0], "sampling", {}))
+    return ImageSampler(mixed, getattr(samplers[0], "sampling", {}))

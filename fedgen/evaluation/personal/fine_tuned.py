@@ -29,7 +29,7 @@ NAME = "fine-tuned"  # begins the name that stands in records for the generator
 
 
 @dataclass(frozen=True, eq=False)
-class FineTuning:
+class LocalFineTuning:
     """A stated local fine-tuning, as a client's turn in a training that begins with the scored model.
 
     The optimizers start anew, and so does a warm-up of the model's own. Where images are drawn with a moving average of

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedgen.data.lazy_examples import LazyInputs, at_positions, in_parts
 from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.reference import Reference
 from fedgen.evaluation.real.splits import Split, StandIn
 from fedgen.seeds import subset
@@ -28,7 +28,7 @@ class RealSide:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: EvaluationPlan,
         seed: int,
         cache: FeatureCache | None = None,
         batch_size: int = 64,

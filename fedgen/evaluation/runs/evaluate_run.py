@@ -9,9 +9,9 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fedgen.evaluation.evaluate import Evaluator
-from fedgen.evaluation.generation.image_sampling import Sample, Sampler, inside, mixture, sampler_of
+from fedgen.evaluation.generation.image_sampling import ImageSampler, Sample, inside, mixture, sampler_of
 from fedgen.evaluation.generation.sampling_settings import say_sampling
-from fedgen.evaluation.personal.fine_tuned import FineTuning
+from fedgen.evaluation.personal.fine_tuned import LocalFineTuning
 from fedgen.evaluation.personal.own_models import OwnModels, Personal
 from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.checkpoints import load_weights, local_models, personal_tensors, tensors_in_place
@@ -39,7 +39,7 @@ def checkpoint_sampler(module: nn.Module, path: str | Path, evaluator: Evaluator
     return mixture_of_local(module, own, evaluator.client_weights()), LOCAL_NOTE, {}
 
 
-def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]], weights: Tensor) -> Sampler:
+def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]], weights: Tensor) -> ImageSampler:
     """The sampler of the mixture of the clients' own models; a client without one has the module as it is.
 
     Args:
@@ -67,7 +67,7 @@ def evaluate_run(
     module: LightningModule,
     evaluator: Evaluator,
     rounds: Sequence[int] | None = None,
-    fine_tuning: FineTuning | None = None,
+    fine_tuning: LocalFineTuning | None = None,
 ) -> list[ScoreRecord]:
     """Scores a run's checkpoints (again), appends the records to its scores and returns them.
 

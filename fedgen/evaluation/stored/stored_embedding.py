@@ -17,7 +17,7 @@ Named = str | nn.Module
 
 
 @dataclass(frozen=True)
-class Network:
+class StoredNetwork:
     """The embedding that is asked for.
 
     Args:
@@ -46,7 +46,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Identity:
+class EmbeddingIdentity:
     """What is known of an embedding; "unknown" what files do not say.
 
     Args:
@@ -65,8 +65,8 @@ class Identity:
 
 
 def settle_embedding(
-    sets: Sequence[StoredSet], network: Network, resize: int | None
-) -> tuple[Identity, Embedding | None]:
+    sets: Sequence[StoredSet], network: StoredNetwork, resize: int | None
+) -> tuple[EmbeddingIdentity, Embedding | None]:
     """The embedding that all sets share, and the network where a set has images, which is loaded only then.
 
     Args:
@@ -83,11 +83,15 @@ def settle_embedding(
         loaded = network.load()
         before = f"; {FITTED} {resize}" if resize else ""
         how = f"{loaded.settings.get('resize', 'none')}{before}"
-        identity = Identity(loaded.name, loaded.fingerprint(), how, "the embedding asked for", dict(loaded.settings))
+        identity = EmbeddingIdentity(
+            loaded.name, loaded.fingerprint(), how, "the embedding asked for", dict(loaded.settings)
+        )
     elif network.weights is not None:
         raise ValueError(f"weights={str(network.weights)!r} are of no use: no set has images that must be embedded")
     else:
-        identity = Identity(network.name, source="" if network.embedding is None else "the embedding asked for")
+        identity = EmbeddingIdentity(
+            network.name, source="" if network.embedding is None else "the embedding asked for"
+        )
     for stored in sets:
         identity = _agreed(identity, stored)
     return identity, loaded
@@ -119,7 +123,7 @@ def check_dims(dims: Mapping[Path, int]) -> None:
         )
 
 
-def _agreed(identity: Identity, stored: StoredSet) -> Identity:
+def _agreed(identity: EmbeddingIdentity, stored: StoredSet) -> EmbeddingIdentity:
     """The identity with what a set adds to it."""
     said = stored.provenance
     found = {"name": said.embedding, "fingerprint": said.weights, "resize": said.resize}
@@ -134,4 +138,4 @@ def _agreed(identity: Identity, stored: StoredSet) -> Identity:
             )
         merged[key] = theirs if ours == UNKNOWN else ours
     known = identity.source or (str(stored.path) if said.embedding != UNKNOWN else "")
-    return Identity(**merged, source=known, settings=identity.settings)
+    return EmbeddingIdentity(**merged, source=known, settings=identity.settings)

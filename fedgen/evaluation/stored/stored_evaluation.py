@@ -27,7 +27,7 @@ from fedgen.evaluation.score_choice import ScoreChoice, ScoreLike, choose_scores
 from fedgen.evaluation.stored.stored_embedding import (
     DEFAULT,
     Named,
-    Network,
+    StoredNetwork,
     check_dims,
     check_images,
     settle_embedding,
@@ -116,7 +116,7 @@ class StoredEvaluation:
         self.choices = self._choose_scores(asked)
         check_aggregates(self.aggregates, self.choices)
         self._check_counts()
-        network = Network(embedding, weights, default, self.options.device)
+        network = StoredNetwork(embedding, weights, default, self.options.device)
         self.identity, self.embedding = settle_embedding(self.sets, network, self.options.reading.resize)
         self._channels = check_images(self.embedding, self.sets) if self.embedding is not None else 0
         for choice in self.choices:

@@ -16,7 +16,7 @@ from fedgen.clients.sources import load_source, take_hooks
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.data.annotations import Annotation
-from fedgen.data.anybody import Reading
+from fedgen.data.anybody import DatasetReading
 from fedgen.data.items import Items
 from fedgen.data.lazy_examples import LazyExamples, NoImagesError
 from fedgen.data.renumber import renumber, with_classes
@@ -73,7 +73,7 @@ class OwnData(LightningDataModule):
             raise ValueError(f"batch_size={batch_size} counts from 1, and held_out={held_out} lies in [0, 1)")
         self.data, self.batch_size, self.held_out, self.name = data, batch_size, held_out, name
         self.evaluation_data, self._given_seed = evaluation_data, seed
-        self._reading = Reading(labels, None, collate_fn, num_workers, images_of, value_range)
+        self._reading = DatasetReading(labels, None, collate_fn, num_workers, images_of, value_range)
         if isinstance(data, LightningDataModule):
             take_hooks(self, data)
         self.number = 0

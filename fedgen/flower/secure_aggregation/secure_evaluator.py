@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.record_names import AGGREGATES
 from fedgen.evaluation.score_choice import ScoreChoice
@@ -70,7 +70,7 @@ class SecureEvaluator(RemoteEvaluator):
         ]
 
 
-def hide_clients(plan: Plan, shown: Sequence[str], why: str) -> None:
+def hide_clients(plan: EvaluationPlan, shown: Sequence[str], why: str) -> None:
     """Leaves aggregates that need single clients' scores out of a plan, and says so.
 
     Args:
@@ -91,7 +91,7 @@ def hide_clients(plan: Plan, shown: Sequence[str], why: str) -> None:
     rank_zero_info(f"{' and '.join(left_out)} are left out: they need single clients' scores, which {why}")
 
 
-def check_images(plan: Plan) -> None:
+def check_images(plan: EvaluationPlan) -> None:
     """Raises ValueError if a client has too few images for its covariance."""
     for split in plan.splits:
         for panel in plan.panels:
@@ -120,7 +120,7 @@ class SecureSide(RemoteSide):
     """The clients' side of scores, by sums."""
 
     def __init__(
-        self, plan: Plan, seed: int, data: RemoteClients, batch_size: int, device: torch.device | str | None
+        self, plan: EvaluationPlan, seed: int, data: RemoteClients, batch_size: int, device: torch.device | str | None
     ) -> None:
         super().__init__(plan, seed, data, batch_size, device)
         self._summed: dict[Key, SummedReference] = {}

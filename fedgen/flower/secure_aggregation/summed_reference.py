@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.server.told_reference import ToldReference
@@ -47,7 +47,9 @@ class SummedReference(ToldReference):
         MessageError: for sums over another number of images.
     """
 
-    def __init__(self, plan: Plan, split: Split, panel: Panel, total: Message, rounding: Mapping[str, float]) -> None:
+    def __init__(
+        self, plan: EvaluationPlan, split: Split, panel: Panel, total: Message, rounding: Mapping[str, float]
+    ) -> None:
         super().__init__(plan, split, panel)
         self.told: dict[str, tuple[Message, Mapping[str, float]]] = {}
         self.pooled = gaussian_from_message(total)

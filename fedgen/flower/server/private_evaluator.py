@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.app.run_statistics import EPSILON
@@ -132,7 +132,7 @@ class PrivateSide(RemoteSide):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: EvaluationPlan,
         seed: int,
         data: RemoteClients,
         batch_size: int,
@@ -203,7 +203,7 @@ class PrivateReference(ToldReference):
         MessageError: for sums over another number of images.
     """
 
-    def __init__(self, plan: Plan, split: Split, panel: Panel, pooled: Gaussian) -> None:
+    def __init__(self, plan: EvaluationPlan, split: Split, panel: Panel, pooled: Gaussian) -> None:
         super().__init__(plan, split, panel)
         if abs(pooled.count - sum(split.counts)) > 0.5:
             raise MessageError(f"the sums are of {pooled.count:g} images, clients have {sum(split.counts)}")

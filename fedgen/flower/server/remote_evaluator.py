@@ -13,7 +13,7 @@ from fedgen.evaluation.aggregates import with_further
 from fedgen.evaluation.generation.answers import Answers
 from fedgen.evaluation.generation.image_sampling import Sample
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.real_side import RealSide
 from fedgen.evaluation.real.splits import LEAST, Split
 from fedgen.evaluation.record_names import REPORT, SELECT
@@ -98,7 +98,7 @@ class RemoteSide(RealSide):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: EvaluationPlan,
         seed: int,
         data: RemoteClients,
         batch_size: int,
@@ -241,7 +241,7 @@ class _RemoteReference(ToldReference):
         told: each client's messages about the present generated images, by score.
     """
 
-    def __init__(self, plan: Plan, split: Split, panel: Panel, summaries: Sequence[Message]) -> None:
+    def __init__(self, plan: EvaluationPlan, split: Split, panel: Panel, summaries: Sequence[Message]) -> None:
         super().__init__(plan, split, panel)
         self.told: dict[str, list[Message]] = {}
         self._aggregates = plan.aggregates

@@ -11,7 +11,7 @@ from torch.linalg import LinAlgError
 
 from fedgen.evaluation.generation.answers import SeededAnswers
 from fedgen.evaluation.panels import Panel
-from fedgen.evaluation.plan import Plan
+from fedgen.evaluation.plan import EvaluationPlan
 from fedgen.evaluation.real.reference import Reference, scaled
 from fedgen.evaluation.real.splits import Split
 from fedgen.evaluation.score_choice import ScoreChoice
@@ -38,7 +38,7 @@ class ToldReference(Reference):
 
     pooled: Gaussian
 
-    def __init__(self, plan: Plan, split: Split, panel: Panel) -> None:
+    def __init__(self, plan: EvaluationPlan, split: Split, panel: Panel) -> None:
         self._place = f"{split.name}/{panel.embedding.name}"
         self.choices = tuple(plan.choices(split, panel))
         self.sketched = [choice for choice in self.choices if not choice.is_of_summaries]

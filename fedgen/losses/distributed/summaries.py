@@ -22,7 +22,7 @@ from fedgen.losses.distributed.distributed import Clients
 from fedgen.losses.fastfid import FastFIDLoss
 from fedgen.losses.feature_loss import FeatureLoss
 from fedgen.losses.keeps_precision import KeepsPrecision
-from fedgen.losses.mmd2 import MMD2Loss, Side
+from fedgen.losses.mmd2 import KernelSide, MMD2Loss
 from fedgen.scores.kernel.kernels import Kernel, PolynomialKernel, cross_sums
 from fedgen.scores.kernel.mmd import Estimator, KernelReference
 from fedgen.seeds import generator
@@ -218,7 +218,7 @@ class SketchedMMD2Loss(MMD2Loss):
         self.counts = [round(moments.count)]
         return self
 
-    def _between(self, made: Side, client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _between(self, made: KernelSide, client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         values, slopes = self.sketch.mean_kernels(made.features.cpu(), self.moments)
         return values.to(made.features.device), (slopes.to(made.features.device), torch.zeros_like(made.offsets))
 

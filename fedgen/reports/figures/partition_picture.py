@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgen.clients import Client
-from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, Measure
+from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, HeterogeneityMeasure
 from fedgen.evaluation.tables.partition_summary import PartitionSummary
 from fedgen.io.files import atomic_write
 from fedgen.reports.figures.picture_panels import show_rows
@@ -119,7 +119,7 @@ def _draw_labels(axes: Any, summary: PartitionSummary) -> None:
     axes.figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=8)
 
 
-def _draw_measure(axes: Any, measure: Measure, seed: int) -> None:
+def _draw_measure(axes: Any, measure: HeterogeneityMeasure, seed: int) -> None:
     columns: dict[str, list[list[float]]] = {"clients": [measure.per_client]}
     columns |= {name: measure.controls[name] for name in CONTROLS if measure.controls.get(name)}
     means = {"clients": [measure.value], **{name: measure.of_deals(name) for name in CONTROLS}}

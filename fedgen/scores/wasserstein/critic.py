@@ -72,7 +72,7 @@ class CriticOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class CriticSide:
     """Some of the images of one side, with weights.
 
     Args:
@@ -86,7 +86,7 @@ class Side:
     shares: Tensor
 
     @classmethod
-    def plain(cls, features: Tensor, positions: Tensor) -> "Side":
+    def plain(cls, features: Tensor, positions: Tensor) -> "CriticSide":
         """Images that all weigh the same."""
         return cls(features, positions, torch.full((len(positions),), 1 / len(positions), dtype=torch.float64))
 
@@ -98,7 +98,7 @@ class Side:
         return self.features[self.positions[chosen]], torch.full((number,), 1 / number)
 
 
-class Critic:
+class TrainedCritic:
     """A trained f.
 
     Attributes:
@@ -121,19 +121,22 @@ class Critic:
         return self.network(inputs.float())
 
     @torch.no_grad()
-    def values(self, side: Side) -> Tensor:
+    def values(self, side: CriticSide) -> Tensor:
         """f at each image, float64 [n] on the CPU, in the features' unit."""
         parts = [self(side.features[chosen]).double().cpu() for chosen in side.positions.split(CHUNK)]
         return torch.cat(parts) * self.spread
 
-    def objective(self, generated: Side, real: Side) -> float:
+    def objective(self, generated: CriticSide, real: CriticSide) -> float:
         """E_g f - E_t f, in the features' unit."""
         return float(generated.shares @ self.values(generated) - real.shares @ self.values(real))
 
 
 def train_critic(
-    fit: tuple[Side, Side], check: tuple[Side, Side], options: CriticOptions, generator: torch.Generator
-) -> Critic:
+    fit: tuple[CriticSide, CriticSide],
+    check: tuple[CriticSide, CriticSide],
+    options: CriticOptions,
+    generator: torch.Generator,
+) -> TrainedCritic:
     """The critic that separates generated from real images best.
 
     Args:
@@ -167,17 +170,17 @@ def train_critic(
     return critic
 
 
-def _untrained(fit: tuple[Side, Side], options: CriticOptions, generator: torch.Generator) -> Critic:
+def _untrained(fit: tuple[CriticSide, CriticSide], options: CriticOptions, generator: torch.Generator) -> TrainedCritic:
     """A critic on standardised features, so that learning rate and tolerance do not depend on their unit."""
     moments = [_moments(side) for side in fit]
     centre = (moments[0][0] + moments[1][0]) / 2
     square = sum((mean - centre).square() + variance for mean, variance in moments) / 2
     spread = float(torch.as_tensor(square).mean().sqrt()) or 1.0  # all features the same: any unit will do
     network = options.build(len(centre), generator).to(options.device)
-    return Critic(network, centre.to(options.device), spread)
+    return TrainedCritic(network, centre.to(options.device), spread)
 
 
-def _moments(side: Side) -> tuple[Tensor, Tensor]:
+def _moments(side: CriticSide) -> tuple[Tensor, Tensor]:
     """Mean and variance along each axis, float64 [D] twice."""
     chunks = list(zip(side.positions.split(CHUNK), side.shares.split(CHUNK)))
     zero = torch.zeros(side.features.shape[1], dtype=torch.float64)
@@ -196,8 +199,8 @@ def _groups(network: LipschitzNetwork, rate: float) -> list[dict[str, object]]:
 
 
 def _ascend(
-    critic: Critic,
-    fit: tuple[Side, Side],
+    critic: TrainedCritic,
+    fit: tuple[CriticSide, CriticSide],
     optimizer: torch.optim.Optimizer,
     batch_size: int,
     generator: torch.Generator,

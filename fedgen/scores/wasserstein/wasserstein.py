@@ -17,7 +17,7 @@ from fedgen.ranks import spread
 from fedgen.scores.aggregate import FederatedScore, OfClients, Weights, combine, resolve_weights
 from fedgen.scores.frechet.influences import Influences
 from fedgen.scores.joined import joined
-from fedgen.scores.wasserstein.critic import Critic, CriticOptions, Side, train_critic
+from fedgen.scores.wasserstein.critic import CriticOptions, CriticSide, TrainedCritic, train_critic
 from fedgen.statistics.gaussian import check_clients, check_features
 
 CHECKED = 0.25  # share of the training images on which the stop rule looks, where images are held out
@@ -42,7 +42,7 @@ class WassersteinReference(OfClients):
         self.counts = [len(part) for part in parts]
         self.weights = resolve_weights(weights, self.counts)
         self.features = joined(parts)
-        self.critics: list[Critic] = []
+        self.critics: list[TrainedCritic] = []
         self._parts: list[Parts] = []
         for client, count in enumerate(self.counts):
             mine = self._divided(count, f"client {client}", "client", client)
@@ -89,7 +89,7 @@ class WassersteinReference(OfClients):
         # the pool's training is the longest; ranks that are `together` share the critics
         trained = list(spread(lambda group: self._train(generated, divided, group), groups[::-1]))
         self.critics = trained[::-1]
-        measured = Side.plain(generated, divided["measure"])
+        measured = CriticSide.plain(generated, divided["measure"])
         rows = torch.stack([critic.values(measured) for critic in self.critics])
         real = [self._values(self.critics[client], client) for client in range(number)]
         pool = [self._values(self.critics[-1], client) for client in range(number)]
@@ -103,25 +103,26 @@ class WassersteinReference(OfClients):
         own, over_clients = found.client_parts(), found.over_clients(per_client)
         return combine("w1", per_client, pooled, self.weights, None, found.parts(), own, over_clients=over_clients)
 
-    def _train(self, generated: Tensor, divided: Parts, clients: list[int]) -> Critic:
+    def _train(self, generated: Tensor, divided: Parts, clients: list[int]) -> TrainedCritic:
         """The critic between generated images and those of one client, or of all."""
         fit, check = (
-            (Side.plain(generated, divided[purpose]), self._real(clients, purpose)) for purpose in ("fit", "check")
+            (CriticSide.plain(generated, divided[purpose]), self._real(clients, purpose))
+            for purpose in ("fit", "check")
         )
         path = ("client", clients[0]) if len(clients) == 1 else ("pool",)
         return train_critic(fit, check, self.options, seeds.generator(self.options.seed, "critic", *path))
 
-    def _real(self, clients: list[int], purpose: str) -> Side:
+    def _real(self, clients: list[int], purpose: str) -> CriticSide:
         """Images of some clients, those of client i with w_i / n_i, clients of weight 0 left out where others count."""
         counted = [client for client in clients if self.weights[client] > 0] or clients
         positions = [self._parts[client][purpose] for client in counted]
         masses = [float(self.weights[client]) or 1.0 for client in counted]
         shares = [torch.full((len(p),), mass / len(p), dtype=torch.float64) for p, mass in zip(positions, masses)]
         every = torch.cat(shares)
-        return Side(self.features, torch.cat(positions), every / every.sum())
+        return CriticSide(self.features, torch.cat(positions), every / every.sum())
 
-    def _values(self, critic: Critic, client: int) -> Tensor:
-        return critic.values(Side.plain(self.features, self._parts[client]["measure"]))
+    def _values(self, critic: TrainedCritic, client: int) -> Tensor:
+        return critic.values(CriticSide.plain(self.features, self._parts[client]["measure"]))
 
     def _divided(self, count: int, owner: str, *path: str | int) -> Parts:
         """Positions of one owner's images by purpose; with nothing held out, all serve every purpose."""
