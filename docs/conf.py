@@ -99,10 +99,16 @@ def as_restructured_text(app: Any, what: str, name: str, obj: Any, options: Any,
     """Make reStructuredText of docstrings, which are written to be read in the source.
 
     They have names in single backticks, plain stars, bars and underscores, and lists without an empty line before them.
+    Examples stay as they are.
     """
     written = lines[:]
     lines.clear()
+    in_example = False
     for line in written:
+        in_example = line.lstrip().startswith(">>>") or (in_example and bool(line.strip()))
+        if in_example:
+            lines.append(line)
+            continue
         if line.lstrip().startswith("- ") and lines and lines[-1].strip() and not in_list(lines):
             lines.append("")
         parts = re.split(r"(`+[^`]+`+)", line)

@@ -25,6 +25,13 @@ def alias_pytorch_lightning() -> None:
 
     Raises:
         ImportError: if another `pytorch_lightning` has been imported already.
+
+    Examples:
+        >>> from fedgen import alias_pytorch_lightning
+        >>> alias_pytorch_lightning()
+        >>> import pytorch_lightning, lightning.pytorch
+        >>> pytorch_lightning.LightningModule is lightning.pytorch.LightningModule
+        True
     """
     if any(isinstance(finder, _Aliases) for finder in sys.meta_path):
         return

@@ -92,6 +92,12 @@ class FederatedEvaluation(Callback):
             or a second FederatedEvaluation. A monitor of a column that only training shows to be missing ends the first
             evaluation.
         PermissionError: before training, if the folder cannot be written.
+
+    Examples:
+        >>> from fedgen import FederatedEvaluation
+        >>> callback = FederatedEvaluation(every_n_rounds=50, embeddings=["pixels"], num_images=1000, scores=["fid"])
+        >>> callback.every_n_rounds
+        50
     """
 
     def __init__(

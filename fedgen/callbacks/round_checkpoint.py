@@ -31,6 +31,12 @@ class RoundCheckpoint(ModelCheckpoint):
 
     Raises:
         PermissionError: if the folder cannot be written, before training starts.
+
+    Examples:
+        >>> from fedgen import RoundCheckpoint
+        >>> callback = RoundCheckpoint("checkpoints/mine", every_n_rounds=50)  # Trainer(callbacks=[callback])
+        >>> callback.every_n_rounds
+        50
     """
 
     def __init__(self, dirpath: str | Path | None = None, every_n_rounds: int = 10) -> None:

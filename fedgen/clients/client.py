@@ -19,6 +19,12 @@ class Client:
         data: the whole data set.
         train: positions int64 [n] of the images that the client trains on.
         held_out: positions int64 [h] of the images that it keeps for measuring.
+
+    Examples:
+        >>> from fedgen import ByClass, Digits, FederatedDataModule
+        >>> client = FederatedDataModule(Digits(), ByClass(), held_out=0.2).clients[0]
+        >>> len(client.train), len(client.held_out)
+        (143, 35)
     """
 
     name: str

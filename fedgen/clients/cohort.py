@@ -12,6 +12,13 @@ def sample_cohort(num_clients: int, size: int | None, seed: int, round: int) -> 
 
     Raises:
         ValueError: if size is not in 1..num_clients.
+
+    Examples:
+        >>> from fedgen.clients import sample_cohort
+        >>> len(sample_cohort(num_clients=10, size=3, seed=0, round=7))
+        3
+        >>> sample_cohort(num_clients=3, size=None, seed=0, round=0)
+        [0, 1, 2]
     """
     if size is None:
         return list(range(num_clients))

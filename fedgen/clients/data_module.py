@@ -78,6 +78,12 @@ class FederatedDataModule(LightningDataModule):
         ValueError: for settings out of range, labels or owners that are not there, items that cannot be read, or if a
             client gets no data.
         MisconfigurationException: for pooled training in more than one process.
+
+    Examples:
+        >>> from fedgen import ByClass, Digits, FederatedDataModule
+        >>> data = FederatedDataModule(Digits(), ByClass(), batch_size=32)
+        >>> len(data.clients), data.clients[3].name
+        (10, 'class 3')
     """
 
     def __init__(

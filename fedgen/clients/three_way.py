@@ -52,6 +52,11 @@ class ThreeWaySplit:
 
     Raises:
         ValueError: for a number out of range.
+
+    Examples:
+        >>> from fedgen.clients import ThreeWaySplit
+        >>> ThreeWaySplit(unparticipating=0.2, participating=0.5)
+        ThreeWaySplit(unparticipating=0.2, participating=0.5, max_examples=None, eval_clients=None)
     """
 
     unparticipating: float = 0.2

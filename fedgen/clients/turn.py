@@ -22,6 +22,16 @@ class Turn:
         round: the round, from 0.
         is_first, is_last: whether the turn opens or closes its round, on this rank.
         num_examples: the client's training examples, its weight under `client_weights="examples"`.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.clients import Turn
+        >>> from fedgen import Digits
+        >>> turn = Turn(Digits().read("train"), torch.arange(100), batch_size=32, seed=0, client=0, name="0", round=0)
+        >>> turn.num_examples
+        100
+        >>> [len(images) for images, labels in turn.batches(2)]
+        [32, 32]
     """
 
     def __init__(

@@ -38,6 +38,16 @@ class Examples:
 
     Raises:
         ValueError: if a shape, dtype, label or owner does not fit the above.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen import Examples
+        >>> images, labels = torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 1, 1])
+        >>> examples = Examples(images, labels, "tiny", ("cat", "dog"))
+        >>> examples.label_counts()
+        tensor([1, 3])
+        >>> examples.subset([0, 1])
+        Examples('tiny', 2 images (1, 8, 8), 2 classes)
     """
 
     inputs: Tensor

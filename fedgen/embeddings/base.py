@@ -29,6 +29,13 @@ class Embedding(nn.Module, ABC):
         network: the module that `features` runs; frozen in place.
         channels: colour channels the network needs; grey images are repeated to 3. None takes any number.
         settings: whatever else decides the features (resize, layer, dtype), JSON values; part of the fingerprint.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen import load_embedding
+        >>> pixels = load_embedding("pixels")
+        >>> pixels(torch.tensor([[[[0, 255]]]], dtype=torch.uint8))
+        tensor([[0., 1.]])
     """
 
     exchanged = False

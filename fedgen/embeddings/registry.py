@@ -74,6 +74,13 @@ def load_embedding(
 
     Raises:
         ValueError: for an unknown name or option, or a class path of nothing, or of no module.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen import load_embedding
+        >>> embedding = load_embedding(torch.nn.Flatten())
+        >>> embedding(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)).shape
+        torch.Size([2, 64])
     """
     if isinstance(name_or_module, Mapping):
         given = {**name_or_module, **options}

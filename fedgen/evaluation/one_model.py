@@ -29,6 +29,16 @@ def evaluate(
         TypeError: for a model without `sample`, `log_prob` or `example_losses` where a score needs it; for other
             clients; for an unknown option.
         ValueError: as for `Evaluator`.
+
+    Examples:
+        >>> import torch
+        >>> import fedgen
+        >>> data = fedgen.FederatedDataModule(fedgen.Digits(), fedgen.ByClass())
+        >>> def noise(count, generator):
+        ...     return torch.rand(count, 1, 8, 8, generator=generator) * 2 - 1
+        >>> records = fedgen.evaluate(noise, data, embeddings=["pixels"], num_images=100, scores=["kid"])
+        >>> sorted({record.name for record in records})
+        ['kid_all', 'kid_avg', 'kid_worst']
     """
     evaluator = Evaluator(clients, **options)
     sample = evaluator.sampler_of(model) if isinstance(model, nn.Module) else model

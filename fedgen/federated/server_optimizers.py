@@ -27,6 +27,17 @@ class FedAvgM(SGD):
 
     Keras keeps the rate inside v; the two are equal while the rate is constant. A `server_schedule` acts on the whole
     of v here, so a fall is felt at once; in Keras' form it is felt as v forgets.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import FedAvgM
+        >>> weight = torch.zeros(1, requires_grad=True)
+        >>> optimizer = FedAvgM([weight], lr=1.0, momentum=0.5)
+        >>> for _ in range(2):
+        ...     weight.grad = torch.tensor([1.0])
+        ...     optimizer.step()
+        >>> weight.detach()  # -(1 + 1.5)
+        tensor([-2.5000])
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float = 1.0, momentum: float = 0.9) -> None:
@@ -47,6 +58,16 @@ class FedAdam(Optimizer):
 
     Raises:
         ValueError: for a value out of range.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import FedAdam
+        >>> weight = torch.zeros(1, requires_grad=True)
+        >>> optimizer = FedAdam([weight], lr=0.1, beta1=0.0, beta2=0.0, eps=1e-9, initial=0.0)
+        >>> weight.grad = torch.tensor([2.0])  # the averaged update, negated; without moments a step is lr
+        >>> optimizer.step()
+        >>> weight.detach()
+        tensor([-0.1000])
     """
 
     _defaults: ClassVar[Defaults] = {"keras": (0.999, 1e-4, 0.0, True), "reddi": (0.99, 1e-3, 1e-6, False)}
@@ -116,6 +137,16 @@ class FedYogi(FedAdam):
     """FedYogi: as FedAdam, but v = v + (1 - beta2) sign(g² - v) g² (Zaheer et al. 2018).
 
     `keras` is the released federated code's Yogi: beta2 0.999, eps 1e-3, v starts at 1, bias-corrected.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import FedYogi
+        >>> weight = torch.zeros(1, requires_grad=True)
+        >>> optimizer = FedYogi([weight], lr=0.1, beta1=0.0, beta2=0.0, eps=1e-9, initial=0.0)
+        >>> weight.grad = torch.tensor([2.0])
+        >>> optimizer.step()  # the second moment grows by the gradient's square alone: 4
+        >>> weight.detach()
+        tensor([-0.1000])
     """
 
     _defaults: ClassVar[Defaults] = {"keras": (0.999, 1e-3, 1.0, True), "reddi": (0.99, 1e-3, 1e-6, False)}
@@ -129,6 +160,17 @@ class FedAdagrad(FedAdam):
     """FedAdagrad: as FedAdam, but v = v + g² and, by default, without momentum.
 
     `keras`: v starts at 0.1, eps 1e-7; `reddi`: v starts at tau² = 1e-6, eps tau = 1e-3.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import FedAdagrad
+        >>> weight = torch.zeros(1, requires_grad=True)
+        >>> optimizer = FedAdagrad([weight], lr=0.1, eps=1e-9, initial=0.0)
+        >>> for gradient in (3.0, 4.0):
+        ...     weight.grad = torch.tensor([gradient])
+        ...     optimizer.step()
+        >>> weight.detach()  # -0.1 * (3 / 3 + 4 / 5)
+        tensor([-0.1800])
     """
 
     _defaults: ClassVar[Defaults] = {"keras": (1.0, 1e-7, 0.1, False), "reddi": (1.0, 1e-3, 1e-6, False)}

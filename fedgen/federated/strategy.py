@@ -149,6 +149,12 @@ class FedAvgStrategy(DDPStrategy):
         RuntimeError: when a round loses every client, from the first client's error. An error in the user's own code
             that all of them met is raised itself, with a note.
         LostRankError: when another process has ended; a checkpoint goes on on those that are left.
+
+    Examples:
+        >>> from fedgen import FedAvgStrategy
+        >>> strategy = FedAvgStrategy(communication_interval=20, cohort_size=5)  # of Trainer(strategy=...)
+        >>> strategy.communication_interval, strategy.cohort_size
+        (20, 5)
     """
 
     strategy_name = "fedavg"

@@ -44,6 +44,15 @@ class EmbeddedLoss(nn.Module):
 
     Raises:
         ValueError: for values out of range, or embeddings given twice.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import EmbeddedLoss, MMD2Loss
+        >>> loss = EmbeddedLoss(MMD2Loss(estimator="v"), embeddings=["pixels"])
+        >>> images = torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1)
+        >>> _ = loss.set_references([images])
+        >>> float(loss(torch.tensor([-1.0, 1.0]).reshape(2, 1, 1, 1)))
+        0.0
     """
 
     exchanged = "personal"

@@ -48,6 +48,13 @@ class FastFIDLoss(FeatureLoss):
 
     Raises:
         ValueError: for values out of range.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import FastFIDLoss
+        >>> loss = FastFIDLoss().set_references([torch.tensor([[-1.0], [1.0]])])
+        >>> float(loss(torch.tensor([[2.0], [4.0]])))  # the means are 3 apart, the variances are equal: 3^2
+        9.0
     """
 
     score = "fid"

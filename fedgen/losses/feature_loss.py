@@ -29,6 +29,14 @@ class FeatureLoss(KeepsPrecision, ABC):
 
     Raises:
         ValueError: for another aggregate or dtype.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import FastFIDLoss, FeatureLoss
+        >>> loss: FeatureLoss = FastFIDLoss(aggregate="avg")
+        >>> _ = loss.set_references([torch.tensor([[-2.0], [0.0]]), torch.tensor([[0.0], [2.0]])])
+        >>> float(loss(torch.tensor([[-1.0], [1.0]])))  # 1 to each client
+        1.0
     """
 
     exchanged = "personal"

@@ -26,6 +26,15 @@ def gradient_cache(
 
     Raises:
         ValueError: for a chunk below 1.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import gradient_cache
+        >>> weight, inputs = torch.tensor(2.0, requires_grad=True), torch.tensor([[1.0], [5.0]])
+        >>> for part in gradient_cache(torch.mean, lambda batch: batch * weight, inputs, chunk=1):
+        ...     part.backward()
+        >>> weight.grad  # of the mean over both: (1 + 5) / 2
+        tensor(3.)
     """
     if chunk < 1:
         raise ValueError(f"chunk={chunk}: at least one image at a time")

@@ -15,6 +15,15 @@ class ImageLosses:
 
     Args:
         losses: scores of images, or callables that turn images [m, C, H, W] in [-1, 1] into a scalar.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import ImageLosses
+        >>> total = ImageLosses([lambda images: images.mean(), lambda images: images.square().mean()])
+        >>> latents = torch.full((2, 1, 1, 1), 3.0)
+        >>> [float(part) for part in total.backward_parts(torch.nn.Identity(), latents, None, note=print)]
+        tensor(12.)
+        [12.0]
     """
 
     def __init__(self, losses: Sequence[Callable[..., Any]]) -> None:

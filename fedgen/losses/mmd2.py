@@ -48,6 +48,14 @@ class MMD2Loss(FeatureLoss):
 
     Raises:
         ValueError: for another estimator, aggregate or dtype.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import MMD2Loss
+        >>> from fedgen.scores import PolynomialKernel
+        >>> loss = MMD2Loss(PolynomialKernel(1, 1.0, 0.0), estimator="v").set_references([torch.tensor([[0.0], [2.0]])])
+        >>> float(loss(torch.tensor([[4.0]])))  # of a linear kernel the squared distance of the means: (4 - 1)^2
+        9.0
     """
 
     score = "kid"

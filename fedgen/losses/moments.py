@@ -104,6 +104,14 @@ class Moments(LateBuffers):
         rescale: whether an image's gradient is that of a batch alone, 1/m of the sensitivity to the population, and not
             its share in the population: the batch then stands for all of it, as its images come from the generator as
             it is now. Without, a queue of N images gives gradients m/N as large.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import BatchMoments, Moments, QueueMoments
+        >>> BatchMoments.remembers, QueueMoments.remembers
+        (False, True)
+        >>> isinstance(QueueMoments(100), Moments)
+        True
     """
 
     def __init__(self, *names: str, rescale: bool = True) -> None:
@@ -139,7 +147,15 @@ class Moments(LateBuffers):
 
 
 class BatchMoments(Moments):
-    """The moments of the batch alone, as in Backpropagating through FID: biased (see above), nothing to remember."""
+    """The moments of the batch alone, as in Backpropagating through FID: biased (see above), nothing to remember.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import BatchMoments
+        >>> found = BatchMoments().estimate(torch.tensor([[0.0], [2.0]]), remember=False)
+        >>> found.mean, found.covariance(ddof=1)
+        (tensor([1.], dtype=torch.float64), tensor([[2.]], dtype=torch.float64))
+    """
 
     remembers = False
 
@@ -175,6 +191,18 @@ class QueueMoments(Moments):
 
     Raises:
         ValueError: for a size below 2.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import QueueMoments
+        >>> moments = QueueMoments(2)
+        >>> moments.prepare(1, torch.device("cpu"))
+        >>> moments.estimate(torch.tensor([[0.0]]), remember=True).mean
+        tensor([0.], dtype=torch.float64)
+        >>> moments.estimate(torch.tensor([[4.0]]), remember=True).mean
+        tensor([2.], dtype=torch.float64)
+        >>> moments.estimate(torch.tensor([[8.0]]), remember=True).mean  # of 4 and 8: the queue holds two
+        tensor([6.], dtype=torch.float64)
     """
 
     rows: Tensor
@@ -267,6 +295,16 @@ class EMAMoments(Moments):
 
     Raises:
         ValueError: unless 0 < decay < 1.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import EMAMoments
+        >>> moments = EMAMoments(decay=0.5)
+        >>> moments.prepare(1, torch.device("cpu"))
+        >>> moments.estimate(torch.tensor([[0.0], [0.0]]), remember=True).mean
+        tensor([0.], dtype=torch.float64)
+        >>> moments.estimate(torch.tensor([[4.0], [4.0]]), remember=True).mean
+        tensor([2.6667], dtype=torch.float64)
     """
 
     mean: Tensor

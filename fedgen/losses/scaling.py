@@ -12,6 +12,15 @@ class Weight(KeepsPrecision, ABC):
     """The factor of an extra loss; its state, if any, stays with the client.
 
     It changes in training mode with gradients enabled; in evaluation the factor is that which training would have had.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import Weight
+        >>> class Half(Weight):
+        ...     def forward(self, value, adversarial):
+        ...         return torch.full_like(value, 0.5)
+        >>> Half()(torch.tensor(4.0), None)
+        tensor(0.5000)
     """
 
     exchanged = "personal"
@@ -31,6 +40,12 @@ class FixedWeight(Weight):
 
     Args:
         factor: at least 0.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import FixedWeight
+        >>> FixedWeight(0.5)(torch.tensor(4.0), adversarial=None)
+        tensor(0.5000)
     """
 
     def __init__(self, factor: float = 1.0) -> None:
@@ -59,6 +74,13 @@ class AdaptiveWeight(Weight):
 
     Raises:
         ValueError: for values out of range; when called without an adversarial loss.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import AdaptiveWeight
+        >>> weight = AdaptiveWeight(decay=0.0)
+        >>> weight(torch.tensor(4.0), adversarial=torch.tensor(-2.0))  # |-2| / |4|
+        tensor(0.5000)
     """
 
     def __init__(self, strength: float = 1.0, decay: float = 0.9, floor: float = 0.1) -> None:

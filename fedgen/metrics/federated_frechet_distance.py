@@ -39,6 +39,16 @@ class FederatedFrechetDistance(ManyClients, MomentMetric):
     Raises:
         ValueError: for another aggregate or unusable weights; from `compute`, if a client or the generated side has
             fewer than two images (one for ddof = 0).
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.metrics import FederatedFrechetDistance
+        >>> metric = FederatedFrechetDistance(num_clients=2, dim=1, aggregate=["avg", "all"])
+        >>> metric.update(torch.tensor([[-2.0], [0.0]]), client=0)
+        >>> metric.update(torch.tensor([[0.0], [2.0]]), client=1)
+        >>> metric.update(torch.tensor([[-1.0], [1.0]]), client=None)  # generated
+        >>> {name: round(float(value), 4) for name, value in metric.compute().items()}
+        {'fid_avg': 1.0, 'fid_all': 0.0479}
     """
 
     plot_lower_bound = 0.0

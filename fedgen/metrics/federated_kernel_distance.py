@@ -35,6 +35,18 @@ class FederatedKernelDistance(ManyClients, StoredFeatureMetric):
     Raises:
         ValueError: for another aggregate or estimator, or unusable weights; from `compute`, if a client or the
             generated side has fewer than two images (one for "v").
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.metrics import FederatedKernelDistance
+        >>> from fedgen.scores import PolynomialKernel
+        >>> linear = PolynomialKernel(1, 1.0, 0.0)  # squared distances of means
+        >>> metric = FederatedKernelDistance(2, dim=1, aggregate=["avg", "all"], kernel=linear, estimator="v")
+        >>> metric.update(torch.tensor([[-1.0]]), client=0)
+        >>> metric.update(torch.tensor([[1.0]]), client=1)
+        >>> metric.update(torch.tensor([[0.0]]), client=None)  # generated
+        >>> {name: float(value) for name, value in metric.compute().items()}
+        {'kid_avg': 1.0, 'kid_all': 0.0}
     """
 
     def __init__(

@@ -31,6 +31,15 @@ class FrechetDistance(TwoSides, MomentMetric):
 
     Raises:
         ValueError: from `compute`, if a side has fewer than two images (one for ddof = 0).
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.metrics import FrechetDistance
+        >>> metric = FrechetDistance(dim=1)
+        >>> metric.update(torch.tensor([[-1.0], [1.0]]), real=True)
+        >>> metric.update(torch.tensor([[2.0], [4.0]]), real=False)
+        >>> float(metric.compute())  # the means are 3 apart, the variances are equal
+        9.0
     """
 
     plot_lower_bound = 0.0

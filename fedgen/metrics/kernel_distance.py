@@ -30,6 +30,16 @@ class KernelDistance(TwoSides, StoredFeatureMetric):
 
     Raises:
         ValueError: for another estimator; from `compute`, if a side has fewer than two images (one for "v").
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.metrics import KernelDistance
+        >>> from fedgen.scores import PolynomialKernel
+        >>> metric = KernelDistance(dim=1, kernel=PolynomialKernel(1, 1.0, 0.0), estimator="v")
+        >>> metric.update(torch.tensor([[0.0], [2.0]]), real=True)
+        >>> metric.update(torch.tensor([[4.0]]), real=False)
+        >>> float(metric.compute())  # (4 - 1)^2
+        9.0
     """
 
     def __init__(

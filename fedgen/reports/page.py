@@ -75,6 +75,19 @@ def report(*runs: str | Path) -> Report:
     Raises:
         FileNotFoundError: if one has neither scores nor results.
         ValueError: if none is given, or one's scores are damaged.
+
+    Examples:
+        >>> import json, tempfile
+        >>> from pathlib import Path
+        >>> import fedgen
+        >>> score = {"score": "kid", "aggregate": "all", "value": 1.0, "standard_error": 0.1, "round": 0}
+        >>> score |= {"split": "train"}
+        >>> score |= {"embedding": "pixels", "embedding_fingerprint": "0", "reference": "digits", "num_generated": 100}
+        >>> score |= {"num_clients": 2, "seed": 0, "weights": "examples"}
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = Path(folder, "scores.jsonl").write_text(json.dumps(score))
+        >>> fedgen.report(folder).save(folder / "report.html").name  # a notebook shows the report itself
+        'report.html'
     """
     if not runs:
         raise ValueError("give the folder of at least one run")

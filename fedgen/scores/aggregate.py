@@ -31,6 +31,14 @@ class FederatedScore:
         higher_is_better: whether a better generated set scores higher.
         over_clients: what each client adds to "avg" and "all"; None if errors were not asked for.
         client_error_parts: {"generated": [K], "real": [K]}, the parts of `client_errors` as in `error_parts`.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import FrechetReference
+        >>> clients = [torch.tensor([[-2.0], [0.0]]), torch.tensor([[0.0], [2.0]])]
+        >>> score = FrechetReference.from_features(clients).score(torch.tensor([[0.0], [2.0]]), errors=False)
+        >>> score.name, score.per_client.round(decimals=6)
+        ('fid', tensor([4., 0.], dtype=torch.float64))
     """
 
     name: str
@@ -81,6 +89,11 @@ def resolve_weights(weights: Weights, counts: Sequence[float]) -> Tensor:
 
     Raises:
         ValueError: for another word, another length, or numbers negative, not finite or all zero.
+
+    Examples:
+        >>> from fedgen.scores import resolve_weights
+        >>> resolve_weights("examples", [30, 10]), resolve_weights("uniform", [30, 10])
+        (tensor([0.7500, 0.2500], dtype=torch.float64), tensor([0.5000, 0.5000], dtype=torch.float64))
     """
     if isinstance(weights, str):
         if weights not in ("examples", "uniform"):
@@ -109,6 +122,13 @@ def aggregate(per_client: Tensor, weights: Tensor, how: str | float = "avg", hig
     Raises:
         ValueError: for another word, p < 1 (p > 1 where higher is better), or negative scores under a power other than
             1 (an unbiased KID may be one).
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import aggregate
+        >>> scores, weights = torch.tensor([1.0, 3.0]), torch.tensor([0.75, 0.25])
+        >>> aggregate(scores, weights, "avg"), aggregate(scores, weights, "worst")
+        (1.5, 3.0)
     """
     scores = per_client.double()[weights > 0]
     shares = weights.double()[weights > 0]

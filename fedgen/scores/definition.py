@@ -43,6 +43,13 @@ class ClientSide:
         held_out: features of images that each client did not train on, where a score needs them.
         labels: int64 [n_i] of each client's images, where a score needs them.
         num_classes: of those labels.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import ClientSide
+        >>> clients = ClientSide([torch.zeros(30, 2), torch.zeros(10, 2)], weights="examples")
+        >>> clients.counts
+        [30, 10]
     """
 
     parts: Sequence[Any]
@@ -78,6 +85,12 @@ class GeneratedSet:
         density: the model's, where a score needs it.
         labels: int64 [m], which the images were asked for.
         answers: of the model about real examples.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import GeneratedSet
+        >>> GeneratedSet(torch.zeros(5, 2)).rows.shape
+        torch.Size([5, 2])
     """
 
     features: Tensor | Gaussian
@@ -98,7 +111,16 @@ class GeneratedSet:
 
 
 class FittedScore(Protocol):
-    """A score's clients, with what is computed of them once."""
+    """A score's clients, with what is computed of them once.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import ClientSide, FittedScore, GeneratedSet
+        >>> from fedgen.scores.definitions.fid_score import FrechetScore
+        >>> fitted: FittedScore = FrechetScore().fit(ClientSide([torch.tensor([[-1.0], [1.0]])], "examples"))
+        >>> fitted.score(GeneratedSet(torch.tensor([[2.0], [4.0]])), errors=False)["fid"].values["all"]  # 3^2
+        9.0
+    """
 
     def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
         """Return the scores of a generated set by name: several where one pass gives several."""
@@ -117,6 +139,29 @@ class ScoreDefinition(ABC):
         shares_out: whether processes that are `together` share its work; of another, one process does all.
         knows_weights: whether clients' weights count in `all`.
         has_distribution: whether clients differ in it, so that percentiles and power means say something.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> import torch
+        >>> from fedgen.scores import ClientSide, GeneratedSet, ScoreDefinition
+        >>> from fedgen.scores.aggregate import combine, resolve_weights
+        >>> @dataclass(frozen=True)
+        ... class MeanShift(ScoreDefinition):  # the largest difference of the features' means
+        ...     name = "mean_shift"
+        ...     def fit(self, clients):
+        ...         return FittedShift(clients)
+        >>> class FittedShift:
+        ...     def __init__(self, clients):
+        ...         self.means = [part.mean(0) for part in clients.features]
+        ...         self.weights = resolve_weights(clients.weights, clients.counts)
+        ...     def score(self, generated, errors):
+        ...         off = torch.stack([generated.rows.mean(0) - mean for mean in self.means]).double()
+        ...         pooled = float((self.weights @ off).abs().max())
+        ...         return {"mean_shift": combine("mean_shift", off.abs().amax(1), pooled, self.weights)}
+        >>> clients = ClientSide([torch.tensor([[-1.0]]), torch.tensor([[1.0]])], "examples")
+        >>> found = MeanShift().fit(clients).score(GeneratedSet(torch.tensor([[0.0]])), errors=False)["mean_shift"]
+        >>> found.values["avg"], found.values["all"]
+        (1.0, 0.0)
     """
 
     name: ClassVar[str]

@@ -18,6 +18,11 @@ class Inversion:
         first: place of the one that is better in the first column.
         second: place of the one that is better in the second column.
         beyond_error: whether both differences exceed 1.96 combined standard errors.
+
+    Examples:
+        >>> from fedgen.scores import inversions
+        >>> inversions([1.0, 2.0], [2.0, 1.0])
+        [Inversion(first=0, second=1, beyond_error=True)]
     """
 
     first: int
@@ -32,6 +37,11 @@ def kendall_tau(a: Sequence[float], b: Sequence[float]) -> float:
 
     Raises:
         ValueError: for columns of different length, fewer than two values, NaN, or a column of equal values.
+
+    Examples:
+        >>> from fedgen.scores import kendall_tau
+        >>> round(kendall_tau([1, 2, 3], [1, 3, 2]), 4)  # two of three pairs agree, one does not: (2 - 1) / 3
+        0.3333
     """
     _check(a, b)
     signs = [((x > y) - (x < y), (u > v) - (u < v)) for (x, u), (y, v) in combinations(zip(a, b), 2)]
@@ -60,6 +70,12 @@ def inversions(
 
     Raises:
         ValueError: for columns of different length or fewer than two values.
+
+    Examples:
+        >>> from fedgen.scores import inversions
+        >>> avg, all = [1.0, 2.0, 3.0], [1.0, 3.0, 2.0]
+        >>> [(pair.first, pair.second) for pair in inversions(avg, all)]
+        [(1, 2)]
     """
     _check(a, b)
     a, b = (_smaller_is_better(column, higher) for column, higher in zip((a, b), higher_is_better, strict=True))
@@ -84,6 +100,12 @@ class ExcessInversions:
     Args:
         found: over the clients.
         control: over the IID clients.
+
+    Examples:
+        >>> from fedgen.scores import excess_inversions
+        >>> found = excess_inversions(([1, 2, 3], [3, 2, 1]), ([1, 2, 3], [1, 2, 3]))
+        >>> found.excess
+        3
     """
 
     found: list[Inversion]
@@ -128,6 +150,12 @@ def excess_inversions(
 
     Raises:
         ValueError: for columns of different length, or errors on one side only.
+
+    Examples:
+        >>> from fedgen.scores import excess_inversions
+        >>> found = excess_inversions(([1, 2, 3], [3, 2, 1]), ([1, 2, 3], [1, 3, 2]))
+        >>> len(found.found), len(found.control), found.excess
+        (3, 1, 2)
     """
     _check(columns[0], control[0])
     if (errors is None) != (control_errors is None):

@@ -33,6 +33,12 @@ class Dirichlet(Partition):
         alpha: total concentration, above 0: small for few classes a client.
         rotate: True lets the clients draw one example each, in a fresh random order, again and again, so that all
             meet exhausted labels alike; False fills one client after the other.
+
+    Examples:
+        >>> from fedgen import Digits, Dirichlet
+        >>> parts = Dirichlet(num_clients=3, alpha=0.5).assign(Digits().read("train"), seed=0)
+        >>> len(parts), sum(len(part) for part in parts)
+        (3, 1797)
     """
 
     def __init__(self, num_clients: int, alpha: float, rotate: bool = True) -> None:

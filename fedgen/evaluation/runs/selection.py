@@ -96,6 +96,16 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
 
     Raises:
         ValueError: for a column that the run does not have, listing those it has.
+
+    Examples:
+        >>> import fedgen
+        >>> from fedgen.evaluation import ScoreRecord
+        >>> about = {"score": "kid", "aggregate": "all", "standard_error": 0.1, "split": "train", "weights": "examples"}
+        >>> about |= {"embedding": "pixels", "embedding_fingerprint": "0", "reference": "digits", "num_generated": 100}
+        >>> about |= {"num_clients": 2, "seed": 0}
+        >>> records = [ScoreRecord(value=2.0, round=0, **about), ScoreRecord(value=1.0, round=1, **about)]
+        >>> [(found.round, found.value) for found in fedgen.select(records, by="kid_all")]
+        [(1, 1.0), (0, 2.0)]
     """
     folder = None
     if isinstance(run, (str, Path)):

@@ -46,6 +46,23 @@ class Aggregator(ABC):
         private: whether what it gives is differentially private, so that nothing else of clients may leave a round.
         robust: whether it bounds what one client moves, so that nothing of a single client may go around it.
         federation: what it was told of the round.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import Aggregator
+        >>> class Largest(Aggregator):
+        ...     def start(self, server):
+        ...         self.kept = [tensor.clone() for tensor in server]
+        ...     def add(self, client, update, weight):
+        ...         self.kept = [torch.maximum(a, b) for a, b in zip(self.kept, update)]
+        ...     def result(self):
+        ...         return self.kept
+        >>> rule = Largest()
+        >>> rule.start([torch.zeros(1)])
+        >>> for client, value in enumerate([1.0, 3.0]):
+        ...     rule.add(client, [torch.tensor([value])], weight=1.0)
+        >>> rule.result()
+        [tensor([3.])]
     """
 
     private = False
@@ -148,6 +165,16 @@ class Mean(Aggregator):
     Kept as a running mean, m += (w_k / sum of weights so far) (x_k - m), in place on the device: memory does not grow
     with the cohort, a client that is left out needs no renormalisation, and clients that agree leave the value exact
     to the bit. Half-precision tensors are accumulated in float32.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import Mean
+        >>> rule = Mean()
+        >>> rule.start([torch.zeros(1)])
+        >>> rule.add(0, [torch.tensor([1.0])], weight=30)
+        >>> rule.add(1, [torch.tensor([5.0])], weight=10)
+        >>> rule.result()  # (30 * 1 + 10 * 5) / 40
+        [tensor([2.])]
     """
 
     def __init__(self) -> None:

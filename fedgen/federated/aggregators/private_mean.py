@@ -53,6 +53,15 @@ class PrivateMean(Aggregator):
             run.
         MisconfigurationException: when a round begins, for rounds before it of which nobody knows that they had this
             noise and such cohorts.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import PrivateMean
+        >>> rule = PrivateMean(max_norm=1.0, noise_multiplier=0.0)  # clips alone
+        >>> rule.start([torch.zeros(1)])
+        >>> rule.add(0, [torch.tensor([100.0])], weight=1)
+        >>> rule.clipped
+        [0]
     """
 
     private = True

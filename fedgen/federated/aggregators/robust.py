@@ -37,6 +37,16 @@ class NormClipping(Aggregator):
 
     Raises:
         ValueError: for a norm that is not positive, or before a rule of differential privacy, which clips by itself.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import NormClipping
+        >>> rule = NormClipping(max_norm=1.0)
+        >>> rule.start([torch.zeros(1)])
+        >>> for client, value in enumerate([1.0, 100.0]):
+        ...     rule.add(client, [torch.tensor([value])], weight=1.0)
+        >>> rule.result(), rule.clipped
+        ([tensor([1.])], [1])
     """
 
     robust = True
@@ -153,7 +163,18 @@ class _Collected(Aggregator):
 
 
 class Median(_Collected):
-    """The median of each coordinate (Yin et al. 2018, arXiv 1803.01498); of an even number the middle two's mean."""
+    """The median of each coordinate (Yin et al. 2018, arXiv 1803.01498); of an even number the middle two's mean.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import Median
+        >>> rule = Median()
+        >>> rule.start([torch.zeros(1)])
+        >>> for client, value in enumerate([1.0, 2.0, 100.0]):
+        ...     rule.add(client, [torch.tensor([value])], weight=1.0)
+        >>> rule.result()
+        [tensor([2.])]
+    """
 
     def _combine(self, stacked: list[Tensor]) -> list[Tensor]:
         return [_middle(part, (len(part) - 1) // 2) for part in stacked]
@@ -167,6 +188,16 @@ class TrimmedMean(_Collected):
 
     Raises:
         ValueError: for a fraction out of range.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import TrimmedMean
+        >>> rule = TrimmedMean(fraction=0.25)
+        >>> rule.start([torch.zeros(1)])
+        >>> for client, value in enumerate([-100.0, 1.0, 3.0, 100.0]):
+        ...     rule.add(client, [torch.tensor([value])], weight=1.0)
+        >>> rule.result()  # of 1 and 3
+        [tensor([2.])]
     """
 
     def __init__(self, fraction: float = 0.1) -> None:
@@ -209,6 +240,16 @@ class Krum(_Collected):
 
     Raises:
         ValueError: for numbers out of range.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import Krum
+        >>> rule = Krum(bad=1)
+        >>> rule.start([torch.zeros(1)])
+        >>> for client, value in enumerate([1.0, 1.1, 0.8, 1.2, 100.0]):
+        ...     rule.add(client, [torch.tensor([value])], weight=1.0)
+        >>> rule.result()
+        [tensor([1.1000])]
     """
 
     def __init__(self, bad: int = 1, keep: int = 1) -> None:

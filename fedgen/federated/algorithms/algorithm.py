@@ -19,6 +19,17 @@ class ClientAlgorithm:
 
     Attributes:
         keeps_clients: whether it remembers something of each client, which then trains in one process for good.
+
+    Examples:
+        >>> from fedgen.federated import ClientAlgorithm
+        >>> class CountTurns(ClientAlgorithm):
+        ...     turns = 0
+        ...     def end_turn(self, client, model, iterations):
+        ...         self.turns += 1
+        >>> rule = CountTurns()
+        >>> rule.end_turn(0, {}, iterations=5)
+        >>> rule.turns
+        1
     """
 
     keeps_clients = False

@@ -23,6 +23,18 @@ class FedProx(ClientAlgorithm):
 
     Raises:
         ValueError: for a negative or infinite strength.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import FedProx
+        >>> rule = FedProx(mu=0.1)
+        >>> model = dict(torch.nn.Linear(1, 1, bias=False).named_parameters())
+        >>> optimizer = torch.optim.SGD(model.values(), 1.0)
+        >>> rule.start_turn(0, model, {"weight": model["weight"].detach() - 2.0})  # the server's weight is 2 smaller
+        >>> model["weight"].grad = torch.zeros(1, 1)
+        >>> rule.before_step(optimizer)
+        >>> model["weight"].grad  # mu times the distance to the server
+        tensor([[0.2000]])
     """
 
     def __init__(self, mu: float) -> None:

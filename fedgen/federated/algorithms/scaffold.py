@@ -55,6 +55,22 @@ class Scaffold(ClientAlgorithm):
         ValueError: for another kind of variate.
         MisconfigurationException: when fitting starts, for "displacement" with another optimizer, or without a data
             module that names the clients.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.federated import Scaffold
+        >>> rule = Scaffold()
+        >>> model = dict(torch.nn.Linear(1, 1, bias=False).named_parameters())
+        >>> optimizer = torch.optim.SGD(model.values(), 0.1)
+        >>> rule.start_fit(model, [optimizer], shares=[0.5, 0.5])
+        >>> rule.start_round()
+        >>> rule.start_turn(0, model, {"weight": model["weight"].detach().clone()})
+        >>> model["weight"].grad = torch.tensor([[4.0]])
+        >>> rule.before_step(optimizer)
+        >>> rule.end_turn(0, model, iterations=1)
+        >>> rule.end_round()
+        >>> rule.clients[0]["weight"], rule.server["weight"]  # the client's gradient, and its share of it
+        (tensor([[4.]]), tensor([[2.]]))
     """
 
     keeps_clients = True

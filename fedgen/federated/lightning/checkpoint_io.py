@@ -17,6 +17,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes to a temporary file in the same folder, flushes and renames; reads without unpickling.
 
     A run killed in the middle of writing leaves the checkpoint before it untouched.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import torch
+        >>> from fedgen.federated import AtomicCheckpointIO
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     AtomicCheckpointIO().save_checkpoint({"weight": torch.ones(2)}, Path(folder, "last.ckpt"))
+        ...     AtomicCheckpointIO().load_checkpoint(Path(folder, "last.ckpt"))["weight"]
+        tensor([1., 1.])
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:

@@ -14,7 +14,16 @@ from torch.optim import Optimizer
 
 
 class Schedule(ABC):
-    """A factor on a learning rate that depends on the round."""
+    """A factor on a learning rate that depends on the round.
+
+    Examples:
+        >>> from fedgen.federated import Schedule
+        >>> class Halved(Schedule):
+        ...     def factor(self, round):
+        ...         return 1.0 if round < 50 else 0.5
+        >>> [Halved().factor(round) for round in (0, 49, 50)]
+        [1.0, 1.0, 0.5]
+    """
 
     @abstractmethod
     def factor(self, round: int) -> float:
@@ -22,7 +31,13 @@ class Schedule(ABC):
 
 
 class Constant(Schedule):
-    """1 in every round."""
+    """1 in every round.
+
+    Examples:
+        >>> from fedgen.federated import Constant
+        >>> Constant().factor(100)
+        1.0
+    """
 
     def factor(self, round: int) -> float:
         return 1.0
@@ -51,6 +66,11 @@ class ExponentialDecay(_Decay):
 
     Raises:
         ValueError: for a value out of range.
+
+    Examples:
+        >>> from fedgen.federated import ExponentialDecay
+        >>> [ExponentialDecay(rate=0.5, rounds=10).factor(round) for round in (0, 10, 20)]
+        [1.0, 0.5, 0.25]
     """
 
     def __init__(self, rate: float, rounds: int, staircase: bool = False) -> None:
@@ -72,6 +92,11 @@ class InverseLinear(_Decay):
 
     Raises:
         ValueError: for a value out of range.
+
+    Examples:
+        >>> from fedgen.federated import InverseLinear
+        >>> [InverseLinear(rate=1.0, rounds=10).factor(round) for round in (0, 10, 30)]
+        [1.0, 0.5, 0.25]
     """
 
     def factor(self, round: int) -> float:
@@ -88,6 +113,11 @@ class InverseSquareRoot(_Decay):
 
     Raises:
         ValueError: for a value out of range.
+
+    Examples:
+        >>> from fedgen.federated import InverseSquareRoot
+        >>> [InverseSquareRoot(rate=1.0, rounds=10).factor(round) for round in (0, 30)]
+        [1.0, 0.5]
     """
 
     def factor(self, round: int) -> float:
@@ -103,6 +133,11 @@ class WarmUp(Schedule):
 
     Raises:
         ValueError: for a negative number of rounds.
+
+    Examples:
+        >>> from fedgen.federated import WarmUp
+        >>> [WarmUp(rounds=4).factor(round) for round in range(5)]
+        [0.25, 0.5, 0.75, 1.0, 1.0]
     """
 
     def __init__(self, rounds: int, then: Schedule | None = None) -> None:

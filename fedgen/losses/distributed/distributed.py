@@ -130,6 +130,17 @@ class DistributedLoss(FeatureLoss):
     Raises:
         ValueError: for another precision, a score that remembers batches, or one to the clients' pool that is no mean
             of the clients' scores.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import DistributedLoss, MMD2Loss
+        >>> from fedgen.scores import PolynomialKernel
+        >>> loss = DistributedLoss(MMD2Loss(PolynomialKernel(1, 1.0, 0.0), estimator="v"))
+        >>> _ = loss.set_references([torch.tensor([[-1.0]]), torch.tensor([[1.0]])])
+        >>> float(loss(torch.tensor([[0.0]])))  # the mean of the clients' squared distances
+        1.0
+        >>> loss.traffic.questions
+        1
     """
 
     def __init__(self, loss: FeatureLoss | None = None, precision: torch.dtype = torch.float64) -> None:

@@ -41,6 +41,16 @@ class OneMessageLoss(FeatureLoss):
 
     Raises:
         ValueError: for another precision.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.losses import FastFIDLoss, OneMessageLoss
+        >>> loss = OneMessageLoss(FastFIDLoss())
+        >>> _ = loss.set_references([torch.tensor([[-1.0]]), torch.tensor([[1.0]])])  # the pool: mean 0, variance 2
+        >>> round(float(loss(torch.tensor([[2.0], [4.0]]))), 6)  # mean 3, variance 2
+        9.0
+        >>> loss.traffic.questions
+        1
     """
 
     def __init__(

@@ -57,6 +57,14 @@ class DDPM(RoundClock):
 
     Raises:
         ValueError: for a value out of range, or a network that does not fit the data (when `fit` starts).
+
+    Examples:
+        >>> import torch
+        >>> from fedgen import DDPM
+        >>> from fedgen.models.networks import UNet
+        >>> model = DDPM(UNet(image_size=8, channels=1, widths=[4], layers=1, attention=[]))
+        >>> model.sample(2, torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 1, 8, 8])
     """
 
     def __init__(

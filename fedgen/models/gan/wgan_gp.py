@@ -20,6 +20,14 @@ class WGANGP(GAN):
 
     Raises:
         ValueError: as for `GAN`.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen import WGANGP
+        >>> from fedgen.models.networks import SmallCritic, SmallGenerator
+        >>> model = WGANGP(SmallGenerator(), SmallCritic(), n_critic=2)
+        >>> model.sample(3, torch.Generator().manual_seed(0)).shape
+        torch.Size([3, 1, 8, 8])
     """
 
     def __init__(

@@ -74,6 +74,15 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         FileNotFoundError: if there is no file of weights.
         ValueError: for a value out of range, or networks that do not fit each other (some of it only when `fit`
             starts: the data's shape, and batches that do not divide into the critic's groups).
+
+    Examples:
+        >>> import torch
+        >>> from fedgen import StyleGAN2
+        >>> from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator
+        >>> sizes = {"image_size": 8, "channels": 1, "channel_base": 32, "channel_max": 8}
+        >>> generator = StyleGAN2Generator(latent_dim=4, style_dim=4, mapping_layers=1, **sizes)
+        >>> StyleGAN2(generator, StyleGAN2Discriminator(**sizes)).sample(2, torch.Generator().manual_seed(0)).shape
+        torch.Size([2, 1, 8, 8])
     """
 
     logged = (

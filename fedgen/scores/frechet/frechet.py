@@ -35,6 +35,15 @@ def frechet_distance(a: Gaussian, b: Gaussian, ddof: float = 1) -> tuple[float, 
 
     Raises:
         ValueError: if the dimensions differ, a summary of one image meets ddof = 1, or features are beyond 1e70.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import frechet_distance
+        >>> from fedgen.statistics import summarize
+        >>> real, generated = summarize(torch.tensor([[-1.0], [1.0]])), summarize(torch.tensor([[2.0], [4.0]]))
+        >>> distance, terms = frechet_distance(real, generated)
+        >>> distance
+        9.0
     """
     _check_dim(a.dim, b.dim)
     _check_size(a, "the first summary")
@@ -60,6 +69,16 @@ class FrechetReference(OfClients):
         counts: images of each client.
         pooled: summary of the pool, as `statistics.pool` makes it.
         ddof: the divisor of every covariance is n - ddof.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import FrechetReference
+        >>> clients = [torch.tensor([[-2.0], [0.0]]), torch.tensor([[0.0], [2.0]])]  # means -1 and 1, variances 2
+        >>> score = FrechetReference.from_features(clients).score(torch.tensor([[-1.0], [1.0]]), errors=False)
+        >>> round(score.values["avg"], 4)  # mean 0, variance 2: 1 to each client
+        1.0
+        >>> round(score.values["all"], 4)  # the pool: mean 0, variance 8/3; (sqrt(8/3) - sqrt(2))^2
+        0.0479
     """
 
     def __init__(self, clients: Iterable[tuple[Gaussian, Tensor | None]], weights: Weights, ddof: float) -> None:

@@ -36,6 +36,13 @@ class Kernel(ABC):
 
     Attributes:
         is_bounded: whether values lie in [0, 1], whatever the features.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import PolynomialKernel, RBFKernel
+        >>> points = torch.tensor([[1.0], [2.0]])
+        >>> PolynomialKernel(1, 1.0, 0.0).diagonal(points), RBFKernel(1.0).diagonal(points)
+        (tensor([1., 4.], dtype=torch.float64), tensor([1., 1.], dtype=torch.float64))
     """
 
     is_bounded: ClassVar[bool] = False
@@ -69,6 +76,13 @@ class PolynomialKernel(Kernel):
         degree: 3 for KID.
         gamma: 1 / D if None.
         coef0: 1 for KID.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import PolynomialKernel
+        >>> kernel = PolynomialKernel(degree=3, gamma=1.0, coef0=1.0)
+        >>> kernel.block(torch.tensor([[1.0]]), torch.tensor([[2.0]]))  # (1 * 2 + 1)^3
+        tensor([[27.]])
     """
 
     degree: int = 3
@@ -119,6 +133,12 @@ class RBFKernel(Kernel):
 
     Args:
         sigma: sqrt(D) if None.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import RBFKernel
+        >>> RBFKernel(sigma=1.0).block(torch.tensor([[0.0]]), torch.tensor([[0.0], [2.0]]))  # 1 and exp(-2^2 / 2)
+        tensor([[1.0000, 0.1353]])
     """
 
     is_bounded: ClassVar[bool] = True

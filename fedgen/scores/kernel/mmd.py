@@ -36,6 +36,13 @@ def mmd2(x: Tensor, y: Tensor, kernel: Kernel | None = None, estimator: Estimato
 
     Raises:
         ValueError: for unusable features, or one image under "u".
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import PolynomialKernel, mmd2
+        >>> linear = PolynomialKernel(1, 1.0, 0.0)
+        >>> mmd2(torch.tensor([[0.0], [2.0]]), torch.tensor([[4.0]]), linear, estimator="v")  # (1 - 4)^2
+        9.0
     """
     kernel = kernel or PolynomialKernel()
     _check_pair(x, y)
@@ -56,6 +63,13 @@ def mmd2_subsets(
 
     Raises:
         ValueError: if a side has fewer than `size` images or `size` is below 2.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import PolynomialKernel, mmd2_subsets
+        >>> x, y = torch.zeros(4, 1), torch.full((4, 1), 3.0)
+        >>> mmd2_subsets(x, y, PolynomialKernel(1, 1.0, 0.0), subsets=5, size=2)  # mean and spread
+        (9.0, 0.0)
     """
     values = list(subset_values(x, y, kernel, subsets, size, seed))
     return float(np.mean(values)), float(np.std(values))
@@ -85,6 +99,15 @@ class KernelReference(OfClients):
         within: A_i, float64 [K].
         within_pool: A_pool.
         gap: avg - all, the same for every generated set.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import KernelReference, PolynomialKernel
+        >>> clients = [torch.tensor([[-1.0]]), torch.tensor([[1.0]])]
+        >>> linear = KernelReference.from_features(clients, PolynomialKernel(1, 1.0, 0.0), estimator="v")
+        >>> score = linear.score(torch.tensor([[0.0]]), errors=False)  # squared distances of the means
+        >>> score.values["avg"], score.values["all"]
+        (1.0, 0.0)
     """
 
     def __init__(

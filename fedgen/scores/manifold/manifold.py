@@ -38,6 +38,15 @@ class ManifoldReference(OfClients):
         counts: images of each client.
         k: radii reach to the k-th nearest other image.
         strict: whether an image at exactly the radius is outside.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import ManifoldReference
+        >>> real = torch.tensor([[0.0], [1.0], [2.0]])
+        >>> reference = ManifoldReference.from_features([real], k=1)
+        >>> found = reference.score(torch.tensor([[0.5], [9.0], [9.5]]), errors=False)  # one of three near the data
+        >>> {name: round(score.values["all"], 3) for name, score in found.items()}
+        {'precision': 0.333, 'recall': 1.0, 'density': 0.667, 'coverage': 0.667}
     """
 
     def __init__(

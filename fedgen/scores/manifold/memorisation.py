@@ -47,6 +47,15 @@ def memorisation(
     Raises:
         ValueError: for unusable features, differing D, lists of different length or empty, or a client that lacks
             training or held-out images.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import memorisation
+        >>> train, held_out = [torch.tensor([[0.0], [10.0]])], [torch.tensor([[3.0], [13.0]])]
+        >>> memorisation(train, held_out, torch.tensor([[0.0], [10.1]])).values["all"]  # copies
+        1.0
+        >>> memorisation(train, held_out, torch.tensor([[0.1], [2.9]])).values["all"]  # one to either
+        0.5
     """
     check_features(generated, "generated features")
     for parts, side in ((train, "training"), (held_out, "held-out")):

@@ -19,7 +19,17 @@ CHUNK = 65536  # points whose densities are asked for together
 
 
 class Density(Protocol):
-    """What a generator with a density offers; `torch.distributions` are such objects."""
+    """What a generator with a density offers; `torch.distributions` are such objects.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import LikelihoodReference
+        >>> uniform = torch.distributions.Uniform(torch.zeros(1), torch.full((1,), 2.0))
+        >>> density = torch.distributions.Independent(uniform, 1)
+        >>> reference = LikelihoodReference.from_points([torch.tensor([[0.5], [1.5]])])
+        >>> round(reference.score(density, errors=False).values["all"], 4)  # log(1 / 2)
+        -0.6931
+    """
 
     def log_prob(self, points: Tensor, /) -> Tensor:
         """Natural logarithm of the density, [N], at points [N, D]; -inf where the density is zero."""
@@ -32,6 +42,15 @@ class LikelihoodReference(OfClients):
     Attributes:
         weights: float64 [K], summing to 1, shared by avg and all.
         counts: points of each client.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import LikelihoodReference
+        >>> reference = LikelihoodReference.from_points([torch.tensor([[0.0]]), torch.tensor([[2.0]])])
+        >>> density = torch.distributions.Independent(torch.distributions.Normal(torch.zeros(1), torch.ones(1)), 1)
+        >>> score = reference.score(density, errors=False)
+        >>> score.per_client.round(decimals=4)  # -log(2 pi) / 2, and 2^2 / 2 less
+        tensor([-0.9189, -2.9189], dtype=torch.float64)
     """
 
     def __init__(self, points: Iterable[Tensor], weights: Weights) -> None:

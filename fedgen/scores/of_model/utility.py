@@ -29,6 +29,15 @@ class UtilityReference(OfClients):
 
     Raises:
         ValueError: for images or labels that do not fit each other, naming the client, or unusable weights.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import UtilityReference
+        >>> images = torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1).repeat(20, 1, 8, 8)
+        >>> labels = torch.tensor([0, 1]).repeat(20)
+        >>> reference = UtilityReference([images], [labels], num_classes=2)
+        >>> reference.score(images, labels, errors=False).values["all"]
+        1.0
     """
 
     def __init__(

@@ -24,6 +24,14 @@ def vendi_score(features: Tensor, kernel: Kernel | None = None) -> float:
 
     Raises:
         ValueError: for unusable features, or a kernel that is not 1 between an image and itself.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import vendi_score
+        >>> round(vendi_score(torch.eye(3)), 6)  # three unlike images
+        3.0
+        >>> round(vendi_score(torch.ones(3, 2)), 6)  # one image, three times
+        1.0
     """
     check_features(features)
     features = features.detach()

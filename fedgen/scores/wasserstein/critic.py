@@ -42,6 +42,12 @@ class CriticOptions:
 
     Raises:
         ValueError: for numbers out of range.
+
+    Examples:
+        >>> from fedgen.scores import CriticOptions
+        >>> options = CriticOptions(hidden=64, max_steps=500)
+        >>> options.network, options.held_out
+        ('groupsort', 0.5)
     """
 
     network: Kind = "groupsort"

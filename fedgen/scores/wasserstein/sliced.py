@@ -71,6 +71,12 @@ def sliced_wasserstein(x: Tensor, y: Tensor, p: int = 1, projections: int = 1000
 
     Raises:
         ValueError: for unusable features, or options out of range.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import sliced_wasserstein
+        >>> sliced_wasserstein(torch.tensor([[0.0], [1.0]]), torch.tensor([[3.0], [4.0]]), projections=5)  # a shift
+        3.0
     """
     return SlicedReference.from_features([x], p, projections, seed).score(y, errors=False).values["all"]
 
@@ -81,6 +87,14 @@ class SlicedReference(OfClients):
     Attributes:
         weights: float64 [K], summing to 1, shared by avg and all.
         counts: images of each client.
+
+    Examples:
+        >>> import torch
+        >>> from fedgen.scores import SlicedReference
+        >>> clients = [torch.tensor([[-1.0]]), torch.tensor([[1.0]])]
+        >>> score = SlicedReference.from_features(clients, projections=10).score(torch.tensor([[0.0]]), errors=False)
+        >>> score.values["avg"], score.values["all"]
+        (1.0, 1.0)
     """
 
     def __init__(self, features: Iterable[Tensor], p: int, projections: int, seed: int, weights: Weights) -> None:
