@@ -3,16 +3,20 @@
 import math
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from fedgen.evaluation.gaps import GAPS, gap_title, interval
 from fedgen.evaluation.marks import mark_of
 from fedgen.evaluation.record_names import HELD_OUT
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
+from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
 from fedgen.evaluation.tables.table import format_value
 from fedgen.federated.left_out import shorten
 from fedgen.scores.rankings import Z
 
+LOCAL_ONLY, CENTRALISED = "-local_only", "-centralised"  # behind a folder's name: the controls of `fedgen fit`
+ARMS = {"": "federated", LOCAL_ONLY: "local only", CENTRALISED: "centralised"}
 MOST_ROUNDS = 5  # named of those that cannot be told from the best
 FEW = "fewer images than"  # in the note of such a score
 
@@ -20,10 +24,7 @@ FEW = "fewer images than"  # in the note of such a score
 def conclusions(
     records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bool = True, ended: bool = True
 ) -> list[str]:
-    """What a run's records say, a sentence or two each; commands stand between backticks.
-
-    Checkpoints are compared on the run's first split. Two values differ where their difference exceeds 1.96 combined
-    standard errors of the generated images: the real ones are the same for both.
+    """What a run's records say, a sentence or two each, and what to do next; commands stand between backticks.
 
     Args:
         records: a run's, or those of one stored set.
@@ -32,20 +33,43 @@ def conclusions(
         ended: whether training is over, so that a score that was still improving is worth a word.
 
     Returns:
-        The sentences, the most important first; one that says what is missing where no model was scored.
+        The sentences, the most important first.
+    """
+    steps = next_steps(records, run, has_recipe, ended)
+    return [*findings(records, run), *(f"Next: `{command}` {words}." for command, words in steps.items())]
+
+
+def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[str]:
+    """What a run's records say, a sentence or two each, the most important first.
+
+    Checkpoints are compared on the run's first split. Two values differ where their difference exceeds 1.96 combined
+    standard errors of the generated images: the real ones are the same for both.
+
+    Args:
+        records: a run's, or those of one stored set.
+        run: the run folder; runs of the same recipe as a control are looked for beside it.
+
+    Returns:
+        The sentences; one that says what is missing where no model was scored.
     """
     models = [record for record in records if record.is_model]
     if not models:
         return ["No model has been scored yet: there is nothing to choose."]
-    folder = shlex.quote(run)
     if not _trained(models):
         return [*_served(models, models[0].round), *_cautions(models)]
-    lines = [line for comparison in _main(records) for line in _of_score(records, comparison)]
-    chosen = _chosen(records)
-    lines += (
-        [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)] if chosen else []
-    )
-    return [*lines, *_next_steps(records, folder, has_recipe, ended)]
+    lines = [_length(models)]
+    lines += [line for comparison in _main(records) for line in _of_score(records, comparison)]
+    lines += [*_alone(records), *_controls(records, Path(run))]
+    if chosen := _chosen(records):
+        lines += [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)]
+    return lines
+
+
+def _length(models: Sequence[ScoreRecord]) -> str:
+    """How many rounds there were, and how many of them were scored."""
+    rounds = sorted({record.round for record in _trained(models) if record.round is not None})
+    number = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
+    return f"{_count(rounds[-1] + 1, 'round')}, counted from 0 to {rounds[-1]}; {number} scored."
 
 
 def best_of(records: Sequence[ScoreRecord]) -> ScoreRecord:
@@ -95,13 +119,29 @@ def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[st
         lines = [
             f"{names[0]} prefers round {first.round} ({said[0]}), {names[1]} round {second.round} ({said[1]}). {told}"
         ]
-    clear_pairs = sum(pair.beyond_error for pair in comparison.pairs)
-    if comparison.pairs and len(groups[1]) > 2:
-        lines.append(
-            f"{names[0]} and {names[1]} order {_count(len(comparison.pairs), 'pair')} of checkpoints differently,"
-            f" {clear_pairs} beyond their errors."
-        )
+    if comparison.checkpoints > 2:
+        lines.append(f"{names[0]} and {names[1]} order {_pairs(comparison)}.")
     return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(records, names[1], second)]
+
+
+def _pairs(comparison: Comparison) -> str:
+    """How many pairs of checkpoints two columns order differently."""
+    total, clear = math.comb(comparison.checkpoints, 2), sum(pair.beyond_error for pair in comparison.pairs)
+    if not comparison.pairs:
+        return f"all {total:,} pairs of checkpoints alike"
+    return f"{len(comparison.pairs):,} of {total:,} pairs of checkpoints differently, {clear:,} beyond their errors"
+
+
+def _alone(records: Sequence[ScoreRecord]) -> list[str]:
+    """The best by each score of the first split that has one aggregate alone."""
+    paired = {name for one in aggregates_compared(records) for name in (one.first_column, one.second_column)}
+    lines = []
+    for name, group in by_column(records).items():
+        found, own = _trained(group), group[0]
+        usual = own.aggregate in ("avg", "all") and own.score != BALANCED and own.split == records[0].split
+        if found and usual and name not in paired:
+            lines.append(f"{_value(name, best_of(found))} at round {best_of(found).round} is the best.")
+    return lines
 
 
 def _value(name: str, record: ScoreRecord) -> str:
@@ -198,40 +238,90 @@ def _cautions(models: Sequence[ScoreRecord]) -> list[str]:
     return lines
 
 
-def _next_steps(records: Sequence[ScoreRecord], folder: str, has_recipe: bool, ended: bool) -> list[str]:
-    """Commands: the checkpoint's path, more rounds where the score still improves, another embedding."""
-    chosen = _chosen(records)
-    if not chosen:
+def _controls(records: Sequence[ScoreRecord], folder: Path) -> list[str]:
+    """The last checkpoint beside those of the recipe's other arms, where they were scored under equal conditions."""
+    mine = next((end for end in (LOCAL_ONLY, CENTRALISED) if folder.name.endswith(end)), "")
+    base = folder.name.removesuffix(mine)
+    columns = {name: found for name, group in by_column(records).items() if (found := _trained(group))}
+    usual = (n for n, g in columns.items() if g[0].aggregate == "all" and g[0].split == records[0].split)
+    name = next((name for name in usual if columns[name][0].score != BALANCED), None)
+    if name is None:
         return []
+    last, found = columns[name][-1], []
+    for end, words in ARMS.items():
+        other = read_records(folder.with_name(base + end) / SCORES_FILE) if end != mine else []
+        theirs = by_column(other).get(name, [])
+        if theirs and theirs[-1].conditions == last.conditions:
+            found.append(_beside(last, theirs[-1], words))
+    if not found:
+        return []
+    value = format_value(last.value, last.standard_error)
+    return [f"Last checkpoints by {name}: {ARMS[mine]} {value}; {'; '.join(found)}."]
+
+
+def _beside(own: ScoreRecord, other: ScoreRecord, words: str) -> str:
+    away, error = other.badness - own.badness, math.hypot(own.generated_error, other.generated_error)
+    how = "not told apart" if abs(away) <= Z * error else "worse" if away > 0 else "better"
+    rounds = "" if other.round == own.round else f" after round {other.round}"
+    return f"{words} {format_value(other.value, other.standard_error)}{rounds}, {how}"
+
+
+def next_steps(
+    records: Sequence[ScoreRecord],
+    run: str | Path,
+    has_recipe: bool = True,
+    ended: bool = True,
+    recipe: str | None = None,
+) -> dict[str, str]:
+    """Commands that go on from a run, with what they do: the ranking, more rounds, a second embedding, controls.
+
+    Args:
+        records: the run's.
+        run: its folder, as the commands name it.
+        has_recipe: whether it keeps the recipe, without which nothing can be made again by a command.
+        ended: whether training is over.
+        recipe: its name or path, as it was given to `fedgen fit`; without it no controls are named.
+    """
+    chosen, folder = _chosen(records), shlex.quote(str(run))
+    if not chosen:
+        return {}
     best, columns = chosen[0], by_column(records)
     name = next(name for name, group in columns.items() if best in group)
     if mark_of(best):
         others = [other for other in unmarked(records, name) if _trained(columns[other])]
         name = others[0] if others else name
-    lines = []
-    if len(_trained(columns[name])) > 1:
-        lines.append(f"Next: `fedgen select {folder} --by {name}` prints the path of the best checkpoint.")
     group = sorted(_trained(columns[name]), key=lambda record: record.round or 0)
+    steps = {}
+    if len(group) > 1:
+        steps[f"fedgen select {folder} --by {name}"] = "ranks the checkpoints and prints the best one's path"
     improving = len(group) > 1 and best_of(group) is group[-1] and differ(group[-1], group[-2])
     if improving and has_recipe and ended:
         more = 2 * ((group[-1].round or 0) + 1)
-        lines.append(
-            f"{name} was still improving when training ended; to go on: `fedgen fit --config {folder}/recipe.yaml"
-            f" --trainer.max_epochs {more}`."
-        )
-    return [*lines, *_another_embedding(records, folder, has_recipe)]
+        command = f"fedgen fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
+        steps[command] = f"goes on: {name} was still improving when training ended"
+    if has_recipe:
+        steps |= _another_embedding(records, folder)
+    return steps | _missing_controls(Path(run), recipe)
 
 
-def _another_embedding(records: Sequence[ScoreRecord], folder: str, has_recipe: bool) -> list[str]:
+def _another_embedding(records: Sequence[ScoreRecord], folder: str) -> dict[str, str]:
     """The command that confirms a choice in a second embedding, where there is one of images alone."""
+    first = next(record for record in records if record.is_model)
     embeddings = dict.fromkeys(record.embedding for record in records if record.split not in HELD_OUT)
-    if len(embeddings) != 1 or not has_recipe or set(embeddings) & {"identity", ""}:
-        return []
-    other = "pixels" if next(iter(embeddings)) != "pixels" else "efficientnet-lite0"
-    return [
-        "One embedding may mislead; scores in a second one join this run's: "
-        f"`fedgen evaluate {folder} {other}` (inception-v3-compat is the published one)."
-    ]
+    if len(embeddings) != 1 or set(embeddings) & {"identity", ""}:
+        return {}
+    other = "pixels" if next(iter(embeddings)) != "pixels" else "efficientnet-lite0-32"
+    words = "adds scores in a second embedding, as one may mislead"
+    return {f"fedgen evaluate {folder} {other} --num_images {first.num_generated}": words}
+
+
+def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
+    """The controls that were not trained beside a run that is none itself."""
+    if recipe is None or folder.name.endswith((LOCAL_ONLY, CENTRALISED)):
+        return {}
+    words = {LOCAL_ONLY: "is the control without exchange", CENTRALISED: "is the control on pooled data"}
+    missing = [end for end in words if not folder.with_name(folder.name + end).exists()]
+    return {f"fedgen fit {shlex.quote(recipe)} --{end[1:]}": words[end] for end in missing}
 
 
 def _count(number: int, what: str) -> str:

@@ -2,18 +2,21 @@
 
 from dataclasses import replace
 
+from fedgen.evaluation.runs.scores_file import append_records
 from fedgen.reports import conclusions
+from fedgen.reports.conclusions import findings, next_steps
 from tests.evaluation.samples import record
 from tests.reports.folders import make_records
 
 
 def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
     lines = conclusions(make_records(scores=["fid"]), "runs/a b")
+    assert lines.pop(0) == "3 rounds, counted from 0 to 2; 3 checkpoints are scored."
     assert lines[0] == (
         "fid_avg prefers round 1 (fid_avg 25.0±0.4), fid_all round 2 (fid_all 3.0±0.4). The two checkpoints differ"
         " beyond their errors by both, so the choice of the aggregate decides."
     )
-    assert lines[1] == "fid_avg and fid_all order 1 pair of checkpoints differently, 1 beyond their errors."
+    assert lines[1] == "fid_avg and fid_all order 1 of 3 pairs of checkpoints differently, 1 beyond their errors."
     # sqrt(0.2² + 0.2²) = 0.28: real images are the same for the model and the floor
     assert (
         lines[2]
@@ -23,14 +26,18 @@ def test_a_disagreement_beyond_errors_is_said_with_both_choices_and_the_floor():
         lines[3]
         == "By fid at round 2, client 'client 2' (27.6±0.5) is served worst and client 'client 0' (27.4±0.5) best."
     )
-    assert "Next: `fedgen select 'runs/a b' --by fid_all` prints the path of the best checkpoint." in lines
-    assert any("--trainer.max_epochs 6`" in line for line in lines)  # fid_all fell by 3 in the last round
+    assert (
+        "Next: `fedgen select 'runs/a b' --by fid_all` ranks the checkpoints and prints the best one's path." in lines
+    )
+    assert any(
+        "--trainer.max_epochs 6` goes on: fid_all was still improving" in line for line in lines
+    )  # fid_all fell by 3 in the last round
 
 
 def test_what_errors_cannot_tell_apart_is_said():
     records = make_records(scores=["fid"], error_parts={"generated": 4.0, "real": 0.0})
     lines = conclusions(records)
-    assert "cannot tell which is better" in lines[0]
+    assert "cannot tell which is better" in lines[1]
     assert "By fid_all, rounds 0, 1 cannot be told from the best: the difference lies within the errors." in lines
     assert any(line.startswith("By fid_all, round 2 is at the floor") for line in lines)
     assert not any("max_epochs" in line for line in lines)
@@ -41,8 +48,8 @@ def test_higher_may_be_better_and_a_model_may_be_better_than_its_floor():
     records = [record("precision", how, 0.5 + 0.1 * r, r, **options) for r in (0, 1) for how in ("avg", "all")]
     records += [record("precision", how, 0.4, None, generator="floor", **options) for how in ("avg", "all")]
     lines = conclusions(records)
-    assert lines[0].startswith("Both aggregates prefer round 1")
-    assert "round 1 is 0.200±0.014 better than the floor" in lines[1]
+    assert lines[1].startswith("Both aggregates prefer round 1")
+    assert "round 1 is 0.200±0.014 better than the floor" in lines[2]
 
 
 def test_stored_images_have_no_rounds_and_a_run_without_scores_says_so():
@@ -66,5 +73,49 @@ def test_marked_scores_and_few_images_are_warned_of_and_an_unmarked_column_is_su
 def test_a_run_without_a_recipe_gets_no_command_that_needs_one():
     lines = conclusions(make_records(), has_recipe=False)
     assert [line for line in lines if "`fedgen " in line] == [
-        "Next: `fedgen select RUN --by fid_all` prints the path of the best checkpoint."
+        "Next: `fedgen select RUN --by fid_all` ranks the checkpoints and prints the best one's path."
     ]
+
+
+def run_of(avg, all_, **options):
+    """FID of checkpoints 0, 1, ... in both aggregates."""
+    pairs = [("avg", avg), ("all", all_)]
+    return [
+        record("fid", how, value, round, standard_error=0.1, **options)
+        for how, values in pairs
+        for round, value in enumerate(values)
+    ]
+
+
+def test_pairs_are_counted_and_one_checkpoint_has_none():
+    assert "fid_avg and fid_all order all 3 pairs of checkpoints alike." in findings(run_of([9, 8, 7], [3, 2, 1]))
+    mixed = findings(run_of([9, 8, 7.9], [3, 4, 4.1]))
+    assert "fid_avg and fid_all order 3 of 3 pairs of checkpoints differently, 2 beyond their errors." in mixed
+    assert findings(run_of([9], [3])) == [
+        "1 round, counted from 0 to 0; one checkpoint is scored.",
+        "One checkpoint was scored, round 0: fid_avg 9.00±0.10, fid_all 3.00±0.10.",
+    ]
+
+
+def test_a_score_without_a_pool_is_told_alone():
+    assert findings(run_of([9, 8], []))[1] == "fid_avg 8.00±0.10 at round 1 is the best."
+
+
+def test_controls_beside_the_run_are_compared_under_equal_conditions(tmp_path):
+    (tmp_path / "quick-local_only").mkdir()
+    (tmp_path / "quick-centralised").mkdir()
+    append_records(tmp_path / "quick-local_only" / "scores.jsonl", run_of([9, 8], [3, 0.8]))
+    append_records(tmp_path / "quick-centralised" / "scores.jsonl", run_of([9, 8], [3, 3.1], num_generated=7))
+    own, folder = run_of([9, 8], [3, 3.2]), tmp_path / "quick"
+    assert "Last checkpoints by fid_all: federated 3.20±0.10; local only 0.80±0.10, better." in findings(own, folder)
+    append_records(tmp_path / "quick-centralised" / "scores.jsonl", run_of([9, 8], [3, 3.1]))
+    assert any(line.endswith("centralised 3.10±0.10, not told apart.") for line in conclusions(own, str(folder)))
+    folder.mkdir()
+    append_records(folder / "scores.jsonl", own)
+    said = findings(run_of([9, 8], [3, 0.8]), tmp_path / "quick-local_only")
+    start = "Last checkpoints by fid_all: local only 0.80±0.10; federated 3.20±0.10, worse; centralised"
+    assert any(line.startswith(start) for line in said)
+
+
+def test_nothing_to_do_is_named_where_no_checkpoint_was_scored():
+    assert next_steps([], "run") == next_steps([record(round=-1)], "run") == {}

@@ -2,17 +2,15 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from textwrap import wrap
 
-from fedgen.evaluation import ScoreRecord, by_column
+from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.runs.rebuild import RECIPE
-from fedgen.evaluation.tables.conclusion import CENTRALISED, LOCAL_ONLY, conclude
+from fedgen.reports.conclusions import findings, next_steps
 
 EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
 INDENT = "  "
-REPORTS = "fedgen.reports"  # the package of `fedgen report`
 
 
 def closing_lines(
@@ -31,11 +29,14 @@ def closing_lines(
         recipe: its name or path, as it was given to `fedgen fit`; None of runs in Python.
         width: of the terminal: sentences are wrapped, and words on commands are put above them where there is no room.
     """
-    room = width - len(INDENT)
+    room, models = width - len(INDENT), any(record.is_model for record in records)
+    said = findings(records, folder) if models else []
+    steps = {f"fedgen report {_quoted(folder)}": "is the run as one page"} if models else {}
+    steps |= next_steps(records, folder, (folder / RECIPE).exists(), recipe=recipe)
     parts = {
-        "In short": [part for line in conclude(records, folder) for part in wrap(line, room, subsequent_indent="  ")],
+        "In short": [part for line in said for part in wrap(line, room, subsequent_indent="  ")],
         "To look at": looks(folder, pictures),
-        "What next": beside(steps(folder, records, recipe), room),
+        "What next": beside(steps, room),
     }
     return [part for heading, lines in parts.items() if lines for part in (f"{heading}:", *(INDENT + x for x in lines))]
 
@@ -60,28 +61,6 @@ def looks(folder: Path, pictures: Sequence[Path] = ()) -> list[str]:
     found += [f"tensorboard --logdir {_quoted(path.parent)}" for path in newest[-1:]]
     tables = sorted(folder.rglob("metrics.csv"), key=lambda path: path.stat().st_mtime)
     return found + [f"{path}  # logged values" for path in tables[-1:]]
-
-
-def steps(folder: Path, records: Sequence[ScoreRecord], recipe: str | None = None) -> dict[str, str]:
-    """Commands that go on from a run, with what they are for."""
-    columns = by_column(records)
-    if not columns:
-        return {}
-    place, first = _quoted(folder), next(record for record in records if record.is_model)
-    found: dict[str, str] = {}
-    if find_spec(REPORTS):
-        found[f"fedgen report {place}"] = "the run as one page"
-    by = next((name for name, group in columns.items() if group[0].aggregate == "avg"), next(iter(columns)))
-    found[f"fedgen select {place} --by {by}"] = "rank the checkpoints by another column"
-    if (folder / RECIPE).exists() and first.embedding not in ("identity", ""):
-        other = "pixels" if first.embedding != "pixels" else "efficientnet-lite0-32"
-        found[f"fedgen evaluate {place} {other} --num_images {first.num_generated}"] = "score them in another embedding"
-    if recipe is not None and not folder.name.endswith((LOCAL_ONLY, CENTRALISED)):
-        given = f"fedgen fit {_quoted(Path(recipe))}"
-        for end, words in ((LOCAL_ONLY, "control: no exchange"), (CENTRALISED, "control: pooled data")):
-            if not folder.with_name(folder.name + end).exists():
-                found[f"{given} --{end[1:]}"] = words
-    return found
 
 
 def _quoted(path: Path) -> str:

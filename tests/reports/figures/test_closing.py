@@ -6,7 +6,8 @@ from rich.console import Console
 
 from fedgen.__main__ import COMMANDS
 from fedgen.evaluation.runs.scores_file import append_records
-from fedgen.reports.figures.closing import beside, closing_lines, looks, steps
+from fedgen.reports.conclusions import conclusions, next_steps
+from fedgen.reports.figures.closing import beside, closing_lines, looks
 from fedgen.reports.figures.run_report import report_run
 from tests.evaluation.samples import record
 
@@ -24,13 +25,25 @@ def run(folder, recipe=True):
     return folder
 
 
+def steps(folder):
+    return next_steps(RECORDS, folder, recipe="quickstart")
+
+
+def test_the_terminal_and_the_page_say_the_same(tmp_path):
+    folder = run(tmp_path / "quick")
+    printed = " ".join(line.strip() for line in closing_lines(folder, RECORDS, width=90))
+    told = [line.strip("`. ").removeprefix("Next: ") for line in conclusions(RECORDS, str(folder))]
+    parts = [part for line in told for part in line.strip("`").split("` ")]
+    assert [part for part in parts if part not in printed] == []
+
+
 def test_headings_come_in_order_and_say_what_was_found(tmp_path, capsys):
     folder = run(tmp_path / "quick")
     report_run(folder, Console(width=200), "quickstart")
     out = capsys.readouterr().out
     short, look, then = (out.index(heading) for heading in ("In short:\n", "To look at:\n", "What next:\n"))
     assert short < look < then
-    assert "fid_avg and fid_all pick the same checkpoint, round 0" in out
+    assert "Both aggregates prefer round 0: fid_avg" in out
     assert f"  {folder}/curves.png\n" in out
 
 
@@ -42,24 +55,24 @@ def test_the_newest_grid_and_the_logs_are_named(tmp_path):
 
 
 def test_every_command_that_is_named_exists(tmp_path):
-    commands = [shlex.split(line) for line in steps(run(tmp_path / "quick"), RECORDS, "quickstart")]
+    commands = [shlex.split(line) for line in steps(run(tmp_path / "quick"))]
     assert {words[0] for words in commands} == {"fedgen"}
     assert {words[1] for words in commands} <= COMMANDS.keys()
-    assert [words[1] for words in commands if words[1] != "report"] == ["select", "evaluate", "fit", "fit"]
+    assert [words[1] for words in commands] == ["select", "evaluate", "fit", "fit"]
     assert ["fedgen", "fit", "quickstart", "--local_only"] in commands
 
 
 def test_a_control_that_was_run_is_not_suggested_again_nor_of_a_control(tmp_path):
     folder = run(tmp_path / "quick")
     (tmp_path / "quick-local_only").mkdir()
-    assert "--local_only" not in " ".join(steps(folder, RECORDS, "quickstart"))
-    assert "--centralised" in " ".join(steps(folder, RECORDS, "quickstart"))
-    assert "fedgen fit" not in " ".join(steps(run(tmp_path / "other-centralised"), RECORDS, "quickstart"))
+    assert "--local_only" not in " ".join(steps(folder))
+    assert "--centralised" in " ".join(steps(folder))
+    assert "fedgen fit" not in " ".join(steps(run(tmp_path / "other-centralised")))
 
 
 def test_a_run_in_python_has_no_recipe_to_score_again_or_to_fit(tmp_path):
-    lines = [line for line in steps(run(tmp_path / "own", recipe=False), RECORDS) if "fedgen report" not in line]
-    assert [line.split()[1] for line in lines] == ["select"]
+    lines = closing_lines(run(tmp_path / "own", recipe=False), RECORDS)
+    assert [line.split()[1] for line in lines if "fedgen " in line] == ["report", "select"]
 
 
 def test_lines_are_told_apart_by_their_comments(tmp_path):
