@@ -12,7 +12,7 @@ from fedgen.experiments.engine.trained_choice import TrainedChoice
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice
 from fedgen.experiments.ranking.classes.critic_distance import wasserstein
 from fedgen.experiments.ranking.truncation.truncation_choice import TruncationChoice
-from fedgen.experiments.ranking.variance.neighbourhoods import Choice
+from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice
 from fedgen.experiments.ranking.variance.rising_variance import variance_limited
 from fedgen.flags import with_flags
 
@@ -36,8 +36,8 @@ def test_every_experiment_explains_its_options(name, capsys):
 
 
 SHARED = {
-    "class-generators": ClassChoice, "wasserstein": ClassChoice, "variance-limited": Choice,
-    "intra-client-variance": Choice, "manifold-metrics": Choice, "wgan-gp-checkpoints": TrainedChoice,
+    "class-generators": ClassChoice, "wasserstein": ClassChoice, "variance-limited": NeighbourChoice,
+    "intra-client-variance": NeighbourChoice, "manifold-metrics": NeighbourChoice, "wgan-gp-checkpoints": TrainedChoice,
     "perfect-generator": TrainedChoice, "truncation": TruncationChoice,
 }  # fmt: skip
 

@@ -1,13 +1,14 @@
 """What experiments on trained checkpoints are asked for in common, and the runs and scorers that come of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.device import require_device
+from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.scored_checkpoints import Scorers, Trained
 from fedgen.experiments.engine.trained_runs import (
@@ -23,11 +24,9 @@ from fedgen.experiments.engine.trained_runs import (
     train_runs,
 )
 
-QUICK_SEEDS, QUICK_CHECKPOINTS = 1, 5
-
 
 @dataclass(frozen=True)
-class TrainedChoice:
+class TrainedChoice(Choice):
     """What experiments on trained checkpoints are asked for in common; its fields are options of their commands.
 
     Args:
@@ -56,6 +55,9 @@ class TrainedChoice:
         ValueError: for unknown data, numbers out of range, or a device that is not there.
     """
 
+    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checkpoints": 5, "dealings": 1}
+    APART: ClassVar[tuple[str, ...]] = ("by_network",)
+
     data: str = "digits"
     embedding: str | None = None
     weights: Path | None = None
@@ -69,12 +71,11 @@ class TrainedChoice:
     recipes: Path = Path("recipes")
     parallel: int = 1
     device: str = "cpu"
-    seed: int = 0
-    quick: bool = False
     by_network: bool = False
     output: Path | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.dealings < 0:
             raise ValueError(f"dealings={self.dealings}: 0 or more IID controls")
         if self.components < 1:
@@ -99,18 +100,12 @@ class TrainedChoice:
             checkpoints=own.checkpoints if self.checkpoints is None else self.checkpoints,
         )
 
-    @property
-    def controls(self) -> int:
-        """IID controls: at most one of a quick run."""
-        return min(self.dealings, 1) if self.quick else self.dealings
-
     @cached_property
     def plan(self) -> Plan:
         """How the series are trained."""
-        seeds, checkpoints = self.protocol.seeds, self.protocol.checkpoints
         return Plan(
-            tuple(range(self.seed, self.seed + (min(seeds, QUICK_SEEDS) if self.quick else seeds))),
-            min(checkpoints, QUICK_CHECKPOINTS) if self.quick else checkpoints,
+            tuple(range(self.seed, self.seed + self.protocol.seeds)),
+            self.protocol.checkpoints,
             self.seed,
             runs_folder(self.runs, self.output),
             self.recipes,
@@ -118,27 +113,17 @@ class TrainedChoice:
             self.quick,
         )
 
-    def settings(self, kinds: Sequence[str] | None = None) -> dict[str, Any]:
-        """All of it that numbers depend on, as plain types; with the recipes of all kinds, or of some.
+    def resolved(self, kinds: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return what the data's protocol says, with what the options change, and the recipes of all kinds or of some.
 
         Raises:
             FileNotFoundError: if a recipe is not there.
             ValueError: as of `series`.
         """
         protocol = self.protocol
-        return {
-            "data": self.data,
-            "embedding": protocol.embedding,
-            "weights": None if self.weights is None else str(self.weights),
-            "seeds": len(self.plan.seeds),
+        own = ("embedding", "seeds", "checkpoints", "held_out", "client_images")
+        return {name: getattr(protocol, name) for name in own} | {
             "intervals": list(protocol.series[0].intervals),
-            "checkpoints": self.plan.checkpoints,
-            "held_out": protocol.held_out,
-            "client_images": protocol.client_images,
-            "components": self.components,
-            "dealings": self.controls,
-            "seed": self.seed,
-            "quick": self.quick,
             "recipes": fingerprints(self.recipes / one.recipe for one in self.series(kinds)),
         }
 
@@ -175,4 +160,4 @@ class TrainedChoice:
     def scorers(self, trained: Trained, kernels: tuple[str, ...] = ("kid",)) -> Scorers:
         """The clients' side of the scores."""
         projection = trained.projection(self.components)
-        return Scorers(trained.federation(), self.controls, self.seed, kernels, projection)
+        return Scorers(trained.federation(), self.dealings, self.seed, kernels, projection)

@@ -16,6 +16,7 @@ from fedgen.evaluation import Run, ScoreRecord, by_column
 from fedgen.evaluation.directions import direction_of, title_of
 from fedgen.evaluation.marks import mark_of, say_marks
 from fedgen.evaluation.record_names import REPORT, SELECT
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs
 from fedgen.experiments.engine.recipe_file import fingerprints, local_iterations
 from fedgen.experiments.engine.results import save_figure
@@ -26,12 +27,12 @@ ARMS = {"without": ("--model.init_args.generator_losses", "null"), "with": ()}
 IMAGES = {SELECT: "training images", REPORT: "held-out images"}
 FIGURE, NAME = "pairs.png", "digits-fid-loss"
 LOWER = "lower is better"
-QUICK_ROUNDS = 20
 QUICK = {"trainer.callbacks.init_args.num_images": 100, "trainer.callbacks.init_args.embeddings": ["pixels"]}
 Scores = Mapping[str, ScoreRecord]
 """column -> record, of one run"""
 
 
+@quickly(seeds=2, rounds=20)
 def digits_fid_loss(
     output: Path | None = None,
     recipe: Path = Path("recipes/wgan_gp_digits_fid.yaml"),
@@ -59,8 +60,6 @@ def digits_fid_loss(
     if parallel < 1 or (rounds is not None and rounds < 1):
         raise ValueError(f"rounds={rounds}, parallel={parallel}: at least one round, and one run at a time")
     local_iterations(recipe)  # refuses what is no recipe of a federation
-    if quick:
-        seeds, rounds = 2, min(rounds or QUICK_ROUNDS, QUICK_ROUNDS)
     more_settings = ({"seed": seed} if seed else {}) | ({"quick": True} if quick else {})
     settings: dict[str, Any] = {"recipe": str(recipe), "seeds": seeds, "rounds": rounds, **more_settings}
     settings["recipes"] = fingerprints([recipe])

@@ -135,7 +135,7 @@ def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
 
     def controls(arm: Arm, seed: int) -> Any:
         data, scores = choice.federation(arm, seed), ("kid", "fid")
-        judge = Evaluator(data, [embedding], choice.images, scores, seed=seed, controls=True)
+        judge = Evaluator(data, [embedding], choice.num_images, scores, seed=seed, controls=True)
         return controls_of(judge.floor())
 
     return {arm.name: [controls(arm, seed) for seed in choice.seeds_of] for arm in arms if arm.control is None}

@@ -14,6 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.theory.fastfid_baselines import large_trace, small_trace
 from fedgen.losses.frechet_targets import FrechetTargets
@@ -34,6 +35,7 @@ METHODS = ("scipy", "Algorithm 1", "ours, float32", "ours, float64")
 SMALL = 0.1  # what the error of the small matrices stays below at D = 2048
 
 
+@quickly(draws=1)
 def fastfid_error(output: Path | None = None, draws: int = 3, seed: int = 0, quick: bool = False) -> None:
     """Prints the table's six rows, mean absolute errors over draws, beside the published numbers.
 
@@ -45,7 +47,7 @@ def fastfid_error(output: Path | None = None, draws: int = 3, seed: int = 0, qui
         seed: of the features.
         quick: takes seconds, at D = 512, to see that it runs; the published numbers are for D = 2048.
     """
-    draws, dim = (1, 512) if quick else (draws, DIM)
+    dim = 512 if quick else DIM
     if draws < 1:
         raise ValueError(f"draws={draws}: at least 1")
     study = Study("fastfid-error", output, {"draws": draws, "seed": seed, "quick": quick})

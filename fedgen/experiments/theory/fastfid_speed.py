@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.theory.fastfid_baselines import Score, scipy_fid, small_fid, torchmetrics_fid
@@ -47,6 +48,7 @@ FASTER = 25  # the paper's least factor over scipy
 FIGURE = "fastfid_speed.png"
 
 
+@quickly(dims=(512,), batch_sizes=(8, 64), repeats=5, slow_repeats=2)
 def fastfid_speed(
     output: Path | None = None,
     dims: tuple[int, ...] = (2048, 512),
@@ -75,8 +77,6 @@ def fastfid_speed(
         seed: of the features.
         quick: takes seconds, at D = 512, to see that it runs.
     """
-    if quick:
-        dims, batch_sizes, repeats, slow_repeats = (512,), (8, 64), min(repeats, 5), min(slow_repeats, 2)
     if min(repeats, slow_repeats) < 2 or threads < 1:
         raise ValueError(f"repeats={repeats}, slow_repeats={slow_repeats}: at least 2; threads={threads}: at least 1")
     if not dims or not batch_sizes or min(batch_sizes) < 2 or max(batch_sizes) > min(dims):

@@ -17,6 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.scores import frechet_distance, inversions, theory
@@ -36,6 +37,7 @@ COLOURS = ("#1f5fa8", "#3a8a3a", "#c4560b")
 FIGURE = "barycentre.png"
 
 
+@quickly(draws=10)
 def barycentre(
     output: Path | None = None,
     draws: int = 200,
@@ -56,7 +58,6 @@ def barycentre(
         seed: of all draws.
         quick: takes seconds, to see that it runs.
     """
-    draws = min(draws, 10) if quick else draws
     if draws < 1 or generators < 2 or clients < 2 or dim < 2:
         raise ValueError(
             f"draws={draws}, generators={generators}, clients={clients}, dim={dim}: give at least 1 draw, and 2 of each"

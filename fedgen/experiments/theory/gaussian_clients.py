@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedgen.data import GaussianMixture
 from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, column, compare, expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.feature_federation import Federation, rows_of
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
@@ -38,6 +39,7 @@ NAMED = {
 FIGURE = "gaussian_toy.png"
 
 
+@quickly(points=2_000)
 def gaussian_toy(
     output: Path | None = None, points: int = 50_000, redraws: int = 20, seed: int = 0, quick: bool = False
 ) -> None:
@@ -50,7 +52,6 @@ def gaussian_toy(
         seed: of all draws.
         quick: takes seconds, to see that it runs.
     """
-    points = min(points, 2_000) if quick else points
     if points < 10 or redraws < 2:
         raise ValueError(f"points={points}, redraws={redraws}: give at least 10 points and 2 redraws")
     study = Study("gaussian-toy", output, {"points": points, "redraws": redraws, "seed": seed, "quick": quick})

@@ -17,6 +17,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from fedgen.data import GaussianMixture
 from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.reports.figures.curves import COLOURS
@@ -35,6 +36,7 @@ DEPTH = 1.1  # nats below the maximum that the figure shows
 FIGURE = "gaussian_loglik.png"
 
 
+@quickly(points=2_000)
 def gaussian_loglik(
     output: Path | None = None, points: int = 50_000, largest: float = 4.0, seed: int = 0, quick: bool = False
 ) -> None:
@@ -49,7 +51,6 @@ def gaussian_loglik(
     """
     if points < 10 or not largest > BEST["variance"]:
         raise ValueError(f"points={points}, largest={largest}: give at least 10 points and a variance above 2")
-    points = min(points, 2_000) if quick else points
     study = Study("gaussian-loglik", output, {"points": points, "largest": largest, "seed": seed, "quick": quick})
     numbers = study.step("scores", lambda: measure(points, grids(largest), seed))
     study.report([table_of(numbers), *outcomes(numbers)], draw(numbers, study.path(FIGURE)))

@@ -12,6 +12,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.losses import BatchMoments, EMAMoments, FastFIDLoss, FeatureLoss, MMD2Loss, QueueMoments
@@ -29,6 +30,7 @@ DRAWS = 50  # batches whose mean FID is a perfect generator's score
 FIGURE = "minibatch_bias.png"
 
 
+@quickly(batch_sizes=lambda sizes: sizes[:3], steps=200)
 def minibatch_bias(
     output: Path | None = None,
     dim: int = 64,
@@ -56,8 +58,6 @@ def minibatch_bias(
             f"dim={dim}, steps={steps}, batch_sizes={list(batch_sizes)}: give at least 1 feature, 1 step, and one or"
             " more batch sizes of at least 2 images"
         )
-    if quick:
-        batch_sizes, steps = batch_sizes[:3], min(steps, 200)
     settings: dict[str, Any] = {
         "dim": dim, "batch_sizes": list(batch_sizes), "steps": steps, "queue": queue, "decay": decay, "seed": seed,
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """Runs whose generators are scored on clients that train and on clients that never do: arms over paired seeds."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import Run, ScoreRecord
 from fedgen.evaluation.runs.recipe_data import load_federation
+from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
 from fedgen.experiments.engine.trainings import Control, Training, arguments
 
@@ -35,7 +36,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class GapChoice:
+class GapChoice(Choice):
     """What experiments on generalisation are asked for in common; its fields are options of their commands.
 
     Args:
@@ -56,6 +57,9 @@ class GapChoice:
         FileNotFoundError: if the recipe is not there.
     """
 
+    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checks": 2, "num_images": 60}
+    APART: ClassVar[tuple[str, ...]] = ("weights",)
+
     scores: ClassVar[tuple[str, ...]] = ("loss", "kid", "fid")
 
     recipe: Path = Path("recipes/ddpm_style_shift.yaml")
@@ -67,10 +71,9 @@ class GapChoice:
     checks: int = 4
     runs: Path = Path("checkpoints/runs")
     parallel: int = 1
-    seed: int = 0
-    quick: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (
             min(self.seeds, self.parallel, self.checks, 1 if self.rounds is None else self.rounds) < 1
             or self.num_images < 10
@@ -86,30 +89,17 @@ class GapChoice:
     @property
     def seeds_of(self) -> range:
         """The repetitions' seeds."""
-        return range(self.seed, self.seed + (1 if self.quick else self.seeds))
+        return range(self.seed, self.seed + self.seeds)
 
     @cached_property
     def total(self) -> int:
         """Rounds of an arm whose multiple is 1."""
         rounds = self.rounds or rounds_of(self.recipe)
-        return max(self.evaluations, rounds // 100) if self.quick else rounds
+        return max(self.checks, rounds // 100) if self.quick else rounds
 
-    @property
-    def evaluations(self) -> int:
-        """Of a run."""
-        return min(self.checks, 2) if self.quick else self.checks
-
-    @property
-    def images(self) -> int:
-        """Generated in an evaluation."""
-        return min(self.num_images, 60) if self.quick else self.num_images
-
-    def settings(self) -> dict[str, Any]:
-        """All that the numbers depend on, as plain types."""
-        other = ("recipe", "runs", "parallel", "weights")
-        found: dict[str, Any] = {name: value for name, value in asdict(self).items() if name not in other}
-        own = {"recipe": start_of(self.recipe), "rounds": self.total, "form": FORM}
-        return {"data": self.recipe.stem, **found, **own}
+    def resolved(self) -> dict[str, Any]:
+        """Return what stands for the recipe, the rounds and the form of the numbers."""
+        return {"data": self.recipe.stem, "recipe": start_of(self.recipe), "rounds": self.total, "form": FORM}
 
     def federation(self, arm: Arm, seed: int | None = None) -> FederatedDataModule:
         """An arm's clients in a repetition, the first one by default.
@@ -130,8 +120,8 @@ class GapChoice:
         """An arm's run of a repetition."""
         rounds = max(1, round(self.total * arm.rounds))
         evaluation = {
-            "every_n_rounds": max(1, rounds // self.evaluations),
-            "num_images": self.images,
+            "every_n_rounds": max(1, rounds // self.checks),
+            "num_images": self.num_images,
             "embeddings": [{"name": self.embedding, **({"weights": str(self.weights)} if self.weights else {})}],
             "scores": list(self.scores),
             "controls": True,
@@ -145,8 +135,8 @@ class GapChoice:
         }
         # by its settings and not by the arm's name: experiments share runs
         own = fingerprint(arm.settings)[:8] if arm.settings else "plain"
-        parts = [self.recipe.stem, start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.evaluations}"]
-        parts += [f"images{self.images}", self.embedding, f"seed{seed}"]
+        parts = [self.recipe.stem, start_of(self.recipe), own, f"rounds{rounds}", f"checks{self.checks}"]
+        parts += [f"images{self.num_images}", self.embedding, f"seed{seed}"]
         name = "-".join(parts).replace("/", "_")
         return Training(self.recipe, self.runs / name, seed, arguments(given), arm.control)
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.marks import RELATED, SAME, say_marks
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, SCORES, TITLES, compare_scores, mark_of
 from fedgen.experiments.engine.paired_seeds import by_chance, change_of, compare_pairs, mean_shown, verdict
 from fedgen.experiments.engine.recipe_file import fingerprints
@@ -44,6 +45,7 @@ from fedgen.models.networks.glow import require_normflows
 USED = {arm: () if arm == FLOW else (OPTIMISED,) for pair in FAMILIES.values() for arm in pair}  # by losses
 
 
+@quickly(seeds=1)
 def fid_loss_artifacts(
     output: Path | None = None,
     embedding: str = "efficientnet-lite0-32",
@@ -80,7 +82,7 @@ def fid_loss_artifacts(
     require_unrelated(embedding, [OPTIMISED], "digits")
     require_normflows()
     unrelated = load_embedding(embedding, weights=weights)
-    seeds, lengths = (1, QUICK) if quick else (seeds, Lengths())
+    lengths = QUICK if quick else Lengths()
     settings = {
         "data": "digits", "embedding": embedding, "weights": None if weights is None else str(weights),
         "seeds": seeds, "seed": seed, "quick": quick, "lengths": asdict(lengths),

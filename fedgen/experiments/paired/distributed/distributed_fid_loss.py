@@ -14,6 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation.marks import mark_of
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.recipe_file import fingerprints, local_iterations
 from fedgen.experiments.engine.run_images import client_images, generated_images
 from fedgen.experiments.engine.study import Study
@@ -50,6 +51,7 @@ KID_AVG = (
 )
 
 
+@quickly(seeds=1, rounds=2, parallel=lambda _: 2)
 def distributed_fid_loss(
     output: Path | None = None,
     recipe: Path = Path("recipes/wgan_gp_digits_fid.yaml"),
@@ -76,8 +78,6 @@ def distributed_fid_loss(
         seed: of the first runs and of the images drawn; the others follow it.
         quick: takes a minute, to see that it runs; scored in pixels alone.
     """
-    if quick:
-        seeds, rounds, parallel = 1, min(rounds or 2, 2), 2
     if seeds < 1 or parallel < 1 or (rounds is not None and rounds < 1):
         raise ValueError(f"seeds={seeds}, rounds={rounds}, parallel={parallel}: each must be at least 1")
     if min(fid_weight, kid_weight) <= 0:

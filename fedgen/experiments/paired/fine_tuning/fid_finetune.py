@@ -14,11 +14,12 @@ from rich.table import Table
 
 from fedgen.embeddings import Embedding, load_embedding
 from fedgen.evaluation.marks import say_marks
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.image_scores import HELD_OUT, SCORES, TITLES, compare_scores, mark_of, real_side
 from fedgen.experiments.engine.paired_seeds import CELL, by_chance, cell, compare_pairs, mean_of, verdict
 from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trained_choice import QUICK_CHECKPOINTS
+from fedgen.experiments.engine.trained_choice import TrainedChoice
 from fedgen.experiments.engine.trained_runs import Plan, TrainedRun, protocol_of, runs_folder, train_runs
 from fedgen.experiments.engine.trainings import train_all
 from fedgen.experiments.engine.unrelated import require_unrelated
@@ -38,6 +39,7 @@ START = "start"
 ROWS, COLUMNS = 5, 12  # of an arm's grid of tracked images
 
 
+@quickly(seeds=1, parallel=lambda _: 2)
 def fid_finetune(
     output: Path | None = None,
     data: str = "digits",
@@ -75,12 +77,12 @@ def fid_finetune(
         seed: of the first generator, the clients' held-out images and the images scored.
         quick: takes about a minute, to see that it runs: generators of a twentieth of the rounds, small batches.
     """
-    if quick:
-        seeds, parallel = 1, 2
     own = tuning_of(data)
     judge = embedding or own.judge
     require_unrelated(judge, (PIXELS, NETWORK), data)
-    kept = QUICK_CHECKPOINTS if quick else protocol_of(data).checkpoints  # as perfect-generator trains them
+    kept = (
+        TrainedChoice.QUICK["checkpoints"] if quick else protocol_of(data).checkpoints
+    )  # as perfect-generator trains them
     plan = Plan(tuple(range(seed, seed + seeds)), kept, seed, runs_folder(runs, output), recipes, parallel, quick)
     arms = TuningRuns(data, plan, steps, steps_both, precision)
     bases = arms.bases()

@@ -16,6 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.image_scores import real_side
 from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.run_images import generated_images
@@ -29,7 +30,6 @@ from fedgen.experiments.paired.gans.gan_arms import (
     FORMS,
     NETWORKS,
     PICTURES,
-    QUICK,
     QUICK_IMAGES,
     WITHOUT,
     GANRuns,
@@ -52,6 +52,7 @@ PAIR = (WITHOUT, EMA)  # the arms of the pictures
 UNRELATED = "pixels"  # to the pictures' loss; the classifier was trained on images of the very data
 
 
+@quickly(networks=lambda names: names[:1], seeds=1, rounds=1, picture_rounds=1, parallel=lambda _: 2)
 def fid_loss_gans(
     output: Path | None = None,
     networks: tuple[str, ...] = tuple(NETWORKS),
@@ -93,9 +94,6 @@ def fid_loss_gans(
         ValueError: for unknown networks or arms, numbers out of range, or a second embedding that is optimised.
         FileNotFoundError: if a recipe is not there.
     """
-    if quick:
-        networks, seeds, parallel = networks[:1], 1, 2
-        rounds, picture_rounds = (min(number or QUICK, QUICK) for number in (rounds, picture_rounds))
     _check(networks, arms, embedding, seeds=seeds, rounds=rounds, picture_rounds=picture_rounds, parallel=parallel)
     folder = runs_folder(runs, output)
     digits, pairs = (

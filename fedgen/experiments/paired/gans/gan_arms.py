@@ -14,7 +14,7 @@ from fedgen.experiments.engine.trainings import Training, kept_rounds
 
 WITHOUT, MINIBATCH, QUEUE, EMA = "without", "minibatch", "queue", "ema"
 FORMS = (MINIBATCH, QUEUE, EMA)
-QUICK, QUICK_IMAGES = 1, 300  # rounds, and images of each kind
+QUICK_IMAGES = 300  # of each kind
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """What `communication-interval` trains: two kinds of generators of digits, by interval, and their controls."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedgen.embeddings import Embedding, load_embedding
 from fedgen.evaluation.device import require_device
+from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.trained_runs import (
     Plan,
@@ -61,7 +63,7 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class IntervalChoice:
+class IntervalChoice(Choice):
     """What communication-interval is asked for; its fields are options of the command.
 
     Args:
@@ -89,6 +91,11 @@ class IntervalChoice:
         ValueError: for unknown kinds, numbers out of range, or a device that is not there.
     """
 
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "intervals": (4,), "iterations": 8, "checkpoints": 2, "seeds": 1, "num_images": 100, "dealings": 1,
+        "parallel": lambda number: max(2, number),
+    }  # fmt: skip
+
     kinds: tuple[str, ...] = tuple(KINDS)
     intervals: tuple[int, ...] = INTERVALS
     iterations: int | None = None
@@ -102,15 +109,10 @@ class IntervalChoice:
     recipes: Path = Path("recipes")
     parallel: int = 1
     device: str = "cpu"
-    seed: int = 0
-    quick: bool = False
     output: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.quick:
-            few = {"intervals": (4,), "iterations": 8, "checkpoints": 2, "seeds": 1, "num_images": 100, "dealings": 1}
-            for name, value in (few | {"parallel": max(2, self.parallel)}).items():
-                object.__setattr__(self, name, value)
+        super().__post_init__()
         require_each_once("kinds", self.kinds, KINDS)
         require_intervals(self.intervals)
         for iterations in (self.iterations_of(kind) for kind in self.kinds):
@@ -145,24 +147,15 @@ class IntervalChoice:
             self.parallel,
         )
 
-    def settings(self) -> dict[str, Any]:
-        """All of it that numbers depend on, as plain types.
+    def resolved(self) -> dict[str, Any]:
+        """Return the iterations of each kind, and what the recipes say.
 
         Raises:
             FileNotFoundError: if a recipe is not there.
         """
         return {
-            "kinds": list(self.kinds),
             "intervals": sorted(self.intervals),
             "iterations": {kind: self.iterations_of(kind) for kind in self.kinds},
-            "checkpoints": self.checkpoints,
-            "embedding": self.embedding,
-            "weights": None if self.weights is None else str(self.weights),
-            "num_images": self.num_images,
-            "seeds": self.seeds,
-            "dealings": self.dealings,
-            "seed": self.seed,
-            "quick": self.quick,
             "recipes": fingerprints(self.recipes / KINDS[kind].recipe for kind in self.kinds),
         }
 

@@ -1,10 +1,12 @@
 """What `mmd2_finetune` is asked for."""
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedgen.evaluation.device import require_device
+from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.recipe_file import component
 from fedgen.experiments.engine.unrelated import require_unrelated
 from fedgen.experiments.ranking.truncation.truncation_choice import NETWORK
@@ -13,7 +15,7 @@ CHECKPOINTS = 4  # kept of each run, evenly spaced
 
 
 @dataclass(frozen=True)
-class Mmd2Choice:
+class Mmd2Choice(Choice):
     """What the experiment is asked for; its fields are options of its command.
 
     Args:
@@ -47,6 +49,12 @@ class Mmd2Choice:
         ValueError: for numbers out of range, a judge that the objective uses, or a device that is not there.
     """
 
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "clients": 3, "client_images": 24, "rounds": 4, "iterations": 2, "batch": 16, "num_images": 100, "seeds": 1,
+        "centres": lambda centres: centres and centres[:3], "local_steps": 1, "parallel": 1,
+    }  # fmt: skip
+    APART: ClassVar[tuple[str, ...]] = ("network",)
+
     network: Path = NETWORK
     server_data: str = "fashion-mnist"
     attribute: str = "Bag"
@@ -68,10 +76,9 @@ class Mmd2Choice:
     recipes: Path = Path("recipes")
     parallel: int = 1
     device: str = "cpu"
-    seed: int = 0
-    quick: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_unrelated(self.judge, [self.embedding])
         if self.clients < 2 or self.client_images < 24 or self.client_images % 2:
             raise ValueError(
@@ -90,15 +97,6 @@ class Mmd2Choice:
                 f" local_lr={self.local_lr} above 0"
             )
         require_device(self.device)
-
-    def shortened(self) -> "Mmd2Choice":
-        """The choice itself; the smaller one that runs if it is quick."""
-        if not self.quick:
-            return self
-        few = {"clients": 3, "client_images": 24, "rounds": 4, "iterations": 2, "batch": 16, "num_images": 100}
-        centres = None if self.centres is None else self.centres[:3]
-        fewer = {name: min(most, getattr(self, name)) for name, most in few.items()}
-        return replace(self, **fewer, centres=centres, local_steps=1, seeds=1, parallel=1)
 
     @property
     def seeds_of(self) -> range:
@@ -120,8 +118,6 @@ class Mmd2Choice:
             raise ValueError(f"server_data={self.server_data!r}: give fashion-mnist, or a folder of images")
         return component("fedgen.data.ImageFolder", root=self.server_data, size=shape[1], channels=shape[0])
 
-    def settings(self) -> dict[str, Any]:
-        """All that the numbers depend on beside the network's weights and the recipe, as plain types."""
-        other = ("network", "device", "parallel", "recipes")
-        found = {name: value for name, value in asdict(self).items() if name not in other}
-        return {"data": self.network.stem, **found, "weights": None if self.weights is None else str(self.weights)}
+    def resolved(self) -> dict[str, Any]:
+        """Return what stands for the network beside its weights."""
+        return {"data": self.network.stem}

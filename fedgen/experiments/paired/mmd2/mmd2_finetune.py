@@ -61,7 +61,7 @@ def mmd2_finetune(output: Path | None = None, **options: Any) -> None:
         output: folder of the clients, the runs, results.json and two figures.
         options: the fields of `Mmd2Choice`.
     """
-    choice = Mmd2Choice(**options).shortened()
+    choice = Mmd2Choice(**options)
     styles = read_styles(choice.network, choice.device)
     settings = choice.settings()
     root = output or FOLDER / folder_name("mmd2-finetune", settings)

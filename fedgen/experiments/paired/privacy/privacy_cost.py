@@ -16,6 +16,7 @@ from fedgen.evaluation import Run
 from fedgen.evaluation.record_names import REPORT
 from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_of, verdict
 from fedgen.experiments.engine.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
 from fedgen.experiments.engine.results import save_figure
@@ -30,6 +31,7 @@ FIGURE = "privacy_cost.png"
 AGGREGATOR = "trainer.strategy.init_args.aggregator"
 
 
+@quickly(rounds=2, seeds=1, num_images=60)
 def privacy_cost(
     output: Path | None = None,
     noise: Sequence[float] = (0.03, 0.1, 0.3, 1.0, 3.0),
@@ -62,16 +64,15 @@ def privacy_cost(
     """
     if not noise or min(noise) <= 0 or seeds < 1:
         raise ValueError(f"noise={list(noise)} are positive multiples of max_norm, and seeds={seeds} count from 1")
-    total, count = (2, 1) if quick else (rounds or rounds_of(recipe), seeds)
-    images = min(num_images, 60) if quick else num_images
-    settings = {"noise": list(noise), "max_norm": max_norm, "delta": delta, "rounds": total, "seeds": count}
-    settings |= {"num_images": images, "recipe": start_of(recipe), "seed": seed, "quick": quick}
+    total = rounds or rounds_of(recipe)
+    settings = {"noise": list(noise), "max_norm": max_norm, "delta": delta, "rounds": total, "seeds": seeds}
+    settings |= {"num_images": num_images, "recipe": start_of(recipe), "seed": seed, "quick": quick}
     study = Study("privacy-cost", output, settings)
     arms = arms_of(noise, max_norm, delta)
-    every = list(range(seed, seed + count))
+    every = list(range(seed, seed + seeds))
 
     def training(name: str, own: int) -> Training:
-        return _training(recipe, arms[name], own, total, images, runs)
+        return _training(recipe, arms[name], own, total, num_images, runs)
 
     if study.missing("scores"):
         train_all([training(name, own) for own in every for name in arms], parallel)

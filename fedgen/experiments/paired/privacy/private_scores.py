@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.paired.privacy.private_measures import (
@@ -42,6 +43,7 @@ LABELS = {"trace": "projected, same trace", "clamp": "projected, clamped", "none
 FIGURE = "private_scores.png"
 
 
+@quickly(images=5_000, draws=2)
 def private_scores(
     output: Path | None = None, images: int = 50_000, draws: int = 5, seed: int = 0, quick: bool = False
 ) -> None:
@@ -54,7 +56,6 @@ def private_scores(
         seed: of all draws.
         quick: takes seconds, to see that it runs.
     """
-    images, draws = (min(images, 5_000), 2) if quick else (images, draws)
     if images < 100 * CLIENTS or draws < 2:
         raise ValueError(f"images={images}, draws={draws}: give at least {100 * CLIENTS} images and 2 draws")
     dims, numbers = (DIMS[:2], SKETCHES[:2]) if quick else (DIMS, SKETCHES)

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
+from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.feature_federation import Federation
 from fedgen.experiments.engine.image_sources import Source, chosen, open_source, pick_classes
 from fedgen.experiments.ranking.classes.class_recipes import (
@@ -43,7 +44,7 @@ QUICK_GENERATORS = 24
 
 
 @dataclass(frozen=True)
-class ClassChoice:
+class ClassChoice(Choice):
     """What experiments on class generators are asked for in common; its fields are options of their commands.
 
     Args:
@@ -66,6 +67,8 @@ class ClassChoice:
         total_images: of all clients together, where client_images is None.
     """
 
+    APART: ClassVar[tuple[str, ...]] = ("total_images",)
+
     data: str = "fashion-mnist"
     root: Path = Path("data")
     embedding: str = "efficientnet-lite0"
@@ -76,8 +79,6 @@ class ClassChoice:
     client_images: int | None = None
     neighbours: str = "pixels"
     components: int = 64
-    seed: int = 0
-    quick: bool = False
     total_images: int = CLIENTS_IMAGES
 
     @property
@@ -85,14 +86,9 @@ class ClassChoice:
         """The classes asked for, as names: on the command line `[0, 1]` are numbers."""
         return None if self.classes is None else tuple(map(str, self.classes))
 
-    def settings(self) -> dict[str, Any]:
-        """All that the numbers depend on, as plain types."""
-        return {
-            "data": self.data, "embedding": self.embedding, "weights": self.weights and str(self.weights),
-            "classes": self.class_names and list(self.class_names), "generators": self.generators,
-            "num_images": self.num_images, "client_images": self.client_images, "neighbours": self.neighbours,
-            "components": self.components, "seed": self.seed, "quick": self.quick,
-        }  # fmt: skip
+    def resolved(self) -> dict[str, Any]:
+        """Return the classes as names."""
+        return {"classes": self.class_names}
 
 
 class ClassFederation:

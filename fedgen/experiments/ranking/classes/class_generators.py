@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import agreement_table, compare, expectation, gap_of, inversion_lines
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.feature_federation import rows_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_deal import REAL
@@ -28,6 +29,7 @@ ROUNDING = 1e-9  # of the mean kernel: a gap that varies by less is constant
 FIGURE = "class_generators.png"
 
 
+@quickly(controls=1)
 def class_generators(output: Path | None = None, controls: int = 3, **options: Any) -> None:
     """Scores the generators by FID, FID on few components and KID, avg and all; prints and draws how they are ranked.
 
@@ -44,7 +46,6 @@ def class_generators(output: Path | None = None, controls: int = 3, **options: A
     choice = ClassChoice(total_images=CLIENTS_IMAGES, **options)
     if choice.components < 1:
         raise ValueError(f"components={choice.components}: FID on few components needs at least 1")
-    controls = 1 if choice.quick else controls
     study = Study("class-generators", output, {**choice.settings(), "controls": controls})
     about = measure_all(study, choice, "kernel", lambda places: Measure(places, controls))
     heading, kinds = about["heading"], about["kinds"]

@@ -16,6 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, compare, expectation, inversion_lines
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.feature_federation import rows_of
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
@@ -36,6 +37,7 @@ QUICK_STEPS = 60
 FIGURE = "wasserstein.png"
 
 
+@quickly(count=6, controls=1, projections=50)
 def wasserstein(
     output: Path | None = None,
     count: int = 16,
@@ -64,8 +66,6 @@ def wasserstein(
             f"count={count}, controls={controls}, components={choice.components}, projections={projections}: a ranking "
             "needs 2 generators, its evidence 1 control, components are 0 (all features) or more, projections 2 or more"
         )
-    if choice.quick:
-        count, controls, projections = min(count, 6), 1, min(projections, 50)
     own = {"count": count, "last_activation": last_activation, "tolerance": tolerance, "projections": projections}
     study = Study("wasserstein", output, {**choice.settings(), **own, "controls": controls})
     critics = critics_of(last_activation, tolerance, choice)

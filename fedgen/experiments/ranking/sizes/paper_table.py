@@ -16,6 +16,7 @@ import torch
 from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.sizes import subset_kid
@@ -31,6 +32,7 @@ FIGURE = "paper_table.png"
 SUBSETS_FIGURE = "subset_kid.png"
 
 
+@quickly(repeats=50)
 def paper_table(
     table: Path | None = None,
     output: Path | None = None,
@@ -48,7 +50,6 @@ def paper_table(
         seed: of clients, generators and noise.
         quick: fewer generators and repeats.
     """
-    repeats = min(repeats, 50) if quick else repeats
     if repeats < 2:
         raise ValueError(f"repeats={repeats}: give at least 2")
     columns = None if table is None else read_table(table)

@@ -18,6 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import Rows, compare, expectation
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.feature_federation import rows_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_deal import REAL, ClassDeal
@@ -30,6 +31,7 @@ ROUNDING = 1e-9  # of the classes' gap
 FIGURE = "sample_size.png"
 
 
+@quickly(sizes=lambda sizes: tuple(size for size in sizes if size <= 200) or sizes[:1], controls=1)
 def sample_size(
     output: Path | None = None,
     data: str = "fashion-mnist",
@@ -62,8 +64,6 @@ def sample_size(
             f"sizes={sizes}, components={components}, controls={controls}: give rising sizes of at least 2 images, and "
             "at least 1 of the others"
         )
-    sizes = tuple(size for size in sizes if size <= 200) or sizes[:1] if quick else sizes
-    controls = 1 if quick else controls
     settings: dict[str, Any] = {
         "data": data, "embedding": embedding, "weights": weights and str(weights), "sizes": list(sizes),
         "components": components, "controls": controls, "seed": seed, "quick": quick,

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, column, compare, expectation, gaps_of
+from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.image_sources import chosen
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.scored_checkpoints import (
@@ -25,11 +26,11 @@ from fedgen.reports.figures.curves import COLOURS
 
 FIGURE = "wgan_gp_checkpoints.png"
 FLAT = 1e-9  # of the gap: rounding leaves less
-QUICK_IMAGES = 500
 SHADES = ("0.15", "#7a4fa0", "#c0203a", "#8c6d31")  # of the intervals
 BEST = (("fid", "avg"), ("fid", "all"), ("kid", "all"))
 
 
+@quickly(num_images=500)
 def wgan_gp_checkpoints(output: Path | None = None, num_images: int | None = None, **options: Any) -> None:
     """Trains a WGAN-GP over clients of one class each, by seeds and communication intervals; scores all checkpoints.
 
@@ -42,7 +43,6 @@ def wgan_gp_checkpoints(output: Path | None = None, num_images: int | None = Non
     """
     choice = TrainedChoice(by_network=False, output=output, **options)
     number = choice.protocol.num_images if num_images is None else num_images
-    number = min(number, QUICK_IMAGES) if choice.quick else number
     if number < 2:
         raise ValueError(f"num_images={number}: scores need at least 2 generated images, better thousands")
     study = Study("wgan-gp-checkpoints", output, {**choice.settings(["wgan-gp"]), "num_images": number})

@@ -44,7 +44,7 @@ def truncation(output: Path | None = None, **options: Any) -> None:
         output: folder of results.json, truncation.png and truncation_samples.png.
         options: the fields of `TruncationChoice`.
     """
-    choice = TruncationChoice(**options).shortened()
+    choice = TruncationChoice(**options)
     styles = read_styles(choice.network, choice.device)
     study = Study("truncation", output, {**choice.settings(), "network": styles.fingerprint()})
     if study.missing("found"):

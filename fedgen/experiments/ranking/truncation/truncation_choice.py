@@ -2,11 +2,11 @@
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.embeddings.embed import embed_batches
 from fedgen.evaluation.device import require_device
+from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.feature_federation import Federation
 from fedgen.experiments.engine.image_sources import CACHE
 from fedgen.experiments.ranking.truncation.truncated_styles import BATCH, TruncatedStyles
@@ -21,11 +22,10 @@ from fedgen.statistics import Projection
 
 NETWORK = Path("checkpoints/stylegan2_fashion_mnist.safetensors")
 TAUS = (0.01, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-QUICK = {"num_images": 400, "clients": 20, "client_images": 30, "components": 16, "controls": 1}  # at most
 
 
 @dataclass(frozen=True)
-class TruncationChoice:
+class TruncationChoice(Choice):
     """What the experiment is asked for; its fields are options of its command.
 
     Args:
@@ -47,6 +47,12 @@ class TruncationChoice:
         ValueError: for numbers out of range, or a device that is not there.
     """
 
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "taus": lambda taus: (*(taus[:-1:2] if len(taus) > 5 else taus[:-1]), taus[-1]),
+        "num_images": 400, "clients": 20, "client_images": 30, "components": 16, "controls": 1,
+    }  # fmt: skip
+    APART: ClassVar[tuple[str, ...]] = ("network",)
+
     network: Path = NETWORK
     embedding: str = "efficientnet-lite0"
     weights: Path | None = None
@@ -58,10 +64,9 @@ class TruncationChoice:
     components: int = 64
     controls: int = 3
     device: str = "cpu"
-    seed: int = 0
-    quick: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.taus) < 3 or list(self.taus) != sorted(set(self.taus)) or self.taus[0] < 0:
             raise ValueError(f"taus={list(self.taus)}: give at least 3 truncations from 0, rising")
         if self.client_truncation < 0:
@@ -78,14 +83,6 @@ class TruncationChoice:
             )
         require_device(self.device)
 
-    def shortened(self) -> "TruncationChoice":
-        """The choice itself; the smaller one that runs if it is quick."""
-        if not self.quick:
-            return self
-        taus = self.taus[:-1:2] if len(self.taus) > 5 else self.taus[:-1]
-        fewer = {name: min(most, getattr(self, name)) for name, most in QUICK.items()}
-        return replace(self, taus=(*taus, self.taus[-1]), **fewer)
-
     @property
     def pooled_truncation(self) -> float:
         """The truncation t at which one generator's styles vary as those of all clients together.
@@ -95,10 +92,9 @@ class TruncationChoice:
         """
         return float(math.hypot(1 - self.client_truncation, self.client_truncation))
 
-    def settings(self) -> dict[str, Any]:
-        """All that the numbers depend on beside the network's weights, as plain types."""
-        found = {name: value for name, value in asdict(self).items() if name not in ("network", "device")}
-        return {"data": self.network.stem, **found, "weights": None if self.weights is None else str(self.weights)}
+    def resolved(self) -> dict[str, Any]:
+        """Return what stands for the network beside its weights."""
+        return {"data": self.network.stem}
 
 
 class StyleFederation:

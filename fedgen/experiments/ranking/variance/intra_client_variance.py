@@ -8,7 +8,7 @@ from rich.table import Table
 from fedgen.experiments.engine.aggregate_rankings import expectation
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.variance.neighbourhoods import Choice, Neighbourhoods
+from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
     PROJECTED,
     Scorer,
@@ -47,9 +47,9 @@ def intra_client_variance(
         clients: neighbours K of a client; those of more hold those of fewer.
         components: principal components of the second FID.
         controls: IID dealings of the clients' images, for each K.
-        options: the fields of `Choice`.
+        options: the fields of `NeighbourChoice`.
     """
-    choice = Choice(**options)
+    choice = NeighbourChoice(**options)
     settings = {**choice.settings(), "clients": list(clients), "components": components, "controls": controls}
     study = Study("intra-client-variance", output, settings)
     if not clients or len(set(clients)) < len(clients):

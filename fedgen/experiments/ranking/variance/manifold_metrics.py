@@ -11,7 +11,7 @@ from fedgen.experiments.engine.aggregate_rankings import expectation
 from fedgen.experiments.engine.feature_federation import Federation, rows_of
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.variance.neighbourhoods import Choice, Neighbourhoods
+from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
     Generated,
     Scorer,
@@ -69,9 +69,9 @@ def manifold_metrics(
         k: balls reach to the k-th nearest other image.
         images: drawn from a generator that has more; radii shrink with their number.
         controls: IID dealings of the clients' images.
-        options: the fields of `Choice`.
+        options: the fields of `NeighbourChoice`.
     """
-    choice = Choice(**options)
+    choice = NeighbourChoice(**options)
     settings = {**choice.settings(), "clients": clients, "k": k, "images": images, "controls": controls}
     study = Study("manifold-metrics", output, settings)
     places = Neighbourhoods(choice)

@@ -3,10 +3,11 @@
 The papers' variance-limited federations, and the generators G_M that they are scored with.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from fedgen.clients.partitions import ByClass
 from fedgen.clients.partitions.variance_limited import class_neighbours, draw_anchors
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
+from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.feature_federation import Federation
 from fedgen.experiments.engine.image_sources import Source, halves, open_source
 from fedgen.models.empirical import nearest
@@ -25,11 +27,10 @@ from fedgen.statistics import Projection
 FIRST_SIZES = (100, 200, 500, 1000, 2000)  # the papers' M, which then rises by STEP
 STEP = 5000
 QUICK_SIZES = (100, 500, 2000, 5000, 20_000)
-QUICK_ANCHORS = 4
 
 
 @dataclass(frozen=True)
-class Choice:
+class NeighbourChoice(Choice):
     """What experiments about neighbourhoods are asked for in common; its fields are options of their commands.
 
     Args:
@@ -45,6 +46,8 @@ class Choice:
         quick: four anchors and fewer sizes.
     """
 
+    QUICK: ClassVar[Mapping[str, Any]] = {"anchors": 4}
+
     data: str = "fashion-mnist"
     root: Path = Path("data")
     embedding: str = "efficientnet-lite0"
@@ -53,16 +56,6 @@ class Choice:
     overlap: bool = False
     anchors: int = 20
     sizes: tuple[int, ...] | None = None
-    seed: int = 0
-    quick: bool = False
-
-    def settings(self) -> dict[str, Any]:
-        """All that the numbers depend on, as plain types."""
-        return {
-            "data": self.data, "embedding": self.embedding, "weights": self.weights and str(self.weights),
-            "neighbours": self.neighbours, "overlap": self.overlap, "anchors": self.anchors,
-            "sizes": None if self.sizes is None else list(self.sizes), "seed": self.seed, "quick": self.quick,
-        }  # fmt: skip
 
 
 class Neighbourhoods:
@@ -75,11 +68,11 @@ class Neighbourhoods:
         ValueError: for sizes that are not rising or exceed the images, or fewer than two anchors.
     """
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: NeighbourChoice) -> None:
         self.choice = choice
         self.client_source, self.generator_source, self._public = open_sides(choice)
         total = len(self.generator_source.examples)
-        self.anchors = min(choice.anchors, QUICK_ANCHORS) if choice.quick else choice.anchors
+        self.anchors = choice.anchors
         if not 2 <= self.anchors <= total:
             raise ValueError(f"anchors={self.anchors}: a spread needs 2, and there are {total} images to choose from")
         self.sizes = tuple(choice.sizes) if choice.sizes is not None else default_sizes(total, choice.quick)
@@ -178,7 +171,7 @@ class Neighbourhoods:
         return source.with_embedding(load_embedding(self.choice.neighbours)).features
 
 
-def open_sides(choice: Choice) -> tuple[Source, Source, Source | None]:
+def open_sides(choice: NeighbourChoice) -> tuple[Source, Source, Source | None]:
     """The images of clients and of generators, and public ones, if these are others than the clients'."""
     train = open_source(choice.data, choice.root, "train", choice.embedding, choice.weights)
     test = Source(train.data, "test", train.embedding) if "test" in train.data.splits else None

@@ -12,7 +12,7 @@ from rich.table import Table
 from fedgen.experiments.engine.aggregate_rankings import agreement_table, expectation
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.variance.neighbourhoods import Choice, Neighbourhoods
+from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
     BOTH,
     EQUAL,
@@ -52,9 +52,9 @@ def variance_limited(
         clients: neighbours K of a client, which holds K + 1 images; 19 is the papers' other reading.
         components: principal components of the second FID.
         controls: IID dealings of the clients' images.
-        options: the fields of `Choice`.
+        options: the fields of `NeighbourChoice`.
     """
-    choice = Choice(**options)
+    choice = NeighbourChoice(**options)
     settings = {**choice.settings(), "clients": clients, "components": components, "controls": controls}
     study = Study("variance-limited", output, settings)
     places = Neighbourhoods(choice)

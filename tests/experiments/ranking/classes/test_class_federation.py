@@ -13,7 +13,7 @@ from fedgen.experiments.ranking.classes.class_federation import ClassChoice, Cla
 from fedgen.statistics import Projection
 from tests.experiments.ranking.classes.class_images import write_cifar10, write_cifar100, write_imagenet32
 
-DIGITS = ClassChoice("digits", Path("data"), "pixels", None, None, None, 20, None, "pixels", 4, 0, False)
+DIGITS = ClassChoice("digits", Path("data"), "pixels", None, None, None, 20, None, "pixels", 4)
 
 
 @pytest.fixture(autouse=True)

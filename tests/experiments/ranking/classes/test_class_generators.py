@@ -52,7 +52,7 @@ def test_fid_ranks_in_two_ways_and_kid_in_one_and_nothing_is_measured_twice(caps
 
 
 def test_scores_are_those_of_the_clients_and_of_the_dealt_ones():
-    choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, None, "pixels", 4, 0, False)
+    choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, None, "pixels", 4)
     places = ClassFederation(choice)
     found = experiment.Measure(places, controls=2)("7")
     parts, generated = places.federation.parts(), places.draw("7")
@@ -85,9 +85,7 @@ def test_the_papers_data_sets_are_read_from_their_published_files(data, clients,
 
 
 def choice_of(data, weights):
-    return ClassChoice(
-        data, Path("data"), "clip-vit-b-32", weights, None, "cifar100", None, None, "pixels", 4, 0, False
-    )
+    return ClassChoice(data, Path("data"), "clip-vit-b-32", weights, None, "cifar100", None, None, "pixels", 4)
 
 
 @pytest.mark.slow

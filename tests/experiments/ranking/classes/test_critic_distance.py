@@ -71,7 +71,7 @@ def test_a_stopped_run_goes_on_to_the_numbers_of_an_unbroken_one(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("components", [0, 4])
 def test_values_are_those_of_the_scores_on_the_same_features(components):
-    choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, 60, "pixels", components, 0, False)
+    choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, 60, "pixels", components)
     places = ClassFederation(choice)
     measure = experiment.Measure(places, {experiment.SORTED: SHORT}, projections=20, controls=1)
     found = measure("7")

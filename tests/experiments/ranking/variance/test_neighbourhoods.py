@@ -7,7 +7,12 @@ import pytest
 import torch
 
 from fedgen.data import Digits
-from fedgen.experiments.ranking.variance.neighbourhoods import Choice, Neighbourhoods, default_sizes, draw_images
+from fedgen.experiments.ranking.variance.neighbourhoods import (
+    NeighbourChoice,
+    Neighbourhoods,
+    default_sizes,
+    draw_images,
+)
 from tests.data.published import write_cifar10
 
 
@@ -16,7 +21,7 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-CHOICE = Choice("digits", Path("data"), "pixels", None, "pixels", False, 3, (10, 40), 0, False)
+CHOICE = NeighbourChoice("digits", Path("data"), "pixels", None, "pixels", False, 3, (10, 40))
 
 
 def images(source, positions=slice(None)):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.variance.neighbourhoods import Choice, Neighbourhoods
+from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
     FrechetAndKernel,
     Generated,
@@ -26,7 +26,7 @@ from fedgen.experiments.ranking.variance.variance import (
 from fedgen.scores import frechet_distance, mmd2
 from fedgen.statistics import summarize
 
-CHOICE = Choice("digits", Path("data"), "pixels", None, "pixels", False, 2, (30, 100, 300), 0, False)
+CHOICE = NeighbourChoice("digits", Path("data"), "pixels", None, "pixels", False, 2, (30, 100, 300))
 
 
 @pytest.fixture

@@ -1,0 +1,66 @@
+"""Options of experiments: those of a quick run, and the settings that numbers are kept under."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from fedgen.experiments.engine.choice import Choice, at_most, quickly
+
+
+@dataclass(frozen=True)
+class Toy(Choice):
+    """Options of a toy."""
+
+    QUICK: ClassVar[Mapping[str, Any]] = {"draws": 2}
+    APART: ClassVar[tuple[str, ...]] = ("note",)
+
+    weights: Path | None = None
+    draws: int | None = None
+    runs: Path = Path("runs")
+    note: str = ""
+
+    def resolved(self, kind: str = "all") -> dict[str, Any]:
+        return {"kind": kind}
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "expected"),
+    [(5, 2, 2), (1, 2, 1), (None, 2, 2), ((1, 2), (4,), (4,)), ((1, 2, 3), lambda sizes: sizes[:2], (1, 2))],
+)
+def test_an_option_of_a_quick_run_is_smaller_never_larger(value, most, expected):
+    assert at_most(value, most) == expected
+
+
+def test_a_quick_experiment_gets_smaller_options_and_another_its_own():
+    given = []
+
+    @quickly(draws=2)
+    def experiment(draws: int = 5, quick: bool = False) -> None:
+        given.append(draws)
+
+    experiment()
+    experiment(quick=True)
+    experiment(1, quick=True)
+    assert given == [5, 2, 1]
+
+
+def test_quick_is_found_among_the_options_that_an_experiment_passes_on():
+    given = []
+
+    @quickly(draws=2)
+    def experiment(draws: int = 5, **options: Any) -> None:
+        given.append((draws, Toy(**options).quick))
+
+    experiment(quick=True)
+    experiment(seed=3)
+    assert given == [(2, True), (5, False)]
+
+
+def test_settings_are_plain_and_leave_out_what_no_number_depends_on():
+    own = {"seed": 0, "quick": False, "weights": "w.pt", "draws": None}
+    assert Toy(weights=Path("w.pt"), note="x").settings() == own | {"kind": "all"}
+    assert Toy(weights=Path("w.pt"), runs=Path("there")).settings("some") == own | {"kind": "some"}
+    assert Toy(quick=True).settings()["draws"] == 2
