@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedgen.federated.algorithms.prox import FedProx
     from fedgen.federated.algorithms.scaffold import Scaffold
     from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
-    from fedgen.federated.lightning.schedules import (
+    from fedgen.federated.schedules import (
         Constant,
         ExponentialDecay,
         InverseLinear,

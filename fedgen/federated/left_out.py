@@ -86,6 +86,13 @@ def warn_of(entry: Entry) -> None:
     rank_zero_warn(f"client {entry['name']!r} is left out of round {entry['round']}: {entry['reason']}")
 
 
+def warn_of_dropped_round(round: int, why: str) -> None:
+    """One warning of a round that is whole and of which nothing can be made."""
+    from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+    rank_zero_warn(f"round {round} is dropped and the server's model stays as it was: {why}")
+
+
 def are_alike(entries: Sequence[Entry]) -> bool:
     """Whether all were left out for one reason: exceptions of one type with one message."""
     return len({entry["reason"] for entry in entries}) == 1

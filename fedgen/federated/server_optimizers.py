@@ -15,7 +15,7 @@ from torch.optim import SGD, Optimizer
 
 from fedgen.federated.client_state.exchange import copy_tensors
 from fedgen.federated.client_state.optimizer_states import check_optimizer_state
-from fedgen.federated.lightning.schedules import scaled_rates
+from fedgen.federated.schedules import scaled_rates
 
 Convention = Literal["keras", "reddi"]
 # convention -> beta2, epsilon, initial second moment, bias correction

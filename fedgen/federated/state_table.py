@@ -88,8 +88,13 @@ def table_of(rows: Sequence[StateRow], most: int | None = MOST_NAMES) -> str:
     return "\n".join(lines)
 
 
-def tell_state(rows: Sequence[StateRow]) -> None:
-    """Tells, once the first round is over, what was found of the module's state; warns of what may surprise."""
+def tell_state(rows: Sequence[StateRow], unmatched: Sequence[str] = ()) -> None:
+    """Tells, once the first round is over, what was found of the module's state; warns of what may surprise.
+
+    Args:
+        rows: of `state_rows`.
+        unmatched: patterns of rules that have matched nothing.
+    """
     rank_zero_info(f"what becomes of the module's state in clients' turns:\n{table_of(rows)}")
     for row in (row for row in rows if row.fate.startswith(RESET)):
         rank_zero_warn(
@@ -105,6 +110,11 @@ def tell_state(rows: Sequence[StateRow]) -> None:
             "What a client's turn does to them reaches the next client. Make them anew in `on_turn_start(turn)`, or"
             f" declare that they are no state: own_turn_state = ({attribute!r},) in the class that holds them",
             category=UnexchangedStateWarning,
+        )
+    if unmatched:
+        rank_zero_warn(
+            f"rules for {', '.join(map(repr, unmatched))} have matched nothing of the module's state in the"
+            " first round; strategy.state_table() has the names"
         )
 
 

@@ -203,7 +203,7 @@ def main(devices, folder, resume_from=None, checkpoint="round=00000.ckpt"):
         start = Path(resume_from) / name / checkpoint if resumed else None
         ranks.dist = counted = Counted()
         module, strategy, trainer = train(name, devices, Path(folder) / name, resume=start)
-        memory, local = strategy._memory, strategy._local
+        memory, local = strategy.round.memory, strategy.round.local
         held = ranks.Ranks().gather((memory.completed, sorted(memory.personal), sorted(local.clients)))
         if trainer.is_global_zero:
             saved = torch.load(Path(folder) / name / "last.ckpt", weights_only=True)

@@ -126,7 +126,7 @@ def run(strategy, module, rounds=3):
 
 def kept(strategy):
     """What a checkpoint would hold of the clients."""
-    memory, local = strategy._memory.state_dict(), strategy._local.state_dict()
+    memory, local = strategy.round.memory.state_dict(), strategy.round.local.state_dict()
     return {"iterations": memory["iterations"], "personal": memory["personal"], "local": local["clients"]}
 
 

@@ -56,7 +56,7 @@ def test_weights_logs_and_counts_are_those_of_lightnings_own_way(optimizer, tmp_
         trainer = fit(module, tmp_path / str(len(callbacks)), callbacks)
         progress = trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.state_dict()
         found.append((weights(module), trainer.callback_metrics["loss_epoch"], trainer.global_step, progress))
-        assert trainer.strategy._no_hooks == (not callbacks)
+        assert trainer.strategy._loop.no_hooks == (not callbacks)
     (quick, loss, steps, progress), (slow, slow_loss, slow_steps, slow_progress) = found
     assert same(quick, slow)
     assert torch.equal(loss, slow_loss)
@@ -101,7 +101,7 @@ def test_a_hook_of_a_batchs_move_sees_every_batch(hook, owner, tmp_path):
 @pytest.mark.parametrize("options", [{"gradient_clip_val": 1e-9}, {"precision": "bf16-mixed"}, {"profiler": "simple"}])
 def test_settings_of_the_trainer_that_act_on_steps_are_obeyed(options, tmp_path):
     trainer = fit(Automatic(), tmp_path, **options)
-    assert not trainer.strategy._no_hooks
+    assert not trainer.strategy._loop.no_hooks
     assert trainer.global_step == INTERVAL * ROUNDS
     assert trainer.callback_metrics["total_steps"] == CLIENTS * INTERVAL * ROUNDS
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import ClientAlgorithm, FedAvgStrategy
 from fedgen.federated.state_table import StateRow, UnexchangedStateWarning, table_of
 from tests.federated.modules import Automatic, make_data, make_trainer, same, weights
 
@@ -120,19 +120,16 @@ class Assisted(Automatic):
 def test_a_moving_average_in_frozen_parameters_is_averaged_over_clients():
     """Three clients of equal weight: the server's average is the mean of theirs, each begun from the server's."""
 
-    class Each(FedAvgStrategy):
-        ends: ClassVar[list] = []
-
-        def _end_turn(self, turn):
-            self.ends.append(self._module.average.weight.detach().clone())
-            super()._end_turn(turn)
+    class Watching(ClientAlgorithm):
+        def end_turn(self, client, model, iterations):
+            ends.append(module.average.weight.detach().clone())
 
     torch.manual_seed(3)
-    module = Assisted()
+    module, ends = Assisted(), []
     before = module.average.weight.detach().clone()
-    strategy = Each(2, seed=0, client_weights="uniform")
+    strategy = FedAvgStrategy(2, seed=0, client_weights="uniform", client_algorithm=Watching())
     make_trainer(strategy, 1).fit(module, make_data((8, 8, 8)))
-    torch.testing.assert_close(module.average.weight.detach(), torch.stack(strategy.ends).mean(0))
+    torch.testing.assert_close(module.average.weight.detach(), torch.stack(ends).mean(0))
     assert not torch.equal(module.average.weight, before)
     assert not any(p.requires_grad for p in module.average.parameters())
     assert strategy.exchange.moving == [

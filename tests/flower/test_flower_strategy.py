@@ -252,7 +252,7 @@ class FailsInRoundOne(L.Callback):
     """Ends client b's turn of round 1 in an error."""
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
-        if trainer.current_epoch == 1 and trainer.strategy._turn.client == 1:
+        if trainer.current_epoch == 1 and trainer.strategy.round.turn.client == 1:
             raise RuntimeError("this turn fails")
 
 

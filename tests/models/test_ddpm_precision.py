@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import ClientAlgorithm, FedAvgStrategy
 from fedgen.models import DDPM
 from tests.models.test_gan_games import Seed, train
 from tests.models.test_gan_precision import gradients, half
@@ -47,17 +47,17 @@ def test_one_iteration_has_the_gradients_of_full_precision(make_ddpm, dtype, tmp
 @pytest.mark.slow
 def test_every_client_starts_with_the_rounds_scale_and_resuming_keeps_it_to_the_bit(make_ddpm, tmp_path):
     """From a scale that overflows, with gradients that are clipped after it is taken off."""
-    scales = []
+    scales, plugins = [], []
 
-    class Watched(FedAvgStrategy):
-        def _start_turn(self, turn):
-            super()._start_turn(turn)
-            scales.append(self.precision_plugin.scaler.get_scale())
+    class Watching(ClientAlgorithm):
+        def start_turn(self, client, model, server):
+            scales.append(plugins[-1].scaler.get_scale())
 
     def run(epochs, ckpt_path=None):
         module = make_ddpm(ema_decay=0.9, lr=0.01)
-        strategy = Watched(2, cohort_size=3, seed=0)
-        options = {"plugins": [half("16-mixed", scale=2.0**26)], "gradient_clip_val": 1.0}
+        strategy = FedAvgStrategy(2, cohort_size=3, seed=0, client_algorithm=Watching())
+        plugins.append(half("16-mixed", scale=2.0**26))
+        options = {"plugins": plugins[-1:], "gradient_clip_val": 1.0}
         return module, train(module, tmp_path, epochs, strategy=strategy, ckpt_path=ckpt_path, **options)
 
     whole, trainer = run(10)

@@ -10,7 +10,7 @@ from torch import nn
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import Partition
 from fedgen.data import Examples
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import ClientAlgorithm, FedAvgStrategy
 from fedgen.losses import (
     AdaptiveWeight,
     DistributedLoss,
@@ -179,18 +179,19 @@ def test_local_turns_move_the_generator_alone_and_the_server_plays_after_them():
     module = make("local")
     states = []
 
-    class Watched(FedAvgStrategy):
-        def _end_turn(self, turn):
-            states.append(copied(module))
-            super()._end_turn(turn)
-
-        def _call_round_end(self):
-            states.append(copied(module))
-            super()._call_round_end()
+    class Watching(ClientAlgorithm):
+        def end_turn(self, client, model, iterations):
             states.append(copied(module))
 
+    class Watched(type(module)):
+        def on_round_end(self, iterations):
+            states.append(copied(module))
+            super().on_round_end(iterations)
+            states.append(copied(module))
+
+    module.__class__ = Watched
     before = copied(module)
-    trainer = fit(module, strategy=Watched(2, seed=0))
+    trainer = fit(module, strategy=FedAvgStrategy(2, seed=0, client_algorithm=Watching()))
     for state in states[:4]:  # three turns and their merger
         moved = {name for name in before if not torch.equal(before[name], state[name])}
         assert moved

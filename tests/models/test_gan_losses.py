@@ -71,7 +71,7 @@ def test_a_weight_of_zero_changes_nothing(make_gan, tmp_path):
 def test_a_second_pass_may_have_more_images_than_the_batch(make_gan, tmp_path):
     module = make_gan(n_critic=1, generator_losses=[embedded(separate=True, num_images=20, chunk=8)])
     trainer = federate(module, tmp_path, rounds=1)
-    seen = [float(slot["loss_modules.0.losses.0.seen"]) for slot in trainer.strategy._memory.personal.values()]
+    seen = [float(slot["loss_modules.0.losses.0.seen"]) for slot in trainer.strategy.personal_tensors.values()]
     assert seen == [2 * 20] * 5
 
 
@@ -81,7 +81,7 @@ def test_what_a_loss_remembers_is_each_clients_own_and_survives_resuming(make_ga
 
     whole = build()
     trainer = federate(whole, tmp_path, rounds=4)
-    memory = trainer.strategy._memory.personal
+    memory = trainer.strategy.personal_tensors
     assert [float(slot["loss_modules.0.losses.0.seen"]) for slot in memory.values()] == [4 * 2 * 8] * 5
     assert len({float(slot["loss_modules.0.weight.magnitudes"][0]) for slot in memory.values()}) == 5
     first = build()

@@ -5,7 +5,7 @@ import pytest
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import ClientAlgorithm, FedAvgStrategy
 from fedgen.losses import EmbeddedLoss
 from fedgen.models import GAN, Hinge, NonSaturating, WassersteinGP
 from fedgen.models.networks import DCGANCritic, DCGANGenerator
@@ -83,16 +83,16 @@ def test_a_skipped_step_changes_nothing_and_the_next_ones_go_on(tmp_path):
 
 @pytest.mark.parametrize("trained_by", ["clients", "server"])
 def test_every_client_starts_with_the_rounds_scale_and_resuming_keeps_it_to_the_bit(tmp_path, trained_by):
-    scales = []
+    scales, plugins = [], []
 
-    class Watched(FedAvgStrategy):
-        def _start_turn(self, turn):
-            super()._start_turn(turn)
-            scales.append(self.precision_plugin.scaler.get_scale())
+    class Watching(ClientAlgorithm):
+        def start_turn(self, client, model, server):
+            scales.append(plugins[-1].scaler.get_scale())
 
     def run(epochs, ckpt_path=None):
         module = make(Hinge(), n_critic=2, generator_trained_by=trained_by)
-        options = {"strategy": Watched(2, seed=0), "plugins": [half("16-mixed", scale=2.0**30)]}
+        plugins.append(half("16-mixed", scale=2.0**30))
+        options = {"strategy": FedAvgStrategy(2, seed=0, client_algorithm=Watching()), "plugins": plugins[-1:]}
         return module, train(module, tmp_path, epochs, ckpt_path=ckpt_path, **options)
 
     whole, _ = run(6)

@@ -6,7 +6,7 @@ import torch
 
 from fedgen.clients import FederatedDataModule
 from fedgen.clients.partitions import Natural
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import ClientAlgorithm, FedAvgStrategy
 from fedgen.flower.server.remote_data import RemoteTurn
 from fedgen.losses import EmbeddedLoss
 from fedgen.models import GAN, Hinge, WassersteinGP
@@ -41,18 +41,20 @@ def test_clients_train_the_critic_and_the_server_its_generator_against_the_merge
     module = make()
     rounds = []
 
-    class Watched(FedAvgStrategy):
-        def _end_turn(self, turn):
-            rounds.append(copied(module))
-            super()._end_turn(turn)
-
-        def _call_round_end(self):
-            rounds.append(copied(module))
-            super()._call_round_end()
+    class Watching(ClientAlgorithm):
+        def end_turn(self, client, model, iterations):
             rounds.append(copied(module))
 
+    class Watched(type(module)):
+        def on_round_end(self, iterations):
+            rounds.append(copied(module))
+            super().on_round_end(iterations)
+            rounds.append(copied(module))
+
+    module.__class__ = Watched
     before = copied(module)
-    train(module, tmp_path, epochs=2, strategy=Watched(4, seed=0, optimizer_state=mode))
+    strategy = FedAvgStrategy(4, seed=0, optimizer_state=mode, client_algorithm=Watching())
+    train(module, tmp_path, epochs=2, strategy=strategy)
     first = rounds[:10]
     for state in first:
         for name, value in state.items():  # weights, statistics and counters
@@ -117,7 +119,7 @@ class FailsLarge(lightning.Callback):
         self.iterations = 0
 
     def on_before_optimizer_step(self, trainer, module, optimizer):
-        if trainer.strategy.in_turns and trainer.strategy._turn.num_examples == 13:
+        if trainer.strategy.in_turns and trainer.strategy.round.turn.num_examples == 13:
             self.iterations += 1
             if self.iterations == 2:
                 raise RuntimeError("this turn fails")

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedgen.federated import FedAvgStrategy
+from fedgen.federated import ClientAlgorithm, FedAvgStrategy
 from fedgen.losses import EmbeddedLoss, FastFIDLoss
 from fedgen.models import GAN, FineTuning, Glow, Hinge
 from fedgen.models.networks import GlowNetwork, SmallCritic, SmallGenerator
@@ -32,21 +32,19 @@ MODELS = {
 }
 
 
-class Poisoned(FedAvgStrategy):
+class Poisoning(ClientAlgorithm):
     """The last client's weights are NaN before its first iteration."""
 
-    def _start_turn(self, turn):
-        super()._start_turn(turn)
-        if turn.client == 9:
-            with torch.no_grad():
-                for name in self.exchange.trained:
-                    self.exchange.live[name].fill_(math.nan)
+    @torch.no_grad()
+    def start_turn(self, client, model, server):
+        for tensor in model.values() if client == 9 else ():
+            tensor.fill_(math.nan)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_its_values_are_not_in_the_means(make_ddpm, name, tmp_path):
     torch.manual_seed(0)
-    trainer = train(MODELS[name](make_ddpm), tmp_path, strategy=Poisoned(1, seed=0))
+    trainer = train(MODELS[name](make_ddpm), tmp_path, strategy=FedAvgStrategy(1, seed=0, client_algorithm=Poisoning()))
     assert [left["client"] for left in trainer.strategy.left_out] == [9]
     logged = trainer.callback_metrics
     assert len(logged) >= 1

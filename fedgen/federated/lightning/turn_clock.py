@@ -353,19 +353,28 @@ class LoggedValues:
 
     Values of a turn that is left out are dropped. Those logged with `sync_dist` are brought together at the round's
     end, as processes' turns differ.
+
+    Args:
+        trainer: whose values they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
         self._before: dict[str, Sums] = {}
 
-    def start_turn(self, results: Any) -> None:
+    @property
+    def _results(self) -> Any:
+        return self._trainer._results
+
+    def start_turn(self) -> None:
         """Notes the sums before a turn."""
+        results = self._results
         known = ((key, metric) for key, metric in results.items() if metric.is_tensor and not metric.has_reset)
         self._before = {key: _sums(metric) for key, metric in known}
 
-    def end_turn(self, results: Any, weight: float, completed: bool) -> None:
+    def end_turn(self, weight: float, completed: bool) -> None:
         """Weighs what was logged since `start_turn`, or drops it."""
-        for key, metric in list(results.items()):
+        for key, metric in list(self._results.items()):
             if not metric.is_tensor or metric.has_reset or not metric.meta.on_epoch:
                 continue
             known = self._before.get(key)
@@ -385,16 +394,17 @@ class LoggedValues:
         if metric.meta.is_mean_reduction:
             metric.cumulated_batch_size = known[1]
 
-    def news(self, results: Any) -> dict[str, Any]:
+    def news(self) -> dict[str, Any]:
         """This rank's sums of values to be brought together, with how they were logged."""
         return {
             key: (replace(metric.meta, _sync=None), *(tensor.cpu() for tensor in _sums(metric)))
-            for key, metric in results.items()
+            for key, metric in self._results.items()
             if metric.is_tensor and not metric.has_reset and metric.meta.on_epoch and metric.meta.sync.should
         }
 
-    def hear(self, told: Sequence[dict[str, Any]], results: Any, device: torch.device) -> None:
+    def hear(self, told: Sequence[dict[str, Any]], device: torch.device) -> None:
         """Takes every rank's `news`: each then has the values over all clients."""
+        results = self._results
         for key in dict.fromkeys(key for one in told for key in one):
             found = [one[key] for one in told if key in one]
             meta = found[0][0]

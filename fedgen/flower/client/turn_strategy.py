@@ -1,17 +1,23 @@
 """A client's side of FedAvg: one turn of one round, begun from what a server sent, its outcome kept to be sent back."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from fedgen.clients.turn import Turn
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.client_state.exchange import copy_tensors, describe_difference
 from fedgen.federated.federation_state import pack_state, unpack_state
+from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock
+from fedgen.federated.round import Round
 from fedgen.flower.client.replies import Recorder
 from fedgen.flower.wire.messages import Answer, Task
+from fedgen.models.optional_hooks import of_module
 
 
 class TurnStrategy(FedAvgStrategy):
@@ -30,10 +36,19 @@ class TurnStrategy(FedAvgStrategy):
         """
         self._task, self._before = task, kept
         self._fixed_exchange, self._planned_rounds = task.fixed, task.rounds or -1
-        self.answer = Answer(failure="the turn has not been taken")
-        self.kept: dict[str, Any] = {}
+        self._outcome: OneTurn | None = None
 
-    def _shares(self, trainer: Trainer) -> list[float]:
+    @property
+    def answer(self) -> Answer:
+        """What is sent to the server."""
+        return Answer(failure="the turn has not been taken") if self._outcome is None else self._outcome.answer
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """What the client keeps of the turn."""
+        return {} if self._outcome is None else self._outcome.kept
+
+    def _client_shares(self, trainer: Trainer) -> list[float]:
         shares = [0.0] * self._task.clients  # of the others it knows nothing
         shares[self._task.client] = self._task.share
         return shares
@@ -41,34 +56,30 @@ class TurnStrategy(FedAvgStrategy):
     def _check_cohort(self) -> None:
         """Nothing: a client sees itself alone, and the server checks."""
 
-    def _start_fit(self, trainer: Trainer) -> None:
-        super()._start_fit(trainer)
-        self.aggregator = Mean()  # the recipe's is the server's: what it knows of rounds before is not here
+    def _drive(self, round: Round, schedules: StepSchedules) -> "OneTurn":
+        round.aggregator = Mean()  # the recipe's is the server's: what it knows of rounds before is not here
+        self._outcome = OneTurn(round, self._task, self.clock, schedules)
         self._check_embeddings()
-        self._load_weights()
+        self._load_weights(round)
         if self._before is not None:
-            unpack_state(self._before, self._memory, self._stateful, self.exchange)
-        self._local.load_server_state(self._task.local)
-        self.clock.set_steps(self._task.steps)
-        self.outside.begin_with(self._task.counts, self._task.means)
-        own = self.client_algorithm.state_dict()
-        self.client_algorithm.load_state_dict({**own, **_without_clients(self._task.algorithm)})
-        self._ranks = Recorder()
-        progress = trainer.fit_loop.epoch_progress.current
+            unpack_state(self._before, round.memory, self._outcome.parts, round.exchange)
+        self._outcome.load_server_state()
+        progress = self._module.trainer.fit_loop.epoch_progress.current
         progress.ready = progress.started = progress.processed = progress.completed = self._task.round
+        return self._outcome
 
     def _check_embeddings(self) -> None:
-        own = dict(getattr(self._module, "fingerprints", {}))
+        own = of_module(self._module).fingerprints
         for name, fingerprint in self._task.fingerprints.items():
             if own.get(name) != fingerprint:
                 raise MisconfigurationException(
                     f"embedding {name} is another one here; install the same release and weights"
                 )
 
-    def _load_weights(self) -> None:
-        at_server = tuple(getattr(self._module, "server_only", ()))
+    def _load_weights(self, round: Round) -> None:
+        at_server, exchange = tuple(of_module(self._module).server_only), round.exchange
         own = {name: tensor for name, tensor in self._module.state_dict().items() if not name.startswith(at_server)}
-        personal = {name for name in own if self.exchange.first_names.get(name, name) in self.exchange.personal}
+        personal = {name for name in own if exchange.first_names.get(name, name) in exchange.personal}
         wanted, sent = {name: own[name] for name in own if name not in personal}, dict(self._task.weights)
         if wanted.keys() != sent.keys() or any(wanted[name].shape != sent[name].shape for name in wanted):
             raise MisconfigurationException(
@@ -81,40 +92,77 @@ class TurnStrategy(FedAvgStrategy):
         """Nothing: of a round's schedules and privacy the server knows, and one client would have them wrong."""
         return {}
 
-    @property
-    def _stateful(self) -> dict[str, Any]:
-        return {"local": self._local, "algorithm": self.client_algorithm, "outside": self.outside}
 
-    def _end_round(self) -> None:
+class OneTurn:
+    """Drives a round of one turn, which ends at the server.
+
+    Args:
+        round: the client's.
+        task: the server's.
+        clock: of the fit.
+        schedules: of learning rates by the step.
+
+    Attributes:
+        answer: what is sent.
+        kept: what the client needs for its next turn.
+    """
+
+    def __init__(self, round: Round, task: Task, clock: TurnClock, schedules: StepSchedules) -> None:
+        self._round, self._task, self._clock, self._schedules = round, task, clock, schedules
+        self.answer = Answer(failure="the turn has not been taken")
+        self.kept: dict[str, Any] = {}
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What is kept of a turn beside the client's memory, by name."""
+        round = self._round
+        return {"local": round.local, "algorithm": round.algorithm, "outside": round.outside}
+
+    def load_server_state(self) -> None:
+        """Takes what the task says of the round beside weights."""
+        round, task = self._round, self._task
+        round.local.load_server_state(task.local)
+        self._clock.set_steps(task.steps)
+        round.outside.begin_with(task.counts, task.means)
+        round.algorithm.load_state_dict({**round.algorithm.state_dict(), **_without_clients(task.algorithm)})
+
+    def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
+        """Opens the round."""
+        self._round.begin(number, clients, cohort, folder)
+
+    def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
+        """Takes the turn in this process."""
+        self._num_examples = turn.num_examples
+        return self._round.take(turn, train)
+
+    def close(self) -> None:
         """Keeps what is to be sent; the round itself ends at the server."""
-        client = self._task.client
-        if not self._memory.completed:
-            self.answer = Answer(failure=self._memory.left_out[-1]["reason"])
+        round = self._round
+        if not round.memory.completed:
+            self.answer = Answer(failure=round.memory.left_out[-1]["reason"])
         else:
-            assert isinstance(self._ranks, Recorder)
-            self._local.merge(self._ranks, torch.device("cpu"))
-            self.client_algorithm.merge(self._ranks, torch.device("cpu"))
-            self.client_algorithm.end_round()
-            assert self._turn is not None
+            recorder = Recorder()
+            round.merge(recorder)
+            round.algorithm.end_round()
             self.answer = Answer(
                 {name: tensor.detach().cpu().clone() for name, tensor in self._sent().items()},
-                self._turn.num_examples,
-                self._memory.iterations[client],
-                self._ranks.told,
-                moved=self._local.moved and not self._schedules,
-                steps=self.clock.turn_steps,
-                counts=self.outside.counts,
-                means=self.outside.means,
+                self._num_examples,
+                round.memory.iterations[self._task.client],
+                recorder.told,
+                moved=round.local.moved and not self._schedules,
+                steps=self._clock.turn_steps,
+                counts=round.outside.counts,
+                means=round.outside.means,
             )
-            self.kept = pack_state(self._memory, self._stateful)
-        self._turn, self.in_round = None, False
+            self.kept = pack_state(round.memory, self.parts)
+        round.leave()
 
     def _sent(self) -> dict[str, torch.Tensor]:
         """What travels: trained tensors, others that the turn changed, and counters that it raised."""
-        exchange = self.exchange
-        if self._fixed_exchange:
+        exchange = self._round.exchange
+        if self._round.settings.fixed:
             return exchange.shared
-        counters = [name for name in self._counters.changed if name not in exchange.advancing]
+        counters = [name for name in self._round.model.counters.changed if name not in exchange.advancing]
         return exchange.shared | {name: exchange.counters[name] for name in counters}
 
 

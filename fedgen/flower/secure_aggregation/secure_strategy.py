@@ -12,7 +12,6 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
-from fedgen.federated.aggregators.client_weights import weight_of
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.server_optimizers import as_real, from_real
@@ -130,7 +129,7 @@ class SecureStrategy(FlowerStrategy):
                 f"{RANGE}={self.range} in the run's config: under secure aggregation say by how much an entry of the"
                 " weights may change in a turn, e.g. 0.1"
             )
-        if self.optimizer_state_mode == "average":
+        if self._settings.optimizer_state == "average":
             raise MisconfigurationException(
                 f"{hides} optimizer states, which are not masked, may not travel: pass optimizer_state='reset'"
             )
@@ -179,7 +178,7 @@ class SecureStrategy(FlowerStrategy):
         asked = {}
         for client, task in self._tasks(list(there), round).items():
             weights, rest = pack(task)
-            weight = int(weight_of(len(data.clients[client].train), self.client_weights))
+            weight = int(self.round.settings.weight_of(len(data.clients[client].train)))
             told = to_bytes({"names": list(weights), "task": rest, "among": self._line.names_of(there)})
             asked[there[client]] = (as_arrays(weights.values()), told, weight)
         whole = {"threshold": 1.0} if again else {}

@@ -1,0 +1,160 @@
+"""The federation's part in Lightning's checkpoints, which hold whole rounds alone."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch.optim import Optimizer
+
+from fedgen.federated.client_state.exchange import naming_difference
+from fedgen.federated.client_state.optimizer_states import check_optimizer_state
+from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
+from fedgen.federated.lightning.last_round import LastRound, leave_ended_round, settle_loops
+from fedgen.federated.lightning.plateau import PlateauUpdates
+from fedgen.federated.lightning.turn_clock import TurnClock
+from fedgen.federated.round import Round
+from fedgen.federated.sharing import RankShares
+from fedgen.io.tensor_files import check_state
+from fedgen.models.round_clock import RoundClock
+
+Checkpoint = dict[str, Any]
+
+
+class RoundCheckpoints:
+    """What a checkpoint holds of a federation's rounds.
+
+    Args:
+        trainer: that fits.
+        round: the rounds.
+        clock: of the fit.
+        shares: of the ranks, each of which knows of its own clients.
+        counts_rounds: whether `batch_idx` is the iteration of the round.
+    """
+
+    def __init__(
+        self, trainer: Trainer, round: Round, clock: TurnClock, shares: RankShares, counts_rounds: bool
+    ) -> None:
+        self._trainer, self._round, self._clock, self._shares = trainer, round, clock, shares
+        self._counts_rounds = counts_rounds
+        self.plateaus, self._last_round = PlateauUpdates(), LastRound()
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What is packed of the federation beside the clients' memory, by name."""
+        round = self._round
+        return {
+            "local": round.local,
+            "server_optimizer": round.model.update,
+            "algorithm": round.algorithm,
+            "aggregator": round.aggregator,
+            "clock": self._clock,
+            "outside": round.outside,
+            "exchange": round.exchange,
+        }
+
+    # ---- writing ----
+
+    def to_write(self, checkpoint: Checkpoint, path: Any) -> Checkpoint | None:
+        """Return what is to be written for a checkpoint of Lightning's; None, with a warning, within a round."""
+        if (kept := self._last_round.instead_of(checkpoint, self._trainer)) is not None:
+            return kept
+        if self._round.is_open and self._trainer.training:
+            rank_zero_warn(f"{path} is not written: checkpoints hold whole rounds, and this one is not finished")
+            return None
+        return self._complete(checkpoint)
+
+    def keep_last_round(self) -> None:
+        """Keep, before a round, what `OnExceptionCheckpoint` is to write if the round is interrupted."""
+        self._last_round.keep(self._trainer, self._complete)
+
+    def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Add the federation's state to a checkpoint, if it is not one of weights alone."""
+        if "optimizer_states" in checkpoint:
+            state, ranks = pack_state(self._round.memory, self.parts), self._shares.ranks
+            if ranks.size > 1:
+                state = merge_states(ranks.gather(move_data_to_device(state, "cpu")), self._shares.owners)
+            checkpoint[CHECKPOINT_KEY] = {**state, "plateau": self.plateaus.state_dict(self._trainer)}
+        return settle_loops(checkpoint)
+
+    # ---- reading ----
+
+    def load(self, checkpoint: Mapping[str, Any]) -> None:
+        """Take the federation's state of a checkpoint whose weights and optimizers have been loaded.
+
+        Raises:
+            ValueError: if it is damaged.
+            MisconfigurationException: if it is of other settings.
+        """
+        leave_ended_round(self._trainer)
+        if CHECKPOINT_KEY not in checkpoint:  # of ordinary training: the federation starts from its weights
+            self._round.aggregator.load_state_dict({})
+            return
+        state = checkpoint[CHECKPOINT_KEY]
+        if isinstance(state, Mapping):
+            state = {"aggregator": None, "exchange": {"moving": []}, **state}  # older checkpoints have none
+            if state.get("version") == OLD_CLOCKS:
+                state = self._with_clock(state)
+        if self._round.model.trains_others:  # since the setup: callbacks go on where layers had thawed
+            self._round.model.renew()
+        unpack_state(state, self._round.memory, self.parts, self._round.exchange)
+        self.plateaus.load_state_dict(state)
+
+    def _with_clock(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the state of a checkpoint from before `global_step` was one client's count, which it is made here.
+
+        Raises:
+            MisconfigurationException: for a module that may have used the old counts.
+        """
+        if self._counts_rounds and not isinstance(self._trainer.lightning_module, RoundClock):
+            raise MisconfigurationException(
+                "it was written before version 0.2, when batch_idx counted a client's iterations over all rounds and"
+                " global_step the steps of all clients; pass FedAvgStrategy(batch_idx='client') to go on with the old"
+                " batch_idx (global_step becomes one client's count), or begin another run from its weights"
+            )
+        total, iterations = self._clock.steps, sum(state["iterations"].values())
+        rounds = self._trainer.fit_loop.epoch_progress.current.processed
+        if iterations:
+            self._clock.set_steps(round(total * rounds * self._clock.interval / iterations))
+        return {**state, "clock": {"total_steps": total}, "outside": {"values": {}, "personal": {}}}
+
+
+@contextmanager
+def naming_checkpoint(trainer: Trainer) -> Iterator[None]:
+    """Say in errors which checkpoint they are about."""
+    try:
+        yield
+    except (ValueError, MisconfigurationException) as error:
+        raise MisconfigurationException(f"{trainer.ckpt_path}: {error}") from error
+
+
+@contextmanager
+def checked_weights(module: Any, checkpoint: Mapping[str, Any]) -> Iterator[None]:
+    """Refuse a checkpoint that does not hold a module's weights; errors of the block name where the two differ.
+
+    Raises:
+        ValueError: naming what is wrong.
+    """
+    state = checkpoint.get("state_dict")
+    if not isinstance(state, Mapping) or not all(isinstance(name, str) for name in state):
+        raise ValueError("it holds no model: its state_dict is none")
+    with naming_difference(module.state_dict(), state):
+        check_state(module, state)
+        yield
+
+
+def check_optimizers(optimizers: list[Optimizer], checkpoint: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that does not hold the states of these optimizers.
+
+    Raises:
+        ValueError: naming what is wrong.
+    """
+    states, own = checkpoint["optimizer_states"], len(optimizers)
+    found = len(states) if isinstance(states, list) else 0
+    if found != own:
+        raise ValueError(f"it holds the states of {found} optimizers and the model has {own}")
+    for optimizer, state in zip(optimizers, states):
+        check_optimizer_state(optimizer, state)

@@ -1,0 +1,91 @@
+"""The federation's rounds for a Trainer that starts to fit: what they need of its module, optimizers and precision."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from torch.optim import Optimizer
+
+from fedgen.allocator import keep_freed_memory
+from fedgen.federated.client_state.local_state import LocalState
+from fedgen.federated.client_state.memory import ClientMemory
+from fedgen.federated.client_state.outside_state import OutsideState
+from fedgen.federated.client_state.trained_parameters import parameters_of
+from fedgen.federated.lightning.hyperparameters import warn_of_objects
+from fedgen.federated.lightning.lazy_parameters import materialise
+from fedgen.federated.lightning.plateau import check_plateaus
+from fedgen.federated.lightning.turn_clock import LoggedValues, TurnClock
+from fedgen.federated.promises import check_privacy, check_robustness
+from fedgen.federated.round import Round
+from fedgen.federated.schedules import check_rates
+from fedgen.federated.server_model import RoundSettings, ServerModel
+from fedgen.models.optional_hooks import of_module
+from fedgen.ranks import Ranks
+
+
+def make_round(
+    trainer: Trainer,
+    settings: RoundSettings,
+    memory: ClientMemory,
+    clock: TurnClock,
+    ranks: Ranks,
+    seed: int,
+    shares: Sequence[float] | None,
+) -> Round:
+    """Return the rounds of a federation over a trainer's module, whose optimizers have been made.
+
+    Args:
+        trainer: that starts to fit.
+        settings: of the rounds.
+        memory: of the clients.
+        clock: of the fit.
+        ranks: the processes.
+        seed: base of all draws.
+        shares: every client's weight in the mean over the whole federation, if they are known.
+
+    Raises:
+        ValueError: for settings that do not suit the module.
+        MisconfigurationException: for settings that do not suit each other.
+    """
+    strategy, module = trainer.strategy, trainer.lightning_module
+    aggregator, algorithm = settings.aggregator, settings.client_algorithm
+    warn_of_objects(trainer)
+    if strategy.root_device.type == "cpu":
+        keep_freed_memory()
+    check_plateaus(trainer)
+    aggregator.check_ranks(ranks)
+    materialise(trainer, seed)
+    ranks.copy_first(module.state_dict().values())
+    model = ServerModel(module, strategy.optimizers, settings, memory)
+    outside = OutsideState(module, model.rules, _managed(trainer), seed)
+    # a Python counter of one client's would go around what private and robust rules promise
+    outside.exchanges = not (aggregator.private or aggregator.robust or settings.fixed)
+    local = LocalState(
+        _clients_optimizers(module, strategy.optimizers, model),
+        [config.scheduler for config in strategy.lr_scheduler_configs],
+        getattr(strategy.precision_plugin, "scaler", None),
+        settings.optimizer_state,
+    )
+    check_rates(settings.client_schedule, local.optimizers)
+    algorithm.start_fit(model.trainable, local.optimizers, shares)
+    check_privacy(aggregator, settings.client_weights, settings.optimizer_state, model.exchange, module)
+    check_robustness(aggregator, settings.optimizer_state, model.exchange)
+    logged, data, device = LoggedValues(trainer), getattr(trainer, "datamodule", None), strategy.root_device
+    return Round(module, model, settings, memory, local, outside, clock, logged, ranks, device, seed, data)
+
+
+def _clients_optimizers(
+    module: LightningModule, optimizers: Sequence[Optimizer], model: ServerModel
+) -> list[Optimizer]:
+    """Return the optimizers that are not the server's: some of their parameters are exchanged or personal."""
+    served = {optimizers[place] for place in of_module(module).server_optimizers}
+    live = {id(tensor) for tensor in model.exchange.live.values()}
+    return [o for o in optimizers if o not in served and any(id(p) in live for p in parameters_of(o))]
+
+
+def _managed(trainer: Trainer) -> list[Any]:
+    """Return what a module may hold and is not its state: what Lightning and the strategy look after."""
+    strategy = trainer.strategy
+    schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
+    data = getattr(trainer, "datamodule", None)
+    return [strategy, trainer, data, *strategy.optimizers, *strategy._lightning_optimizers, *schedulers]

@@ -1,0 +1,278 @@
+"""The local iterations of a client's turn: each one `training_step` of the unchanged module, with its optimizer steps.
+
+Lightning sees one batch a turn. Under automatic optimisation it calls the optimizer once for it, which opens the turn;
+under manual optimisation it calls the training step.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.pytorch import Trainer
+from lightning.pytorch.loops.optimization.automatic import Closure
+from torch.optim import Optimizer
+
+from fedgen.clients.turn import Turn
+from fedgen.federated.client_state.trained_parameters import parameters_of
+from fedgen.federated.lightning.checks import warn_of_remainder, warn_unseen_steps
+from fedgen.federated.lightning.quick_step import calls_no_hook, moves_plainly, quick_step
+from fedgen.federated.lightning.turn_clock import BatchHooks, StepSchedules, TurnClock, outputs_of
+from fedgen.federated.round import Round
+from fedgen.federated.schedules import scaled_rates
+
+PlainStep = Callable[[Optimizer, Callable[[], Any]], Any]
+NO_STEP = -1  # the iteration of the last optimizer step, where none has been
+
+
+class ShownBatches:
+    """A turn's batches, of which the first may have been shown before the turn runs.
+
+    Args:
+        iterations: batches a turn.
+    """
+
+    def __init__(self, iterations: int) -> None:
+        self._iterations = iterations
+        self._turn: Turn | None = None  # whose batches have been begun
+        self._begun: Iterator[Any] | None = None  # of which the first has been shown
+        self._shown: Any = None
+
+    def start_turn(self, turn: Turn) -> None:
+        """Forgets the batch of the turn before."""
+        if turn is not self._turn:
+            self._shown = None
+
+    def batches_of(self, turn: Turn) -> Iterator[Any]:
+        """The turn's batches, with the one that was shown."""
+        opened, self._begun = self._begun if turn is self._turn else None, None
+        self._turn = turn
+        return turn.batches(self._iterations) if opened is None else opened
+
+    def show(self, batch: Any) -> None:
+        """Takes the batch that is trained on, where the model is."""
+        self._shown = batch
+
+    def of(self, turn: Turn) -> Any:
+        """The batch that callbacks see; the turn itself if its batches are elsewhere."""
+        if turn.is_elsewhere:
+            return turn
+        if turn is self._turn:
+            return self._shown
+        batches = turn.batches(self._iterations)
+        self._turn, self._shown = turn, next(batches)
+        self._begun = chain([self._shown], batches)
+        return self._shown
+
+
+class Driver(Protocol):
+    """Decides where turns are taken and what becomes of them; a `Round` itself takes them in this process."""
+
+    def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None: ...
+    def take(self, turn: Turn, train: Callable[[], Any]) -> Any: ...
+    def close(self) -> None: ...
+
+
+class TurnLoop:
+    """Takes clients' turns on this process's module.
+
+    Args:
+        trainer: that fits, with its optimizers.
+        round: whose turns they are.
+        driver: of the round.
+        clock: of the fit.
+        schedules: of learning rates by the step.
+        batch_idx: what a `training_step` receives: its iteration of the "round" or of the "client".
+        move: brings a batch to the device where somebody overrides how.
+
+    Attributes:
+        no_hooks: whether nobody overrides what Lightning calls around a step.
+        client_iteration: of the client that trains, since training began.
+        awaits_step: whether the turn has begun and Lightning's next optimizer step takes it.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        round: Round,
+        driver: Driver,
+        clock: TurnClock,
+        schedules: StepSchedules,
+        batch_idx: Literal["round", "client"],
+        move: Callable[[Any], Any],
+    ) -> None:
+        self._trainer, self._module = trainer, trainer.lightning_module
+        self._round, self._driver, self._clock, self._counts_rounds = round, driver, clock, batch_idx == "round"
+        self.no_hooks = calls_no_hook(trainer)
+        self._moves_plainly, self._move = moves_plainly(trainer), move
+        self._device = trainer.strategy.root_device
+        self._batches = ShownBatches(clock.interval)
+        self._schedules, self._hooks = schedules, BatchHooks(trainer, self._batches.of)
+        self._batch: Any = None
+        self._batch_idx = self.client_iteration = 0
+        self._num_arguments = 0  # that Lightning passes to the module's training_step; 0: not known yet
+        self.awaits_step = self._skips_step = False
+        self._last_step, self._is_unseen = NO_STEP, False
+
+    def release(self) -> None:
+        """Give the module's and callbacks' hooks back to Lightning."""
+        self._hooks.release()
+
+    def begin_turn(self, turn: Turn) -> None:
+        """Have the turn taken by Lightning's next step."""
+        self._batches.start_turn(turn)
+        self._last_step, self._is_unseen = NO_STEP, False
+        self._round.begin_turn(turn)
+        self.awaits_step = self._module.automatic_optimization
+
+    # ---- Lightning's calls ----
+
+    def training_step(self, plain: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Do what Lightning's call of a training step means: an iteration, a whole turn, or nothing.
+
+        Args:
+            plain: Lightning's own.
+            args: Lightning's.
+            kwargs: Lightning's.
+        """
+        if self._skips_step:
+            return torch.full((), float("nan"), device=self._device, requires_grad=True)
+        if self._round.turn is None:
+            return plain(*args, **kwargs)
+        if self._module.automatic_optimization:
+            self._num_arguments = len(args)
+            return plain(*self._arguments(len(args)))
+        return self.take(lambda: plain(*self._arguments(len(args))), outputs_of)
+
+    def optimizer_step(self, plain: PlainStep, optimizer: Optimizer, closure: Callable[[], Any], is_bare: bool) -> Any:
+        """Do what Lightning's call of an optimizer means: a step, or a whole turn under automatic optimisation.
+
+        Args:
+            plain: Lightning's own.
+            optimizer: that steps.
+            closure: Lightning's, which computes gradients.
+            is_bare: whether Lightning gave nothing beside.
+        """
+        if not self.awaits_step:
+            return self._step(plain, optimizer, closure)
+        self.awaits_step = False
+        assert isinstance(closure, Closure)
+        errors, turn = self._round.errors, self._round.turn
+        failed, step = len(errors), self._automatic_step(plain, optimizer, closure, is_bare)
+        output = self.take(step, lambda _: _outputs_of(closure))
+        # Lightning wants a result from the closure whatever happened in it
+        if len(errors) > failed or (turn is not None and turn.is_elsewhere) or closure._result is None:
+            self._skips_step = True
+            closure()
+            self._skips_step = False
+            self._round.model.switches.clear_gradients()
+        self._clock.leave_a_step()
+        return output
+
+    # ---- the turn ----
+
+    def take(self, step: Callable[[], Any], outputs: Callable[[Any], Any]) -> Any:
+        """Take the turn that has begun, and close the round after the last.
+
+        Args:
+            step: an iteration.
+            outputs: makes of its result what Lightning tells hooks.
+        """
+        turn, output = self._round.turn, None
+        assert turn is not None
+        if not turn.is_idle:
+            failed = len(self._round.errors)
+            try:
+                output = self._driver.take(turn, lambda: self._iterate(turn, step, outputs))
+            finally:
+                self._batch = None
+            if self._is_unseen and len(self._round.errors) == failed:
+                warn_unseen_steps(self._round.algorithm, self._round.settings.client_schedule)
+        if turn.is_last:
+            self._driver.close()
+        return output
+
+    def _iterate(self, turn: Turn, step: Callable[[], Any], outputs: Callable[[Any], Any]) -> Any:
+        """Take the client's local iterations; the last one's output."""
+        output, done = None, self._round.memory.iterations.get(turn.client, 0)
+        clock, hooks, schedules, results = self._clock, self._hooks, self._schedules, self._trainer._results
+        assert results is not None
+        with clock.within():
+            for i, batch in enumerate(self._batches.batches_of(turn)):
+                self._batch = turn.current = batch = self._moved(batch)
+                self._batches.show(batch)
+                clock.iteration, self.client_iteration = i, done + i
+                self._batch_idx = i if self._counts_rounds else done + i
+                results.batch, results.batch_size = batch, None  # of which `log` takes its weight
+                if hooks.start(batch, self._batch_idx) == -1:
+                    break
+                output = step()
+                if schedules and not clock.accumulates:
+                    schedules.move(i)
+                if hooks.wants_outputs:
+                    hooks.end(outputs(output), batch, self._batch_idx)
+        self._is_unseen = self._last_step == NO_STEP
+        self._warn_of_remainder()
+        return output
+
+    def _moved(self, batch: Any) -> Any:
+        return move_data_to_device(batch, self._device) if self._moves_plainly else self._move(batch)
+
+    def _arguments(self, count: int) -> tuple[Any, ...]:
+        return (self._batch, self._batch_idx)[:count]
+
+    def _warn_of_remainder(self) -> None:
+        """Warn where a module accumulates gradients by hand and a turn ends before a step is due."""
+        optimized = (p for optimizer in self._round.local.optimizers for p in parameters_of(optimizer))
+        iteration, last = self._clock.iteration, self._last_step
+        steps_by_hand = not self._module.automatic_optimization and last not in (NO_STEP, iteration)
+        if steps_by_hand and any(p.grad is not None and bool(p.grad.any()) for p in optimized):
+            warn_of_remainder(self._clock.interval, iteration - last)
+
+    # ---- an optimizer's step ----
+
+    def _automatic_step(
+        self, plain: PlainStep, optimizer: Optimizer, closure: Closure, is_bare: bool
+    ) -> Callable[[], Any]:
+        """Return what Lightning's automatic optimisation does with one batch, counted as it counts."""
+        clock, hooks, zero_grad = self._clock, self._hooks, closure._zero_grad_fn
+        progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
+        quick = self.no_hooks and is_bare and clock.accumulation == 1
+
+        def step() -> Any:
+            closure._zero_grad_fn = zero_grad if clock.opens_accumulation else None
+            if clock.accumulates:
+                return closure()
+            progress.increment_ready()
+            if quick and self._num_arguments:
+                output = self._quick_step(optimizer, closure)
+            elif hooks.steps:
+                output = hooks.step(self._batch_idx, self._trainer.strategy._lightning_optimizers[0], closure)
+            else:
+                output = self._step(plain, optimizer, closure)
+            progress.increment_completed()
+            return output
+
+        return step
+
+    def _step(self, plain: PlainStep, optimizer: Optimizer, closure: Callable[[], Any]) -> Any:
+        self._last_step = self._clock.iteration
+        with scaled_rates(optimizer, self._round.factor if self._round.turn is not None else 1.0):
+            return plain(optimizer, closure)
+
+    def _quick_step(self, optimizer: Optimizer, closure: Closure) -> Any:
+        self._last_step = self._clock.iteration
+        with scaled_rates(optimizer, self._round.factor):
+            return quick_step(
+                self._module, optimizer, closure, self._local_training_step, self._round.algorithm.before_step
+            )
+
+    def _local_training_step(self) -> Any:
+        return self._module.training_step(*self._arguments(self._num_arguments))
+
+
+def _outputs_of(closure: Closure) -> dict[str, Any]:
+    """Return what Lightning tells hooks of a step's result."""
+    return {} if closure._result is None or closure._result.loss is None else closure._result.asdict()

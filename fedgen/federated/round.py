@@ -1,0 +1,362 @@
+"""Rounds of federated averaging, step by step and without a trainer: begin, a turn for each client, close or drop.
+
+Who drives it decides where turns are taken: `FedAvgStrategy` from Lightning's hooks in this process, a Flower server
+from clients' messages.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedgen.clients.turn import Turn
+from fedgen.federated.aggregators.mean import Federation
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.local_state import LocalState
+from fedgen.federated.client_state.memory import ClientMemory
+from fedgen.federated.client_state.outside_state import OutsideState
+from fedgen.federated.left_out import (
+    REMARK,
+    free_memory,
+    loss_of_round,
+    make_entries,
+    make_entry,
+    tell_remarks,
+    warn_of_dropped_round,
+)
+from fedgen.federated.schedules import factor_in
+from fedgen.federated.server_model import RoundSettings, ServerModel
+from fedgen.federated.state_table import StateRow, require_round, state_rows, tell_state
+from fedgen.models.optional_hooks import of_module
+from fedgen.ranks import Ranks
+from fedgen.seeds import seed_all
+
+
+class StepCount(Protocol):
+    """A count of optimizer steps, whose words within a turn are one client's."""
+
+    def start_round(self) -> None: ...
+    def start_turn(self) -> None: ...
+    def end_turn(self, completed: bool) -> None: ...
+    def news(self) -> Any: ...
+    def hear(self, told: Sequence[Any]) -> None: ...
+    def end_round(self, dropped: bool = False) -> None: ...
+
+
+class LoggedSums(Protocol):
+    """Values that turns log, weighed as clients are."""
+
+    def start_turn(self) -> None: ...
+    def end_turn(self, weight: float, completed: bool) -> None: ...
+    def news(self) -> Mapping[str, Any]: ...
+    def hear(self, told: Sequence[Any], device: torch.device) -> None: ...
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Round:
+    """The rounds of one federation, one after the other.
+
+    Args:
+        module: the model, which holds the server's weights between rounds and a client's in a turn.
+        model: the server's part of it.
+        settings: of the rounds.
+        memory: of the clients.
+        local: clients' optimizers.
+        outside: the module's state that `state_dict` does not hold.
+        clock: steps of optimizers.
+        logged: values that turns log.
+        ranks: the processes, each of which takes some of the turns.
+        device: of the module.
+        seed: base of all draws.
+        data: the data module, whose `clients` have names, if it has any.
+
+    Attributes:
+        number: of the round that is open or was last.
+        turn: the present client's, or its that was last; None before the first and once the round is over.
+        is_open: whether the model is not the server's, or not of a whole round.
+        errors: of clients that were left out of the round.
+        factor: on the clients' learning rates.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        model: ServerModel,
+        settings: RoundSettings,
+        memory: ClientMemory,
+        local: LocalState,
+        outside: OutsideState,
+        clock: StepCount,
+        logged: LoggedSums,
+        ranks: Ranks,
+        device: torch.device,
+        seed: int,
+        data: Any,
+    ) -> None:
+        self._hooks, self.model, self.settings, self.memory = of_module(module), model, settings, memory
+        self.local, self.outside, self.clock, self._logged = local, outside, clock, logged
+        self._ranks, self.device, self._seed, self._data = ranks, device, seed, data
+        self.aggregator, self.algorithm = settings.aggregator, settings.client_algorithm
+        self.number, self.factor = 0, 1.0
+        self.turn: Turn | None = None
+        self.is_open = self._has_told = False
+        self.errors: list[Exception] = []
+
+    @property
+    def exchange(self) -> Exchange:
+        """What travels."""
+        return self.model.exchange
+
+    # ---- a round's beginning ----
+
+    def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
+        """Open a round from the module's present weights.
+
+        Args:
+            number: from 0.
+            clients: how many may be drawn.
+            cohort: how many are.
+            folder: the run's.
+        """
+        self.model.start_round()
+        self.number = number
+        self.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
+        self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
+        for part in (self.local, self.algorithm, self.memory, self.model.counters, self.outside, self.clock):
+            part.start_round()
+        self.errors = []
+        self.factor = factor_in(self.settings.client_schedule, number)
+        self.is_open = True
+
+    # ---- turns ----
+
+    def begin_turn(self, turn: Turn) -> None:
+        """Make the module what the client starts from: the server's, and what is the client's own."""
+        if not turn.is_elsewhere:
+            if not turn.is_first:
+                self.exchange.load_server()
+            self.memory.load_personal(turn.client, self.exchange)
+            self.local.start_turn(turn.client)
+            self.model.switches.start_turn()
+            self.model.switches.clear_gradients()
+            self.outside.start_turn(turn.round, turn.client)
+            self.clock.start_turn()
+            self._logged.start_turn()
+            seed_all(self._seed, "turn", turn.round, turn.client)
+            self.algorithm.start_turn(turn.client, self.model.trainable, self.exchange.server)
+        self.turn = turn
+        if self._hooks.on_turn_start is not None:
+            self._hooks.on_turn_start(turn)
+
+    def take(self, turn: Turn, train: Callable[[], Any]) -> Any:
+        """Take a turn in this process; a client whose training raises is left out.
+
+        Args:
+            turn: that has begun.
+            train: takes the local steps.
+
+        Returns:
+            What training gave; None of a client left out.
+        """
+        output, interval = None, self.settings.interval
+        try:
+            with self.model.switches.restored_on_error():
+                output = train()
+                self.exchange.settle(interval)
+                if self.tell_turn_end(completed=True):  # the hook may have changed what is sent
+                    self.exchange.settle(interval)
+        except Exception as error:
+            self.leave_out(turn, error)
+            self._close_turn(turn, completed=False)
+        else:
+            self._complete(turn)
+        finally:
+            turn.current = None
+        return output
+
+    def leave_out(self, turn: Turn, error: Exception) -> None:
+        """Take down a client that is no part of the round."""
+        self.errors.append(error)
+        self.exchange.restore_forms()
+        free_memory(error)
+        self.memory.leave_out(make_entry(turn, error))
+        self.tell_turn_end(completed=False)
+
+    def tell_turn_end(self, completed: bool) -> bool:
+        """Tell the module that a turn is over, if it wants to know; whether it does."""
+        if self._hooks.on_turn_end is None:
+            return False
+        self._hooks.on_turn_end(completed)
+        return True
+
+    def _complete(self, turn: Turn) -> None:
+        """Take in the module as a client's turn left it."""
+        interval, weight = self.settings.interval, self.settings.weight_of(turn.num_examples)
+        self.memory.complete(turn.client, self.memory.iterations.get(turn.client, 0) + interval)
+        self.algorithm.end_turn(turn.client, self.model.trainable, interval)
+        if self.exchange.is_empty:
+            self._tell_round_end(turn.client)
+        self.grow()
+        self.add(turn.client, list(self.exchange.shared.values()), self.exchange.counters, weight)
+        self._close_turn(turn, completed=True)
+        self.memory.keep_personal(turn.client, self.exchange)
+        self.local.end_turn(turn.client, weight)
+
+    def add(self, client: int, update: Sequence[Tensor], counters: Mapping[str, Tensor], weight: float) -> None:
+        """Give a client's tensors to the aggregator, and its counters to those of the round."""
+        with torch.no_grad():
+            self.aggregator.add(client, update, weight)
+        self.model.counters.add(counters, self.exchange.server)
+
+    def grow(self, names: Sequence[str] | None = None) -> None:
+        """Let tensors travel that a turn has changed and that did not before; None looks at the module."""
+        exchange, personal = self.exchange, len(self.exchange.personal)
+        if grown := exchange.grow(names):
+            places = [place for place, name in enumerate(exchange.shared) if name in set(grown)]
+            self.aggregator.grow([exchange.server[name] for name in grown], places)
+        if len(exchange.personal) > personal:
+            self.memory.match_personal(exchange)
+
+    def _close_turn(self, turn: Turn, completed: bool) -> None:
+        """Put back what the turn changed beside saved tensors, and count it."""
+        weight = self.settings.weight_of(turn.num_examples)
+        self._logged.end_turn(weight, completed)
+        self.outside.end_turn(turn.client, weight, completed)
+        self.clock.end_turn(completed)
+        self.model.switches.restore()
+
+    # ---- a round's end ----
+
+    def close(self, heard: Ranks | None = None, move_schedules: Callable[[], None] = _nothing) -> None:
+        """Make the server's new model of what clients sent, wherever they were, and load it into the module.
+
+        Args:
+            heard: clients elsewhere, each as a rank that tells of its optimizers and algorithm; None for this job's.
+            move_schedules: called once optimizers are the server's again, if their schedules have not moved in turns.
+
+        Raises:
+            RuntimeError: when the round lost every client; or an error of the user's own code that all of them met.
+        """
+        told = self._ranks.gather(self._news())
+        if not self.memory.hear([one["memory"] for one in told]):
+            self.drop()
+            raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
+        self._hear(told)
+        self.aggregator.merge(self._ranks, self.device)
+        self.merge(self._ranks if heard is None else heard)
+        if why := self.aggregator.shortfall():
+            self._pass_over(why)
+            return
+        combined = self.aggregator.result()
+        remarks = make_entries(self.number, self.aggregator.remarks(), self._data, REMARK)
+        tell_remarks(remarks)
+        self.memory.remark(remarks)
+        self.model.apply(combined, self.number)
+        self.outside.end_round()
+        self.local.end_round()
+        move_schedules()
+        self.clock.end_round()
+        self.model.switches.clear_gradients()
+        self.algorithm.end_round()
+        if not self._has_told:
+            self._has_told = True
+            tell_state(self.state_table(), self.model.rules.unmatched)
+        self.leave()
+        if not self.exchange.is_empty:
+            self._tell_round_end()
+
+    def leave(self) -> None:
+        """Take the round as over: here, or for a client whose server closes it."""
+        self.turn, self.is_open = None, False
+
+    def merge(self, ranks: Ranks) -> None:
+        """Bring together what clients' optimizers and algorithms tell of the round."""
+        self.local.merge(ranks, self.device)
+        self.algorithm.merge(ranks, self.device)
+
+    def _news(self) -> dict[str, Any]:
+        """What other ranks do not know of the round."""
+        return {
+            "memory": self.memory.news(),
+            "local": self.local.news(),
+            "found": self.exchange.found,
+            "counters": self.model.counters.news(),
+            "outside": self.outside.news(),
+            "clock": self.clock.news(),
+            "logged": self._logged.news() if self._ranks.size > 1 else {},
+        }
+
+    def _hear(self, told: Sequence[Mapping[str, Any]]) -> None:
+        """Take every rank's `_news`."""
+        for part, name in ((self.model.counters, "counters"), (self.outside, "outside"), (self.clock, "clock")):
+            part.hear([one[name] for one in told])
+        self.local.hear([one["local"] for one in told])
+        self.grow(sorted({name for one in told for name in one["found"]}))
+        self._logged.hear([one["logged"] for one in told], self.device)
+
+    def _pass_over(self, why: str) -> None:
+        """End a round that is whole and of which nothing can be made: the server's model and state stay."""
+        warn_of_dropped_round(self.number, why)
+        reasons = dict.fromkeys(self.memory.took_part, f"the round was dropped: {why}")
+        self.memory.left_out += make_entries(self.number, reasons, self._data)
+        self.drop()
+        self.model.switches.clear_gradients()
+        self.is_open = False
+
+    def _tell_round_end(self, *client: int) -> None:
+        if self._hooks.on_round_end is not None:
+            seed_all(self._seed, "server", self.number, *client)
+            self._hooks.on_round_end(self.settings.interval)
+
+    def drop(self) -> None:
+        """Restore the server's model and optimizer state of before the round."""
+        self.exchange.restore_forms()
+        self.exchange.load_server()
+        self.local.end_round(dropped=True)
+        self.clock.end_round(dropped=True)
+        self.outside.drop_round()
+        self.model.switches.restore()
+        self.turn = None
+
+    # ---- what can be seen of it ----
+
+    @property
+    def keeps_clients(self) -> bool:
+        """Whether something is remembered of each client, which then trains in one process for good."""
+        kept = bool(self.exchange.personal) or self.model.rules.keep_clients or self.algorithm.keeps_clients
+        return kept or self.settings.optimizer_state == "keep"
+
+    def server_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a module's state with the server's tensors in place of a client's."""
+        first, server = self.exchange.first_names, self.exchange.server
+        return {name: server.get(first.get(name, name), value) for name, value in state.items()}
+
+    def state_table(self) -> list[StateRow]:
+        """Return what becomes of the module's state, as the rounds so far have found it.
+
+        Raises:
+            NoRoundError: before a whole round.
+        """
+        require_round(self._has_told)
+        return state_rows(self.exchange, self.model.counters, self.outside)
+
+    @contextmanager
+    def client_model(self, client: int) -> Iterator[None]:
+        """Make the module what the client sees, between rounds; what the block makes of it is put back."""
+        exchange = self.exchange
+        exchange.snapshot()
+        self.model.switches.start_turn()
+        with self.outside.seen_by(client):
+            self.memory.load_personal(client, exchange)
+            try:
+                yield
+            finally:
+                exchange.restore_forms()
+                exchange.load_server()
+                self.model.switches.restore()

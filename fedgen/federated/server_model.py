@@ -1,0 +1,121 @@
+"""The server's model: which of a module's tensors travel, and how a round's combined tensors become its new weights."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fedgen.federated.aggregators.client_weights import ClientWeights, weight_of
+from fedgen.federated.aggregators.mean import Aggregator, Mean
+from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+from fedgen.federated.client_state.counters import Counters
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.local_state import OptimizerState
+from fedgen.federated.client_state.memory import ClientMemory
+from fedgen.federated.client_state.rules import Rule, Rules
+from fedgen.federated.client_state.switches import Switches
+from fedgen.federated.client_state.trained_parameters import trained_parameters
+from fedgen.federated.promises import check_counters
+from fedgen.federated.schedules import Schedule, check_rates, factor_in
+from fedgen.federated.server_optimizers import ServerUpdate
+
+
+@dataclass
+class RoundSettings:
+    """The settings of a federation's rounds; see `FedAvgStrategy`.
+
+    Args:
+        fixed: whether what travels is fixed before training, as under secure aggregation.
+    """
+
+    interval: int
+    client_weights: ClientWeights = "examples"
+    server_optimizer: Callable[[Iterable[Tensor]], Optimizer] | None = None
+    optimizer_state: OptimizerState = "reset"
+    personal: Sequence[str] = ()
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    aggregator: Aggregator = field(default_factory=Mean)
+    client_algorithm: ClientAlgorithm = field(default_factory=ClientAlgorithm)
+    client_schedule: Schedule | None = None
+    server_schedule: Schedule | None = None
+    fixed: bool = False
+
+    def weight_of(self, num_examples: int) -> float:
+        """Return what a client of so many examples weighs."""
+        return weight_of(num_examples, self.client_weights)
+
+
+class ServerModel:
+    """What the server has of a module; made anew where callbacks thaw or freeze layers, or tensors grow.
+
+    Args:
+        module: the model.
+        optimizers: all of them, the server's too.
+        settings: of the rounds.
+        memory: whose clients keep personal tensors.
+
+    Attributes:
+        exchange: what travels.
+        switches: what a turn may leave behind beside tensors.
+        rules: the declared ones.
+        trainable: tensors that clients train and send, by name.
+        counters: integer and boolean tensors of the round.
+        update: from combined tensors to the server's.
+    """
+
+    def __init__(
+        self, module: nn.Module, optimizers: Sequence[Optimizer], settings: RoundSettings, memory: ClientMemory
+    ) -> None:
+        self._module, self._optimizers, self._settings, self._memory = module, optimizers, settings, memory
+        self._make(())
+
+    def _make(self, moving: Iterable[str]) -> None:
+        module, settings = self._module, self._settings
+        self.switches = Switches(module)
+        trained = trained_parameters(module, self._optimizers)
+        self._trained = set(map(id, trained))
+        self.rules = Rules(settings.rules, module)
+        self.exchange = Exchange(module, trained, settings.personal, self.rules, settings.fixed, moving)
+        if settings.aggregator.private or settings.fixed:
+            check_counters(self.exchange, module)
+        self.trainable = self.exchange.trainable
+        self.exchange.beside = settings.client_algorithm.num_bytes(self.trainable)
+        self.exchange.snapshot()
+        self._memory.match_personal(self.exchange)
+        self.counters = Counters(self.exchange.declared, self.exchange.advancing, settings.aggregator.robust)
+        self.update = ServerUpdate(self.exchange.server, self.exchange.trained, settings.server_optimizer)
+        check_rates(settings.server_schedule, [self.update.optimizer])
+
+    def renew(self) -> None:
+        """Make it again from the module as it is now.
+
+        Raises:
+            MisconfigurationException: if the server optimizer has state for another set of parameters.
+        """
+        present = self.update
+        self._make(self.exchange.moving)
+        present.check_replaceable()
+
+    @property
+    def trains_others(self) -> bool:
+        """Whether other parameters train than when this was made: callbacks thaw layers between rounds."""
+        trained = trained_parameters(self._module, self._optimizers)
+        return self.switches.thawed_or_frozen() or set(map(id, trained)) != self._trained
+
+    def start_round(self) -> None:
+        """Take the module's tensors as the server's."""
+        if self.trains_others or not self.exchange.still_fits():
+            self.renew()
+        self.exchange.snapshot()
+
+    def apply(self, combined: Sequence[Tensor], round: int) -> None:
+        """Take a step of the server, and put its new model into the module.
+
+        Args:
+            combined: of the clients' tensors that travel.
+            round: whose schedule's factor counts.
+        """
+        self.update.apply(list(self.exchange.shared), combined, factor_in(self._settings.server_schedule, round))
+        self.counters.end_round(self.exchange.server, self._settings.interval)
+        self.exchange.load_server()

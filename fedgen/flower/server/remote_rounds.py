@@ -1,0 +1,164 @@
+"""Rounds whose turns clients elsewhere take: asked for as the round begins, taken in one by one, merged at its end."""
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+
+from fedgen.clients.turn import Turn
+from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock
+from fedgen.federated.round import Round
+from fedgen.flower.client.replies import Replies
+from fedgen.flower.wire.client_state_checks import Form, check_forms, check_states, forms_of
+from fedgen.flower.wire.messages import Answer
+from fedgen.statistics.statistic_messages import MessageError
+
+# what servers log, whether or not this one does: whoever reads the logs takes it for theirs
+RESERVED = {"epoch", "step", "epsilon", "delta", "statistics_epsilon", "statistics_delta", "clients_answered"}
+
+
+class RemoteRounds:
+    """Drives a server's rounds from clients' answers.
+
+    Args:
+        round: the server's.
+        clock: of the fit.
+        schedules: of learning rates by the step, which no turn moves here.
+        ask: what each client of a round's cohort answers, or why it does not.
+        trainer: whose loggers have the clients' means.
+        promised: whether clients' own values are private, so that none is logged.
+    """
+
+    def __init__(
+        self,
+        round: Round,
+        clock: TurnClock,
+        schedules: StepSchedules,
+        ask: Callable[[int], dict[int, Answer | str]],
+        trainer: Trainer,
+        promised: bool,
+    ) -> None:
+        self._round, self._clock, self._schedules, self._ask = round, clock, schedules, ask
+        self._trainer, self._promised = trainer, promised
+        self._answers: dict[int, Answer | str] = {}
+        self._told: list[list[Any]] = []
+        self._forms: dict[tuple[int, Any], Form] = {}  # of what they tell
+        self._has_warned = False
+        self._steps: list[int] = []  # of the round's turns
+        self._metrics: dict[str, list[tuple[float, float]]] = {}
+
+    def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
+        """Opens a round and has its turns taken."""
+        self._round.begin(number, clients, cohort, folder)
+        self._told, self._forms, self._metrics, self._steps = [], {}, {}, []
+        self._answers = self._ask(number)
+
+    def take(self, turn: Turn, train: Callable[[], Any]) -> None:
+        """Takes in a client's answer; one that cannot be taken in leaves the client out."""
+        round = self._round
+        try:
+            answer = self._checked(turn, self._answers.pop(turn.client))
+            self._take_in(turn, answer)
+        except Exception as error:
+            round.leave_out(turn, error)
+        else:
+            round.memory.complete(turn.client, answer.iterations)
+            round.tell_turn_end(completed=True)
+
+    def _checked(self, turn: Turn, answer: Answer | str) -> Answer:
+        """The answer, if it can be taken in.
+
+        Raises:
+            MessageError: if there is none, the turn failed, or what came does not fit the model or others' answers.
+        """
+        if isinstance(answer, str) or answer.failure:
+            raise MessageError(answer if isinstance(answer, str) else answer.failure)
+        exchange, fixed = self._round.exchange, self._round.settings.fixed
+        expected = exchange.shared if fixed else exchange.shared | exchange.quiet | exchange.counters
+        needed = exchange.shared.keys() if fixed else exchange.trained
+        if wrong := {*answer.weights.keys() - expected.keys(), *needed - answer.weights.keys()}:
+            raise MessageError(f"its weights have other names than the server's, such as {sorted(wrong)[0]}")
+        for name, tensor in answer.weights.items():
+            if (tensor.shape, tensor.dtype) != (expected[name].shape, expected[name].dtype):
+                wanted = f"{expected[name].dtype} {list(expected[name].shape)}"
+                raise MessageError(f"its {name} is {tensor.dtype} {list(tensor.shape)} and the server's {wanted}")
+        if answer.examples < 1 or answer.iterations < 1 or answer.steps < 0:
+            raise MessageError(
+                f"it trained on {answer.examples} examples for {answer.iterations} iterations with {answer.steps} steps"
+            )
+        if (answer.counts or answer.means) and not self._round.outside.exchanges:
+            raise MessageError("it tells Python counters or means, which no single client sets here")
+        self._try_out(turn, answer)
+        return answer
+
+    def _try_out(self, turn: Turn, answer: Answer) -> None:
+        """Merges what it tells with one that fits, so that nothing fails at the round's end."""
+        local, outside = self._round.local, self._round.outside
+        try:
+            if local.mode == "average":
+                weight = self._round.settings.weight_of(turn.num_examples)
+                check_states(answer.told, local.optimizers, turn.client, weight)
+            check_forms(forms_of(answer.told), self._forms)
+            self._round.merge(Replies([*self._told[:1], answer.told]))
+            outside.heard_means(answer.means)
+            outside.take_counts(answer.counts)
+        except Exception as error:  # whatever it is, it is the client's
+            raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
+        finally:
+            local.start_round()
+            self._round.algorithm.start_round()
+
+    def _take_in(self, turn: Turn, answer: Answer) -> None:
+        round, exchange = self._round, self._round.exchange
+        self._told.append(answer.told)
+        self._forms |= forms_of(answer.told)
+        weight = round.settings.weight_of(turn.num_examples)
+        self._steps.append(answer.steps)
+        round.grow([name for name in answer.weights if name in exchange.quiet])
+        sent = exchange.server | {name: t.to(round.device) for name, t in answer.weights.items()}
+        counters = {name: sent[name] for name in exchange.counters}
+        round.add(turn.client, [sent[name] for name in exchange.shared], counters, weight)
+        round.outside.take_means(round.outside.heard_means(answer.means), weight)
+        for name, value in answer.metrics.items() if not self._promised else ():
+            if math.isfinite(value):
+                self._metrics.setdefault(name, []).append((weight, value))
+        if answer.moved and not self._has_warned:
+            self._has_warned = True
+            rank_zero_warn(
+                f"client {turn.name!r} ended its turn with other settings of its optimizers than it began with; in a"
+                " deployment every turn begins with the server's: let schedules count rounds (client_schedule)"
+            )
+
+    def close(self) -> None:
+        """Makes the server's new model, and logs the clients' means."""
+        self._clock.take_steps(self._steps)
+        self._round.close(Replies(self._told), self._move_schedules)
+        own = self._own_names()
+        means = {
+            name: sum(weight * value for weight, value in found) / sum(weight for weight, _ in found)
+            for name, found in self._metrics.items()
+            if name not in own
+        }
+        for logger in self._trainer.loggers if means else ():
+            logger.log_metrics(means, step=self._round.number)
+
+    def _move_schedules(self) -> None:
+        """Moves the server's own schedules by one turn's iterations, as the clients' have moved."""
+        clock, schedules = self._clock, self._schedules
+        with warnings.catch_warnings():  # the optimizer's steps have been taken elsewhere
+            warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler.step\(\)` before `optimizer.step\(\)`")
+            for iteration in range(clock.interval if schedules else 0):
+                clock.iteration = iteration
+                if not clock.accumulates:
+                    schedules.move(iteration)
+
+    def _own_names(self) -> set[str]:
+        """What the server itself logs: no client has a say in it."""
+        trainer: Any = self._trainer
+        evaluators = [getattr(callback, "evaluator", None) for callback in trainer.callbacks]
+        columns = [name for one in evaluators if one is not None for name in one.column_names()]
+        return {*trainer.strategy.metrics, *columns, *RESERVED}
