@@ -6,10 +6,10 @@ from fedgen.lazy import load_on_use
 
 if TYPE_CHECKING:
     from fedgen.flower.client.answering import Answering
-    from fedgen.flower.client.local_data import OwnData
+    from fedgen.flower.client.local_data import LocalDataModule
     from fedgen.flower.client.turn_strategy import TurnStrategy
     from fedgen.flower.server.remote_data import RemoteClients
 
-__all__ = ["Answering", "OwnData", "RemoteClients", "TurnStrategy"]
+__all__ = ["Answering", "LocalDataModule", "RemoteClients", "TurnStrategy"]
 
 load_on_use(__name__)

@@ -247,16 +247,16 @@ def _controls(records: Sequence[ScoreRecord], folder: Path) -> list[str]:
     name = next((name for name in usual if columns[name][0].score != BALANCED), None)
     if name is None:
         return []
-    last, found = columns[name][-1], []
+    last, beside = columns[name][-1], list[str]()
     for end, words in ARMS.items():
         other = read_records(folder.with_name(base + end) / SCORES_FILE) if end != mine else []
         theirs = by_column(other).get(name, [])
         if theirs and theirs[-1].conditions == last.conditions:
-            found.append(_beside(last, theirs[-1], words))
-    if not found:
+            beside.append(_beside(last, theirs[-1], words))
+    if not beside:
         return []
     value = format_value(last.value, last.standard_error)
-    return [f"Last checkpoints by {name}: {ARMS[mine]} {value}; {'; '.join(found)}."]
+    return [f"Last checkpoints by {name}: {ARMS[mine]} {value}; {'; '.join(beside)}."]
 
 
 def _beside(own: ScoreRecord, other: ScoreRecord, words: str) -> str:

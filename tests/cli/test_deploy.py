@@ -37,7 +37,7 @@ def test_an_app_has_the_recipe_and_two_sides(tmp_path):
     before = yaml.safe_load(QUICKSTART.read_text())
     assert recipe["trainer"] == before["trainer"]
     assert recipe["model"] == before["model"]
-    assert recipe["data"]["class_path"] == "fedgen.flower.OwnData"
+    assert recipe["data"]["class_path"] == "fedgen.flower.LocalDataModule"
     assert recipe["data"]["init_args"]["batch_size"] == 32
     assert recipe["data"]["init_args"]["data"] == {
         "class_path": "fedgen.data.ImageFolder",

@@ -13,7 +13,7 @@ import yaml
 from fedgen.cli.deploy import choose_data
 from fedgen.data import Digits
 from fedgen.evaluation import read_records
-from fedgen.flower.app.apps import _station, client_app, run_server
+from fedgen.flower.app.apps import _client_node, client_app, run_server
 from fedgen.flower.app.write_app import write_app
 from fedgen.flower.client.node_data import NodeData
 from fedgen.training.fit import FedgenCLI, train
@@ -150,13 +150,13 @@ def test_a_run_s_config_names_no_data(tmp_path):
     run = {"clients": 1, "data-config": foreign, "data-path": "/etc", "partition-id": 0, "data": made("Words")}
     with pytest.raises(ValueError, match=r"data-config=.* in the run's config: there is no such key"):
         run_server(path, Loopback({}), run)
-    station = _station(path, context({"data-path": str(tmp_path / "own")}, run))
+    station = _client_node(path, context({"data-path": str(tmp_path / "own")}, run))
     assert station._settings["data"]["init_args"]["data"] == made("Scans", root=str(tmp_path / "own"))
     with pytest.raises(ValueError, match="does not say where its data lie"):
-        _station(path, context({}, run))
+        _client_node(path, context({}, run))
     simulation = {**run, "simulation-data": str(tmp_path)}
     with pytest.raises(ValueError, match="does not say where its data lie"):
-        _station(path, context({}, simulation))
+        _client_node(path, context({}, simulation))
 
 
 def context(node, run):

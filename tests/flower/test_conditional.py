@@ -9,7 +9,7 @@ import yaml
 from fedgen.__main__ import main
 from fedgen.flower.app.apps import client_app, run_server
 from fedgen.flower.app.run_labels import RunLabels
-from fedgen.flower.server.client_registry import Roster
+from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.messages import Hello
 from fedgen.training.fit import FedgenCLI, train
@@ -131,10 +131,10 @@ def test_one_clients_class_moves_everybodys_labels_unless_the_run_names_the_clas
 
 def test_a_client_with_another_class_than_the_run_names_does_not_take_part(tmp_path):
     grid = Loopback({10: Scripted("a", hello("a", "cat")), 11: Scripted("b", hello("b", "000", "dog"))})
-    found = Roster(grid, labels=RunLabels.of_run({"classes": "cat, dog"}))
+    found = ClientRegistry(grid, labels=RunLabels.of_run({"classes": "cat, dog"}))
     said = "node 11 cannot take part: client 'b' has the class '000', and classes in the run's config names cat, dog"
     with pytest.warns(UserWarning, match=said):
-        found.meet(tmp_path, 1, 1.0)
+        found.wait_for_clients(tmp_path, 1, 1.0)
     assert [one.name for one in found.clients] == ["a"]
 
 

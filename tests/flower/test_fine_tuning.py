@@ -38,13 +38,13 @@ def images(tmp_path_factory):
 @pytest.fixture
 def kept_stations(monkeypatch):
     """Clients that read their recipe once, and not for every message."""
-    made, make = {}, apps._station
+    made, make = {}, apps._client_node
 
     def station(recipe, context):
         key = (str(recipe), str(context.node_config))
         return made.get(key) or made.setdefault(key, make(recipe, context))
 
-    monkeypatch.setattr(apps, "_station", station)
+    monkeypatch.setattr(apps, "_client_node", station)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.evaluation import read_records
 from fedgen.flower.app.apps import client_app, run_server
-from fedgen.flower.server.client_registry import Roster
+from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.statistics.statistic_messages import MessageError
 from tests.flower.loopback import Loopback, Node, Odd
 from tests.flower.runs import app_of, deploy, read, recipe, same_weights, simulate, small_gan, write_images
@@ -369,4 +369,4 @@ def test_a_client_with_another_release_is_named(images, tmp_path, monkeypatch):
     path = app_of(recipe(1), tmp_path / "app", 1)
     node = Node(client_app(path), {"data-path": str(images / "a"), "state-path": str(tmp_path / "a")}, {})
     with pytest.warns(UserWarning, match=r"client 'a' has fedgen .*, and this server 9\.9: install the same"):
-        Roster(Loopback({7: node})).meet(tmp_path, 1, 1.0)
+        ClientRegistry(Loopback({7: node})).wait_for_clients(tmp_path, 1, 1.0)

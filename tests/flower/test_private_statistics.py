@@ -18,7 +18,7 @@ from fedgen.embeddings.registry import WITHOUT_WEIGHTS
 from fedgen.evaluation import read_records
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.run_statistics import RefusedError
-from fedgen.flower.client.client_node import Station
+from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.client.released import release_once
 from fedgen.flower.secure_aggregation.secure_strategy import summand
@@ -328,7 +328,7 @@ def test_two_who_ask_at_once_are_given_one_release(tmp_path):
 
 def test_under_masks_a_client_shares_the_noise_with_those_that_are_asked(images, tmp_path):
     path = app_of(recipe(1, SCORES), tmp_path / "app", 4)
-    station = Station(path, NodeData(images / "a"), tmp_path / "a", promised=True)
+    station = ClientNode(path, NodeData(images / "a"), tmp_path / "a", promised=True)
 
     def asked(sharers):
         _, question = pack(questioned(sharers=sharers))

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedgen.flower.app.apps import _station, run_server
+from fedgen.flower.app.apps import _client_node, run_server
 from fedgen.flower.app.run_config import KEYS, check_config, run_name
 from tests.flower.loopback import Loopback
 from tests.flower.runs import app_of, recipe
@@ -65,10 +65,10 @@ def test_no_server_has_a_client_keep_its_state_elsewhere(output, app, tmp_path):
     """A client's folder of a run is named by the server."""
     own = {"data-path": str(tmp_path), "state-path": str(tmp_path / "state")}
     with pytest.raises(ValueError, match="give a folder with a name"):
-        _station(app, Context(0, 10, own, RecordDict(), {"output": output}))
+        _client_node(app, Context(0, 10, own, RecordDict(), {"output": output}))
     assert run_name({"output": "a/b"}) == "b"
 
 
 def test_a_node_without_data_is_told_what_to_say_where_the_run_has_simulated_ones(app, tmp_path):
     with pytest.raises(ValueError, match="does not say where its data lie"):
-        _station(app, Context(0, 10, {}, RecordDict(), {"simulation-data": str(tmp_path)}))
+        _client_node(app, Context(0, 10, {}, RecordDict(), {"simulation-data": str(tmp_path)}))

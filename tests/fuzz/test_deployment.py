@@ -14,7 +14,7 @@ from flwr.app import Message as FlowerMessage
 from fedgen.federated.left_out import LEFT_OUT_FILE, is_entry, read_left_out, write_left_out
 from fedgen.flower.app.recipe import read_settings
 from fedgen.flower.app.write_app import write_app
-from fedgen.flower.client.client_node import Station
+from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.released import keep_release, read_release, release_once
 from fedgen.flower.server.client_registry import CLIENTS, read_clients
 from fedgen.flower.server.kept_answers import KeptAnswers
@@ -112,7 +112,7 @@ def test_damaged_arrays_are_refused_or_are_finite_numbers(tmp_path, copies):
 
 def read_kept(path):
     """What a client begins its next turn with."""
-    found = object.__new__(Station)
+    found = object.__new__(ClientNode)
     found.state = path.parent
     return found._remembered(Task({}, 9, 0, 1, 1.0, (), {}, {}, iterations=6))[1]
 

@@ -23,20 +23,20 @@ from fedgen.flower.app.run_config import (
 )
 from fedgen.flower.app.run_labels import RunLabels
 from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
-from fedgen.flower.client.client_node import Station, use_threads
+from fedgen.flower.client.client_node import ClientNode, use_threads
 from fedgen.flower.client.node_data import NAME, STATE, NodeData
 from fedgen.flower.client.pins import check_sum
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.redaction import is_promised, telling_types
 from fedgen.flower.secure_aggregation.secure_mean import RANGE, SECURE, masked
 from fedgen.flower.secure_aggregation.secure_strategy import SecureStrategy, summand
-from fedgen.flower.server.client_registry import Roster
+from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.flower.server.end_report import EndReport
 from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.server.remote_data import LEAST, RemoteClients
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import LossQuestion, Question, Task
-from fedgen.flower.wire.transport import Line
+from fedgen.flower.wire.transport import Transport
 from fedgen.training.fit import FedgenCLI, train
 
 ABOUT_LOSS = "loss"  # the kind of question
@@ -68,15 +68,15 @@ def client_app(recipe: Path) -> ClientApp:
     @app.query()
     @discreetly
     def hello(message: Message, context: Context) -> Message:
-        return Message(to_records(_station(recipe, context).hello()), reply_to=message)
+        return Message(to_records(_client_node(recipe, context).hello()), reply_to=message)
 
     @app.train()
     @discreetly
     def take_turn(message: Message, context: Context) -> Message:
-        station = _station(recipe, context)
+        client_node = _client_node(recipe, context)
         if context.run_config.get(SECURE):
-            return Message(summand(station, message, context.run_config), reply_to=message)
-        return Message(to_records(station.take(from_records(Task, message))), reply_to=message)
+            return Message(summand(client_node, message, context.run_config), reply_to=message)
+        return Message(to_records(client_node.take(from_records(Task, message))), reply_to=message)
 
     @app.evaluate()
     @discreetly
@@ -84,14 +84,14 @@ def client_app(recipe: Path) -> ClientApp:
         question: Question = from_records(Question, message)
         refuse_open(context.run_config, False, [item[0] for item in question.items])
         privacy = RunStatistics.of_run(context.run_config).privacy
-        return Message(to_records(_station(recipe, context).look_up(question, privacy)), reply_to=message)
+        return Message(to_records(_client_node(recipe, context).look_up(question, privacy)), reply_to=message)
 
     @app.query(ABOUT_LOSS)
     @discreetly
     def answer(message: Message, context: Context) -> Message:
         refuse_open(context.run_config, False, [ABOUT_LOSS])
         question: LossQuestion = from_records(LossQuestion, message)
-        return Message(to_records(_station(recipe, context).tell(question)), reply_to=message)
+        return Message(to_records(_client_node(recipe, context).tell(question)), reply_to=message)
 
     return app
 
@@ -138,21 +138,21 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     statistics = RunStatistics.of_run(config)
     deadline = float(config.get(DEADLINE, 0)) or None
     labels, least = RunLabels.of_run(config), least_of(config)
-    roster = Roster(grid, deadline, labels)
+    registry = ClientRegistry(grid, deadline, labels)
     wait = float(config.get(WAIT, 600.0))
-    roster.meet(output, int(config[CLIENTS]), wait)
+    registry.wait_for_clients(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))
     cli = FedgenCLI(args=for_server(settings, output, hidden))
     cli.ckpt_path, cli.previous = str(config.get(CHECKPOINT, "")) or None, f"--run-config '{CHECKPOINT}=\"previous\"'"
     assert isinstance(cli.datamodule, RemoteClients)
     cli.datamodule.labels = labels
-    cli.datamodule.enroll(roster.clients)
-    cli.datamodule.line = line = Line(grid, roster, deadline, hidden, wait, statistics)
+    cli.datamodule.enroll(registry.clients)
+    cli.datamodule.transport = transport = Transport(grid, registry, deadline, hidden, wait, statistics)
     cli.datamodule.least = least
     if isinstance(cli.trainer.strategy, SecureStrategy):
         cli.trainer.strategy.range = float(config.get(RANGE, 0))
     if isinstance(cli.trainer.strategy, FlowerStrategy):
-        cli.trainer.strategy.reach(line)
+        cli.trainer.strategy.reach(transport)
     else:
         cli.trainer.callbacks.append(EndReport())
     train(cli)
@@ -185,13 +185,13 @@ def _check_sum(context: Context, nodes: Sequence[int]) -> None:
     check_sum(_places(context)[1] / run_name(context.run_config), nodes)
 
 
-def _station(recipe: Path, context: Context) -> Station:
+def _client_node(recipe: Path, context: Context) -> ClientNode:
     settings = read_settings(recipe)
     use_threads(settings)
     own, run = context.node_config, context.run_config
     data, state = _places(context)
     policy = Policy.of_node(own)
     policy.check_run(run_name(run), recipe, bool(run.get(SECURE)))
-    return Station(
+    return ClientNode(
         recipe, data, state / run_name(run), str(own.get(NAME, data.name)), is_promised(settings, run), policy
     )

@@ -90,7 +90,10 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
     result = copy.deepcopy(dict(recipe))
     kept = {name: own[name] for name in _OF_CLIENTS if name in own}
     kept |= {name: copy.deepcopy(value) for name, value in _reading_of(own, data).items()}
-    result["data"] = {"class_path": "fedgen.flower.OwnData", "init_args": {"data": copy.deepcopy(dict(data)), **kept}}
+    result["data"] = {
+        "class_path": "fedgen.flower.LocalDataModule",
+        "init_args": {"data": copy.deepcopy(dict(data)), **kept},
+    }
     return result
 
 

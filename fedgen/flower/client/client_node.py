@@ -13,7 +13,7 @@ from fedgen.federated.federation_state import check_packed
 from fedgen.flower.app.recipe import evaluations, evaluations_in, for_client, questions_in, read_settings
 from fedgen.flower.client.answering import Answering, sent_in
 from fedgen.flower.client.client_statistics import FEATURES, answers_to
-from fedgen.flower.client.local_data import OwnData
+from fedgen.flower.client.local_data import LocalDataModule
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.client.pins import count_question, hold_to_split
 from fedgen.flower.client.policy import Policy
@@ -29,7 +29,7 @@ from fedgen.statistics.statistic_messages import Message, MessageError
 from fedgen.training.fit import FedgenCLI
 
 
-class Station:
+class ClientNode:
     """One client of a deployed recipe.
 
     Args:
@@ -65,9 +65,9 @@ class Station:
         return FedgenCLI(args={**self._settings, "seed_everything": self._settings.get("seed_everything", 0)})
 
     @property
-    def _data(self) -> OwnData:
+    def _data(self) -> LocalDataModule:
         data = self._made.datamodule
-        assert isinstance(data, OwnData)
+        assert isinstance(data, LocalDataModule)
         return data
 
     def hello(self) -> Hello:

@@ -24,7 +24,7 @@ from fedgen.losses import EmbeddedLoss
 from fedgen.seeds import resolve
 
 
-class OwnData(LightningDataModule):
+class LocalDataModule(LightningDataModule):
     """One client's data; an epoch is its turn.
 
     Which of its images it holds out, and its batches, depend on (seed, client) and (seed, round, client) as where the
@@ -137,7 +137,7 @@ class OwnData(LightningDataModule):
 class _OneTurn:
     """The epoch's only batch: the client's turn."""
 
-    def __init__(self, data: OwnData) -> None:
+    def __init__(self, data: LocalDataModule) -> None:
         self._data = data
 
     def __len__(self) -> int:

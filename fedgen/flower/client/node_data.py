@@ -35,7 +35,7 @@ class NodeData:
     Args:
         path: the place where they lie; None where their class knows.
         config: its own file of data settings; None without one.
-        settings: those: "data" (class_path and init_args) and what else `OwnData` takes of its reading.
+        settings: those: "data" (class_path and init_args) and what else `LocalDataModule` takes of its reading.
         number: which of the clients it is, for classes that ask; None where nobody says.
         count: of how many.
     """
@@ -95,7 +95,7 @@ class NodeData:
         Of a node whose data are of another class, how the recipe reads its own (labels, collate_fn, ...) is left out.
 
         Args:
-            recipe: arguments of `OwnData`.
+            recipe: arguments of `LocalDataModule`.
 
         Raises:
             ValueError: for a class that is none of data, or one that lacks what the node must say.

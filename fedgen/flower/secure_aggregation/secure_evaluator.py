@@ -129,8 +129,8 @@ class SecureSide(RemoteSide):
 
     def look(self, features: Mapping[Key, Tensor]) -> None:
         """Chooses ranges by the present generated images' features [m, D]."""
-        assert self._data.line is not None
-        ranges = self._data.line.statistics.ranges
+        assert self._data.transport is not None
+        ranges = self._data.transport.statistics.ranges
         self._ranges = {key: ranges.for_features(part) for key, part in features.items()}
 
     def remarks(self, split: str, panel: Panel, score: str) -> list[str]:

@@ -16,7 +16,7 @@ from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
-from fedgen.flower.client.client_node import Station
+from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.pins import expect_none, expect_sum
 from fedgen.flower.client.redaction import ToldError
 from fedgen.flower.secure_aggregation.masked_loss import masked_answer
@@ -148,7 +148,7 @@ class SecureStrategy(FlowerStrategy):
         before = self._rounds.of(round)
         if before is None:
             return super()._ask_until_heard(cohort, round)
-        names = {client: self._line.roster.clients[client].name for client in cohort}
+        names = {client: self._transport.registry.clients[client].name for client in cohort}
         members = [client for client in cohort if names[client] in before]
         found = super()._ask_until_heard(members, round)
         why_not = {names[client]: str(found[client]) for client in members if isinstance(found[client], str)}
@@ -165,9 +165,9 @@ class SecureStrategy(FlowerStrategy):
         return found | late
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
-        self._line.roster.look()
+        self._transport.registry.refresh()
         again = self._rounds.of(round) is not None  # then the same clients or none
-        nodes = self._line.roster.nodes_of(cohort)
+        nodes = self._transport.registry.nodes_of(cohort)
         found: dict[int, Answer | str] = dict.fromkeys(cohort, Silence("it is not connected"))
         there = {client: node for client, node in nodes.items() if node is not None}
         if len(there) < 2:
@@ -179,12 +179,14 @@ class SecureStrategy(FlowerStrategy):
         for client, task in self._tasks(list(there), round).items():
             weights, rest = pack(task)
             weight = int(self.round.settings.weight_of(len(data.clients[client].train)))
-            told = to_bytes({"names": list(weights), "task": rest, "among": self._line.names_of(there)})
+            told = to_bytes({"names": list(weights), "task": rest, "among": self._transport.names_of(there)})
             asked[there[client]] = (as_arrays(weights.values()), told, weight)
         whole = {"threshold": 1.0} if again else {}
-        made = secure_mean(self._line.grid, asked, round, self._line.deadline, **whole)
+        made = secure_mean(self._transport.grid, asked, round, self._transport.deadline, **whole)
         if made.mean is not None:
-            self._rounds.note(round, [self._line.roster.clients[c].name for c, n in there.items() if n in made.rests])
+            self._rounds.note(
+                round, [self._transport.registry.clients[c].name for c, n in there.items() if n in made.rests]
+            )
         taken = [asked[node][2] for node in made.rests]
         self._error = self.range * mean_error(taken, max(w for *_, w in asked.values())) if taken else None
         server = {name: self.exchange.server[name] for name in self.exchange.shared}
@@ -194,7 +196,7 @@ class SecureStrategy(FlowerStrategy):
             elif node not in made.rests:
                 found[client] = made.failures.get(node, "no answer, or its turn failed")
             else:
-                name = self._line.roster.clients[client].name
+                name = self._transport.registry.clients[client].name
                 if node in made.failures:  # it was of no help in unmasking
                     why = shorten(made.failures[node], LONGEST_REASON)
                     rank_zero_warn(f"round {round}, client {name!r}: {why}; its update is in the sum")
@@ -229,11 +231,11 @@ def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     return from_real((real.double() + by.reshape(real.shape)).to(real.dtype), like=tensor)
 
 
-def summand(station: Station, message: Message, config: Mapping[str, Any]) -> RecordDict:
+def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any]) -> RecordDict:
     """A client's part of a sum, for SecAgg+ to mask: of turns, or of answers to a loss or an evaluation's question.
 
     Args:
-        station: the client.
+        client_node: the client.
         message: the server's.
         config: the run's.
 
@@ -247,28 +249,30 @@ def summand(station: Station, message: Message, config: Mapping[str, Any]) -> Re
         raise MessageError(f"{what} {wrong}")
     if MASKED in told:
         refuse_open(config, True, [MASKED])
-        expect_none(station.state)
-        return write_summand(masked_answer(station, told))
-    station.policy.check_clients(len(told["among"]))
+        expect_none(client_node.state)
+        return write_summand(masked_answer(client_node, told))
+    client_node.policy.check_clients(len(told["among"]))
     sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
     if "question" in told:
         question: Question = unpack(Question, sent, told["question"])
         refuse_open(config, True, [item[0] for item in question.items])
         privacy = RunStatistics.of_run(config).privacy
         shared = privacy and replace(privacy, sharers=told["clients"])
-        made = masked_messages(station.answers(question, shared), told["largest"], told["clients"])
-        station.policy.check_answer(NUMBER * sum(array.size for array in made.arrays))
+        made = masked_messages(client_node.answers(question, shared), told["largest"], told["clients"])
+        client_node.policy.check_answer(NUMBER * sum(array.size for array in made.arrays))
         asked = hash_tensors(sorted(sent.items()), repr(sorted(map(tuple, question.items))))
-        expect_sum(station.state, f"question {asked}", told["among"])
+        expect_sum(client_node.state, f"question {asked}", told["among"])
         return write_summand(made)
     task: Task = unpack(Task, sent, told["task"])
-    records = _update(station, task, sent, float(config[RANGE]), weight)
-    expect_sum(station.state, f"round {task.round}", told["among"])
+    records = _update(client_node, task, sent, float(config[RANGE]), weight)
+    expect_sum(client_node.state, f"round {task.round}", told["among"])
     return records
 
 
-def _update(station: Station, task: Task, sent: Mapping[str, torch.Tensor], range: float, weight: int) -> RecordDict:
-    answer = station.take(task)
+def _update(
+    client_node: ClientNode, task: Task, sent: Mapping[str, torch.Tensor], range: float, weight: int
+) -> RecordDict:
+    answer = client_node.take(task)
     if answer.failure:
         raise ToldError(answer.failure)
     pairs = [(as_real(tensor), as_real(sent[name])) for name, tensor in answer.weights.items()]

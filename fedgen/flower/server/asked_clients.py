@@ -17,7 +17,7 @@ from fedgen.flower.wire.answer_forms import check_form, form_of
 from fedgen.flower.wire.messages import LossQuestion, Told, pack
 from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import to_bytes
-from fedgen.flower.wire.transport import Line
+from fedgen.flower.wire.transport import Transport
 from fedgen.losses.distributed.distributed import Traffic
 from fedgen.statistics.statistic_messages import Message, MessageError, add
 
@@ -41,7 +41,7 @@ class AskedClients:
     what does not fit is left out of it, by a warning with its name and the reason, and comes back with its next answer.
 
     Args:
-        line: to the clients.
+        transport: to the clients.
         question: what is common to all questions; client, weight and the question itself are put in.
         weights: of the clients, by number; they multiply their answers by them.
         dim: features D of the embedding.
@@ -56,7 +56,7 @@ class AskedClients:
 
     def __init__(
         self,
-        line: Line,
+        transport: Transport,
         question: LossQuestion,
         weights: Sequence[float],
         dim: int,
@@ -65,7 +65,7 @@ class AskedClients:
         note: Callable[[int, str], None],
     ) -> None:
         self._note = note
-        self._line, self._question, self._dim, self._least, self._once = line, question, dim, least, once
+        self._transport, self._question, self._dim, self._least, self._once = transport, question, dim, least, once
         self._weights = dict(enumerate(weights))
         self._asked = {client for client, weight in self._weights.items() if weight > 0}
         self._silent: dict[int, str] = {}
@@ -111,7 +111,7 @@ class AskedClients:
         return sum(found) / len(found) if found else None
 
     def _name(self, client: int) -> str:
-        return repr(self._line.roster.clients[client].name)
+        return repr(self._transport.registry.clients[client].name)
 
     def _reasons(self, silent: Mapping[int, str]) -> str:
         """Each reason with whom it keeps from answering, those before too where questions are one message."""
@@ -136,7 +136,7 @@ class AskedClients:
 
     def _sum_once_heard(self, question: Message) -> tuple[Message | None, dict[int, str]]:
         """As `_sum`, asked again while nothing comes from anybody: a server whose line was cut goes on."""
-        return self._line.until_heard(
+        return self._transport.retry_until_reply(
             lambda: self._sum(question),
             lambda found: found[0] is not None or not all(isinstance(why, Silence) for why in found[1].values()),
             lambda found: f"nothing came from any client ({self._reasons(found[1])}); all are asked again",
@@ -155,7 +155,7 @@ class AskedClients:
         total: Message | None = None
         silent: dict[int, str] = {}
         questions = self._questions(question)
-        for client, told in sorted(self._line.say(questions, LOSS, Told, "asking clients").items()):
+        for client, told in sorted(self._transport.send(questions, LOSS, Told, "asking clients").items()):
             try:
                 answer = self._opened(told)
                 check_form(answer, form, self._weights[client])
@@ -225,9 +225,9 @@ class MaskedClients(AskedClients):
             clients: who are asked.
             whole: whether there is to be a sum over all of them or none.
         """
-        roster = self._line.roster
-        roster.look()
-        nodes = roster.nodes_of(sorted(clients))
+        registry = self._transport.registry
+        registry.refresh()
+        nodes = registry.nodes_of(sorted(clients))
         silent: dict[int, str] = {
             client: Silence("it is not connected") for client, node in nodes.items() if node is None
         }
@@ -244,7 +244,7 @@ class MaskedClients(AskedClients):
             asked[node] = ([], rest, 1)  # the weight is in the answer
             self.traffic.down += len(rest)
         needed = {"threshold": 1.0} if whole else {}
-        made = secure_mean(self._line.grid, asked, self.traffic.questions, self._line.deadline, **needed)
+        made = secure_mean(self._transport.grid, asked, self.traffic.questions, self._transport.deadline, **needed)
         if made.mean is None:
             few = f"{'not all of these' if whole else 'too few'} clients answered for their sum to be unmasked"
             return silent | {client: made.why_none(node, few) for client, node in there.items()}

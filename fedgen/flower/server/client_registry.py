@@ -26,7 +26,7 @@ PAUSE = 600.0  # seconds before a node that did not, or could not take part, is 
 SOON = 0.1  # seconds between looks for what they say
 
 
-class Roster:
+class ClientRegistry:
     """The clients of a federation.
 
     A client is known by its name: it may come back as another node. Numbers, on which draws depend, follow the names'
@@ -49,7 +49,7 @@ class Roster:
         self._refused: dict[int, str] = {}  # why they cannot take part
         self._claims: dict[int, str] = {}  # names of others that they say are theirs
 
-    def meet(self, folder: Path, number: int, wait: float) -> None:
+    def wait_for_clients(self, folder: Path, number: int, wait: float) -> None:
         """Waits until so many clients are there; for those that a run's folder keeps, where it has some.
 
         A run that goes on goes on with as many of its clients as are asked for, as it would have gone on had the others
@@ -89,7 +89,7 @@ class Roster:
         write_json(folder / CLIENTS, [asdict(one) for one in self.clients])
         rank_zero_info(f"{len(self.clients)} clients: {', '.join(one.name for one in self.clients)}")
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Finds clients that have come back as other nodes."""
         for name, one in self._introduced(self._patience).items():
             known = self._known(name)

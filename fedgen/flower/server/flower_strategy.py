@@ -13,7 +13,7 @@ from fedgen.federated.round import Round
 from fedgen.flower.server.remote_rounds import RemoteRounds
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.flower.wire.sending import Silence
-from fedgen.flower.wire.transport import Line
+from fedgen.flower.wire.transport import Transport
 from fedgen.models.optional_hooks import of_module
 
 
@@ -29,9 +29,9 @@ class FlowerStrategy(FedAvgStrategy):
     as a learning rate that they move, ends with its turn, of which a warning tells once.
     """
 
-    def reach(self, line: Line) -> None:
+    def reach(self, transport: Transport) -> None:
         """Says how clients are reached."""
-        self._line = line
+        self._transport = transport
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
         if self.aggregator.private and getattr(self.aggregator, "noise", "secret") != "secret":
@@ -40,12 +40,12 @@ class FlowerStrategy(FedAvgStrategy):
                 f"{name} draws its noise from the recipe's seed, and every client has the recipe: who knows the noise"
                 " takes it off, so the logged epsilon would hold for nobody. Pass noise='secret' to deploy it"
             )
-        promised = self.aggregator.private or self._line.statistics.privacy is not None
+        promised = self.aggregator.private or self._transport.statistics.privacy is not None
         return RemoteRounds(round, self.clock, schedules, self._answers, self._module.trainer, promised)
 
     def _answers(self, round: int) -> dict[int, Answer | str]:
         """What the clients of a round's cohort answer."""
-        return self._ask_until_heard(self.sample_cohort(len(self._line.roster.clients), round), round)
+        return self._ask_until_heard(self.sample_cohort(len(self._transport.registry.clients), round), round)
 
     def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """The cohort's answers; a server whose line was cut goes on, and no round passes without clients."""
@@ -54,7 +54,7 @@ class FlowerStrategy(FedAvgStrategy):
             why = sorted({shorten(str(answer), LONGEST_REASON) for answer in answers.values()})
             return f"nothing came from any client of round {round} ({'; '.join(why)}); it is asked for again"
 
-        return self._line.until_heard(
+        return self._transport.retry_until_reply(
             lambda: self._ask(cohort, round),
             lambda answers: not all(isinstance(answer, Silence) for answer in answers.values()),
             say,
@@ -62,7 +62,7 @@ class FlowerStrategy(FedAvgStrategy):
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
         """What each client of the cohort answers, or why it does not."""
-        return self._line.say(self._tasks(cohort, round), MessageType.TRAIN, Answer, f"round {round}")
+        return self._transport.send(self._tasks(cohort, round), MessageType.TRAIN, Answer, f"round {round}")
 
     def _tasks(self, cohort: list[int], round: int) -> dict[int, Task]:
         names, personal = self.exchange.first_names, self.exchange.personal

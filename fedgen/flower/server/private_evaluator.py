@@ -91,10 +91,10 @@ class PrivateEvaluator(RemoteEvaluator):
                         f"score {choice.name} asks clients for more than sums with noise, which {EPSILON} in the run's"
                         " config promises: leave it out of the recipe's evaluation; there is fid"
                     )
-        assert data.line is not None
-        assert data.line.statistics.privacy is not None
-        sharers = self._clients if data.line.hidden else 1
-        privacy = replace(data.line.statistics.privacy, releases=len(self.panels), sharers=sharers)
+        assert data.transport is not None
+        assert data.transport.statistics.privacy is not None
+        sharers = self._clients if data.transport.hidden else 1
+        privacy = replace(data.transport.statistics.privacy, releases=len(self.panels), sharers=sharers)
         return PrivateSide(self.plan, self.seed, data, batch_size, self.device, privacy, self._folder)
 
     def _told_counts(self, split: Split) -> Sequence[float]:
@@ -175,8 +175,8 @@ class PrivateSide(RemoteSide):
         return {**meta_of(item), "privacy": item.promise}
 
     def _totals(self, items: Sequence[Item]) -> list[Message]:
-        assert self._data.line is not None
-        if not self._data.line.hidden:
+        assert self._data.transport is not None
+        if not self._data.transport.hidden:
             return [add(*told) for told in self._ask([((item.split, item.embedding), item) for item in items], {})]
         splits = {split.name: split for split in self.plan.splits}
         counts = [max(splits[item.split].counts) for item in items]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed wit
     from fedgen.flower.secure_aggregation.secure_sums import Sum
     from fedgen.flower.server.asked_clients import AskedClients
     from fedgen.flower.wire.ranges import Largest
-    from fedgen.flower.wire.transport import Line
+    from fedgen.flower.wire.transport import Transport
 
 LEAST = 0.5  # of the clients' weight must answer, unless the run's config says otherwise
 _NOTHING = Examples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), "elsewhere", ())
@@ -87,7 +87,7 @@ class RemoteClients(LightningDataModule):
         iterations: batches an epoch where the server trains alone; None: as many as one pass over all clients' images.
 
     Attributes:
-        line: to the clients.
+        transport: to the clients.
         least: the part of the clients' weight that must answer what a loss asks.
         labels: what the run's config says of them.
         left_out: clients left out of an objective or an evaluation: as for a strategy's rounds, with the kind; the
@@ -99,7 +99,7 @@ class RemoteClients(LightningDataModule):
     ) -> None:
         super().__init__()
         self.batch_size, self.held_out, self.iterations = batch_size, held_out, iterations
-        self.line: Line | None = None
+        self.transport: Transport | None = None
         self.least, self.labels = LEAST, RunLabels()
         self.left_out: list[Entry] = []
         self._asked: list[AskedClients] = []
@@ -140,10 +140,12 @@ class RemoteClients(LightningDataModule):
         """
         from fedgen.flower.server.connecting import connect
 
-        assert self.line is not None
+        assert self.transport is not None
         counts = [len(client.train) for client in self.clients]
         note = partial(self.note_left_out, OBJECTIVE)
-        self._asked = connect(objective, self.line, counts, self.classes, self.image_shape, self.least, device, note)
+        self._asked = connect(
+            objective, self.transport, counts, self.classes, self.image_shape, self.least, device, note
+        )
 
     def note_left_out(self, kind: str, client: int, reason: str) -> None:
         """Takes down a client that was left out, of each kind once a round."""
@@ -184,14 +186,14 @@ class RemoteClients(LightningDataModule):
 
     def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
         """What each client answers to an evaluation's question, or why it does not; see `Line.ask_all`."""
-        assert self.line is not None
-        return self.line.ask_all(items, tensors, self.classes)
+        assert self.transport is not None
+        return self.transport.ask_all(items, tensors, self.classes)
 
     def add_up(self, items: Sequence[Item], tensors: Mapping[str, Tensor], largest: Sequence["Largest"]) -> list["Sum"]:
         """The sums of all clients' answers to an evaluation's question; see `Line.add_up`."""
-        assert self.line is not None
+        assert self.transport is not None
         round = self.trainer.current_epoch if self.trainer else 0
-        return self.line.add_up(items, tensors, self.classes, largest, round)
+        return self.transport.add_up(items, tensors, self.classes, largest, round)
 
     def train_dataloader(self) -> "_RemoteTurns | _Iterations":
         strategy = getattr(self.trainer, "strategy", None)

@@ -36,11 +36,11 @@ class RemoteEvaluation(FederatedEvaluation):
         if self.settings["weights"] != "examples":
             raise ValueError("clients elsewhere weigh by examples; leave `weights` of the evaluation out")
         panels_of(self.settings)
-        assert data.line is not None
+        assert data.transport is not None
         settings = {"device": trainer.strategy.root_device, **self.settings}
-        if data.line.statistics.privacy is not None:
+        if data.transport.statistics.privacy is not None:
             return PrivateEvaluator(data, self._folder(trainer), **settings)
-        if data.line.hidden:
+        if data.transport.hidden:
             return SecureEvaluator(data, **settings)
         return RemoteEvaluator(data, self._folder(trainer), **settings)
 

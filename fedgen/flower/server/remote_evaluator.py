@@ -112,7 +112,7 @@ class RemoteSide(RealSide):
 
     def look(self, features: Mapping[Key, Tensor]) -> None:
         """Notes the features [m, D] of generated images: ranges follow from the largest so far."""
-        ranges = self._data.line.statistics.ranges if self._data.line is not None else Ranges()
+        ranges = self._data.transport.statistics.ranges if self._data.transport is not None else Ranges()
         for key, part in features.items():
             found, before = ranges.for_features(part, BELIEVED), self._ranges.get(key, {})
             self._ranges[key] = {name: max(value, before.get(name, value)) for name, value in found.items()}

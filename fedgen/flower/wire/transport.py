@@ -1,4 +1,4 @@
-"""The line to all clients of a federation: each is sent its message, and answers or does not."""
+"""The transport to all clients of a federation: each is sent its message, and answers or does not."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from fedgen.flower.app.run_statistics import RunStatistics
 from fedgen.flower.secure_aggregation.secure_mean import as_arrays
 from fedgen.flower.secure_aggregation.secure_sums import Sum, secure_sums
-from fedgen.flower.server.client_registry import Roster
+from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.flower.server.unanswered import UnansweredError
 from fedgen.flower.wire.flower_records import WEIGHTS, from_records, to_records
 from fedgen.flower.wire.messages import Item, LossQuestion, Question, Task, Told, pack
@@ -25,12 +25,12 @@ T = TypeVar("T")
 AGAIN = 1.0  # seconds before what nobody answered is asked again
 
 
-class Line:
+class Transport:
     """Messages to clients by number.
 
     Args:
         grid: Flower's.
-        roster: of the clients.
+        registry: of the clients.
         deadline: seconds that they have to answer; None waits for all that are there.
         hidden: whether a single client's answer is hidden from the server.
         patience: seconds for which a question is asked again while nothing comes from anybody.
@@ -40,16 +40,16 @@ class Line:
     def __init__(
         self,
         grid: Grid,
-        roster: Roster,
+        registry: ClientRegistry,
         deadline: float | None,
         hidden: bool = False,
         patience: float = 0.0,
         statistics: RunStatistics | None = None,
     ) -> None:
-        self.grid, self.roster, self.deadline, self.hidden, self.patience = grid, roster, deadline, hidden, patience
+        self.grid, self.registry, self.deadline, self.hidden, self.patience = grid, registry, deadline, hidden, patience
         self.statistics = statistics or RunStatistics()
 
-    def until_heard(self, ask: Callable[[], T], heard: Callable[[T], bool], say: Callable[[T], str]) -> T:
+    def retry_until_reply(self, ask: Callable[[], T], heard: Callable[[T], bool], say: Callable[[T], str]) -> T:
         """What comes of asking, again for `patience` while nothing comes from anybody: a line that was cut may be back.
 
         Args:
@@ -63,7 +63,7 @@ class Line:
             time.sleep(AGAIN)
         return found
 
-    def say(
+    def send(
         self, messages: Mapping[int, Task | Question | LossQuestion], kind: str, reply: type[Any], what: str
     ) -> dict[int, Any | str]:
         """Sends each client its message, all with the same weights; what each answers, or why it does not.
@@ -74,10 +74,10 @@ class Line:
             reply: what the answers are.
             what: text of the progress bar.
         """
-        self.roster.look()
+        self.registry.refresh()
         found: dict[int, Any | str] = {}
         sent: dict[int, Message] = {}
-        nodes = self.roster.nodes_of(messages)
+        nodes = self.registry.nodes_of(messages)
         for client, message in messages.items():
             if (node := nodes[client]) is None:
                 found[client] = Silence("it is not connected")
@@ -94,7 +94,7 @@ class Line:
 
     def names_of(self, nodes: Mapping[int, int]) -> dict[str, str]:
         """By node, as text, the names of clients that are asked for a sum together."""
-        return {str(node): self.roster.clients[client].name for client, node in nodes.items()}
+        return {str(node): self.registry.clients[client].name for client, node in nodes.items()}
 
     def ask_all(
         self, items: Sequence[Item], tensors: Mapping[str, Tensor], classes: tuple[str, ...]
@@ -111,8 +111,8 @@ class Line:
         """
         if self.hidden:
             raise RuntimeError("under secure aggregation no single client's statistics are told: ask for their sums")
-        questions = {client: Question(tensors, items, client, classes) for client in range(len(self.roster.clients))}
-        return self.say(questions, MessageType.EVALUATE, Told, "asking clients")
+        questions = {client: Question(tensors, items, client, classes) for client in range(len(self.registry.clients))}
+        return self.send(questions, MessageType.EVALUATE, Told, "asking clients")
 
     def add_up(
         self,
@@ -134,9 +134,9 @@ class Line:
         Raises:
             UnansweredError: if a client does not answer: the sum over the others could show it another time.
         """
-        self.roster.look()
-        clients = self.roster.clients
-        nodes = self.roster.nodes_of(range(len(clients)))
+        self.registry.refresh()
+        clients = self.registry.clients
+        nodes = self.registry.nodes_of(range(len(clients)))
         if away := [client for client, node in nodes.items() if node is None]:
             raise UnansweredError(away[0], clients[away[0]].name, "it is not connected")
         if len(nodes) < 2:

@@ -10,7 +10,7 @@ from fedgen.clients.lazy_turn import LazyTurn
 from fedgen.data import ImageFolder
 from fedgen.federated import FedAvgStrategy
 from fedgen.flower.app.run_labels import RunLabels
-from fedgen.flower.client.local_data import OwnData
+from fedgen.flower.client.local_data import LocalDataModule
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.messages import Hello
 from tests.data.test_image_folder import write_image
@@ -24,7 +24,7 @@ def pets(tmp_path):
 
 
 def turn_of(data, classes):
-    own = OwnData(data, batch_size=2, held_out=0.0, seed=0)
+    own = LocalDataModule(data, batch_size=2, held_out=0.0, seed=0)
     own.enroll(3, classes)
     own.trainer = SimpleNamespace(strategy=FedAvgStrategy(2, seed=0), current_epoch=1)
     (turn,) = own.train_dataloader()
@@ -66,7 +66,7 @@ def test_labels_that_the_federation_numbers_otherwise_are_renumbered_in_the_kits
 
 
 def test_labels_that_are_given_are_not_those_of_batches():
-    own = OwnData(Pets("cat", "dog"), held_out=0.0, labels=lambda position: ("cat", "dog")[position // 3])
+    own = LocalDataModule(Pets("cat", "dog"), held_out=0.0, labels=lambda position: ("cat", "dog")[position // 3])
     own.enroll(0, ("bird", "cat", "dog"))
     assert own.client.train_examples.labels.tolist() == [1, 1, 1, 2, 2, 2]
 
@@ -87,7 +87,7 @@ def test_data_without_images_have_no_shape():
         def __getitem__(self, position):
             return {"word": "cat", "length": 3}
 
-    assert OwnData(Words("cat")).image_shape == ()
+    assert LocalDataModule(Words("cat")).image_shape == ()
     data = RemoteClients()
     data.enroll([Hello("a", 5, (), ("cat",))])
     assert getattr(data, "image_shape", None) is None

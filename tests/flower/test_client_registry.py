@@ -11,7 +11,7 @@ import torch
 from flwr.app import ConfigRecord, Error, Message
 
 from fedgen.flower.server import client_registry as roster_file
-from fedgen.flower.server.client_registry import CLIENTS, Roster
+from fedgen.flower.server.client_registry import CLIENTS, ClientRegistry
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.server.unanswered import UnansweredError
 from fedgen.flower.wire.flower_records import to_records
@@ -68,7 +68,7 @@ HELLOS = {
 
 def roster_of(*nodes, deadline=None):
     grid = Loopback(dict(enumerate(nodes, 10)))
-    return Roster(grid, deadline), grid
+    return ClientRegistry(grid, deadline), grid
 
 
 @pytest.mark.parametrize("name", HELLOS)
@@ -76,7 +76,7 @@ def test_a_node_that_says_what_no_client_can_cannot_take_part(name, tmp_path):
     changes, reason = HELLOS[name]
     found, _ = roster_of(Scripted("a"), Impostor("x", replace(hello_of("x"), **changes)))
     with pytest.warns(UserWarning, match=f"node 11 cannot take part: .*{re.escape(reason)}"):
-        found.meet(tmp_path, 1, 1.0)
+        found.wait_for_clients(tmp_path, 1, 1.0)
     assert [one.name for one in found.clients] == ["a"]
     assert found.nodes_of([0])[0] == 10
 
@@ -91,7 +91,7 @@ class Faulty(Scripted):
 def test_what_a_client_says_of_its_error_is_shortened_text(tmp_path):
     found, _ = roster_of(Scripted("a"), Faulty("b"))
     with pytest.warns(UserWarning, match=r"node 11 cannot take part: \\x1b\[2Jgone\\x07x{100,390}\.\.\.$"):
-        found.meet(tmp_path, 1, 1.0)
+        found.wait_for_clients(tmp_path, 1, 1.0)
     assert str(UnansweredError(1, "b", "\x1b[2J" + "x" * 10**6)).startswith(r"client 'b': \x1b[2Jxxx")
 
 
@@ -107,35 +107,35 @@ def test_nothing_is_made_of_a_size_that_is_only_claimed():
 
 def test_the_name_of_a_client_that_is_there_is_refused_for_another_node(tmp_path):
     found, grid = roster_of(Scripted("a"), Scripted("b"))
-    found.meet(tmp_path, 2, 1.0)
+    found.wait_for_clients(tmp_path, 2, 1.0)
     grid.nodes[12] = Scripted("a")
     with pytest.warns(UserWarning, match=r"node 12 cannot take part: it says that it is client 'a', which node 10 is"):
-        found.look()
+        found.refresh()
     assert found.nodes_of([0])[0] == 10
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found.look()  # it is neither asked nor told of again
+        found.refresh()  # it is neither asked nor told of again
         assert grid.nodes[12].calls == ["query"]
         del grid.nodes[10]
-        found.look()  # the client has come back as another node
+        found.refresh()  # the client has come back as another node
     assert found.nodes_of([0])[0] == 12
 
 
 def test_two_clients_of_one_name_do_not_stop_the_others(tmp_path):
     found, _ = roster_of(Scripted("a"), Scripted("a"), Scripted("b"))
     with pytest.warns(UserWarning, match="node 11 cannot take part: .* a `name` of its own"):
-        found.meet(tmp_path, 2, 1.0)
+        found.wait_for_clients(tmp_path, 2, 1.0)
     assert [one.name for one in found.clients] == ["a", "b"]
 
 
 def test_a_node_that_never_introduces_itself_delays_one_round_and_no_longer_than_its_deadline(tmp_path):
     found, grid = roster_of(Scripted("a"), deadline=0.4)
-    found.meet(tmp_path, 1, 1.0)
+    found.wait_for_clients(tmp_path, 1, 1.0)
     grid.nodes[11] = mute = Mute("b")
     waits = []
     for _ in range(3):
         start = time.monotonic()
-        found.look()
+        found.refresh()
         waits.append(time.monotonic() - start)
     assert 0.4 <= waits[0] < 5
     assert max(waits[1:]) < 0.3
@@ -144,52 +144,52 @@ def test_a_node_that_never_introduces_itself_delays_one_round_and_no_longer_than
 
 def test_a_node_that_introduces_itself_late_is_heard(tmp_path):
     found, grid = roster_of(Scripted("a"), deadline=0.2)
-    found.meet(tmp_path, 1, 1.0)
+    found.wait_for_clients(tmp_path, 1, 1.0)
     del grid.nodes[10]
     grid.nodes[11] = late = Mute("a")
-    found.look()
+    found.refresh()
     assert found.nodes_of([0])[0] is None
     late.speaks = True
     name = next(iter(found._waiting))
     grid.replies[name] = late.introduce(late.message)
-    found.look()
+    found.refresh()
     assert (found.nodes_of([0])[0], late.calls) == (11, ["query"])
 
 
 def test_a_silent_node_is_asked_again_after_a_pause(tmp_path, monkeypatch):
     found, grid = roster_of(Scripted("a"), deadline=0.2)
-    found.meet(tmp_path, 1, 1.0)
+    found.wait_for_clients(tmp_path, 1, 1.0)
     grid.nodes[11] = mute = Mute("b")
-    found.look()
+    found.refresh()
     monkeypatch.setattr(roster_file, "PAUSE", 0.0)
     start = time.monotonic()
-    found.look()
+    found.refresh()
     assert mute.calls == ["query", "query"]
     assert time.monotonic() - start < 0.15  # and not waited for
 
 
 def test_a_run_goes_on_without_a_client_that_is_gone_for_good(tmp_path):
-    roster_of(Scripted("a"), Scripted("b"), Scripted("c"))[0].meet(tmp_path, 3, 1.0)
+    roster_of(Scripted("a"), Scripted("b"), Scripted("c"))[0].wait_for_clients(tmp_path, 3, 1.0)
     found, _ = roster_of(Scripted("a"), Scripted("c"), Scripted("d"))
     with pytest.raises(TimeoutError, match=r"b did not come within 0 seconds; .* ask for fewer `clients`"):
-        found.meet(tmp_path, 3, 0.0)  # d is not one of them
+        found.wait_for_clients(tmp_path, 3, 0.0)  # d is not one of them
     found, _ = roster_of(Scripted("a"), Scripted("c"))
     with pytest.warns(UserWarning, match="b did not come .* goes on with the 2 others of its 3 clients"):
-        found.meet(tmp_path, 2, 0.0)
+        found.wait_for_clients(tmp_path, 2, 0.0)
     assert [one.name for one in found.clients] == ["a", "b", "c"]
     assert found.nodes_of(range(3)) == {0: 10, 1: None, 2: 11}
 
 
 def test_a_client_with_images_of_another_shape_than_before_does_not_take_part(tmp_path):
-    roster_of(Scripted("a"), Scripted("b"))[0].meet(tmp_path, 2, 1.0)
+    roster_of(Scripted("a"), Scripted("b"))[0].wait_for_clients(tmp_path, 2, 1.0)
     found, _ = roster_of(Scripted("a"), Scripted("b", replace(hello_of("b"), shape=(3, 8, 8))))
     changed = r"'b' has 20 images of \[3, 8, 8\] and had 20 images of \[1, 8, 8\] when the run began"
     with pytest.warns(UserWarning, match=changed), pytest.warns(UserWarning, match="goes on with the 1 others"):
-        found.meet(tmp_path, 1, 0.0)
+        found.wait_for_clients(tmp_path, 1, 0.0)
 
 
 def test_a_client_with_other_images_than_before_does_not_take_part(tmp_path):
-    roster_of(Scripted("a"), Scripted("b"))[0].meet(tmp_path, 2, 1.0)
+    roster_of(Scripted("a"), Scripted("b"))[0].wait_for_clients(tmp_path, 2, 1.0)
     two = [Scripted("b", hello_of("b", 21)) for _ in range(2)]
     found, grid = roster_of(Scripted("a"), *two)  # both claim a name that neither has
     changed = "node 11 cannot take part: client 'b' has 21 images of .* and had 20 images of .* when the run began"
@@ -198,21 +198,21 @@ def test_a_client_with_other_images_than_before_does_not_take_part(tmp_path):
         pytest.warns(UserWarning, match=changed),
         pytest.warns(UserWarning, match="node 12 cannot take part"),
     ):
-        found.meet(tmp_path, 1, 0.0)
+        found.wait_for_clients(tmp_path, 1, 0.0)
     assert found.nodes_of([0, 1]) == {0: 10, 1: None}
     grid.nodes[13] = Scripted("b", hello_of("b", 19))
     with pytest.warns(UserWarning, match="node 13 cannot take part: client 'b' has 19 images of .* and had 20"):
-        found.look()  # as another node, it still is not the client that it was
+        found.refresh()  # as another node, it still is not the client that it was
     assert found.nodes_of([1])[1] is None
     grid.nodes[14] = Scripted("b")
-    found.look()
+    found.refresh()
     assert found.nodes_of([1])[1] == 14
 
 
 def test_a_node_that_answers_twice_is_one_client(tmp_path, monkeypatch):
     """Silent at first, it is asked again, and answers both under names of its own."""
     found, grid = roster_of(Scripted("a"), deadline=0.2)
-    found.meet(tmp_path, 1, 1.0)
+    found.wait_for_clients(tmp_path, 1, 1.0)
     grid.nodes[11] = mute = Mute("b")
     messages = []
     monkeypatch.setattr(mute, "introduce", messages.append)
@@ -233,8 +233,8 @@ def test_a_roster_of_wrong_content_is_refused(tmp_path):
     for content in ([whole, whole], whole, [3], *([whole | change] for change in changes)):
         (tmp_path / CLIENTS).write_text(json.dumps(content))
         with pytest.raises(ValueError, match=r"clients\.json is damaged .*; begin another run"):
-            roster_of(Scripted("a"))[0].meet(tmp_path, 1, 0.0)
+            roster_of(Scripted("a"))[0].wait_for_clients(tmp_path, 1, 0.0)
     (tmp_path / CLIENTS).write_text(json.dumps([whole]))
     found, _ = roster_of(Scripted("a"))
-    found.meet(tmp_path, 1, 1.0)
+    found.wait_for_clients(tmp_path, 1, 1.0)
     assert found.clients == [replace(hello_of("a"), classes=())]
