@@ -13,9 +13,11 @@ from fedgen.embeddings import load_embedding
 from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client import client_statistics as statistics
+from fedgen.flower.client.pins import ASKED, PINNED
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Item, LossQuestion, Question, Told
+from fedgen.io.hashing import hash_tensors
 from fedgen.statistics.statistic_messages import Message, MessageError
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.loopback import Loopback, Node
@@ -87,6 +89,9 @@ def test_a_client_tells_a_statistic_once(images, tmp_path, monkeypatch):
 def test_a_run_scores_as_many_sets_of_generated_images_as_its_recipe_does_and_as_many_again(images, tmp_path):
     """Each is another number of the client's images; one that it has scored before is none."""
     sets = torch.rand(5, 3, 64).double()
+    asked = tmp_path / "a" / "first" / PINNED / ASKED / hash_tensors([], "kid/train/pixels/kid")
+    asked.mkdir(parents=True)
+    (asked / "..half-written.tmp").touch()  # of a kill
     answers = [
         client(images, tmp_path)(asking("kid", score="kid", **{"train/pixels": features}))
         for features in [*sets, sets[0]]
