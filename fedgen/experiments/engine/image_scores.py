@@ -1,11 +1,12 @@
 """What images score under several embeddings, against the images that were trained on and against held-out ones."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, embed
@@ -115,6 +116,26 @@ def compare_scores(control: Sequence[Scored] | None, treated: Sequence[Scored]) 
         return compare_pairs([one[embedding][score] for one in control], own, badness(score))
 
     return {embedding: {score: row(embedding, score) for score in SCORES} for embedding in treated[0]}
+
+
+def scores_table(
+    title: str, lines: Sequence[str], names: Sequence[str], scores: Iterable[str], max_width: int | None = None
+) -> Table:
+    """Return a table without rows: a column for each name of an arm, and for each score.
+
+    Args:
+        title: of the table.
+        lines: below it.
+        names: headings of the columns that say which arm.
+        scores: headings of the columns of numbers.
+        max_width: of those.
+    """
+    table = Table(title=title, caption="\n".join(lines), caption_justify="left")
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for score in scores:
+        table.add_column(score, justify="right", max_width=max_width)
+    return table
 
 
 def _spaced(images: Tensor, count: int) -> Tensor:

@@ -14,8 +14,17 @@ from rich.table import Table
 
 from fedgen.embeddings import Embedding, load_embedding
 from fedgen.evaluation.marks import say_marks
+from fedgen.experiments.engine.arms.arm_curves import Rows
 from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.image_scores import HELD_OUT, SCORES, TITLES, compare_scores, mark_of, real_side
+from fedgen.experiments.engine.image_scores import (
+    HELD_OUT,
+    SCORES,
+    TITLES,
+    compare_scores,
+    mark_of,
+    real_side,
+    scores_table,
+)
 from fedgen.experiments.engine.paired_seeds import CELL, by_chance, cell, compare_pairs, mean_of, verdict
 from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.study import Study
@@ -137,10 +146,6 @@ def _key(arm: str, seed: int, steps: int) -> str:
     return f"{arm if steps else START}, seed {seed}, step {steps}"
 
 
-Rows = Mapping[str, Mapping[int, Sequence[Mapping[str, Mapping[str, float]]]]]
-"""arm -> steps -> one for each seed: embedding -> score -> value"""
-
-
 def rows_of(scores: Mapping[str, Any], arms: TuningRuns, bases: Sequence[TrainedRun]) -> Rows:
     """The scores by arm, steps and seed."""
     return {
@@ -160,10 +165,7 @@ def table_of(rows: Rows, floor: Mapping[str, Mapping[str, float]], embedding: st
     count = len(start)
     marks = {mark_of(score, embedding, own) for own in ARMS.values() for score in SCORES}
     lines = ([f"{CELL}, beside the start"] if count > 1 else []) + say_marks(marks)
-    table = Table(title=f"{embedding}, mean of {count} seed(s)", caption="\n".join(lines), caption_justify="left")
-    table.add_column("generator", no_wrap=True)
-    for score in SCORES:
-        table.add_column(TITLES[score], justify="right", max_width=16)
+    table = scores_table(f"{embedding}, mean of {count} seed(s)", lines, ["generator"], TITLES.values(), max_width=16)
     table.add_row("real images", *(f"{floor[embedding][score]:.3g}" for score in SCORES))
     table.add_row(START, *(cell(row) for row in compare_scores(None, start)[embedding].values()))
     for arm in ARMS:

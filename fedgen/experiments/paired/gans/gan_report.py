@@ -6,7 +6,16 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation.marks import RELATED, SAME, say_marks
-from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, SCORES, Scored, badness, compare_scores, mark_of
+from fedgen.experiments.engine.image_scores import (
+    HELD_OUT,
+    HIGHER,
+    SCORES,
+    Scored,
+    badness,
+    compare_scores,
+    mark_of,
+    scores_table,
+)
 from fedgen.experiments.engine.paired_seeds import CELL, by_chance, cell, change_of, compare_pairs, mean_of, verdict
 from fedgen.experiments.paired.gans.gan_arms import EMA, MINIBATCH, NETWORKS, WITHOUT, Bench
 
@@ -55,22 +64,16 @@ def table_of(
         " the covariance, over that of the images trained on; real images: those trained on, as if generated",
         *([f"{CELL}, beside without"] if count > 1 else []),
     ]
-    table = Table(
-        title=f"{bench.title}, {embedding}, {'in which FID was a loss' if own else 'which no loss used'}: mean of"
-        f" {count} seed{'s' * (count > 1)}",
-        caption="\n".join([*lines, *say_marks({SAME, RELATED} if own else ())]),
-        caption_justify="left",
-    )
-    table.add_column("network", no_wrap=True)
-    table.add_column("FID as a loss", no_wrap=True)
-    for score in SCORES:
-        table.add_column(HEADINGS[score], justify="right")
+    used = "in which FID was a loss" if own else "which no loss used"
+    title = f"{bench.title}, {embedding}, {used}: mean of {count} seed{'s' * (count > 1)}"
+    lines += say_marks({SAME, RELATED} if own else ())
+    table = scores_table(title, lines, ["network", "FID as a loss"], HEADINGS.values())
     table.add_row("real images", "", *(f"{floor[embedding][score]:.3g}" for score in SCORES))
     for network in networks:
         table.add_section()
         for arm in arms:
-            rows, used = compared[key_of(network, arm)][embedding], () if arm == WITHOUT else (bench.optimised,)
-            cells = (cell(rows[score], mark_of(score, embedding, used)) for score in SCORES)
+            rows, trained_on = compared[key_of(network, arm)][embedding], () if arm == WITHOUT else (bench.optimised,)
+            cells = (cell(rows[score], mark_of(score, embedding, trained_on)) for score in SCORES)
             table.add_row(NETWORKS[network].title if arm == arms[0] else "", name_of(arm), *cells)
     return table
 

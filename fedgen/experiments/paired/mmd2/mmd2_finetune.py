@@ -19,6 +19,8 @@ from fedgen.embeddings import load_embedding
 from fedgen.evaluation.marks import say_marks
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.arms.arm_curves import Rows
+from fedgen.experiments.engine.image_scores import scores_table
 from fedgen.experiments.engine.paired_seeds import CELL, by_chance, cell, compare_pairs, verdict
 from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.study import FOLDER, Study, folder_name
@@ -45,9 +47,6 @@ from fedgen.io.files import in_bytes
 
 COLUMNS = 14  # latents in the picture of samples
 ALIKE = 1e-9  # of KID's gap between avg and all: rounding leaves less
-
-Rows = Mapping[str, Mapping[int, Sequence[Mapping[str, Mapping[str, float]]]]]
-"""arm -> images shown -> one for each seed: embedding -> score -> value"""
 
 
 def mmd2_finetune(output: Path | None = None, **options: Any) -> None:
@@ -147,10 +146,7 @@ def table_of(
     lines = [f"{CELL}, beside {CONTROL}"] if choice.seeds > 1 else []
     lines += ["clients: their own training images in a generator's place", *say_marks({mark} - {""})]
     title = f"{embedding}, {choice.num_images:,} images to held-out ones, mean of {choice.seeds} seed(s)"
-    table = Table(title=title, caption="\n".join(lines), caption_justify="left")
-    table.add_column("generator", no_wrap=True)
-    for score in SCORES:
-        table.add_column(TITLES[score], justify="right", max_width=16)
+    table = scores_table(title, lines, ["generator"], TITLES.values(), max_width=16)
 
     def plain(values: Sequence[Mapping[str, Mapping[str, float]]]) -> list[str]:
         return [f"{statistics.mean(one[embedding][score] for one in values):.3g}" for score in SCORES]
