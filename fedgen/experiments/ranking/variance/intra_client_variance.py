@@ -11,23 +11,23 @@ from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
     PROJECTED,
+    SIZE,
     Scorer,
     Scores,
-    compare_scores,
-    curves,
+    both_curves,
     frechet_scorers,
     gaps,
+    heading_of,
     means,
     measure_anchors,
     measure_floor,
-    spread_of,
-    valley,
+    rank_cells,
+    summarise,
 )
 from fedgen.reports.figures.aggregate_panels import draw_gap
 from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
 
 FIGURE = "intra_client_variance.png"
-SIZE = "neighbours M of the generator"
 SCORES = ("fid", PROJECTED, "kid")
 
 
@@ -58,8 +58,12 @@ def intra_client_variance(
     for count in clients:
         places.check(count, controls)
     scores = measure_anchors(study, places, lambda: scorers_of(places, clients, components, controls))
+
+    def found_of(k: int) -> dict[str, Any]:
+        return summarise(scores, SCORES, title_of(k), [title_of(k, number) for number in range(controls)], places.sizes)
+
     floors = study.step("floors", lambda: measure_floors(places, clients, components))
-    found = study.step("found", lambda: {str(k): summarise(scores, places.sizes, k, controls) for k in clients})
+    found = study.step("found", lambda: {str(k): found_of(k) for k in clients})
     figure = draw(scores, floors, places, clients, controls, study.path(FIGURE))
     study.report([table_of(found, places), *expected(found, places.anchors)], figure)
 
@@ -85,19 +89,6 @@ def measure_floors(places: Neighbourhoods, clients: tuple[int, ...], components:
     return {str(count): measure_floor(places, count, projection) for count in clients}
 
 
-def summarise(scores: Scores, sizes: tuple[int, ...], count: int, controls: int) -> dict[str, Any]:
-    """What the scores say of one number of neighbours."""
-    own, others = title_of(count), [title_of(count, number) for number in range(controls)]
-    return {
-        "sizes": compare_scores(scores, SCORES, own, others),
-        "generators": compare_scores(scores, SCORES, own, others, single=True),
-        "valleys": {
-            name: {how: valley(curves(scores, own, name, how), sizes) for how in ("avg", "all")} for name in SCORES
-        },
-        "gaps": {name: spread_of(gaps(scores, own, name)) for name in SCORES},
-    }
-
-
 def table_of(found: dict[str, Any], places: Neighbourhoods) -> Table:
     """A line for each number of neighbours and score."""
     table = Table(
@@ -119,9 +110,7 @@ def table_of(found: dict[str, Any], places: Neighbourhoods) -> Table:
                 f"{everyone['least at']:,}",
                 str(avg["anchors"]),
                 str(everyone["anchors"]),
-                "-" if row["tau"] is None else f"{row['tau']:.3f}",
-                f"{row['inverted']:,}",
-                ", ".join(f"{number:,}" for number in row["control inverted"]) or "-",
+                *rank_cells(row)[1:],
                 f"{gap['min']:.4g} to {gap['max']:.4g}",
             )
     return table
@@ -160,7 +149,7 @@ def draw(
     panels = figure.subplots(5, len(clients), squeeze=False)
     for column, count in zip(panels.T, clients):
         name = title_of(count)
-        own = {how: curves(scores, name, "fid", how) for how in ("avg", "all")}
+        own = both_curves(scores, name, "fid")
         floor = floors[str(count)]["fid"]
         floors_of, first = {how: floor[how] for how in own}, count == clients[0]
         draw_bands(column[0], places.sizes, own, "FID", SIZE, floors_of, legend=first)
@@ -173,11 +162,5 @@ def draw(
         for axes in column[3:]:
             axes.set_xscale("log")
     add_size_bar(figure, points, list(panels[2]), "M")
-    examples, choice = places.client_source.examples, places.choice
-    figure.suptitle(
-        f"Clients: an image of each class and its K nearest ({examples.name}); generators: an image and its M nearest"
-        f" ({places.generator_source.examples.name})\nneighbours by {choice.neighbours}, scores by {choice.embedding};"
-        f" {places.anchors} anchors: mean and 80 % of them",
-        fontsize=10,
-    )
+    figure.suptitle(heading_of(places, "an image of each class and its K nearest"), fontsize=10)
     return save_figure(figure, path)

@@ -13,14 +13,18 @@ from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
+    SIZE,
     Generated,
     Scorer,
     Scores,
+    both_curves,
     compare_scores,
     curves,
     gaps,
+    heading_of,
     means,
     measure_anchors,
+    rank_cells,
 )
 from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
 from fedgen.scores import ManifoldReference
@@ -29,7 +33,6 @@ from fedgen.scores.aggregate import Weights
 FIGURE = "manifold_metrics.png"
 CLIENTS, UNEQUAL, UNIFORM = "clients", "unequal, n_i / n", "unequal, uniform"
 NAMES = ("precision", "recall", "density", "coverage")
-SIZE = "neighbours M of the generator"
 MOSTLY, ALWAYS = 0.1, 0.01  # shares of inverted pairs below which ranks are mostly, and always, consistent
 
 
@@ -186,16 +189,7 @@ def rank_table(found: dict[str, Any]) -> Table:
         cells = []
         for part in (found["generators"], found["as many images"]):
             row = part[name] if part else None
-            cells += (
-                ["-"] * 4
-                if row is None
-                else [
-                    f"{row['pairs']:,}",
-                    "-" if row["tau"] is None else f"{row['tau']:.3f}",
-                    f"{row['inverted']:,}",
-                    ", ".join(f"{number:,}" for number in row["control inverted"]) or "-",
-                ]
-            )
+            cells += ["-"] * 4 if row is None else rank_cells(row)
         table.add_row(name, *cells)
     return table
 
@@ -229,17 +223,12 @@ def draw(scores: Scores, floor: dict[str, Any], places: Neighbourhoods, images: 
     figure = Figure(figsize=(15, 10), layout="constrained")
     panels = figure.subplots(3, len(NAMES))
     for column, name in zip(panels.T, NAMES):
-        own = {how: curves(scores, CLIENTS, name, how) for how in ("avg", "all")}
+        own = both_curves(scores, CLIENTS, name)
         floors, first = {how: floor[name][how] for how in own}, name == NAMES[0]
         draw_bands(column[0], places.sizes, own, name, SIZE, floors, rings=False, legend=first)
         draw_path(column[1], places.sizes, own["avg"], own["all"], name)
         points = draw_ranks(column[2], own["avg"], own["all"], places.sizes, name)
     add_size_bar(figure, points, list(panels[2]), "M")
-    examples, choice = places.client_source.examples, places.choice
-    figure.suptitle(
-        f"Clients: an image of each class and its nearest neighbours ({examples.name}); generators: an image and its M"
-        f" nearest ({places.generator_source.examples.name}), {images:,} drawn\nneighbours by {choice.neighbours},"
-        f" scores by {choice.embedding}; {places.anchors} anchors: mean and 80 % of them; higher is better",
-        fontsize=10,
-    )
+    who, drawn = "an image of each class and its nearest neighbours", f", {images:,} drawn"
+    figure.suptitle(heading_of(places, who, drawn, "; higher is better"), fontsize=10)
     return save_figure(figure, path)

@@ -17,16 +17,20 @@ from fedgen.experiments.ranking.variance.variance import (
     BOTH,
     EQUAL,
     PROJECTED,
+    SIZE,
     Scorer,
     Scores,
-    compare_scores,
+    both_curves,
     curves,
     frechet_scorers,
     gaps,
+    heading_of,
     means,
     measure_anchors,
     measure_floor,
+    rank_cells,
     spread_of,
+    summarise,
     terms,
     valley,
 )
@@ -37,7 +41,6 @@ from fedgen.reports.figures.curves import COLOURS
 FIGURE = "variance_limited.png"
 CLIENTS = "clients"
 TERMS = {"mean": ":", "covariance": "-"}
-SIZE = "neighbours M of the generator"
 
 
 def variance_limited(
@@ -66,7 +69,7 @@ def variance_limited(
 
     scores = measure_anchors(study, places, scorers)
     floor = study.step("floor", lambda: measure_floor(places, clients, places.projection(components, clients)))
-    found = study.step("found", lambda: summarise(scores, places.sizes, names))
+    found = study.step("found", lambda: find(scores, places.sizes, names))
     tables = [
         size_table(found, floor, places),
         agreement_table(labelled(found["sizes"], places), "mean scores of each size"),
@@ -76,28 +79,22 @@ def variance_limited(
     study.report([*tables, *expected(found, places.anchors)], figure)
 
 
-def summarise(scores: Scores, sizes: tuple[int, ...], controls: list[str]) -> dict[str, Any]:
-    """What the scores say: comparisons by size and by generator, the curves' least sizes, and the gaps' spreads."""
+def find(scores: Scores, sizes: tuple[int, ...], controls: list[str]) -> dict[str, Any]:
+    """Return what the scores say of clients and controls, their mean curves, and FID's terms."""
     frechet = ("fid", PROJECTED, EQUAL, BOTH)
     everything = (*frechet, "kid")
-    return {
-        "sizes": compare_scores(scores, everything, CLIENTS, controls),
-        "generators": compare_scores(scores, everything, CLIENTS, controls, single=True),
-        "valleys": {
-            name: {how: valley(curves(scores, CLIENTS, name, how), sizes) for how in ("avg", "all")}
-            for name in everything
-        },
+    return summarise(scores, everything, CLIENTS, controls, sizes) | {
         "control valleys": {
             name: [valley(curves(scores, one, name, "avg"), sizes) for one in controls] for name in frechet
         },
         "means": {
-            name: {how: means(curves(scores, CLIENTS, name, how)) for how in ("avg", "all")} for name in everything
+            name: {how: means(values) for how, values in both_curves(scores, CLIENTS, name).items()}
+            for name in everything
         },
         "terms": {
             name: {term: {how: terms(scores, CLIENTS, name, term, how) for how in ("avg", "all")} for term in TERMS}
             for name in frechet
         },
-        "gaps": {name: spread_of(gaps(scores, CLIENTS, name)) for name in everything},
         "control gaps": {name: [spread_of(gaps(scores, one, name)) for one in controls] for name in frechet},
     }
 
@@ -141,9 +138,7 @@ def generator_table(found: dict[str, Any]) -> Table:
     for heading in ("score", "pairs", "Kendall tau", "inverted", "over IID clients"):
         table.add_column(heading, justify="left" if heading == "score" else "right")
     for name, row in found.items():
-        controls = ", ".join(f"{number:,}" for number in row["control inverted"]) or "-"
-        tau = "-" if row["tau"] is None else f"{row['tau']:.3f}"
-        table.add_row(name, f"{row['pairs']:,}", tau, f"{row['inverted']:,}", controls)
+        table.add_row(name, *rank_cells(row))
     return table
 
 
@@ -194,7 +189,7 @@ def draw(
     figure = Figure(figsize=(15, 6.8), layout="constrained")
     panels = figure.subplots(2, 4)
     for row, name, title in zip(panels, ("fid", PROJECTED), ("FID", "FID, PCA")):
-        own = {how: curves(scores, CLIENTS, name, how) for how in ("avg", "all")}
+        own = both_curves(scores, CLIENTS, name)
         draw_bands(row[0], places.sizes, own, title, SIZE, {how: floor[name][how] for how in own})
         points = draw_path(row[1], places.sizes, own["avg"], own["all"], title)
         add_size_bar(figure, points, row[1], "M")
@@ -204,15 +199,9 @@ def draw(
     for axes in (panels[0][2], panels[1][2]):
         axes.set_xscale("log")
     draw_terms(panels[0][3], places.sizes, found["terms"]["fid"])
-    few = {how: curves(scores, CLIENTS, EQUAL, how) for how in ("avg", "all")}
+    few = both_curves(scores, CLIENTS, EQUAL)
     draw_bands(panels[1][3], places.sizes, few, f"FID, {places.equal} images of each", SIZE)
-    examples, choice = places.client_source.examples, places.choice
-    figure.suptitle(
-        f"Clients: an image of each class and its nearest neighbours ({examples.name}); generators: an image and its M"
-        f" nearest ({places.generator_source.examples.name})\nneighbours by {choice.neighbours}, scores by"
-        f" {choice.embedding}; {places.anchors} anchors: mean and 80 % of them",
-        fontsize=10,
-    )
+    figure.suptitle(heading_of(places, "an image of each class and its nearest neighbours"), fontsize=10)
     return save_figure(figure, path)
 
 

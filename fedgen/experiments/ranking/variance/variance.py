@@ -16,6 +16,7 @@ from fedgen.scores import FrechetReference, KernelReference
 from fedgen.scores.rankings import Z
 from fedgen.statistics import Gaussian, Projection, RunningPool, summarize
 
+SIZE = "neighbours M of the generator"
 KERNEL_IMAGES = 1000  # of a generator that has more, for KID
 PROJECTED, EQUAL, BOTH = "fid pca", "fid equal", "fid pca equal"  # beside "fid" and "kid"
 CHUNK = 5000  # images summarised at once
@@ -154,6 +155,56 @@ def gaps(scores: Scores, federation: str, score: str) -> list[list[float]]:
     """avg - all by size, a list for each anchor."""
     sides = (curves(scores, federation, score, aggregate) for aggregate in ("avg", "all"))
     return [[a - b for a, b in zip(*pair)] for pair in zip(*sides)]
+
+
+def both_curves(scores: Scores, federation: str, score: str) -> dict[str, list[list[float]]]:
+    """Return avg's and all's curves by size, a list for each anchor."""
+    return {how: curves(scores, federation, score, how) for how in ("avg", "all")}
+
+
+def summarise(
+    scores: Scores, names: Sequence[str], federation: str, controls: Sequence[str], sizes: Sequence[int]
+) -> dict[str, Any]:
+    """Return comparisons by size and by generator, the curves' least sizes, and the gaps' spreads.
+
+    Args:
+        scores: of every anchor.
+        names: of the scores.
+        federation: which.
+        controls: federations of IID clients.
+        sizes: of the generators.
+    """
+    least = {name: both_curves(scores, federation, name).items() for name in names}
+    return {
+        "sizes": compare_scores(scores, names, federation, controls),
+        "generators": compare_scores(scores, names, federation, controls, single=True),
+        "valleys": {name: {how: valley(values, sizes) for how, values in own} for name, own in least.items()},
+        "gaps": {name: spread_of(gaps(scores, federation, name)) for name in names},
+    }
+
+
+def rank_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return a comparison of single generators as cells: pairs, tau, inverted ones, and those over IID clients."""
+    tau = "-" if row["tau"] is None else f"{row['tau']:.3f}"
+    controls = ", ".join(f"{number:,}" for number in row["control inverted"]) or "-"
+    return [f"{row['pairs']:,}", tau, f"{row['inverted']:,}", controls]
+
+
+def heading_of(places: Neighbourhoods, clients: str, drawn: str = "", note: str = "") -> str:
+    """Return the title of a figure.
+
+    Args:
+        places: clients and generators.
+        clients: what a client is.
+        drawn: of a generator's images.
+        note: on the scores.
+    """
+    choice, clients_of, makers = places.choice, places.client_source.examples, places.generator_source.examples
+    return (
+        f"Clients: {clients} ({clients_of.name}); generators: an image and its M nearest ({makers.name}){drawn}\n"
+        f"neighbours by {choice.neighbours}, scores by {choice.embedding}; {places.anchors} anchors: mean and 80 % of"
+        f" them{note}"
+    )
 
 
 def terms(scores: Scores, federation: str, score: str, term: str, aggregate: str) -> list[float]:
