@@ -38,6 +38,8 @@ from fedgen.seeds import seed_all
 class StepCount(Protocol):
     """A count of optimizer steps, whose words within a turn are one client's."""
 
+    total_steps: int  # of all clients, since training began
+
     def start_round(self) -> None: ...
     def start_turn(self) -> None: ...
     def end_turn(self, completed: bool) -> None: ...
@@ -102,7 +104,7 @@ class Round:
         self._hooks, self.model, self.settings, self.memory = of_module(module), model, settings, memory
         self.local, self.outside, self.clock, self._logged = local, outside, clock, logged
         self._ranks, self.device, self._seed, self._data = ranks, device, seed, data
-        self.aggregator, self.algorithm = settings.aggregator, settings.client_algorithm
+        self.algorithm = settings.client_algorithm
         self.number, self.factor = 0, 1.0
         self.turn: Turn | None = None
         self.is_open = self._has_told = False
@@ -126,8 +128,8 @@ class Round:
         """
         self.model.start_round()
         self.number = number
-        self.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
-        self.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
+        self.model.aggregator.announce(Federation(self._seed, number, clients, cohort, folder))
+        self.model.aggregator.start([self.exchange.server[name] for name in self.exchange.shared])
         for part in (self.local, self.algorithm, self.memory, self.model.counters, self.outside, self.clock):
             part.start_round()
         self.errors = []
@@ -202,7 +204,7 @@ class Round:
         self.algorithm.end_turn(turn.client, self.model.trainable, interval)
         if self.exchange.is_empty:
             self._tell_round_end(turn.client)
-        self.grow()
+        self.model.grow()
         self.add(turn.client, list(self.exchange.shared.values()), self.exchange.counters, weight)
         self._close_turn(turn, completed=True)
         self.memory.keep_personal(turn.client, self.exchange)
@@ -211,17 +213,8 @@ class Round:
     def add(self, client: int, update: Sequence[Tensor], counters: Mapping[str, Tensor], weight: float) -> None:
         """Give a client's tensors to the aggregator, and its counters to those of the round."""
         with torch.no_grad():
-            self.aggregator.add(client, update, weight)
+            self.model.aggregator.add(client, update, weight)
         self.model.counters.add(counters, self.exchange.server)
-
-    def grow(self, names: Sequence[str] | None = None) -> None:
-        """Let tensors travel that a turn has changed and that did not before; None looks at the module."""
-        exchange, personal = self.exchange, len(self.exchange.personal)
-        if grown := exchange.grow(names):
-            places = [place for place, name in enumerate(exchange.shared) if name in set(grown)]
-            self.aggregator.grow([exchange.server[name] for name in grown], places)
-        if len(exchange.personal) > personal:
-            self.memory.match_personal(exchange)
 
     def _close_turn(self, turn: Turn, completed: bool) -> None:
         """Put back what the turn changed beside saved tensors, and count it."""
@@ -248,13 +241,13 @@ class Round:
             self.drop()
             raise loss_of_round(self.number, self.memory.lost, next(iter(self.errors), None))
         self._hear(told)
-        self.aggregator.merge(self._ranks, self.device)
+        self.model.aggregator.merge(self._ranks, self.device)
         self.merge(self._ranks if heard is None else heard)
-        if why := self.aggregator.shortfall():
+        if why := self.model.aggregator.shortfall():
             self._pass_over(why)
             return
-        combined = self.aggregator.result()
-        remarks = make_entries(self.number, self.aggregator.remarks(), self._data, REMARK)
+        combined = self.model.aggregator.result()
+        remarks = make_entries(self.number, self.model.aggregator.remarks(), self._data, REMARK)
         tell_remarks(remarks)
         self.memory.remark(remarks)
         self.model.apply(combined, self.number)
@@ -297,7 +290,7 @@ class Round:
         for part, name in ((self.model.counters, "counters"), (self.outside, "outside"), (self.clock, "clock")):
             part.hear([one[name] for one in told])
         self.local.hear([one["local"] for one in told])
-        self.grow(sorted({name for one in told for name in one["found"]}))
+        self.model.grow(sorted({name for one in told for name in one["found"]}))
         self._logged.hear([one["logged"] for one in told], self.device)
 
     def _pass_over(self, why: str) -> None:
@@ -331,11 +324,6 @@ class Round:
         """Whether something is remembered of each client, which then trains in one process for good."""
         kept = bool(self.exchange.personal) or self.model.rules.keep_clients or self.algorithm.keeps_clients
         return kept or self.settings.optimizer_state == "keep"
-
-    def server_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a module's state with the server's tensors in place of a client's."""
-        first, server = self.exchange.first_names, self.exchange.server
-        return {name: server.get(first.get(name, name), value) for name, value in state.items()}
 
     def state_table(self) -> list[StateRow]:
         """Return what becomes of the module's state, as the rounds so far have found it.

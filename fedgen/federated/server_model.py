@@ -62,12 +62,14 @@ class ServerModel:
         trainable: tensors that clients train and send, by name.
         counters: integer and boolean tensors of the round.
         update: from combined tensors to the server's.
+        aggregator: of the rounds.
     """
 
     def __init__(
         self, module: nn.Module, optimizers: Sequence[Optimizer], settings: RoundSettings, memory: ClientMemory
     ) -> None:
         self._module, self._optimizers, self._settings, self._memory = module, optimizers, settings, memory
+        self.aggregator = settings.aggregator
         self._make(())
 
     def _make(self, moving: Iterable[str]) -> None:
@@ -108,6 +110,20 @@ class ServerModel:
         if self.trains_others or not self.exchange.still_fits():
             self.renew()
         self.exchange.snapshot()
+
+    def grow(self, names: Sequence[str] | None = None) -> None:
+        """Let tensors travel that a turn has changed and that did not before; None looks at the module."""
+        exchange, personal = self.exchange, len(self.exchange.personal)
+        if grown := exchange.grow(names):
+            places = [place for place, name in enumerate(exchange.shared) if name in set(grown)]
+            self.aggregator.grow([exchange.server[name] for name in grown], places)
+        if len(exchange.personal) > personal:
+            self._memory.match_personal(exchange)
+
+    def in_place_of(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a module's state within a turn with the server's tensors in place of a client's."""
+        first, server = self.exchange.first_names, self.exchange.server
+        return {name: server.get(first.get(name, name), value) for name, value in state.items()}
 
     def apply(self, combined: Sequence[Tensor], round: int) -> None:
         """Take a step of the server, and put its new model into the module.

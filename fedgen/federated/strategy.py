@@ -1,7 +1,7 @@
 """Federated averaging (McMahan et al. 2017) as a Lightning strategy: an epoch is a round, a batch a client's turn."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
@@ -21,11 +21,10 @@ from fedgen.clients.turn import Turn
 from fedgen.federated.aggregators.client_weights import ClientWeights, shares_of
 from fedgen.federated.aggregators.mean import Aggregator, Mean
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
-from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, check_rules
-from fedgen.federated.left_out import Entry
+from fedgen.federated.federation_view import FederationView, started
 from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
 from fedgen.federated.lightning.checkpoints import (
@@ -35,32 +34,29 @@ from fedgen.federated.lightning.checkpoints import (
     naming_checkpoint,
 )
 from fedgen.federated.lightning.checks import (
-    check_finders,
     check_settings,
     check_trainer,
     check_turn,
-    warn_of_exchange_in_turn,
 )
 from fedgen.federated.lightning.last_round import settle_loops
 from fedgen.federated.lightning.lightning_internals import explain_other_lightning
 from fedgen.federated.lightning.make_round import make_round
+from fedgen.federated.lightning.one_or_many import OneOrManyProcesses
 from fedgen.federated.lightning.plateau import start_afresh
-from fedgen.federated.lightning.termination import end_on_sigterm
 from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock, speak_globally, speak_locally
 from fedgen.federated.lightning.turn_loop import Driver, TurnLoop
 from fedgen.federated.lightning.whole_rounds import check_limits, run_whole_rounds
 from fedgen.federated.round import Round
-from fedgen.federated.schedules import Schedule, factor_in
+from fedgen.federated.schedules import Schedule
 from fedgen.federated.server_model import RoundSettings
 from fedgen.federated.sharing import RankShares
-from fedgen.federated.state_table import StateRow, require_round
 from fedgen.io.files import in_bytes
-from fedgen.models.optional_hooks import of_data
-from fedgen.ranks import Ranks, heard, leave_at_exit
+from fedgen.models.optional_hooks import data_of
+from fedgen.ranks import Ranks
 from fedgen.seeds import resolve
 
 
-class FedAvgStrategy(DDPStrategy):
+class FedAvgStrategy(FederationView, OneOrManyProcesses):
     """Trains any LightningModule over many simulated clients by federated averaging.
 
     `Trainer(strategy=FedAvgStrategy(communication_interval=160))` with a `FederatedDataModule`. In each round every
@@ -193,47 +189,6 @@ class FedAvgStrategy(DDPStrategy):
         self._schedules: StepSchedules | None = None
         self._checkpoints: RoundCheckpoints | None = None
 
-    # ---- processes ----
-
-    @property
-    def _is_alone(self) -> bool:
-        return self.num_processes * self.num_nodes == 1
-
-    def _configure_launcher(self) -> None:
-        if self._is_alone:
-            self._launcher = None
-        else:
-            super()._configure_launcher()
-
-    def setup_environment(self) -> None:
-        if self._module.trainer.state.fn == TrainerFn.FITTING:
-            check_finders(self._module.trainer)  # their own `setup`, which comes next, speaks of several processes
-        super().setup_environment()
-
-    def setup_distributed(self) -> None:
-        if self._is_alone:
-            self.set_world_ranks()
-        else:
-            super().setup_distributed()
-            leave_at_exit()
-
-    barrier = heard()(DDPStrategy.barrier)
-    broadcast = heard()(DDPStrategy.broadcast)
-
-    @heard()
-    def reduce(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._clock is not None and self._clock.inside:
-            # turns differ between processes: an exchange within them would wait for ever
-            if self._shares.ranks.size > 1:
-                warn_of_exchange_in_turn()
-            return tensor
-        return super().reduce(tensor, *args, **kwargs)
-
-    def _setup_model(self, model: Module) -> Module:
-        return model  # no DistributedDataParallel: gradients stay with the client
-
-    # ---- a fit ----
-
     @property
     def _module(self) -> LightningModule:
         assert self.lightning_module is not None
@@ -264,10 +219,8 @@ class FedAvgStrategy(DDPStrategy):
 
     def _start_fit(self, trainer: Trainer) -> None:
         settings = replace(self._settings, fixed=self._fixed_exchange)
-        weights = self._client_shares(trainer)
-        self._round = round = make_round(
-            trainer, settings, self._memory, self.clock, self._shares.ranks, self.seed, weights
-        )
+        shares, ranks = self._client_shares(trainer), self._shares.ranks
+        self._round = round = make_round(trainer, settings, self._memory, self.clock, ranks, self.seed, shares)
         self._check_cohort()
         self._schedules = StepSchedules(trainer)
         self._checkpoints = RoundCheckpoints(trainer, round, self.clock, self._shares, self.batch_idx == "round")
@@ -283,20 +236,16 @@ class FedAvgStrategy(DDPStrategy):
         return shares_of(getattr(trainer, "datamodule", None), self._settings.client_weights)
 
     def _check_cohort(self) -> None:
-        if of_data(self._data).clients:
+        if data_of(self._module.trainer).clients:
             self.aggregator.check_cohort(self._sizes()[1])
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
         """Return who decides where turns are taken: in this process, by the round itself."""
         return round
 
-    @property
-    def _data(self) -> Any:
-        return getattr(self._module.trainer, "datamodule", None)
-
     def _sizes(self) -> tuple[int, int]:
         """Return the number of clients, as far as the data name them, and of those that a round draws."""
-        clients = len(of_data(self._data).clients or ()) or self.cohort_size or 1
+        clients = len(data_of(self._module.trainer).clients or ()) or self.cohort_size or 1
         return clients, min(self.cohort_size or clients, clients)
 
     def teardown(self) -> None:
@@ -312,12 +261,9 @@ class FedAvgStrategy(DDPStrategy):
             speak_globally(self._clock.trainer)
 
     def on_train_start(self) -> None:
-        super().on_train_start()
         check_limits(self._module.trainer)
-        assert self._checkpoints is not None
-        self._checkpoints.plateaus.apply(self._module.trainer)
-        if not self._is_alone:
-            end_on_sigterm(self._module.trainer)
+        self.checkpoints.plateaus.apply(self._module.trainer)
+        super().on_train_start()
 
     # ---- rounds and turns ----
 
@@ -333,12 +279,11 @@ class FedAvgStrategy(DDPStrategy):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         check_turn(batch)
-        assert self._loop is not None
         if batch.is_first:
             trainer = self._module.trainer
             start_afresh(trainer)
             self._driver.begin(self._module.current_epoch, *self._sizes(), Path(trainer.default_root_dir))
-        self._loop.begin_turn(batch)
+        started(self._loop).begin_turn(batch)
 
     def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
         if isinstance(batch, Turn):
@@ -367,116 +312,40 @@ class FedAvgStrategy(DDPStrategy):
 
     def drop_round(self) -> None:
         """Restore the server's model and optimizer state of before the round."""
-        assert self._round is not None
-        assert self._loop is not None
-        self._round.drop()
-        self._loop.awaits_step = False
+        self.round.drop()
+        started(self._loop).awaits_step = False
 
     def on_exception(self, exception: BaseException) -> None:
         if self.in_round:
             self.drop_round()
         super().on_exception(exception)
 
-    def is_of_clients(self, exception: BaseException) -> bool:
-        """Return whether clients of this round met an exception, which is raised as it is since all of them did."""
-        return self._round is not None and any(exception is error for error in self._round.errors)
-
-    # ---- what callbacks and people ask ----
-
-    @property
-    def round(self) -> Round:
-        """The federation's rounds; made when fitting starts."""
-        if self._round is None:
-            raise RuntimeError("the strategy has not started fitting yet")
-        return self._round
-
     @property
     def clock(self) -> TurnClock:
         """Counts of the fit that runs, or ran last."""
-        if self._clock is None:
-            raise RuntimeError("the strategy has not started fitting yet")
-        return self._clock
-
-    @property
-    def exchange(self) -> Exchange:
-        """What travels; made when fitting starts."""
-        return self.round.exchange
-
-    @property
-    def in_round(self) -> bool:
-        """Whether the model is not the server's, or not of a whole round."""
-        return self._round is not None and self._round.is_open
-
-    @property
-    def in_turns(self) -> bool:
-        """Whether a round has begun and its last turn is not over."""
-        return self._round is not None and self._round.turn is not None
+        return started(self._clock)
 
     @property
     def client_iteration(self) -> int:
         """The iteration of the client that trains, since training began."""
         return 0 if self._loop is None else self._loop.client_iteration
 
-    @property
-    def left_out(self) -> list[Entry]:
-        """The clients left out so far: round, client, name and reason of each; of a great many the earliest folded."""
-        return self._memory.left_out
-
-    @property
-    def report(self) -> list[Entry]:
-        """`left_out`, and the latest of what the aggregator remarked on clients that were part of their round."""
-        return [*self._memory.left_out, *self._memory.remarks]
-
-    @property
-    def local_only(self) -> bool:
-        """Whether nothing is exchanged: every client trains alone."""
-        return self.exchange.is_empty
-
-    @property
-    def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """What clients keep to themselves, by client and name: of those that have trained, in this process."""
-        return self._memory.personal
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """What is logged of the present round: the schedules' factors and what the aggregator tells."""
-        schedules = {"client_lr_factor": self.client_schedule, "server_lr_factor": self.server_schedule}
-        round = self._module.current_epoch
-        found = {name: factor_in(schedule, round) for name, schedule in schedules.items() if schedule is not None}
-        found["total_steps"] = float(self.clock.total_steps)
-        return found | self.aggregator.metrics(round + 1)
-
-    def state_table(self) -> list[StateRow]:
-        """Return what becomes of the module's state: what travels, is averaged, reset, kept or not isolated."""
-        require_round(self._round is not None)
-        return self.round.state_table()
-
-    @contextmanager
-    def client_model(self, client: int) -> Iterator[None]:
-        """Make the module what the client sees (what it keeps to itself in place); within `fit`, between rounds.
-
-        What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
-        """
-        self._shares.check_is_here(client)
-        with self.round.client_model(client):
-            yield
-
     # ---- checkpoints ----
+
+    @property
+    def checkpoints(self) -> RoundCheckpoints:
+        """The federation's part in checkpoints; made when fitting starts."""
+        return started(self._checkpoints)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         state = super().lightning_module_state_dict()
-        return self.round.server_state(state) if self.in_round and self.in_turns else state
+        return self.round.model.in_place_of(state) if self.in_round and self.in_turns else state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         checkpoints = self._checkpoints
         written = settle_loops(checkpoint) if checkpoints is None else checkpoints.to_write(checkpoint, filepath)
         if written is not None:
             super().save_checkpoint(written, filepath, storage_options)
-
-    def keep_last_round(self) -> None:
-        """Keep, before a round, what `OnExceptionCheckpoint` is to write if the round is interrupted."""
-        assert self._checkpoints is not None
-        self._checkpoints.keep_last_round()
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         with naming_checkpoint(self._module.trainer), checked_weights(self._module, checkpoint):
@@ -486,5 +355,4 @@ class FedAvgStrategy(DDPStrategy):
         with naming_checkpoint(self._module.trainer):
             check_optimizers(self.optimizers, checkpoint)
             super().load_optimizer_state_dict(checkpoint)
-            assert self._checkpoints is not None
-            self._checkpoints.load(checkpoint)
+            self.checkpoints.load(checkpoint)

@@ -56,3 +56,8 @@ def of_module(module: object) -> FederatedModule:
 def of_data(data: object) -> FederatedData:
     """Return a data module's optional attributes, each its own or the default; `data` may be None."""
     return cast(FederatedData, _Defaulted(data, FederatedData))
+
+
+def data_of(trainer: object) -> FederatedData:
+    """Return the optional attributes of a trainer's data module, which may have none or be without one."""
+    return of_data(getattr(trainer, "datamodule", None))

@@ -8,7 +8,7 @@ import pytest
 from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fedgen.federated.lightning.termination import end_on_sigterm
+from fedgen.federated.lightning.one_or_many import end_on_sigterm
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ class RoundBoundary(Callback):
         trainer.callbacks = [cls(strategy), *others]
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._strategy.keep_last_round()
+        self._strategy.checkpoints.keep_last_round()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         skipped = _will_be_skipped(getattr(trainer.precision_plugin, "scaler", None), optimizer)

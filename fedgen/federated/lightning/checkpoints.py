@@ -50,7 +50,7 @@ class RoundCheckpoints:
             "local": round.local,
             "server_optimizer": round.model.update,
             "algorithm": round.algorithm,
-            "aggregator": round.aggregator,
+            "aggregator": round.model.aggregator,
             "clock": self._clock,
             "outside": round.outside,
             "exchange": round.exchange,
@@ -91,7 +91,7 @@ class RoundCheckpoints:
         """
         leave_ended_round(self._trainer)
         if CHECKPOINT_KEY not in checkpoint:  # of ordinary training: the federation starts from its weights
-            self._round.aggregator.load_state_dict({})
+            self._round.model.aggregator.load_state_dict({})
             return
         state = checkpoint[CHECKPOINT_KEY]
         if isinstance(state, Mapping):

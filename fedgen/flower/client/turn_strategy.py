@@ -57,7 +57,7 @@ class TurnStrategy(FedAvgStrategy):
         """Nothing: a client sees itself alone, and the server checks."""
 
     def _drive(self, round: Round, schedules: StepSchedules) -> "OneTurn":
-        round.aggregator = Mean()  # the recipe's is the server's: what it knows of rounds before is not here
+        round.model.aggregator = Mean()  # the recipe's is the server's: what it knows of rounds before is not here
         self._outcome = OneTurn(round, self._task, self.clock, schedules)
         self._check_embeddings()
         self._load_weights(round)

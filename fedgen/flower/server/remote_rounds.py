@@ -118,7 +118,7 @@ class RemoteRounds:
         self._forms |= forms_of(answer.told)
         weight = round.settings.weight_of(turn.num_examples)
         self._steps.append(answer.steps)
-        round.grow([name for name in answer.weights if name in exchange.quiet])
+        round.model.grow([name for name in answer.weights if name in exchange.quiet])
         sent = exchange.server | {name: t.to(round.device) for name, t in answer.weights.items()}
         counters = {name: sent[name] for name in exchange.counters}
         round.add(turn.client, [sent[name] for name in exchange.shared], counters, weight)

@@ -1,0 +1,106 @@
+"""What callbacks and people may ask of a federation that trains, or has trained."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from torch import Tensor
+
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.memory import ClientMemory
+from fedgen.federated.left_out import Entry
+from fedgen.federated.round import Round
+from fedgen.federated.schedules import factor_in
+from fedgen.federated.sharing import RankShares
+from fedgen.federated.state_table import StateRow, require_round
+
+Part = TypeVar("Part")
+
+
+class FederationView:
+    """What can be seen of a federation's rounds and clients."""
+
+    _memory: ClientMemory
+    _shares: RankShares
+    _round: Round | None = None
+
+    @property
+    def round(self) -> Round:
+        """The federation's rounds; made when fitting starts."""
+        return started(self._round)
+
+    @property
+    def exchange(self) -> Exchange:
+        """What travels; made when fitting starts."""
+        return self.round.exchange
+
+    @property
+    def in_round(self) -> bool:
+        """Whether the model is not the server's, or not of a whole round."""
+        return self._round is not None and self._round.is_open
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether a round has begun and its last turn is not over."""
+        return self._round is not None and self._round.turn is not None
+
+    @property
+    def left_out(self) -> list[Entry]:
+        """The clients left out so far: round, client, name and reason of each; of a great many the earliest folded."""
+        return self._memory.left_out
+
+    @property
+    def report(self) -> list[Entry]:
+        """`left_out`, and the latest of what the aggregator remarked on clients that were part of their round."""
+        return [*self._memory.left_out, *self._memory.remarks]
+
+    @property
+    def local_only(self) -> bool:
+        """Whether nothing is exchanged: every client trains alone."""
+        return self.exchange.is_empty
+
+    @property
+    def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """What clients keep to themselves, by client and name: of those that have trained, in this process."""
+        return self._memory.personal
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What is logged of the present round: the schedules' factors and what the aggregator tells."""
+        round, settings = self.round, self.round.settings
+        schedules = {"client_lr_factor": settings.client_schedule, "server_lr_factor": settings.server_schedule}
+        factors = {
+            name: factor_in(schedule, round.number) for name, schedule in schedules.items() if schedule is not None
+        }
+        steps = {"total_steps": float(round.clock.total_steps)}
+        return factors | steps | round.model.aggregator.metrics(round.number + 1)
+
+    def is_of_clients(self, exception: BaseException) -> bool:
+        """Return whether clients of this round met an exception, which is raised as it is since all of them did."""
+        return self._round is not None and any(exception is error for error in self._round.errors)
+
+    def state_table(self) -> list[StateRow]:
+        """Return what becomes of the module's state: what travels, is averaged, reset, kept or not isolated."""
+        require_round(self._round is not None)
+        return self.round.state_table()
+
+    @contextmanager
+    def client_model(self, client: int) -> Iterator[None]:
+        """Make the module what the client sees (what it keeps to itself in place); within `fit`, between rounds.
+
+        What the block makes of the module is put back: tensors, other state, training modes and requires_grad.
+        """
+        self._shares.check_is_here(client)
+        with self.round.client_model(client):
+            yield
+
+
+def started(part: Part | None) -> Part:
+    """Return what is made when fitting starts.
+
+    Raises:
+        RuntimeError: before that.
+    """
+    if part is None:
+        raise RuntimeError("the strategy has not started fitting yet")
+    return part
