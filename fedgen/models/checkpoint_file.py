@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 EMA_PREFIX, PREFIX = "generator_ema.network.", "generator."
 OPTIMISED_ON = "optimised_on"  # the key of the embeddings that a loss trained on; older checkpoints have none
 
+# where Lightning looks for a model's arguments; and the one by which it would have a parser make the others, which
+# imports whatever module and makes whatever class the file names
+_ARGUMENTS, _OLD_ARGUMENTS, _INSTANTIATOR = "hyper_parameters", ("hparams", "module_arguments"), "_instantiator"
+
 
 def _is_named(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
@@ -79,11 +83,13 @@ def model_of(kind: "type[LightningModule]", checkpoint: Mapping[str, Any], sourc
         ValueError: if it is of another model, names files that its model would be made of, or is damaged.
     """
     again, state = io.BytesIO(), checkpoint["state_dict"]
-    torch.save(dict(checkpoint), again)  # Lightning reads a file itself: it is given what was checked, and no path
+    arguments = {name: value for name, value in checkpoint.get(_ARGUMENTS, {}).items() if name != _INSTANTIATOR}
+    given = {key: value for key, value in checkpoint.items() if key not in _OLD_ARGUMENTS} | {_ARGUMENTS: arguments}
+    torch.save(given, again)  # Lightning reads a file itself: it is given what was checked, and no path
     again.seek(0)
     try:
         if kind.__module__.startswith(TRUSTED):  # others' arguments may be words of theirs
-            refuse_places(checkpoint.get("hyper_parameters", {}))
+            refuse_places(arguments)
         with no_larger_than(state):
             model = kind.load_from_checkpoint(again, map_location="cpu", weights_only=True)
         check_state(model, state)

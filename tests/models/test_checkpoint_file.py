@@ -1,10 +1,13 @@
 """Checkpoints read without unpickling, refused with a reason, and the generators that they hold."""
 
+import sys
+
 import pytest
 import torch
 from torch import nn
 
-from fedgen.models.checkpoint_file import read_checkpoint, read_generator
+from fedgen.models import DDPM, WGANGP
+from fedgen.models.checkpoint_file import read_checkpoint, read_generator, rebuild_model
 from fedgen.models.networks import SmallGenerator
 from fedgen.models.networks.network import describe
 
@@ -60,3 +63,18 @@ def test_checkpoints_without_a_generator_are_refused(tmp_path):
     save(tmp_path / "stranger.ckpt", nn.Linear(1, 1), hyper_parameters=stranger)
     with pytest.raises(ValueError, match=r"os\.system, which fedgen cannot rebuild"):
         read_generator(tmp_path / "stranger.ckpt")
+
+
+@pytest.mark.parametrize("key", ["hyper_parameters", "hparams", "module_arguments"])
+@pytest.mark.parametrize(("kind", "part"), [(WGANGP, "generator"), (DDPM, "network")])
+def test_a_checkpoint_imports_no_module_of_its_choice(kind, part, key, tmp_path, monkeypatch):
+    """Lightning would have a parser make the arguments, which imports what they name before it looks what it is."""
+    (tmp_path / "strange.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    given = {"_instantiator": "lightning.pytorch.cli.instantiate_module", part: {"class_path": "strange.Network"}}
+    said = {"hyper_parameters": {}, key: given, "pytorch-lightning_version": "2.6.1"}
+    save(tmp_path / "a.ckpt", nn.Linear(1, 1), **said)
+    with pytest.raises(ValueError, match=rf"a\.ckpt is no checkpoint of a {kind.__name__}"):
+        rebuild_model(kind, tmp_path / "a.ckpt")
+    assert not (tmp_path / "ran").exists()
+    assert "strange" not in sys.modules
