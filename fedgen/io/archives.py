@@ -101,7 +101,7 @@ def read_header(file: IO[bytes], size: int, name: str) -> Header:
         shape, fortran, dtype = read(file)
     except Exception as error:  # NumPy parses it as Python's literals, which may fail in any way
         raise ValueError(f"array {name} has a damaged header ({error})") from error
-    if not all(type(side) is int and side >= 0 for side in shape):
+    if not all(type(side) is int and 0 <= side < 2**63 for side in shape):
         raise ValueError(f"array {name} has a shape of other than whole numbers")
     header = Header(shape, dtype, fortran)
     held = size - file.tell()

@@ -103,6 +103,21 @@ class Gaussian:
         return torch.full((rows,), 1.0 / max(rows, 1), dtype=torch.float64, device=self.mean.device)
 
 
+def is_covariance(matrix: Tensor, slack: float) -> bool:
+    """Whether a matrix [D, D] is a covariance to rounding: symmetric, and no direction has a negative variance.
+
+    Args:
+        matrix: finite, float64.
+        slack: what rounding may do to it, as a part of its largest entry.
+    """
+    symmetric = matrix / 2 + matrix.T / 2
+    most = slack * float(symmetric.abs().max()) + torch.finfo(matrix.dtype).tiny
+    if float((matrix - symmetric).abs().max()) > most:
+        return False
+    _, failed = torch.linalg.cholesky_ex(symmetric + most * torch.eye(len(matrix), dtype=matrix.dtype))
+    return not bool(failed)
+
+
 def check_features(features: Tensor, name: str = "features") -> None:
     """Raises ValueError unless features are floating, finite and [n >= 1, D >= 1]."""
     if features.ndim != 2 or not features.is_floating_point():

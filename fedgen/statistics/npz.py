@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedgen.io.files import atomic_write, read_npz
-from fedgen.statistics.gaussian import Gaussian
+from fedgen.statistics.gaussian import Gaussian, is_covariance
 from fedgen.statistics.low_rank import thin
 
 _REAL = "fiu"  # NumPy's kinds of real numbers
@@ -89,8 +89,7 @@ def load_npz(path: str | Path, count: float | None = None, ddof: float | None = 
             " statistics again"
         )
     symmetric = covariance / 2 + covariance.T / 2
-    largest = symmetric.abs().max()
-    if (covariance - symmetric).abs().max() > 1e-3 * largest or symmetric.diagonal().min() < -1e-3 * largest:
+    if not is_covariance(covariance, slack=1e-3):
         raise ValueError(f"{path}: sigma is not symmetric, or has negative variances, so it is no covariance")
     scatter = symmetric * (provenance.count - provenance.ddof)
     if not torch.isfinite(scatter).all():

@@ -1,5 +1,7 @@
 """Every kind of image file that people have, read into the same 8-bit pixels."""
 
+import io
+import re
 import struct
 import zlib
 
@@ -112,3 +114,36 @@ def test_an_image_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
     for read in (read_header, lambda path: read_image(path, 1)):
         with pytest.raises(ValueError, match=r"a\.png .*decompression bomb"):
             read(tmp_path / "a.png")
+
+
+ODD_TURNS = {
+    "text": (2, 4, b"abc\0"),
+    "bytes": (7, 1, b"\6\0\0\0"),
+    "no number": (11, 1, b"\0\0\xc0\x7f"),
+    "none": (3, 0, bytes(4)),
+}
+
+
+@pytest.mark.parametrize("name", ODD_TURNS)
+def test_an_image_whose_exif_tag_is_no_turn_stays_as_it_is(name, tmp_path):
+    """One such image among thousands ended an evaluation with an error that named no file."""
+    kind, count, value = ODD_TURNS[name]
+    tags = struct.pack("<4sIHHHI4sI", b"II*\0", 8, 1, 0x112, kind, count, value, 0)
+    Image.new("RGB", (4, 2)).save(tmp_path / "a.jpg", exif=b"Exif\0\0" + tags)
+    assert read_header(tmp_path / "a.jpg").size == (2, 4)
+    assert read_image(tmp_path / "a.jpg", 3).shape == (3, 2, 4)
+
+
+def test_a_jpeg_that_goes_over_its_pixels_without_end_is_refused(tmp_path):
+    """300 kB took a minute: each scan of 100 bytes visits all 64 million pixels."""
+    made = io.BytesIO()
+    Image.new("L", (64, 64)).save(made, "JPEG", progressive=True)
+    whole = made.getvalue()
+    start = [found.start() for found in re.finditer(b"\xff\xda", whole)][-1]
+    for scans, fits in ((94, True), (95, False)):  # Pillow writes six
+        (tmp_path / "a.jpg").write_bytes(whole[:-2] + whole[start:-2] * scans + whole[-2:])
+        if fits:
+            assert read_image(tmp_path / "a.jpg", 1).shape == (1, 64, 64)
+        else:
+            with pytest.raises(ValueError, match=r"a\.jpg \(it goes over its pixels more than 100 times"):
+                read_image(tmp_path / "a.jpg", 1)

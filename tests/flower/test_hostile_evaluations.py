@@ -106,6 +106,11 @@ FAULTS = {
         "it tells the deviations of 26 images and has 25",
     ),
     "a negative variance": ("statistics", scattered(-torch.eye(64)), "or has a negative variance"),
+    "images that are correlated by five": (
+        "statistics",
+        scattered(5 - 4 * torch.eye(64)),
+        "or has a negative variance",
+    ),
     "a scatter of two halves": ("statistics", scattered(torch.eye(64).roll(1, 0)), "its scatter is not symmetric"),
     "statistics with more": ("statistics", changed(more=MADE), "it answers with 'more', which nobody asked for"),
     "an absurd sketch": ("sketch", full(sketch=1e200), "raise range.sketch"),

@@ -188,11 +188,12 @@ def test_merges_and_aliases_of_honest_recipes_are_read(tmp_path):
     assert read_yaml(tmp_path / "a.yaml") is None
 
 
-def test_a_shape_of_truth_values_is_refused_by_name(tmp_path):
+@pytest.mark.parametrize(("shape", "data"), [("(True,)", b"1"), (f"({2**64}, 0)", b"")])
+def test_a_shape_that_numpy_does_not_take_is_refused_by_name(shape, data, tmp_path):
     path = tmp_path / "a.npz"
     with zipfile.ZipFile(path, "w") as archive:
-        header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (True,), }"
-        archive.writestr("x.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + b"1")
+        header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}".encode()
+        archive.writestr("x.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header + data)
     test_weights.refuses(read_npz, path)
 
 

@@ -51,7 +51,8 @@ def test_damaged_or_contradicted_files_are_refused(tmp_path: Path, images: torch
     np.savez(tmp_path / "d.npz", mu=np.zeros(2), sigma=np.zeros((3, 3)))
     with pytest.raises(ValueError, match=r"must be \[D\]"):
         load_npz(tmp_path / "d.npz", count=2)
-    for number, sigma in enumerate((-np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]))):
+    none = (-np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), np.array([[1.0, 5.0], [5.0, 1.0]]))  # correlated by 5
+    for number, sigma in enumerate(none):
         np.savez(tmp_path / f"sigma{number}.npz", mu=np.zeros(2), sigma=sigma)
         with pytest.raises(ValueError, match=rf"sigma{number}\.npz: sigma is not symmetric, or has negative variances"):
             load_npz(tmp_path / f"sigma{number}.npz", count=2)

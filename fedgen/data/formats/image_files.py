@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,7 +16,10 @@ from fedgen.io.regular_files import check_unpacked, open_regular
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 # Pillow goes by a file's content, and would run Ghostscript on PostScript under any suffix
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF")
-ORIENTATION = 0x0112  # EXIF tag; from 5 on, upright means rows and columns swapped
+ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # EXIF tag, and where upright means rows and columns swapped
+MOST_SCANS = 100  # of a JPEG, as libtiff has it; cameras and tools write twelve at most
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # those that do not stand among coded pixels
+_JPEG_SCAN, _JPEG_END, _JPEG_ALONE = 0xDA, 0xD9, (0x01, 0xD8)
 
 
 def images_below(folder: Path, recursive: bool) -> list[Path]:
@@ -59,10 +63,10 @@ def read_image(source: Path | bytes, channels: int, size: int | None = None, upr
         with _opened(source) as stream, Image.open(stream, formats=FORMATS) as file:
             _check_mode(file)
             _check_pixels(file, stream)
+            _check_scans(file, stream)
             image = _eight_bits(ImageOps.exif_transpose(file) if upright else file)
             image = image.convert("RGB" if channels == 3 else "L")
-    # Pillow raises SyntaxError and ValueError, beside OSError, for damaged files.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # what Pillow raises for damaged files may be anything
         name = "the image cannot be read" if isinstance(source, bytes) else source
         raise ValueError(f"{name} ({error})") from error
     return to_tensor(image if size is None else fit(image, size))
@@ -100,8 +104,8 @@ def read_header(path: Path, upright: bool = True) -> ImageHeader:
             grey = deep or file.mode in ("L", "LA", "La", "1")
             # Pillow turns TIFFs by itself; for the tag of a PNG that has none it would decode all pixels
             at_hand = upright and file.format != "TIFF" and (file.format != "PNG" or "exif" in file.info)
-            turned = at_hand and file.getexif().get(ORIENTATION, 1) >= 5
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            turned = at_hand and file.getexif().get(ORIENTATION) in SIDEWAYS  # which may be of any type
+    except Exception as error:
         raise ValueError(f"{path} ({error})") from error
     return ImageHeader((width, height) if turned else (height, width), grey, deep)
 
@@ -139,6 +143,25 @@ def _check_pixels(image: Any, stream: IO[bytes]) -> None:
     stream.seek(place)
     width, height = image.size
     check_unpacked(3 * width * height, stored)
+
+
+def _check_scans(image: Any, stream: IO[bytes]) -> None:
+    """ValueError for a JPEG that has a few bytes go over all pixels again and again."""
+    if image.format != "JPEG":
+        return
+    before = stream.tell()
+    stream.seek(0)
+    content, place, scans = stream.read(), 0, 0
+    stream.seek(before)
+    while found := _JPEG_MARKER.search(content, place):
+        kind, place = content[found.start() + 1], found.end()
+        if kind == _JPEG_END:
+            return
+        if kind not in _JPEG_ALONE:
+            place += int.from_bytes(content[place : place + 2])
+        scans += kind == _JPEG_SCAN
+        if scans > MOST_SCANS:
+            raise ValueError(f"it goes over its pixels more than {MOST_SCANS} times; save it anew")
 
 
 def _check_mode(image: Any) -> None:

@@ -12,6 +12,7 @@ from fedgen.flower.wire.messages import Item
 from fedgen.flower.wire.ranges import RANGES, Largest, name_of, range_key
 from fedgen.scores.kernel.federated_kid import kernel_label
 from fedgen.statistics import Privacy, private_sums
+from fedgen.statistics.gaussian import is_covariance
 from fedgen.statistics.statistic_messages import KINDS, Message, MessageError, gaussian_from_message
 
 ROUNDING = 1e-6  # by which sums may exceed their bound
@@ -76,13 +77,8 @@ def _check_summary(answer: Message, dim: int, count: int) -> None:
         raise MessageError("it tells sums where its summary was asked for")
     if found.deviations is not None and len(found.deviations) > count:
         raise MessageError(f"it tells the deviations of {len(found.deviations)} images and has {count}")
-    if found.scatter is not None:
-        slack = ROUNDING * float(found.scatter.abs().max())
-        if (
-            float((found.scatter - found.scatter.T).abs().max()) > slack
-            or float(found.scatter.diagonal().min()) < -slack
-        ):
-            raise MessageError("its scatter is not symmetric, or has a negative variance")
+    if found.scatter is not None and not is_covariance(found.scatter, slack=ROUNDING):
+        raise MessageError("its scatter is not symmetric, or has a negative variance")
 
 
 def _check_size(answer: Message, item: Item, largest: Largest) -> None:
