@@ -35,6 +35,7 @@ COMMANDS = {
         "fedgen.cli.supernode:supernode",
         "Flower's SuperNode, for apps that its owner named by their SHA-256",
     ),
+    "completion": ("fedgen.cli.completion:completion", "a script for bash or zsh that completes commands and names"),
     "reproduce": ("fedgen.experiments.command:reproduce", "run an experiment by name: a table, its numbers, a figure"),
 }
 
