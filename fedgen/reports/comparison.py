@@ -12,8 +12,8 @@ from scipy import stats
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.tables.table import format_value
-from fedgen.reports.conclusions import best_of
 from fedgen.reports.contents import Contents
+from fedgen.reports.sentences import best_of
 from fedgen.scores.rankings import Z
 
 FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")

@@ -19,9 +19,9 @@ from fedgen.federated.left_out import describe, shorten
 from fedgen.io.files import atomic_write
 from fedgen.reports.charts import clients, panels, plain
 from fedgen.reports.comparison import paired_rows, summary_rows
-from fedgen.reports.conclusions import conclusions
 from fedgen.reports.contents import Contents, read_contents
 from fedgen.reports.logged import MOST_POINTS, thinned
+from fedgen.reports.sentences import conclusions
 from fedgen.reports.tables import MOST_NUMBERS, facts, numbers, score_parts
 
 PAGE = "report.html"

@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.runs.rebuild import RECIPE
-from fedgen.reports.conclusions import findings, next_steps
+from fedgen.reports.sentences import findings, next_steps
 
 EVENTS = "events.out.tfevents.*"  # what TensorBoard writes
 INDENT = "  "

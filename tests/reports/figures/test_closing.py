@@ -6,9 +6,9 @@ from rich.console import Console
 
 from fedgen.__main__ import COMMANDS
 from fedgen.evaluation.runs.scores_file import append_records
-from fedgen.reports.conclusions import conclusions, next_steps
 from fedgen.reports.figures.closing import beside, closing_lines, looks
 from fedgen.reports.figures.run_report import report_run
+from fedgen.reports.sentences import conclusions, next_steps
 from tests.evaluation.samples import record
 
 RECORDS = [record("fid", how, value + round, round) for how, value in (("avg", 5), ("all", 2)) for round in (0, 1)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fedgen.evaluation.runs.scores_file import append_records
 from fedgen.reports import conclusions
-from fedgen.reports.conclusions import findings, next_steps
+from fedgen.reports.sentences import findings, next_steps
 from tests.evaluation.samples import record
 from tests.reports.folders import make_records
 
