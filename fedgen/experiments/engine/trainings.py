@@ -4,9 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,6 +72,53 @@ class Training:
             own = (read_recipe(self.recipe) or {}).get("threads") or self.threads
             given += ["--threads", str(min(self.threads, own))]
         return [*given, f"--{self.control}"] if self.control else given
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train.
+
+    Args:
+        name: in tables; unique among an experiment's arms.
+        settings: what differs from the recipe, options of `fedgen fit` without dashes.
+        control: of the recipe, "centralised".
+        rounds: as a multiple of the recipe's.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    control: Control | None = None
+    rounds: float = 1.0
+
+
+def trainings_of(
+    recipe: Path,
+    arms: Sequence[Arm],
+    seeds: Sequence[int],
+    place: Callable[[Arm, int], Path],
+    common: Mapping[str, Any],
+) -> dict[str, list[Training]]:
+    """Return each arm's runs, one a seed, by the arm's name.
+
+    Args:
+        recipe: of all arms.
+        arms: their settings go before the common ones.
+        seeds: the same for all arms.
+        place: the folder of an arm's run of a seed.
+        common: settings of all runs.
+    """
+    return {
+        arm.name: [
+            Training(recipe, place(arm, seed), seed, arguments({**common, **arm.settings}), arm.control)
+            for seed in seeds
+        ]
+        for arm in arms
+    }
+
+
+def by_seed(runs: Mapping[str, Sequence[Training]]) -> list[Training]:
+    """Return the runs of all arms, the first seed's first: of a stopped experiment all arms have as many seeds."""
+    return [run for one_seed in zip(*runs.values()) for run in one_seed]
 
 
 def arguments(given: Mapping[str, Any]) -> tuple[str, ...]:

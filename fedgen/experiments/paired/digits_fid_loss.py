@@ -21,9 +21,10 @@ from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs
 from fedgen.experiments.engine.recipe_file import fingerprints, local_iterations
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Training, arguments, train_all
+from fedgen.experiments.engine.trainings import Arm, by_seed, train_all, trainings_of
 
-ARMS = {"without": ("--model.init_args.generator_losses", "null"), "with": ()}
+LOSSES = "model.init_args.generator_losses"
+ARMS = (Arm("without", {LOSSES: None}), Arm("with"))
 IMAGES = {SELECT: "training images", REPORT: "held-out images"}
 FIGURE, NAME = "pairs.png", "digits-fid-loss"
 LOWER = "lower is better"
@@ -64,13 +65,10 @@ def digits_fid_loss(
     settings: dict[str, Any] = {"recipe": str(recipe), "seeds": seeds, "rounds": rounds, **more_settings}
     settings["recipes"] = fingerprints([recipe])
     study, pairs = Study(NAME, output, settings), range(seed, seed + seeds)
-    more = arguments(({} if rounds is None else {"trainer.max_epochs": rounds}) | (QUICK if quick else {}))
-    runs = {
-        arm: [Training(recipe, folder_of(study.folder, arm, one), one, (*own, *more)) for one in pairs]
-        for arm, own in ARMS.items()
-    }
+    common = ({} if rounds is None else {"trainer.max_epochs": rounds}) | (QUICK if quick else {})
+    runs = trainings_of(recipe, ARMS, pairs, lambda arm, one: folder_of(study.folder, arm.name, one), common)
     if study.missing("compared"):
-        train_all([run for pair in zip(*runs.values()) for run in pair], parallel)
+        train_all(by_seed(runs), parallel)
     compared = study.step(
         "compared", lambda: compare(*([last_scores(run.folder, rounds) for run in own] for own in runs.values()))
     )
@@ -153,7 +151,7 @@ def draw_pairs(compared: Mapping[str, Any], path: Path) -> Path:
         means = [statistics.mean(row[arm]) for arm in ("without", "values")]
         panel.plot([0, 1], means, color="black", marker="o", markersize=4, linewidth=2)
         panel.set_title(row["title"] + ("\n(trained on)" if row["mark"] else ""), fontsize=8)
-        panel.set_xticks([0, 1], list(ARMS))
+        panel.set_xticks([0, 1], [arm.name for arm in ARMS])
         panel.set_xlim(-0.3, 1.3)
         panel.set_ylim(min(0, panel.get_ylim()[0]), None)
         panel.tick_params(labelsize=7)

@@ -11,10 +11,11 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.experiments.engine.arms.gap_runs import Arm, GapChoice
+from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import AVERAGES, named_by_clients, report_arms, run_arms
 from fedgen.experiments.engine.paired_seeds import compare_pairs, verdict
 from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.common_clients import common_scores, common_table
 
 SPLIT = "data.init_args.split.init_args"

@@ -16,10 +16,10 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.record_names import PERCENTILES
 from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.arms.gap_runs import Arm
 from fedgen.experiments.engine.arms.gap_study import run_arms
 from fedgen.experiments.engine.paired_seeds import by_chance, compare_pairs, verdict
 from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.participation_gap import PartitionChoice
 from fedgen.experiments.participation.percentile_figure import draw_percentiles
 

@@ -15,10 +15,11 @@ from rich.table import Table
 
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, last
-from fedgen.experiments.engine.arms.gap_runs import Arm, GapChoice
+from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import MAIN, Found, gap_verdicts, report_arms, run_arms
 from fedgen.experiments.engine.recipe_file import component
 from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.trainings import Arm
 
 BEST = 4
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.experiments.engine.arms.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION
-from fedgen.experiments.engine.arms.gap_runs import Arm, GapChoice
+from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import gap_verdicts, report_arms, run_arms
 from fedgen.experiments.engine.recipe_file import local_iterations, rounds_of
 from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.trainings import Arm
 
 
 def local_epochs(output: Path | None = None, lengths: Sequence[int] = (1, 2, 5, 10), **options: Any) -> None:

@@ -33,7 +33,7 @@ from fedgen.experiments.engine.arms.gap_numbers import (
     last,
     smallest_gap,
 )
-from fedgen.experiments.engine.arms.gap_runs import Arm, GapChoice
+from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import (
     AVERAGES,
     MAIN,
@@ -46,7 +46,7 @@ from fedgen.experiments.engine.arms.gap_study import (
 from fedgen.experiments.engine.paired_seeds import by_chance, compare_pairs, difference, verdict
 from fedgen.experiments.engine.recipe_file import component, read_recipe
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Control
+from fedgen.experiments.engine.trainings import Arm, Control
 
 NATURAL, SEMANTIC, LABELS, RANDOM = "natural", "semantic", "Dirichlet", "random"
 PARTITIONS = "fedgen.clients.partitions"

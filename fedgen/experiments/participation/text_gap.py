@@ -12,9 +12,9 @@ from typing import Any
 
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION
-from fedgen.experiments.engine.arms.gap_runs import Arm
 from fedgen.experiments.engine.arms.gap_study import Found
 from fedgen.experiments.engine.paired_seeds import compare_pairs, verdict
+from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.natural_gaps import CENTRAL, NaturalChoice, report_gaps, values_of
 from fedgen.experiments.participation.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC
 

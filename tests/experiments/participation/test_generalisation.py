@@ -7,8 +7,9 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
-from fedgen.experiments.engine.arms.gap_runs import Arm, GapChoice
+from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import named_by_clients
+from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.paired.algorithms_compared import arms_of, reach_table, reached, reached_after
 from fedgen.experiments.participation.classifier_control import ClassifierChoice
 from fedgen.experiments.participation.learning_rates import chosen_by

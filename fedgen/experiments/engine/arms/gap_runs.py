@@ -1,7 +1,7 @@
 """Runs whose generators are scored on clients that train and on clients that never do: arms over paired seeds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,28 +11,11 @@ from fedgen.evaluation import Run, ScoreRecord
 from fedgen.evaluation.runs.recipe_data import load_federation
 from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
-from fedgen.experiments.engine.trainings import Control, Training, arguments
+from fedgen.experiments.engine.trainings import Arm, Training, arguments
 
 EMBEDDING = "efficientnet-lite0-32"
 CALLBACK = "fedgen.callbacks.FederatedEvaluation"
 FORM = 2  # of the numbers in results.json; those of another form are refused, and made again from the runs at once
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way to train.
-
-    Args:
-        name: in tables; unique among an experiment's arms.
-        settings: what differs from the recipe, options of `fedgen fit` without dashes.
-        control: of the recipe, "centralised".
-        rounds: as a multiple of the recipe's.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    control: Control | None = None
-    rounds: float = 1.0
 
 
 @dataclass(frozen=True)

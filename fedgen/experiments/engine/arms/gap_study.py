@@ -22,10 +22,10 @@ from fedgen.experiments.engine.arms.gap_numbers import (
     gap_lines,
     last,
 )
-from fedgen.experiments.engine.arms.gap_runs import Arm, GapChoice
+from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.paired_seeds import beside_zero, by_chance, compare_pairs, difference, verdict
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import train_all
+from fedgen.experiments.engine.trainings import Arm, train_all
 
 Found = Mapping[str, Mapping[str, Mapping[str, Curve]]]
 """arm -> seed -> "score aggregate" -> curve"""

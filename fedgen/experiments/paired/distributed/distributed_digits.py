@@ -17,8 +17,8 @@ from fedgen.embeddings import embed, load_embedding
 from fedgen.evaluation import Columns, Run
 from fedgen.experiments.engine.recipe_file import component, embedded_loss
 from fedgen.experiments.engine.run_images import client_images
-from fedgen.experiments.engine.trainings import Training, arguments
-from fedgen.experiments.paired.digits_fid_loss import folder_of
+from fedgen.experiments.engine.trainings import Arm, Training, trainings_of
+from fedgen.experiments.paired.digits_fid_loss import LOSSES, folder_of
 from fedgen.losses import FastFIDLoss
 from fedgen.statistics import (
     Gaussian,
@@ -60,20 +60,15 @@ class DigitsSettings:
 
 def trainings(settings: DigitsSettings, output: Path) -> dict[str, list[Training]]:
     """Each arm's runs by seed."""
-    return {
-        arm: [Training(settings.recipe, folder_of(output, arm, s), s, _given(arm, settings)) for s in settings.seeds]
-        for arm in ARMS
-    }
-
-
-def _given(arm: str, settings: DigitsSettings) -> tuple[str, ...]:
-    """More arguments of `fedgen fit`."""
-    given: dict[str, Any] = {"model.init_args.generator_losses": losses_of(arm, settings)}
+    common: dict[str, Any] = {}
     if settings.rounds is not None:
         options = {"every_n_rounds": settings.rounds, "num_images": 1000, "grid": 100}
         evaluation = component("fedgen.callbacks.FederatedEvaluation", embeddings=settings.embeddings, **options)
-        given |= {"trainer.max_epochs": settings.rounds, "trainer.callbacks": [evaluation]}
-    return arguments(given)
+        common = {"trainer.max_epochs": settings.rounds, "trainer.callbacks": [evaluation]}
+    arms = [Arm(name, {LOSSES: losses_of(name, settings)}) for name in ARMS]
+    return trainings_of(
+        settings.recipe, arms, settings.seeds, lambda arm, seed: folder_of(output, arm.name, seed), common
+    )
 
 
 def losses_of(arm: str, settings: DigitsSettings) -> list[dict[str, Any]] | None:

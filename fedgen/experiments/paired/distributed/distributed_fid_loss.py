@@ -18,7 +18,7 @@ from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.recipe_file import fingerprints, local_iterations
 from fedgen.experiments.engine.run_images import client_images, generated_images
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Training, train_all
+from fedgen.experiments.engine.trainings import Training, by_seed, train_all
 from fedgen.experiments.paired.digits_fid_loss import compare, last_scores
 from fedgen.experiments.paired.distributed.distributed_digits import (
     ARMS,
@@ -93,7 +93,7 @@ def distributed_fid_loss(
     embeddings = (OPTIMISED,) if quick else EMBEDDINGS
     runs = trainings(DigitsSettings(recipe, numbers, rounds, fid_weight, kid_weight, embeddings), study.folder)
     if study.missing("digits"):
-        train_all([run for one_seed in zip(*runs.values()) for run in one_seed], parallel)
+        train_all(by_seed(runs), parallel)
     digits = study.step("digits", lambda: measure(runs, embeddings, rounds, seed))
     samples = {arm: study.path(f"samples-{arm}.png") for arm in (*ARMS, "real")}
     if not all(path.exists() for path in samples.values()):

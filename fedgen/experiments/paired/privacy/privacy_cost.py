@@ -21,7 +21,7 @@ from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mea
 from fedgen.experiments.engine.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Training, arguments, train_all
+from fedgen.experiments.engine.trainings import Arm, by_seed, train_all, trainings_of
 from fedgen.federated.aggregators.participations import Participations
 from fedgen.statistics.accounting import federated_epsilon
 
@@ -68,18 +68,19 @@ def privacy_cost(
     settings = {"noise": list(noise), "max_norm": max_norm, "delta": delta, "rounds": total, "seeds": seeds}
     settings |= {"num_images": num_images, "recipe": start_of(recipe), "seed": seed, "quick": quick}
     study = Study("privacy-cost", output, settings)
-    arms = arms_of(noise, max_norm, delta)
-    every = list(range(seed, seed + seeds))
+    arms = [Arm(name, {AGGREGATOR: one}) for name, one in arms_of(noise, max_norm, delta).items()]
+    every, common = list(range(seed, seed + seeds)), common_settings(total, num_images)
 
-    def training(name: str, own: int) -> Training:
-        return _training(recipe, arms[name], own, total, num_images, runs)
+    def place(arm: Arm, own: int) -> Path:
+        return runs / f"{recipe.stem}-{start_of(recipe)}-{fingerprint({**common, **arm.settings})[:8]}-seed{own}"
 
+    trained = trainings_of(recipe, arms, every, place, common)
     if study.missing("scores"):
-        train_all([training(name, own) for own in every for name in arms], parallel)
+        train_all(by_seed(trained), parallel)
     found = study.step(
-        "scores", lambda: {name: [_last_scores(training(name, own).place) for own in every] for name in arms}
+        "scores", lambda: {name: [_last_scores(run.place) for run in own] for name, own in trained.items()}
     )
-    real = study.step("real", lambda: _last_scores(training(PLAIN, seed).place, FLOOR))
+    real = study.step("real", lambda: _last_scores(trained[PLAIN][0].place, FLOOR))
     study.numbers.pop("epsilon", None)  # worked out and not measured: of a finished experiment too, as it is done now
     spent = study.step("epsilon", lambda: epsilons(recipe, noise, delta, total, every))
     study.report([table_of(found, real, spent, delta), *lines_of(found, spent)], draw(study))
@@ -115,18 +116,14 @@ def participations(rounds: int, clients: int, cohort: int, seed: int) -> Partici
     return found
 
 
-def _training(
-    recipe: Path, aggregator: Mapping[str, Any], seed: int, rounds: int, num_images: int, runs: Path
-) -> Training:
+def common_settings(rounds: int, num_images: int) -> dict[str, Any]:
+    """Return the settings of all arms' runs, which are scored at their end."""
     evaluation = {"every_n_rounds": rounds, "num_images": num_images, "embeddings": ["efficientnet-lite0-32"]}
-    given = {
+    return {
         "trainer.max_epochs": rounds,
         "trainer.callbacks": [component("fedgen.callbacks.FederatedEvaluation", **evaluation, grid=64)],
         "trainer.logger": False,
-        AGGREGATOR: aggregator,
     }
-    name = f"{recipe.stem}-{start_of(recipe)}-{fingerprint(given)[:8]}-seed{seed}"
-    return Training(recipe, runs / name, seed, arguments(given))
 
 
 def _last_scores(folder: Path, generator: str = MODEL) -> dict[str, float]:
