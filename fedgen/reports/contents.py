@@ -14,6 +14,7 @@ from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.federated.left_out import Entry, read_left_out
 from fedgen.federated.state_table import read_state
 from fedgen.io.files import read_json, read_yaml
+from fedgen.io.regular_files import read_regular
 from fedgen.reports.kept import REAL, Kept, read_kept
 from fedgen.reports.logged import LoggedSeries, Logs, by_round
 from fedgen.reports.pictures import Picture, Pictures
@@ -122,7 +123,7 @@ def _read_training(found: Contents, logs: Logs, pictures: Pictures) -> None:
     found.series, found.are_rounds = by_round(logs.series, scores)
     found.warnings += logs.unread
     found.left_out = _attempt(found, "clients left out", lambda: read_left_out(folder), [])
-    found.state = read_state(folder)
+    found.state = _attempt(found, "bytes sent", lambda: read_state(folder), "")
     _say_missing(found)
 
 
@@ -135,7 +136,7 @@ def _read_recipe(found: Contents) -> None:
     settings: Any = _attempt(found, "settings", lambda: _settings_of(path, state.st_mtime_ns, state.st_size), {})
     if isinstance(settings, dict):
         found.settings = settings
-        found.recipe = path.read_text(encoding="utf-8", errors="replace")
+        found.recipe = _attempt(found, "settings", lambda: read_regular(path).decode(errors="replace"), "")
         if len(found.recipe) > LONGEST_RECIPE:
             found.recipe = ""
             found.missing["settings"] = f"{RECIPE} has more than {LONGEST_RECIPE:,} characters"
@@ -249,7 +250,7 @@ def _say_missing(found: Contents) -> None:
         found.missing["time"] = "CSV logs keep no times; TensorBoard's do"
     if not any("memory" in name.lower() for name in series):
         found.missing["memory"] = "no logged value is called so: Lightning's DeviceStatsMonitor logs some"
-    if not found.state:
+    if not found.state and "bytes sent" not in found.missing:
         found.missing["bytes sent"] = "the folder has no state.txt, which FedAvgStrategy with RoundCheckpoint leaves"
     if not any("epsilon" in name for name in series):
         found.missing["epsilon"] = "nothing was logged of it: training without privacy, or without a logger"

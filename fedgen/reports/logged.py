@@ -4,6 +4,7 @@ import math
 import os
 import re
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from fedgen.extras import need
 from fedgen.io.files import read_csv
+from fedgen.io.regular_files import is_regular, open_regular
 
 MOST_POINTS = 400  # of a series on a page
 MOST_FILES, MOST_BYTES = 50, 500_000_000  # of one folder's logs
@@ -35,7 +37,7 @@ class LoggedSeries:
 
     def start_at(self, step: int) -> None:
         """Drops all from a step on, which a run that went on from an earlier round measured again."""
-        keep = next((place for place, own in enumerate(self.steps) if own >= step), len(self.steps))
+        keep = bisect_left(self.steps, step)
         for part in (self.steps, self.values, self.times):
             del part[keep:]
 
@@ -95,11 +97,13 @@ class Logs:
 
     def _records(self, path: Path) -> Iterator[bytes]:
         """The whole records of a file that were not read before."""
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size, start = os.fstat(file.fileno()).st_size, self._read.get(path, 0)
             file.seek(start)
             while start + _HEAD.size <= size:
                 length, _ = _HEAD.unpack(file.read(_HEAD.size))
+                if not length:  # every event has a time; of a file with holes there could be millions
+                    raise ValueError(f"no events of TensorBoard: a record without bytes at byte {start}")
                 end = start + _HEAD.size + length + 4
                 if end > size:
                     break
@@ -135,7 +139,7 @@ def log_files(folder: Path) -> list[Path]:
         depth = len(own.relative_to(folder).parts)
         folders[:] = [name for name in sorted(folders) if depth < 3 and not (own / name / "scores.jsonl").exists()]
         found += [own / name for name in names if "tfevents" in name or name == "metrics.csv"]
-    found = [path for path in found if path.is_file() and path.stat().st_size < MOST_BYTES]
+    found = [path for path in found if is_regular(path) and path.stat().st_size < MOST_BYTES]
     found.sort(key=lambda path: (path.stat().st_mtime, str(path)))
     return found[-MOST_FILES:]
 

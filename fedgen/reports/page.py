@@ -17,6 +17,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from fedgen import __version__
 from fedgen.federated.left_out import describe, shorten
 from fedgen.io.files import atomic_write
+from fedgen.io.regular_files import open_regular
 from fedgen.reports.charts import clients, panels, plain
 from fedgen.reports.comparison import paired_rows, summary_rows
 from fedgen.reports.contents import Contents, read_contents
@@ -117,7 +118,7 @@ def require_own(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"{path} is a folder; give a file to write, as {path / PAGE}")
     if path.exists():
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             if f'content="{MARK}'.encode() not in file.read(2000):
                 raise ValueError(f"{path} is there already and is no report; choose another --output")
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedgen.io.regular_files import is_regular, read_regular
+
 MOST_BYTES = 6_000_000  # of all pictures of a page, encoded
 MOST_PIXELS = 50_000_000  # of one
 LARGE_FILE = 50_000_000
@@ -60,7 +62,7 @@ class Pictures:
 
     def one(self, path: Path, name: str) -> Picture | None:
         """One picture; None if there is no such file, or it is no picture."""
-        uris, _ = self._encode([path]) if path.is_file() else ([""], [])
+        uris, _ = self._encode([path]) if is_regular(path) else ([""], [])
         return Picture(name, uris[0]) if uris[0] else None
 
     def _encode(self, paths: Sequence[Path]) -> tuple[list[str], list[str]]:
@@ -82,7 +84,7 @@ class Pictures:
 def sample_files(folder: Path) -> dict[int, Path]:
     """The grids of samples in a run's folder, by round; -1 for the untrained model's."""
     found = {}
-    for path in (folder / "samples").glob("*.png"):
+    for path in filter(is_regular, (folder / "samples").glob("*.png")):
         if match := re.fullmatch(r"round=(\d{1,9})\.png", path.name):
             found[int(match[1])] = path
         elif path.name == "before.png":
@@ -104,7 +106,7 @@ def _read(path: Path, small: bool) -> str:
     """The picture's data URI; "" for what is none."""
     if path.stat().st_size > LARGE_FILE:
         return ""
-    content = path.read_bytes()
+    content = read_regular(path)
     if not content.startswith(PNG):
         return ""
     kind = "png"
@@ -116,12 +118,12 @@ def _read(path: Path, small: bool) -> str:
 def _compressed(content: bytes) -> bytes:
     from PIL import Image
 
-    with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-        if picture.width * picture.height > MOST_PIXELS:
-            return b""
-        out = io.BytesIO()
-        try:
+    out = io.BytesIO()
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                return b""
             picture.convert("RGB").save(out, "JPEG", quality=QUALITY)
-        except (OSError, ValueError, SyntaxError):  # what Pillow says of a damaged file
-            return b""
+    except Exception:  # what Pillow raises for damaged files may be anything
+        return b""
     return out.getvalue()

@@ -1,12 +1,15 @@
 """What a folder contains, and what is said of what it lacks."""
 
 import json
+import os
 
 import pytest
 import torch
 
 from fedgen.images import save_png
+from fedgen.reports import write_report
 from fedgen.reports.contents import read_contents
+from tests.io.test_regular_files import in_time
 from tests.reports.folders import make_records, write_run
 
 
@@ -96,3 +99,23 @@ def test_stored_images_an_experiment_and_another_folder(tmp_path):
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(ValueError, match=r"holds no scores of `fedgen evaluate"):
         read_contents(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_passed_over(kind, tmp_path):
+    """A pipe in a file's place kept a report waiting for ever, and a device filled the memory."""
+    folder = write_run(tmp_path / "run", scores=("fid",))
+    (folder / "logs").mkdir(exist_ok=True)
+    for name in ("recipe.yaml", "samples/round=00001.png", "real.png", "state.txt", "logs/metrics.csv", "a.tfevents.1"):
+        (folder / name).unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(folder / name)
+        else:
+            (folder / name).symlink_to("/dev/zero")
+    with in_time():
+        found = read_contents(folder)
+    assert "regular file" in found.missing["settings"]
+    assert [one.name for one in found.samples] == ["round 0", "round 2"]
+    (folder / "report.html").symlink_to("/dev/zero")
+    with in_time(), pytest.raises((OSError, ValueError), match=r"report\.html"):
+        write_report([folder])

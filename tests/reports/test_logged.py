@@ -1,6 +1,7 @@
 """Logged values of TensorBoard's events and CSV files."""
 
 import sys
+import time
 
 import pytest
 from torch.utils.tensorboard import SummaryWriter
@@ -93,3 +94,21 @@ def test_events_that_cannot_be_read_without_tensorboard_are_named_with_the_remed
     logs = Logs(tmp_path)
     logs.refresh()
     assert "fedgen[tensorboard]" in logs.unread[0]
+
+
+@pytest.mark.parametrize("steps", [[9_999] * 10_000, [9_998, 9_999] * 5_000], ids=["the last again", "back and forth"])
+def test_a_log_that_goes_back_takes_time_by_its_length(steps):
+    """A table of 2 MB kept a report busy for hours: each row looked through all rows before."""
+    series, start = LoggedSeries(), time.process_time()
+    for step in [*range(10_000), *steps]:
+        series.add(step, 1.0)
+    assert series.steps == list(range(10_000))
+    assert time.process_time() - start < 0.5
+
+
+def test_a_log_of_nothing_but_holes_is_named(tmp_path):
+    with open(tmp_path / "events.out.tfevents.1", "wb") as file:
+        file.truncate(400_000_000)
+    logs = Logs(tmp_path)
+    logs.refresh()
+    assert "a record without bytes at byte 0" in logs.unread[0]

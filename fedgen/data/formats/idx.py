@@ -15,6 +15,7 @@ from fedgen.data.formats.download import fetch_any, missing
 from fedgen.data.padding import pad_images
 from fedgen.io.regular_files import check_unpacked, most_unpacked, read_regular
 
+MOST_AXES = 32  # of an array; images have three
 PREFIX = {"train": "train", "test": "t10k"}
 
 
@@ -103,6 +104,8 @@ def read_idx(path: Path) -> np.ndarray:
     shape = tuple(int(side) for side in np.frombuffer(data[4:start], ">u4"))
     if len(data) - start != math.prod(shape):
         raise ValueError(f"{path} holds {len(data) - start} values, but its header says {shape}; get it again")
+    if len(shape) > MOST_AXES or math.prod(max(side, 1) for side in shape) >= 2**63:
+        raise ValueError(f"{path} says that it has the sides {shape}, which no array has; get it again")
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
 
 
