@@ -1,4 +1,19 @@
-"""Experiments by name: each one command that prints a table and leaves its numbers and a figure in a folder."""
+"""Experiments by name: each one command that prints a table and leaves its numbers and a figure in a folder.
+
+Rooms, of which each imports only those above it:
+
+    engine         steps that are kept, quick runs and settings, trainings, arms over paired seeds, comparisons
+    theory         closed forms, toys, error and speed of matrix roots
+    ranking        how avg and all order the same generators, beside IID controls
+    paired         the same recipe with and without a change, over paired seeds
+    participation  clients that train and clients that never do
+
+A new experiment is a file in one of them and a line below. One on clients that never train is a list of arms, each a
+name and the options of `fedgen fit` that differ from the recipe: `participation/local_epochs.py` is the shortest. One
+that trains in another way declares arms too, and has them by `engine.trainings.trainings_of`; one that compares avg
+and all over generators has their rows, and those of IID dealings, by `engine.aggregate_rankings.compare`. Its numbers
+are the steps of a `Study`, so that it goes on where it was stopped; options of a quick run are `quickly`'s.
+"""
 
 # name -> (module:function, what it shows); imported when run
 EXPERIMENTS = {

@@ -1,5 +1,6 @@
 """Options of experiments: those of a quick run, and the settings that numbers are kept under."""
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+import fedgen.experiments
 from fedgen.experiments.engine.choice import Choice, at_most, quickly
 
 
@@ -64,3 +66,25 @@ def test_settings_are_plain_and_leave_out_what_no_number_depends_on():
     assert Toy(weights=Path("w.pt"), note="x").settings() == own | {"kind": "all"}
     assert Toy(weights=Path("w.pt"), runs=Path("there")).settings("some") == own | {"kind": "some"}
     assert Toy(quick=True).settings()["draws"] == 2
+
+
+def definitions(kind):
+    """Definitions in the experiments' files but the engine's own, by what to call them."""
+    root = Path(fedgen.experiments.__file__).parent
+    for file in root.rglob("*.py"):
+        if file.name != "choice.py":
+            yield from (
+                (f"{file.stem}.{n.name}", n) for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, kind)
+            )
+
+
+def test_no_experiment_names_its_settings_or_makes_its_quick_options_by_itself():
+    functions = dict(definitions(ast.FunctionDef))
+    assert [name for name in functions if name.endswith(".settings")] == []
+    quick = {
+        name: [ast.unparse(one) for one in function.decorator_list]
+        for name, function in functions.items()
+        if {"output", "quick"} <= {argument.arg for argument in function.args.args}
+    }
+    assert len(quick) > 10
+    assert [name for name, marks in quick.items() if not any(mark.startswith("quickly(") for mark in marks)] == []
