@@ -67,11 +67,11 @@ class ScoreChoice:
         return self.definition.higher_is_better
 
 
-ScoreLike = str | Mapping[str, Any] | ScoreChoice
+ScoreLike = str | Mapping[str, Any] | ScoreDefinition | ScoreChoice
 
 
 def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> ScoreChoice:
-    """The score of a name, of {"name": ..., options}, or of a choice, which it is already.
+    """The score of a name, of {"name": ..., options}, of a definition, or of a choice, which it is already.
 
     A name may be a class path with its arguments as options: of a `ScoreDefinition` of your own, or of a torchmetrics
     class such as "torchmetrics.text.Perplexity", whose score is then called "perplexity".
@@ -86,6 +86,8 @@ def choose(score: ScoreLike, name: str | None = None, scale: float = 1.0) -> Sco
     """
     if isinstance(score, ScoreChoice):
         return score
+    if isinstance(score, ScoreDefinition):
+        return ScoreChoice(name or score.name, score, scale)
     given = dict(score) if isinstance(score, Mapping) else {"name": score}
     kind = given.pop("name", None)
     if kind is None:
@@ -117,7 +119,7 @@ def _define(definition: type[ScoreDefinition], given: Mapping[str, Any]) -> Scor
 
 def choose_scores(scores: ScoreLike | Sequence[ScoreLike]) -> tuple[ScoreChoice, ...]:
     """The choices of one or several scores; ValueError as `choose`, for none, and for a name given twice."""
-    several = [scores] if isinstance(scores, (str, Mapping, ScoreChoice)) else list(scores)
+    several = [scores] if isinstance(scores, (str, Mapping, ScoreDefinition, ScoreChoice)) else list(scores)
     choices = tuple(choose(score) for score in several)
     check_distinct("score", [choice.name for choice in choices])
     return choices

@@ -1,0 +1,57 @@
+"""The two files that a person reads first run as they are, only shorter."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torchvision.utils import save_image
+
+import fedgen
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+
+
+def test_each_is_at_most_60_lines():
+    assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {"fedavg.py", "score_folders.py"}
+    assert all(len(path.read_text().splitlines()) <= 60 for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.slow
+def test_fedavg_trains_and_selects(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = (EXAMPLES / "fedavg.py").read_text()
+    quiet = 'accelerator="cpu", logger=False, enable_progress_bar=False'
+    shorter = code.replace("ROUNDS = 60", "ROUNDS = 2").replace("(20, ", "(1, ").replace('accelerator="cpu"', quiet)
+    exec(compile(shorter, "fedavg.py", "exec"), {"__name__": "__main__"})
+    assert "fid_all is best at round" in capsys.readouterr().out
+    assert (tmp_path / "checkpoints" / "example" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_score_folders_prints_what_fedgen_evaluate_does(tmp_path):
+    digits = fedgen.Digits().read("train")
+    for index in range(90):
+        folder = tmp_path / ("samples", "a", "b")[index % 3]
+        folder.mkdir(exist_ok=True)
+        save_image(digits.inputs[index] / 255, folder / f"{index}.png")
+    here = {"cwd": tmp_path, "capture_output": True, "text": True, "check": True}
+    found = subprocess.run([sys.executable, EXAMPLES / "score_folders.py", "samples", "a", "b"], **here).stdout
+    command = [
+        "--generated",
+        "samples",
+        "--clients",
+        "a",
+        "b",
+        "--embedding",
+        "efficientnet-lite0-32",
+        "--scores",
+        "fid",
+    ]
+    subprocess.run([sys.executable, "-W", "ignore", "-m", "fedgen", "evaluate", *command], **here)
+    records = json.loads((tmp_path / "scores.json").read_text())["records"]
+    (exact,) = [record["value"] for record in records if (record["score"], record["aggregate"]) == ("fid", "all")]
+    (value,) = [line.split()[1] for line in found.splitlines() if line.startswith("fid_all")]
+    assert float(value) == pytest.approx(exact, rel=1e-3)
