@@ -19,6 +19,8 @@ exclude_patterns = ["conf.py"]
 html_theme = "furo"
 html_title = f"fedgen {release}"
 html_theme_options = {"top_of_page_buttons": [], "footer_icons": []}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_sphinx = False
 templates_path: list[str] = []
 
