@@ -31,6 +31,7 @@ from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_pa
 from fedgen.federated import FedAvgStrategy
 from fedgen.images import save_png
 from fedgen.io.files import remove_unfinished, require_writable
+from fedgen.models.optional_hooks import data_module_of, of_module, of_strategy
 from fedgen.progress import make_console
 from fedgen.ranks import together
 from fedgen.reports.figures import report_run
@@ -161,7 +162,7 @@ class FederatedEvaluation(Callback):
         _warn_of_modes(watchers(trainer.callbacks, self.evaluator.column_names()), self.evaluator.directions())
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
-        data = getattr(trainer, "datamodule", None)
+        data = data_module_of(trainer)
         if not isinstance(data, FederatedDataModule):
             raise TypeError(
                 "FederatedEvaluation scores against clients: call trainer.fit(model, datamodule) with a"
@@ -195,7 +196,7 @@ class FederatedEvaluation(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluates, if the round is due and whole."""
-        if getattr(trainer.strategy, "in_round", False):
+        if of_strategy(trainer.strategy).in_round:
             return
         round = self._last_round = trainer.current_epoch
         if (round + 1) % self.every_n_rounds == 0 or round + 1 == trainer.max_epochs or trainer.should_stop:
@@ -207,7 +208,7 @@ class FederatedEvaluation(Callback):
         """Evaluates the last round, if training was stopped early after one that was not due."""
         if self._last_round is None or self._last_round == self.evaluated_round:
             return
-        if not getattr(trainer.strategy, "in_round", False):
+        if not of_strategy(trainer.strategy).in_round:
             values = self._evaluate(trainer, pl_module, self._last_round)
             trainer.callback_metrics.update({column: torch.tensor(value) for column, value in values.items()})
 
@@ -226,7 +227,7 @@ class FederatedEvaluation(Callback):
         assert self._models is not None
         sample, note = self._sampler(trainer, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
-        optimised_on, began = getattr(pl_module, "optimised_on", ()), time.perf_counter()
+        optimised_on, began = of_module(pl_module).optimised_on, time.perf_counter()
         with paused(trainer), together():
             personal = self._personal(trainer, pl_module)
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
@@ -245,7 +246,7 @@ class FederatedEvaluation(Callback):
         """The model's sampler, or that of the mixture of the clients' models, and a note that says so."""
         assert self.evaluator is not None  # setup made it
         sample, strategy = self.evaluator.sampler_of(pl_module), trainer.strategy
-        if not getattr(strategy, "local_only", False):
+        if not of_strategy(strategy).local_only:
             return sample, ""
         if trainer.world_size > 1:
             raise MisconfigurationException(
@@ -342,7 +343,7 @@ class FederatedEvaluation(Callback):
 
     def _keep_clients(self, trainer: Trainer) -> None:
         """Writes who the clients were, so that the run can be scored again; a recipe's folder knows."""
-        data = getattr(trainer, "datamodule", None)
+        data = data_module_of(trainer)
         if isinstance(data, FederatedDataModule) and not (Path(trainer.default_root_dir) / RECIPE).exists():
             keep_clients(data, self._folder(trainer))
 
@@ -352,7 +353,7 @@ class FederatedEvaluation(Callback):
         if self._page is not None:
             self._page.start()
             assert self.evaluator is not None  # setup made it
-            data = getattr(trainer, "datamodule", None)
+            data = data_module_of(trainer)
             splits = self.evaluator.splits if isinstance(data, FederatedDataModule) else ()
             with isolated():
                 keep(self._folder(trainer), data, splits, self.grid > 0)

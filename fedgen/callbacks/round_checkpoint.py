@@ -13,6 +13,7 @@ from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name, list_
 from fedgen.federated.left_out import LEFT_OUT_FILE, Entry, report_of, write_left_out
 from fedgen.federated.state_table import STATE_FILE, rows_so_far, write_state
 from fedgen.io.files import remove_unfinished, require_writable, sync_folder
+from fedgen.models.optional_hooks import of_strategy
 
 
 class RoundCheckpoint(ModelCheckpoint):
@@ -77,7 +78,7 @@ class RoundCheckpoint(ModelCheckpoint):
             self._left_out = entries
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.fast_dev_run or getattr(trainer.strategy, "in_round", False):
+        if trainer.fast_dev_run or of_strategy(trainer.strategy).in_round:
             return
         folder, round = self._folder(trainer), trainer.current_epoch
         partial = folder / f".{LAST}.partial"

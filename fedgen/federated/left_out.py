@@ -12,6 +12,7 @@ from fedgen.clients.turn import Turn
 from fedgen.foreign_text import printable
 from fedgen.io.files import atomic_write, is_count
 from fedgen.io.regular_files import read_regular
+from fedgen.models.optional_hooks import data_of, of_data, of_strategy
 from fedgen.own_code import own_frames
 
 if TYPE_CHECKING:  # who was left out is read without Lightning
@@ -49,7 +50,7 @@ def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = 
         data: the data module, whose `clients` have names, if it has any.
         kind: what it is, where it is not being left out of the round.
     """
-    clients = getattr(data, "clients", None)
+    clients = of_data(data).clients
     return [
         {
             "round": round,
@@ -172,8 +173,8 @@ def tell_remarks(entries: Sequence[Entry]) -> None:
 
 def report_of(trainer: "Trainer") -> list[Entry]:
     """All that is kept of clients of a run, by round: of its strategy, and of data whose clients are elsewhere."""
-    parts = [getattr(trainer.strategy, "report", []), getattr(getattr(trainer, "datamodule", None), "left_out", [])]
-    return sorted((entry for part in parts for entry in part), key=lambda entry: entry["round"])
+    parts = [of_strategy(trainer.strategy).report, data_of(trainer).left_out]
+    return sorted((dict(entry) for part in parts for entry in part), key=lambda entry: entry["round"])
 
 
 def tell(entries: Sequence[Entry]) -> None:

@@ -6,6 +6,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fedgen.federated.aggregators.mean import Aggregator
 from fedgen.federated.client_state.exchange import Exchange
+from fedgen.models.optional_hooks import of_part
 
 
 def check_privacy(
@@ -37,7 +38,7 @@ def check_privacy(
         raise MisconfigurationException(
             f"{name} protects weights alone, and the client algorithm sends control variates too: leave it out"
         )
-    if any(getattr(part, "shares_images", False) for part in module.modules()):
+    if any(of_part(part).shares_images for part in module.modules()):
         raise MisconfigurationException(
             f"{name} bounds what a client's own update adds, and a loss of the model looks at other clients' images"
             " too, so that a client has a part in every update: give the loss aggregate='own' and let clients train the"

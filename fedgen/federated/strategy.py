@@ -51,7 +51,7 @@ from fedgen.federated.schedules import Schedule
 from fedgen.federated.server_model import RoundSettings
 from fedgen.federated.sharing import RankShares
 from fedgen.io.files import in_bytes
-from fedgen.models.optional_hooks import data_of
+from fedgen.models.optional_hooks import data_module_of, data_of
 from fedgen.ranks import Ranks
 from fedgen.seeds import resolve
 
@@ -233,7 +233,7 @@ class FedAvgStrategy(FederationView, OneOrManyProcesses):
 
     def _client_shares(self, trainer: Trainer) -> list[float] | None:
         """Return every client's weight in the mean over the whole federation, if the data say who the clients are."""
-        return shares_of(getattr(trainer, "datamodule", None), self._settings.client_weights)
+        return shares_of(data_module_of(trainer), self._settings.client_weights)
 
     def _check_cohort(self) -> None:
         if data_of(self._module.trainer).clients:

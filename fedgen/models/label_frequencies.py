@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgen.models.optional_hooks import of_data
+
 
 class LabelFrequencies(nn.Module):
     """The clients' training examples of each class, summed: what a conditional model's labels are drawn by.
@@ -45,11 +47,11 @@ class LabelFrequencies(nn.Module):
         Raises:
             ValueError: for data without labels, or with more classes than the model has.
         """
-        clients = getattr(data, "clients", None)
+        clients = of_data(data).clients
         self._known = bool(clients)
         if not clients:
             return
-        if told := getattr(data, "label_counts", None):
+        if told := of_data(data).label_counts:
             self._set("the federation", told())
         else:
             self._set(clients[0].data.name, _count(clients))

@@ -13,6 +13,7 @@ from fedgen.models.conditioning import AtPositions
 from fedgen.models.ema import EMA
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.spectral import refresh
+from fedgen.models.optional_hooks import data_module_of, data_of, of_module
 from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock
 from fedgen.models.round_means import RoundMeans
@@ -73,7 +74,7 @@ class LatentGenerator(RoundClock):
         # FedAvg leaves alone what begins so; networks do not say it, as they may live on in another model
         self.unexchanged: tuple[str, ...] = ()
         self._frozen: Collection[str] = ()  # submodules of the generator of which nothing moves
-        self._optimised_before = list(getattr(generator, "optimised_on", ()))  # by what trained these weights earlier
+        self._optimised_before = list(of_module(generator).optimised_on)  # by what trained these weights earlier
         self.own_data: Any = None  # in the trainer's data module's place, if another module trains this one
 
     @property
@@ -90,12 +91,12 @@ class LatentGenerator(RoundClock):
     @property
     def data(self) -> Any:
         """What it trains on: the trainer's data module, unless it has data of its own; None if there is neither."""
-        return getattr(self.trainer, "datamodule", None) if self.own_data is None else self.own_data
+        return data_module_of(self.trainer) if self.own_data is None else self.own_data
 
     @property
     def shares_images(self) -> bool:
         """Whether a loss looks at clients' images elsewhere than in their own turns: at the server, or in others'."""
-        by_server = getattr(self, "generator_trained_by", "clients") == "server"
+        by_server = of_module(self).generator_trained_by == "server"
         return any(by_server or any(one.aggregate != "own" for one in loss.losses) for loss in self._lent)
 
     # ---- losses, from fit to fit and turn to turn ----
@@ -126,7 +127,7 @@ class LatentGenerator(RoundClock):
         loss.take_totals()
         if loss.has_references and loss not in self._lent:
             return
-        clients = getattr(getattr(self.trainer, "datamodule", None), "clients", None)
+        clients = data_of(self.trainer).clients
         require(
             bool(clients),
             f"the generator loss on {', '.join(loss.names)} has no references and the data no clients to take"

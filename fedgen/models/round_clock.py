@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import lightning
 
+from fedgen.models.optional_hooks import of_strategy
 from fedgen.models.round_means import RoundMeans
 
 
@@ -72,7 +73,8 @@ class RoundClock(lightning.LightningModule):
     def iteration(self, batch_idx: int) -> int:
         """How many iterations came before this one since training started: the client's own count under FedAvg."""
         if self._strategy_calls():
-            return int(getattr(self.trainer.strategy, "client_iteration", batch_idx))
+            found = of_strategy(self.trainer.strategy).client_iteration
+            return batch_idx if found is None else int(found)
         return self.trainer.fit_loop.epoch_loop.total_batch_idx
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -88,4 +90,4 @@ class RoundClock(lightning.LightningModule):
             self.on_round_end(batch_idx + 1)
 
     def _strategy_calls(self) -> bool:
-        return getattr(self.trainer.strategy, "calls_round_end", False)
+        return of_strategy(self.trainer.strategy).calls_round_end

@@ -17,6 +17,7 @@ from fedgen.evaluation.records import ScoreRecord
 from fedgen.evaluation.runs.checkpoints import load_weights, local_models, personal_tensors, tensors_in_place
 from fedgen.evaluation.runs.run_folder import Run
 from fedgen.evaluation.runs.scores_file import append_records, keep_records, read_records
+from fedgen.models.optional_hooks import of_module
 from fedgen.scores.definition import Needs
 
 LOCAL_NOTE = "mixture of local models"
@@ -105,7 +106,7 @@ def evaluate_run(
     records = []
     for round in chosen:
         sample, note, personal = checkpoint_sampler(module, found[round], evaluator)
-        optimised_on = list(dict.fromkeys([*known.get(round, ()), *getattr(module, "optimised_on", ())]))
+        optimised_on = list(dict.fromkeys([*known.get(round, ()), *of_module(module).optimised_on]))
         found_now = models.evaluate(module, sample, personal, round, found[round].name, optimised_on, note).records
         if fine_tuning is not None:
             found_now = [*found_now, *fine_tuning.records(module, evaluator, found[round], round, optimised_on)]

@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from fedgen.models.optional_hooks import of_data
+
 ClientWeights = Literal["examples", "uniform"]
 
 
@@ -17,7 +19,7 @@ def shares_of(data: Any, kind: ClientWeights) -> list[float] | None:
         data: a data module; `FederatedDataModule` has `clients`, each with positions `train`.
         kind: what weighs.
     """
-    clients = getattr(data, "clients", None)
+    clients = of_data(data).clients
     if clients is None:
         return None
     weights = [weight_of(len(client.train), kind) for client in clients]

@@ -15,6 +15,7 @@ from fedgen.federated.client_state.forms import Forms
 from fedgen.federated.client_state.rules import Rule, Rules
 from fedgen.federated.client_state.state_values import same_numbers
 from fedgen.io.tensor_files import bytes_of
+from fedgen.models.optional_hooks import of_module, of_part
 
 
 def all_finite(tensors: Sequence[Tensor]) -> bool:
@@ -239,8 +240,8 @@ class _Roles:
         moving: frozenset[str],
     ) -> None:
         self._trained = {id(p) for p in trained}
-        kinds = {f"{n}.": getattr(m, "exchanged", True) for n, m in module.named_modules()}
-        self._alone = (*(p for p, kind in kinds.items() if kind is False), *getattr(module, "unexchanged", ()))
+        kinds = {f"{n}.": of_part(m).exchanged for n, m in module.named_modules()}
+        self._alone = (*(p for p, kind in kinds.items() if kind is False), *of_module(module).unexchanged)
         self._alone += tuple(f"{n}." for n, m in module.named_modules() if n and accumulates(m))
         self._own = tuple(prefix for prefix, kind in kinds.items() if kind == "personal")
         self._personal, self._rules, self._fixed, self._moving = personal, rules, fixed, moving

@@ -35,6 +35,7 @@ from fedgen.federated.client_state.python_state import (
 from fedgen.federated.client_state.rules import Rules
 from fedgen.federated.client_state.state_values import has_floats, in_the_form_of, is_plain, storage_of
 from fedgen.io.tensor_files import bytes_of, tensors_in
+from fedgen.models.optional_hooks import of_part
 from fedgen.seeds import derive
 
 
@@ -118,7 +119,7 @@ class OutsideState:
         for prefix, part in self._module.named_modules():
             if any(prefix.startswith(f"{other}.") for other in alone):
                 continue
-            if accumulates(part) or getattr(part, "exchanged", True) is not True:
+            if accumulates(part) or of_part(part).exchanged is not True:
                 alone.append(prefix)
                 continue
             yield prefix, part

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.schedules import Schedule
+from fedgen.models.optional_hooks import data_module_of
 
 
 def check_settings(
@@ -108,7 +109,7 @@ def check_trainer(trainer: Trainer) -> None:
                 f"{type(callback).__name__} would average clients' models in the middle of a round; use"
                 " EMAWeightAveraging(update_every_n_steps=0, update_starting_at_epoch=0), which averages the server's"
             )
-    module, data = trainer.lightning_module, getattr(trainer, "datamodule", None)
+    module, data = trainer.lightning_module, data_module_of(trainer)
     if any(owner is not None and is_overridden("on_before_batch_transfer", owner) for owner in (module, data)):
         raise MisconfigurationException(
             "on_before_batch_transfer would receive a client's turn, not a batch; override on_after_batch_transfer"

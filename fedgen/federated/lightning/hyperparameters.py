@@ -8,6 +8,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
 from fedgen.io.tensor_files import objects_in
+from fedgen.models.optional_hooks import data_module_of
 
 _PLAIN = (type(None), bool, int, float, str)
 
@@ -19,7 +20,7 @@ def warn_of_objects(trainer: Trainer) -> None:
     """
     if not trainer.checkpoint_callbacks or not isinstance(trainer.strategy.checkpoint_io, AtomicCheckpointIO):
         return
-    for owner in (trainer.lightning_module, getattr(trainer, "datamodule", None)):
+    for owner in (trainer.lightning_module, data_module_of(trainer)):
         for name, value in _hyperparameters(owner):
             who, kind = type(owner).__name__, f"{type(value).__module__}.{type(value).__qualname__}"
             if objects_in(value):  # Lightning has taken out what cannot be pickled

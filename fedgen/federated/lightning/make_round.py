@@ -19,7 +19,7 @@ from fedgen.federated.promises import check_privacy, check_robustness
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import check_rates
 from fedgen.federated.server_model import RoundSettings, ServerModel
-from fedgen.models.optional_hooks import of_module
+from fedgen.models.optional_hooks import data_module_of, of_module
 from fedgen.ranks import Ranks
 
 
@@ -70,7 +70,7 @@ def make_round(
     algorithm.start_fit(model.trainable, local.optimizers, shares)
     check_privacy(aggregator, settings.client_weights, settings.optimizer_state, model.exchange, module)
     check_robustness(aggregator, settings.optimizer_state, model.exchange)
-    logged, data, device = LoggedValues(trainer), getattr(trainer, "datamodule", None), strategy.root_device
+    logged, data, device = LoggedValues(trainer), data_module_of(trainer), strategy.root_device
     return Round(module, model, settings, memory, local, outside, clock, logged, ranks, device, seed, data)
 
 
@@ -87,5 +87,5 @@ def _managed(trainer: Trainer) -> list[Any]:
     """Return what a module may hold and is not its state: what Lightning and the strategy look after."""
     strategy = trainer.strategy
     schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
-    data = getattr(trainer, "datamodule", None)
+    data = data_module_of(trainer)
     return [strategy, trainer, data, *strategy.optimizers, *strategy._lightning_optimizers, *schedulers]

@@ -18,6 +18,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from fedgen.federated.lightning.boundary import RoundBoundary
+from fedgen.models.optional_hooks import data_module_of
 
 CALLBACK_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 MODULE_HOOKS = (*CALLBACK_HOOKS, "optimizer_zero_grad", "backward", "configure_gradient_clipping", "optimizer_step")
@@ -44,7 +45,7 @@ def calls_no_hook(trainer: Trainer) -> bool:
 
 def moves_plainly(trainer: Trainer) -> bool:
     """Whether nobody overrides how a batch gets to its device."""
-    data: Any = getattr(trainer, "datamodule", None)
+    data: Any = data_module_of(trainer)
     return type(trainer.strategy.precision_plugin) is Precision and not any(
         is_overridden(hook, trainer.lightning_module) or (data is not None and is_overridden(hook, data))
         for hook in TRANSFER_HOOKS

@@ -9,6 +9,7 @@ from fedgen.flower.secure_aggregation.secure_evaluator import SecureEvaluator
 from fedgen.flower.server.private_evaluator import PrivateEvaluator
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.server.remote_evaluator import RemoteEvaluator
+from fedgen.models.optional_hooks import data_module_of
 
 
 class RemoteEvaluation(FederatedEvaluation):
@@ -30,7 +31,7 @@ class RemoteEvaluation(FederatedEvaluation):
     """
 
     def _make_evaluator(self, trainer: Trainer) -> Evaluator:
-        data = getattr(trainer, "datamodule", None)
+        data = data_module_of(trainer)
         if not isinstance(data, RemoteClients):
             raise TypeError(f"RemoteEvaluation scores against clients elsewhere, and data is {type(data).__name__}")
         if self.settings["weights"] != "examples":

@@ -18,6 +18,7 @@ from fedgen.models.ema import EMA
 from fedgen.models.fine_tuning.lora import LoRA, add_adapters, merge_adapters, read_adapters, write_adapters
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.optional_hooks import data_module_of, of_data
 from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock
 from fedgen.models.round_means import RoundMeans
@@ -145,8 +146,8 @@ class DDPM(RoundClock):
         if stage != "fit":
             return
         self.means = RoundMeans("loss")  # without those of a round that was cut short
-        data = getattr(self.trainer, "datamodule", None)
-        if (shape := getattr(data, "image_shape", None)) is not None:
+        data = data_module_of(self.trainer)
+        if (shape := of_data(data).image_shape) is not None:
             require_shape(torch.empty(1, *shape), self.image_shape, "the network")
         if self.label_frequencies is not None:
             self.label_frequencies.fit(data)

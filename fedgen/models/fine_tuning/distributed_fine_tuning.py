@@ -19,6 +19,7 @@ from fedgen.models.checkpoint_file import OPTIMISED_ON
 from fedgen.models.fine_tuning.server_data import ServerData
 from fedgen.models.latent_generator import LatentGenerator
 from fedgen.models.networks.network import build, describe
+from fedgen.models.optional_hooks import data_of, of_module, of_strategy
 from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock
 from fedgen.models.round_means import RoundMeans
@@ -130,7 +131,7 @@ class DistributedFineTuning(RoundClock):
         self.automatic_optimization = False
         self.model: LatentGenerator = build(model, "model", LatentGenerator, "model")
         require(
-            hasattr(self.model, "critic") and getattr(self.model, "generator_trained_by", "clients") == "clients",
+            hasattr(self.model, "critic") and of_module(self.model).generator_trained_by == "clients",
             f"DistributedFineTuning plays a game on the server's images: give a StyleGAN2, or a GAN with"
             f" generator_trained_by='clients', got {type(self.model).__name__}",
         )
@@ -214,17 +215,17 @@ class DistributedFineTuning(RoundClock):
         """
         if stage != "fit":
             return
-        objective, data = self.objective, getattr(self.trainer, "datamodule", None)
+        objective, data = self.objective, data_of(self.trainer)
         require(objective is not None, "DistributedFineTuning has no objective; give an EmbeddedLoss(MMD2Loss(), ...)")
         assert objective is not None
-        self._is_client = bool(getattr(data, "is_one_client", False))
+        self._is_client = bool(data.is_one_client)
         self._check_strategy()
-        for client in getattr(data, "clients", None) or ():
+        for client in data.clients or ():
             require(len(client.train) > 0, f"client {client.name} has no training image; leave it out of the partition")
         if not self._is_client:
             self._start_server(objective)
         self._sent, self._logged = Traffic(), Traffic()
-        if elsewhere := getattr(data, "give_references", None):
+        if elsewhere := data.give_references:
             elsewhere(objective, self.trainer.strategy.root_device)
         self.model.setup(stage)
         if self.form == "local" and not elsewhere:
@@ -312,7 +313,7 @@ class DistributedFineTuning(RoundClock):
             kept = bytes_of([*exchange.counters.values(), *exchange.held.values()])
             self._sent.down += exchange.num_bytes + kept
             # what is masked has more bytes a number than what is not
-            masked = getattr(self.trainer.strategy, "bytes_masked", None)
+            masked = of_strategy(self.trainer.strategy).bytes_masked
             self._sent.up += (exchange.num_bytes if masked is None else masked) if completed else 0
             self.means.add(*self._objectives[0].take_totals())
         else:
@@ -347,7 +348,7 @@ class DistributedFineTuning(RoundClock):
                 f"form {self.form!r}: {in_bytes(now.down)} to the clients and {in_bytes(now.up)} from them in a round"
                 " and before it"
             )
-        heard: Mapping[str, float] = getattr(getattr(self.trainer, "datamodule", None), "take_metrics", dict)()
+        heard: Mapping[str, float] = data_of(self.trainer).take_metrics()
         return self.model.take_means() | super().take_means() | sent | dict(heard)
 
     def on_train_epoch_end(self) -> None:

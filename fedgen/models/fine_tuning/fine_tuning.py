@@ -16,6 +16,7 @@ from fedgen.models.conditioning import AtPositions
 from fedgen.models.gan.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe
+from fedgen.models.optional_hooks import of_data
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating
 from fedgen.seeds import generator as seeded
@@ -146,7 +147,7 @@ class FineTuning(LatentGenerator):
             return
         require(bool(self.generator_losses), "FineTuning has no generator_losses, and nothing else to train on")
         with evaluating(self):
-            check_images(self.generator, None, getattr(self.data, "image_shape", None))
+            check_images(self.generator, None, of_data(self.data).image_shape)
         self.start_losses()
         if self.latents is not None and self.label_frequencies is not None:
             draws = seeded(self.seed, "labels of fixed latents")

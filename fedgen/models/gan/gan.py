@@ -17,6 +17,7 @@ from fedgen.models.gan.game_checks import check_images, check_pair
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
 from fedgen.models.networks.spectral import refresh
+from fedgen.models.optional_hooks import of_data, of_strategy
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, keeping_buffers
 
@@ -146,7 +147,7 @@ class GAN(CriticLosses, LatentGenerator):
         if stage != "fit":
             return
         with evaluating(self):
-            check_images(self.generator, self.critic, getattr(self.data, "image_shape", None))
+            check_images(self.generator, self.critic, of_data(self.data).image_shape)
         self._check_roles()
         self.start_losses()
         if self.compiles:
@@ -160,15 +161,15 @@ class GAN(CriticLosses, LatentGenerator):
     def _check_roles(self) -> None:
         if self.generator_trained_by == "clients":
             return
-        strategy = self.trainer.strategy
-        names, patterns = [f"critic.{name}" for name in self.critic.state_dict()], getattr(strategy, "personal", ())
+        strategy = of_strategy(self.trainer.strategy)
+        names, patterns = [f"critic.{name}" for name in self.critic.state_dict()], strategy.personal
         own = [pattern for pattern in patterns if any(fnmatchcase(name, pattern) for name in names)]
         require(
             not own,
             f"generator_trained_by='server' needs one merged critic, but personal={own} keeps critics with the clients;"
             " leave the pattern out, or let clients train the generator",
         )
-        self._server_steps(getattr(strategy, "communication_interval", self.n_critic))
+        self._server_steps(strategy.communication_interval or self.n_critic)
 
     def _server_steps(self, iterations: int) -> int:
         """Steps of the generator after a round of so many iterations, at least one."""

@@ -14,6 +14,7 @@ from fedgen.models.gan.critic_losses import CriticLosses
 from fedgen.models.gan.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
+from fedgen.models.optional_hooks import of_data
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, require_batch_size
 from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
@@ -236,7 +237,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         if stage != "fit":
             return
         with evaluating(self):
-            check_images(self.generator, self.critic, getattr(self.data, "image_shape", None))
+            check_images(self.generator, self.critic, of_data(self.data).image_shape)
         self._check_batches(self.data)
         self.start_losses()
         if self.compiles:
@@ -251,7 +252,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
 
     def _check_batches(self, data: Any) -> None:
         """Refuses clients whose batches do not divide into the critic's groups, before any of them trains."""
-        clients, batch = getattr(data, "clients", None), getattr(data, "batch_size", None)
+        clients, batch = of_data(data).clients, of_data(data).batch_size
         group = self.critic.group_size
         if not clients or batch is None or group is None:
             return
