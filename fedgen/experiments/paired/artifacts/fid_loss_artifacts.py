@@ -8,7 +8,7 @@ Between the two GANs lies more than the critic: the one without it goes on from 
 weights, with Adam's moments at zero, and FID has the weight 1 in place of one that follows the adversarial loss.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fedgen.experiments.engine.choice import quickly
 from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, SCORES, TITLES, compare_scores, mark_of
 from fedgen.experiments.engine.paired_seeds import by_chance, change_of, compare_pairs, mean_shown, verdict
 from fedgen.experiments.engine.recipe_file import fingerprints
+from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_runs import runs_folder
 from fedgen.experiments.engine.trainings import train_all
@@ -38,11 +39,14 @@ from fedgen.experiments.paired.artifacts.artifact_arms import (
     Family,
     Lengths,
 )
-from fedgen.experiments.paired.artifacts.artifact_figure import GRID, draw, grid_of
 from fedgen.images import save_png, tile
 from fedgen.models.networks.glow import require_normflows
+from fedgen.reports.figures.picture_panels import show_picture
 
 USED = {arm: () if arm == FLOW else (OPTIMISED,) for pair in FAMILIES.values() for arm in pair}  # by losses
+FIGURE = "fid_loss_artifacts.png"
+GRID = 8  # images across and down
+COLOURS = ("#1f5fa8", "#c4560b")  # control and treated
 
 
 @quickly(seeds=1)
@@ -192,3 +196,60 @@ def expectations(compared: Mapping[str, Any], bits: Mapping[str, float], embeddi
     text = "Glow: FID costs likelihood: more bits per dimension of held-out images"
     lines.append(verdict(text, _bits(bits)[FLOW_FID], "more"))
     return [*lines, by_chance(len(lines))]
+
+
+def grid_of(arm: str) -> str:
+    """File name of an arm's samples."""
+    return f"{arm.replace(' + ', '-').replace(' ', '-').lower()}.png"
+
+
+def draw(study: Study, arms: ArtifactRuns, seeds: Sequence[int], embedding: str) -> Path:
+    """Columns: the arms. Above: the last samples of the first seed. Below: a family's FID by rounds, in two embeddings.
+
+    Curves are means over seeds, thin lines the seeds, dashes real images.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 6.6), layout="constrained")
+    rows = figure.subplots(2, 4, height_ratios=(1.25, 1))
+    for place, (name, pair) in enumerate(FAMILIES.items()):
+        for side, arm in enumerate(pair):
+            title = {"fontsize": 10, "color": COLOURS[side], "weight": "bold"}
+            show_picture(rows[0][2 * place + side], study.path(grid_of(arm)), f"{name}:\n{arm}", **title)
+        for side, where in enumerate((OPTIMISED, embedding)):
+            axes = rows[1][2 * place + side]
+            _draw_fid(axes, study.numbers[name], pair, seeds, where, arms.lengths.before)
+            real = study.numbers[f"floor of {name}"]["scores"][where]["fid, held out"]
+            axes.axhline(real, color="black", linestyle="--", linewidth=1, label="real images")
+            axes.set_title(where + ("\n(optimised)" if where == OPTIMISED else "\n(unrelated)"), fontsize=9)
+            if place == 0:
+                axes.axvline(arms.lengths.before, color="0.6", linestyle=":", linewidth=1)
+            axes.set_xlabel("rounds", fontsize=9)
+            if not side:
+                axes.set_ylabel("FID to held-out images", fontsize=9)
+    return save_figure(figure, study.path(FIGURE))
+
+
+def _draw_fid(
+    axes: Any, rows: Mapping[str, Any], pair: Sequence[str], seeds: Sequence[int], where: str, parting: int
+) -> None:
+    for arm, colour in zip(pair, COLOURS):
+        curves = [curve_of(rows, arm, seed, where) for seed in seeds]
+        if arm == REMOVED:  # they part from the control's curves
+            starts = [dict(curve_of(rows, GAN, seed, where))[parting] for seed in seeds]
+            curves = [[(parting, start), *curve] for start, curve in zip(starts, curves)]
+        for curve in curves:
+            axes.plot(*zip(*curve), color=colour, linewidth=0.7, alpha=0.45)
+        mean = [(places[0][0], sum(value for _, value in places) / len(places)) for places in zip(*curves)]
+        axes.plot(*zip(*mean), color=colour, marker="o", markersize=3.5, linewidth=1.8, label=arm)
+    axes.set_yscale("log")
+    axes.grid(alpha=0.25, which="both")
+    axes.tick_params(labelsize=8)
+    axes.legend(fontsize=7.5, framealpha=0.85)
+
+
+def curve_of(rows: Mapping[str, Any], arm: str, seed: int, where: str) -> list[tuple[int, float]]:
+    """(rounds, FID to held-out images) of a run's checkpoints, in order."""
+    prefix = f"{arm}, seed {seed}, "
+    own = {int(key.removeprefix(prefix).split()[0]): row for key, row in rows.items() if key.startswith(prefix)}
+    return [(rounds, own[rounds][where]["fid, held out"]) for rounds in sorted(own)]

@@ -34,17 +34,22 @@ from fedgen.experiments.paired.gans.gan_arms import (
     WITHOUT,
     GANRuns,
 )
-from fedgen.experiments.paired.gans.gan_figures import (
+from fedgen.experiments.paired.gans.gan_report import (
     GRID,
     PICTURES_FIGURE,
     REAL,
     REAL_GRID,
     SCORES_FIGURE,
+    Compared,
+    compare,
     draw_pictures,
     draw_scores,
     grid_of,
+    key_of,
+    outcomes,
+    pair_outcomes,
+    table_of,
 )
-from fedgen.experiments.paired.gans.gan_report import Compared, compare, key_of, outcomes, pair_outcomes, table_of
 from fedgen.images import save_png, tile
 
 Run = tuple[str, str, int]  # network, arm, seed

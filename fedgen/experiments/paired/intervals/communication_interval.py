@@ -21,10 +21,13 @@ from fedgen.experiments.engine.image_sources import chosen
 from fedgen.experiments.engine.scored_checkpoints import Checkpoint, Scorers, Trained, checkpoints_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_runs import train_runs
-from fedgen.experiments.paired.intervals.interval_figure import SIDE, draw, draw_samples, grid_of
 from fedgen.experiments.paired.intervals.interval_report import (
     REFERENCES,
+    SIDE,
     compare_intervals,
+    draw,
+    draw_samples,
+    grid_of,
     group_of,
     lines_of,
     quality_of,

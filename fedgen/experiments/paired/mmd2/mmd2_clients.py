@@ -12,7 +12,7 @@ import fedgen.data
 from fedgen.data import DataSet, Examples
 from fedgen.embeddings import FeatureCache, embed, load_embedding
 from fedgen.experiments.engine.image_sources import CACHE
-from fedgen.experiments.paired.mmd2.mmd2_choice import Mmd2Choice
+from fedgen.experiments.paired.mmd2.mmd2_arms import Mmd2Choice
 from fedgen.experiments.ranking.truncation.truncated_styles import BATCH, TruncatedStyles
 from fedgen.images import save_png
 from fedgen.io.files import read_json

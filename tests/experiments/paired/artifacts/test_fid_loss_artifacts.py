@@ -22,8 +22,7 @@ from fedgen.experiments.paired.artifacts.artifact_arms import (
     ArtifactRuns,
     Lengths,
 )
-from fedgen.experiments.paired.artifacts.artifact_figure import curve_of
-from fedgen.experiments.paired.artifacts.fid_loss_artifacts import key_of, last_of
+from fedgen.experiments.paired.artifacts.fid_loss_artifacts import curve_of, key_of, last_of
 from tests.experiments.tiny_runs import settings_of
 
 RECIPES = Path(__file__).parents[4] / "recipes"

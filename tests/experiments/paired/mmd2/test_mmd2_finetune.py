@@ -11,8 +11,16 @@ from safetensors.torch import save_file
 from fedgen.data import Examples
 from fedgen.experiments.command import reproduce
 from fedgen.experiments.paired.mmd2 import mmd2_finetune as experiment
-from fedgen.experiments.paired.mmd2.mmd2_arms import ARMS, CONTROL, FORMS, LOCAL, MESSAGE, Mmd2Runs, images_of
-from fedgen.experiments.paired.mmd2.mmd2_choice import Mmd2Choice
+from fedgen.experiments.paired.mmd2.mmd2_arms import (
+    ARMS,
+    CONTROL,
+    FORMS,
+    LOCAL,
+    MESSAGE,
+    Mmd2Choice,
+    Mmd2Runs,
+    images_of,
+)
 from fedgen.experiments.paired.mmd2.mmd2_clients import find_centres, latent, write_clients
 from fedgen.experiments.paired.mmd2.mmd2_scores import FID_SERVER, KID_ALL, KID_AVG, SCORES
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles, read_styles

@@ -9,7 +9,6 @@ from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.scored_checkpoints import ScoredRows, Scorers, Trained
 from fedgen.experiments.engine.trained_runs import Plan, Series, runs_of
-from fedgen.experiments.ranking.trained.perfect_figure import pair_table
 from fedgen.experiments.ranking.trained.perfect_generator import (
     REAL,
     against_real,
@@ -19,6 +18,7 @@ from fedgen.experiments.ranking.trained.perfect_generator import (
     disagreements,
     expected,
     of_kind,
+    pair_table,
     perfect_generator,
 )
 from tests.experiments.tiny_runs import untrained, write_recipe
