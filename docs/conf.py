@@ -21,6 +21,7 @@ html_title = f"fedgen {release}"
 html_theme_options = {"top_of_page_buttons": [], "footer_icons": []}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_show_search_summary = False  # it would fetch pages, which browsers refuse from disk
 html_show_sphinx = False
 templates_path: list[str] = []
 
