@@ -44,6 +44,18 @@ def holding(data):
     return {"spoil": spoil}
 
 
+def filled(value):
+    """A reply whose weights are all of this value."""
+
+    def spoil(reply):
+        arrays = reply.content.array_records["weights"]
+        made = {name: torch.full(array.shape, value) for name, array in arrays.items()}
+        reply.content["weights"] = ArrayRecord(made)
+        return reply
+
+    return {"spoil": spoil}
+
+
 def packed(rest):
     """A reply with other bytes beside its weights."""
 
@@ -103,6 +115,8 @@ FAULTS = {
     "a number of 71 bits": (packed(raw(str(2**70))), "a whole number of 71 bits"),
     "iterations and a half": (saying(iterations=1.5), "iterations of the answer is 1.5"),
     "no iterations": (saying(iterations=True), "iterations of the answer is True"),
+    "steps beyond a count": (saying(steps=2**63 - 1), f"with {2**63 - 1} steps"),
+    "weights of no norm": (filled(3.4e38), "so large that its norm is infinite"),
     "negative examples": (saying(examples=-3), "examples of the answer is -3"),
     "a number for a failure": (saying(failure=3), "failure of the answer is 3"),
     "nothing told": (saying(told=None), "told of the answer is None"),
@@ -219,3 +233,12 @@ def test_a_share_that_was_cut_off_is_one(cut):
 )
 def test_what_is_told_beside_a_masked_sum_may_be_anything(rest):
     assert isinstance(SecureStrategy()._opened("a", rest, [], {}), str)
+
+
+@pytest.mark.filterwarnings("ignore:client .* is left out of round:UserWarning")
+def test_no_client_ends_a_run_by_weights_whose_sums_are_infinite(tmp_path):
+    """Each is a number; means and momentum of them were none, and no client took the next round's weights."""
+    nodes = [Scripted("a"), Scripted("b", **filled(3.4e38))]
+    found = run(tmp_path, nodes, rounds=4, server_optimizer="FedAvgM")
+    assert {one["name"] for one in found["fedavg"]["left_out"]} == {"b"}
+    assert all(t.isfinite().all() for t in found["state_dict"].values() if t.is_floating_point())

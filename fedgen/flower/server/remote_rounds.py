@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
@@ -19,6 +20,7 @@ from fedgen.statistics.statistic_messages import MessageError
 
 # what servers log, whether or not this one does: whoever reads the logs takes it for theirs
 RESERVED = {"epoch", "step", "epsilon", "delta", "statistics_epsilon", "statistics_delta", "clients_answered"}
+MOST_STEPS = 2**31  # of optimizers in a turn: the sum over rounds is a count, too
 
 
 class RemoteRounds:
@@ -86,7 +88,9 @@ class RemoteRounds:
             if (tensor.shape, tensor.dtype) != (expected[name].shape, expected[name].dtype):
                 wanted = f"{expected[name].dtype} {list(expected[name].shape)}"
                 raise MessageError(f"its {name} is {tensor.dtype} {list(tensor.shape)} and the server's {wanted}")
-        if answer.examples < 1 or answer.iterations < 1 or answer.steps < 0:
+            if tensor.is_floating_point() and not math.isfinite(float(torch.linalg.vector_norm(tensor.float()))):
+                raise MessageError(f"its {name} is so large that its norm is infinite")
+        if answer.examples < 1 or answer.iterations < 1 or not 0 <= answer.steps <= MOST_STEPS:
             raise MessageError(
                 f"it trained on {answer.examples} examples for {answer.iterations} iterations with {answer.steps} steps"
             )
