@@ -18,10 +18,10 @@ from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_study import run_arms
 from fedgen.experiments.engine.paired_seeds import by_chance, compare_pairs, verdict
+from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.participation_gap import PartitionChoice
-from fedgen.io.files import atomic_write
 from fedgen.reports.figures.generalisation import COLOURS
 
 SCORES = ("loss", "kid")
@@ -159,11 +159,9 @@ def draw_percentiles(spread: Mapping[str, Mapping[str, Any]], score: str, path: 
         score: which.
         path: of the picture.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.4 * len(spread) + 0.8, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(spread), squeeze=False, sharey=True)[0]
     for axes, (partition, by_seed) in zip(panels, spread.items()):
         for split in SPLITS[1:]:
@@ -181,6 +179,4 @@ def draw_percentiles(spread: Mapping[str, Mapping[str, Any]], score: str, path: 
         axes.grid(alpha=0.25)
     panels[0].set_ylabel(f"{score} of single clients")
     panels[0].legend(fontsize=8)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=120)
-    return path
+    return save_figure(figure, path)

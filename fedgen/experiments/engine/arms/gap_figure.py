@@ -9,7 +9,7 @@ from typing import Any
 from fedgen.evaluation.gaps import gap_title
 from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, Controls, Curve, beyond_floor, gap_lines
 from fedgen.experiments.engine.paired_seeds import beside_zero
-from fedgen.io.files import atomic_write
+from fedgen.experiments.engine.results import save_figure
 from fedgen.reports.figures.generalisation import COLOURS, GAP_COLOURS
 
 BEYOND = "#2a7f3f"
@@ -34,12 +34,10 @@ def draw_arms(
         path: of the picture.
         title: of the figure.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     across = len(found) + 1
     figure = Figure(figsize=(2.6 * len(found) + 4.5, 3.1 * len(columns) + 1.0), layout="constrained")
-    FigureCanvasAgg(figure)
     widths = [1.0] * len(found) + [1.6]
     panels = figure.subplots(len(columns), across, squeeze=False, width_ratios=widths)
     for row, column in zip(panels, columns):
@@ -60,9 +58,7 @@ def draw_arms(
         axes.set_xlabel("round", fontsize=8)
     count = max(len(seeds) for seeds in found.values())
     figure.suptitle(f"{title} (mean of {count} seed(s); bars: 95 % over clients and seeds)", fontsize=11)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=120)
-    return path
+    return save_figure(figure, path)
 
 
 def _draw_curves(axes: Any, curves: Sequence[Curve]) -> None:
