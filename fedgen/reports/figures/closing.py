@@ -31,7 +31,7 @@ def closing_lines(
     """
     room, models = width - len(INDENT), any(record.is_model for record in records)
     said = findings(records, folder) if models else []
-    steps = {f"fedgen report {_quoted(folder)}": "is the run as one page"} if models else {}
+    steps = {f"fedgen report {_quoted(folder)}": "shows the run as one page"} if models else {}
     steps |= next_steps(records, folder, (folder / RECIPE).exists(), recipe=recipe)
     parts = {
         "In short": [part for line in said for part in wrap(line, room, subsequent_indent="  ")],
