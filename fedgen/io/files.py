@@ -25,8 +25,8 @@ ARRAYS = "an .npz file of plain arrays"
 MOST_PARTS = 100_000  # of a YAML file; a recipe has some hundred
 LONGEST_YAML = 2**20  # characters; PyYAML reads some 100,000 a second
 _DEEPEST = 100  # mappings within mappings
-_INTEGER, _LONGEST_NUMBER = "tag:yaml.org,2002:int", 400  # YAML's numbers of base 60 take the square of their length
-_NUMBERS = (_INTEGER, "tag:yaml.org,2002:float")
+_LONGEST_NUMBER = 400  # YAML's numbers of base 60 take the square of their length
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def in_bytes(number: int) -> str:
@@ -181,11 +181,11 @@ class _CountingLoader(yaml.SafeLoader):
         return super().construct_object(node, deep)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        for place, (key, _) in enumerate(node.value if isinstance(node, yaml.MappingNode) else ()):
             if not isinstance(key, yaml.ScalarNode):
                 raise ValueError("a list or a mapping is a key")
-            if key.tag == _INTEGER:
-                check_key(self.construct_object(key))
+            if key.tag in _NUMBERS:
+                check_key(self.construct_object(key), beside=place)
         return super().construct_mapping(node, deep)
 
 

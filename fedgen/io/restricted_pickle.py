@@ -45,8 +45,9 @@ KEYS = (str, bytes, int, float, bool, type(None), tuple)
 """Types of dictionary keys; a tuple may hold up to eight values of the others."""
 
 _PERIOD = 2**61 - 1  # of Python's hashes of whole numbers: those below it have different ones
-# the hash of a tuple can be chosen, too, and a dictionary of 20,000 keys of one hash takes a minute
-_MOST_BESIDE_TUPLES = 500
+# the hashes of large numbers and of tuples can be chosen, so that each key is looked for in the places of all others:
+# a dictionary of 20,000 such keys takes a minute
+LEAST_CHOSEN, MOST_BESIDE_CHOSEN = 2**24, 500
 
 
 class Name:
@@ -158,14 +159,16 @@ def check_key(key: Any, types: tuple[type, ...] = KEYS, beside: int = 0) -> Any:
         beside: keys that the dictionary has already.
 
     Raises:
-        ValueError: for other types, for whole numbers beyond 2^61 - 2, which share their hashes, and for tuples that
-            are nested, long, or many.
+        ValueError: for other types, for whole numbers beyond 2^61 - 2, which share their hashes, for tuples that are
+            nested or long, and for many tuples, fractions or numbers from 2^24 on.
     """
     if type(key) is int:
-        allowed = abs(key) < _PERIOD
+        allowed = abs(key) < (_PERIOD if beside < MOST_BESIDE_CHOSEN else LEAST_CHOSEN)
+    elif type(key) is float:
+        allowed = beside < MOST_BESIDE_CHOSEN
     elif type(key) is tuple:
         flat = len(key) <= 8 and all(type(one) in KEYS[:-1] for one in key)
-        allowed = flat and beside < _MOST_BESIDE_TUPLES
+        allowed = flat and beside < MOST_BESIDE_CHOSEN
     else:
         allowed = True
     if type(key) not in types or not allowed:

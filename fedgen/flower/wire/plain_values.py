@@ -11,7 +11,8 @@ What JSON has is written as it is; everything else is an object of one entry tha
     {"bytes": 2}                       likewise, a tensor of bytes
 
 Python's hashes of numbers are no secret: tuples of two can be chosen to have one hash, and a dictionary of them takes
-the square of the time. Of single ones with 64 bits no more than nine share one.
+the square of the time. Of single ones with 64 bits no more than nine share one, but many large ones can be chosen that
+are looked for in each other's places.
 """
 
 import math
@@ -22,6 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from fedgen.io.restricted_pickle import LEAST_CHOSEN, MOST_BESIDE_CHOSEN
 
 DEEPEST = 64  # containers within containers
 MOST_VALUES = 2**20  # in a message; an optimizer's state has some three a tensor
@@ -151,18 +154,26 @@ class Reader:
         return [self._value(one, depth + 1) for one in _list(found)]
 
     def _dict(self, found: Any, depth: int) -> dict[Any, Any]:
-        pairs = {self._key(key): self._value(value, depth + 1) for key, value in _list(found)}
+        pairs: dict[Any, Any] = {}
+        for key, value in _list(found):
+            pairs[self._key(key, len(pairs))] = self._value(value, depth + 1)
         if len(pairs) != len(found):
             raise ValueError("it has a key twice")
         return pairs
 
     def _set(self, found: Any) -> set[Any]:
-        return {self._key(one) for one in _list(found)}
+        items: set[Any] = set()
+        for one in _list(found):
+            items.add(self._key(one, len(items)))
+        return items
 
-    def _key(self, found: Any) -> Any:
+    def _key(self, found: Any, beside: int) -> Any:
         key = self._value(found, DEEPEST - 1)
         if not _is_key(key):
             raise ValueError("it has a key that is neither text nor a whole number, nor a tuple of such")
+        numbers = [part for part in (key if isinstance(key, tuple) else (key,)) if isinstance(part, int)]
+        if beside >= MOST_BESIDE_CHOSEN and numbers and abs(numbers[0]) >= LEAST_CHOSEN:
+            raise ValueError(f"it has more than {MOST_BESIDE_CHOSEN} keys with large numbers")
         return key
 
     def _take(self, place: Any) -> Tensor:
