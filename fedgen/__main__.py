@@ -113,7 +113,7 @@ def tell(error: Exception) -> int:
 
 
 def _format_warning(message: Warning | str, *rest: Any, **more: Any) -> str:
-    """As Python's, of text that may be a stranger's."""
+    """Format a warning as Python does, for text that may be a stranger's."""
     return printable_lines(_python_format(message, *rest, **more))
 
 

@@ -44,7 +44,7 @@ def is_class_path(text: str) -> bool:
 
 
 def import_by_path(path: str) -> Any:
-    """What a dotted name stands for; its module is imported.
+    """Return the object of a dotted name; its module is imported.
 
     Raises:
         ValueError: for no dotted name, a module that is not there or lacks a module itself, or a name that it does not
@@ -66,7 +66,8 @@ def import_by_path(path: str) -> Any:
 
 
 def import_object(text: str) -> Any:
-    """What a text names: "my_module:make_model", "my_package.MyModel", or "train.py:make_model" of a file.
+    """Return the object that a text names: "my_module:make_model", "my_package.MyModel", or "train.py:make_model" of a
+    file.
 
     Raises:
         ValueError: as `import_by_path`, and for a file that is not there or fails.

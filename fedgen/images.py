@@ -80,7 +80,7 @@ class SeenRange:
 
     @property
     def complaint(self) -> str:
-        """What was seen, what is expected, and the remedy."""
+        """The complaint: what was seen, what is expected, and the remedy."""
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
         return (
             f"{self.whose}: all values of {count} lie from {self.low:.3g} to {self.high:.3g}, none below 0, which looks"

@@ -77,13 +77,13 @@ class ForeignConsole(Console):
     """
 
     def print(self, *objects: Any, markup: bool | None = None, **options: Any) -> None:
-        """As rich's, without markup in texts by default; tables have theirs."""
+        """Print as rich does, without markup in texts by default; tables have theirs."""
         if markup is None and all(isinstance(one, str) for one in objects):
             markup = False
         super().print(*objects, markup=markup, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """As rich's, with text alone; rich's own controls are no text."""
+        """Render as rich does, with text alone; rich's own controls are no text."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
 

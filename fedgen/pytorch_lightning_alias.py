@@ -44,7 +44,7 @@ def alias_pytorch_lightning() -> None:
 
 
 def alias_if_unused() -> None:
-    """As `alias_pytorch_lightning`, for commands: does nothing where the other package is in use."""
+    """Alias as `alias_pytorch_lightning` does, for commands: does nothing where the other package is in use."""
     if OTHER not in sys.modules:
         alias_pytorch_lightning()
 

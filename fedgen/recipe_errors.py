@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, in one line: jsonargparse's messages list every type that a value is not."""
+"""Faults of a recipe, in one line: jsonargparse's messages list every type that a value is not."""
 
 import difflib
 import inspect
@@ -109,7 +109,9 @@ def _another_type(message: str) -> str:
 
 
 def _unsaid(given: str) -> str:
-    """What is missing of a function in a class's place, which does not say what it returns; "" for anything else."""
+    """Return what is missing of a function in a class's place, which does not say what it returns; "" for anything
+    else.
+    """
     match = NAMED.search(given)
     try:
         found = import_by_path(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""Where recipes are: in the folder at hand, in a checkout, or installed with the package."""
+"""Places of recipes: the folder at hand, a checkout, or the installed package."""
 
 import difflib
 import re
@@ -49,7 +49,7 @@ def find_recipe(text: str) -> Path | None:
 
 
 def name_of(path: str) -> str:
-    """How a recipe's file can be asked for: by its name, if that finds it, or by its path."""
+    """Return how a recipe's file can be asked for: by its name, if that finds it, or by its path."""
     found = find_recipe(Path(path).stem)
     return Path(path).stem if found and Path(path).exists() and found.samefile(path) else path
 
@@ -75,7 +75,7 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
 
 
 def suggest_recipe(name: str) -> str:
-    """What to say of a recipe that is not there: "; did you mean ...?", or how recipes are given."""
+    """Return what to say of a recipe that is not there: "; did you mean ...?", or how recipes are given."""
     known = known_recipes()
     close = difflib.get_close_matches(name.removesuffix(".yaml"), list(known), n=1)
     hint = f"did you mean {known[close[0]]}?" if close else "give the path of one, such as my_recipe.yaml"

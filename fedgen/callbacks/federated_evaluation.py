@@ -292,7 +292,7 @@ class FederatedEvaluation(Callback):
         return strategy.personal_tensors
 
     def _kept_elsewhere(self, trainer: Trainer) -> str:
-        """Where tensors of single clients are, and a remedy, if not in this process; else ""."""
+        """Return where tensors of single clients are, and a remedy, if not in this process; else ""."""
         if trainer.world_size == 1:
             return ""
         return f"are on {trainer.world_size} processes: pass Trainer(devices=1, num_nodes=1), share them"
@@ -319,7 +319,7 @@ class FederatedEvaluation(Callback):
             log_grid(trainer.loggers, picture, round)
 
     def _real_images(self, count: int) -> Tensor | None:
-        """As many of the clients' images as may stand beside generated ones; None where they are not here."""
+        """Return as many of the clients' images as may stand beside generated ones; None where they are not here."""
         assert self.evaluator is not None  # setup made it
         return self.evaluator.splits[0].in_turn(count)
 

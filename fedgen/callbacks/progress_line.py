@@ -10,7 +10,7 @@ SHORTEST_BAR, LONGEST_BAR = 8, 40
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
     Args:
         unit: what is counted, "round" or "epoch".
@@ -76,7 +76,7 @@ def plain_line(progress: Progress) -> str:
 
 
 def last_line(progress: Progress) -> str:
-    """What stays when the bar has gone: "100 of 100 rounds done in 0:02:10"."""
+    """Return the line that stays when the bar has gone: "100 of 100 rounds done in 0:02:10"."""
     return f"{progress.count} done in {_clock(progress.seconds)}"
 
 

@@ -109,19 +109,19 @@ class RoundCheckpoint(ModelCheckpoint):
                 link_checkpoint(folder / LAST, path)
 
     def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: checkpoints hold whole rounds."""
+        """Do nothing: checkpoints hold whole rounds."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nothing: the round is saved once it is evaluated."""
+        """Do nothing: the round is saved once it is evaluated."""
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Nothing: `last.ckpt` is there already."""
+        """Do nothing: `last.ckpt` is there already."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to restore: the files speak for themselves."""
+        """Restore nothing: the files speak for themselves."""
 
     def _find_last_checkpoints(self, trainer: Trainer) -> set[str]:
         path = self._folder(trainer) / LAST

@@ -1,4 +1,4 @@
-"""What becomes of a module's state in clients' turns, shown after the first round."""
+"""A message after the first round: what becomes of a module's state in clients' turns."""
 
 from collections.abc import Sequence
 

@@ -116,7 +116,7 @@ def _model_and_clients(
 def _scores_and_networks(
     embeddings: str | None, preset: str | None, scores: str | None, weights: str | None
 ) -> "EvaluatorOptions":
-    """What is measured and in which embeddings, as options of `Evaluator`.
+    """Return the scores and embeddings to measure, as options of `Evaluator`.
 
     Raises:
         ValueError: for scores without an embedding, or weights of more than one.
@@ -173,7 +173,7 @@ def select_checkpoint(run: Path, by: str = "fid_all", against: str | None = None
 
 
 def remarks_on(records: "Sequence[ScoreRecord]", by: str) -> list[str]:
-    """What must be known of a column that checkpoints are chosen by: how models sampled, and whether a loss used it."""
+    """Return remarks on a column that checkpoints are chosen by: how models sampled, and whether a loss used it."""
     from fedgen.evaluation.generation.sampling_settings import say_sampling
     from fedgen.evaluation.marks import explained, strongest
     from fedgen.evaluation.records import by_column

@@ -52,7 +52,7 @@ class Client:
 
 
 def num_held_out(count: int, fraction: float) -> int:
-    """How many of so many examples are held out."""
+    """Return how many of so many examples are held out."""
     # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
     return min(math.floor(round(fraction * count, 9)), count - 1)
 

@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""Cohorts: the clients that take part in a round."""
 
 import numpy as np
 

@@ -153,7 +153,7 @@ class FederatedDataModule(LightningDataModule):
 
     @property
     def roles(self) -> Roles:
-        """Who trains and who does not; set it to take those of a stored run.
+        """The clients that train and those that do not; set it to take those of a stored run.
 
         Raises:
             ValueError: if the split leaves a role without a client, or roles that were set are of other clients.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Cohorts(Protocol):
-    """What the loader of turns asks the strategy."""
+    """The strategy, as the loader of turns asks it."""
 
     @property
     def seed(self) -> int: ...

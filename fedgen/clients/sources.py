@@ -1,4 +1,4 @@
-"""What a data module is given: one source with a partition, or clients' own data, and how it becomes examples."""
+"""Sources of a data module: one source with a partition, or clients' own data, and how they become examples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -160,7 +160,7 @@ def own_loader(owner: LightningDataModule, name: str) -> Callable[[], Any] | Non
 
 
 def _loader_part(loader: DataLoader[Any], what: str) -> Part:
-    """What a loader says of its items; they are drawn by the run's seeds, not by its sampler."""
+    """Return the options of a loader about its items; they are drawn by the run's seeds, not by its sampler."""
     dataset = loader.dataset
     if isinstance(dataset, IterableDataset) or not is_dataset(dataset):
         raise TypeError(f"{what} is a DataLoader of a {type(dataset).__name__}; give one of a map-style Dataset")

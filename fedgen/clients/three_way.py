@@ -1,4 +1,4 @@
-"""Which clients take part in training and which are kept for measuring: the three-way split.
+"""The three-way split: clients that take part in training and clients that are kept for measuring.
 
 Of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), section 3.1: clients
 that train, each with images of its own that it does not train on (part_train, part_val), and clients that never take
@@ -20,7 +20,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Roles:
-    """What becomes of each client, by its number in the partition; all three are sorted.
+    """The role of each client, by its number in the partition; all three are sorted.
 
     Attributes:
         participating: clients that train.
@@ -34,7 +34,7 @@ class Roles:
 
     @property
     def count(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.participating) + len(self.unparticipating) + len(self.left_out)
 
 
@@ -114,7 +114,7 @@ def save_roles(path: str | Path, roles: Roles, names: Sequence[str]) -> Path:
 
 
 def load_roles(path: str | Path) -> Roles:
-    """What `save_roles` wrote.
+    """Read what `save_roles` wrote.
 
     Raises:
         FileNotFoundError: if there is no such file.

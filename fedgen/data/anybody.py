@@ -24,7 +24,7 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class DatasetReading:
-    """How items are found out about, read and measured; see `FederatedDataModule` for each.
+    """Options for reading items and finding out about them; see `FederatedDataModule` for each.
 
     Args:
         labels: of the items.
@@ -64,7 +64,7 @@ def is_arrays(data: Any) -> bool:
 
 
 def check_one(data: Any, what: str = "data") -> None:
-    """Nothing, for data of one source; otherwise an error that says what is expected.
+    """Raise an error that says what is expected, unless data are of one source.
 
     Raises:
         TypeError: for something else.
@@ -147,7 +147,7 @@ def with_reading(data: LazyExamples, reading: DatasetReading, measured: Any = No
 
 
 def name_of(data: Any) -> str:
-    """What stored scores call data: its own name, else its class's."""
+    """Return the name of data in stored scores: its own, else its class's."""
     name = getattr(data, "name", None)
     return name if isinstance(name, str) and name else type(data).__name__
 

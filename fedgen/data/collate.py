@@ -68,7 +68,7 @@ def collate_levels(items: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
 
 
 def first_images(batch: Any) -> Tensor:
-    """Where a batch has its images unless somebody says otherwise.
+    """Return the place of the images in a batch unless somebody says otherwise.
 
     The batch itself, the first tensor of a tuple or list, the only tensor of a dictionary, or its entry "image",
     "images", "img", "pixel_values" or "x".

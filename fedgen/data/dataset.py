@@ -1,4 +1,4 @@
-"""What a data set offers: its name, its splits and `load`."""
+"""Data sets: each offers its name, its splits and `load`."""
 
 from abc import ABC, abstractmethod
 from typing import Literal

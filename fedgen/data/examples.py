@@ -13,7 +13,7 @@ KINDS = {torch.uint8: "images", torch.float32: "points", torch.int64: "texts"}
 
 
 def kind_of(inputs: Any) -> str:
-    """What inputs are: "images", "points" or "texts"; "items" where they are none of these.
+    """Return the kind of inputs: "images", "points" or "texts"; "items" where they are none of these.
 
     Args:
         inputs: a tensor, or what is read where it is indexed.
@@ -121,7 +121,7 @@ class Examples:
 
     @property
     def kind(self) -> str:
-        """What the inputs are: "images", "points" or "texts"; "items" where they are none of these."""
+        """The kind of the inputs: "images", "points" or "texts"; "items" where they are none of these."""
         return kind_of(self.inputs)
 
     @property
@@ -135,7 +135,7 @@ class Examples:
         return tuple(self.inputs.shape[1:])
 
     def label_counts(self) -> Tensor:
-        """How many examples each class has: int64 [number of classes]."""
+        """Count the examples of each class: int64 [number of classes]."""
         return torch.bincount(self.labels, minlength=len(self.classes))
 
     def inputs_at(self, positions: Tensor) -> Any:

@@ -221,7 +221,7 @@ class Stream:
 
 
 class _Later:
-    """What is worked out when it is asked for, as a future that nobody runs."""
+    """A value that is worked out when it is asked for, as a future that nobody runs."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.result = work

@@ -189,7 +189,9 @@ class LazyInputs:
         return _Chunks(self.reader, [run for chunk in chunks for run in self.reader.items.runs(chunk)])
 
     def identity(self) -> str | None:
-        """Which images these are, as their data sets know it by `content_id()` without reading them; None otherwise."""
+        """Return the identity of these images, as their data sets know it by `content_id()` without reading them; None
+        otherwise.
+        """
         told = [getattr(part.dataset, "content_id", None) for part in self.reader.items.parts]
         if not all(told):
             return None

@@ -33,7 +33,7 @@ class Renumbered(Dataset[tuple[Tensor, int]]):
 
     @property
     def content_id(self) -> Callable[[], str]:
-        """Which images these are, for data that know it without reading them."""
+        """The identity of these images, for data that know it without reading them."""
         found: Callable[[], str] = self._dataset.content_id
         return found
 

@@ -69,7 +69,7 @@ def windows_of(
 
 
 def check_length(length: int) -> None:
-    """Nothing, for a window with a token to predict; ValueError otherwise."""
+    """Raise ValueError for a window without a token to predict."""
     if length < 1:
         raise ValueError(f"length={length}: a window has at least one token to predict")
 

@@ -1,4 +1,4 @@
-"""How a writer writes: four numbers drawn by (seed, writer), and images of digits rendered with them."""
+"""Writers' hands: four numbers drawn by (seed, writer), and images of digits rendered with them."""
 
 import math
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ RANGES = {"slant": (-0.5, 0.5), "width": (-0.5, 1.5), "contrast": (0.5, 1.0), "s
 
 @dataclass(frozen=True)
 class Style:
-    """What is a writer's own; the defaults leave images as they are.
+    """The style of one writer; the defaults leave images as they are.
 
     Args:
         slant: pixels to the right for each pixel upwards (the tangent of the slope).

@@ -124,7 +124,7 @@ def load_transformers(name: str, weights: str | Path | None = None, size: int | 
 
 
 class _ImageFeatures(nn.Module):
-    """What a transformers model sees in images [N, 3, H, W], as [N, dim]."""
+    """The features of a transformers model of images [N, 3, H, W], as [N, dim]."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What every embedding promises: frozen, quantising, differentiable, and saved by nobody."""
+"""Embeddings: frozen, quantising, differentiable, and saved by nobody."""
 
 import json
 from abc import ABC, abstractmethod
@@ -72,7 +72,7 @@ class Embedding(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the network lies; images must lie there too."""
+        """The network's device; images must lie there too."""
         return self._device
 
     @property
@@ -106,7 +106,7 @@ class Embedding(nn.Module, ABC):
             return self.checked(self.features(levels), len(images))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Nothing, for a shape [N, C, H, W] this embedding takes.
+        """Accept a shape [N, C, H, W] that this embedding takes.
 
         Raises:
             ValueError: for another number of axes, other channels or an empty image.

@@ -62,7 +62,9 @@ class MNISTClassifier(Embedding):
 
 
 def weights_path(seed: int = 0) -> Path:
-    """Where the weights of a seed are kept: in the folder that the variable FEDGEN_CACHE names, or ~/.cache/fedgen."""
+    """Return the file that keeps the weights of a seed: in the folder that the variable FEDGEN_CACHE names, or
+    ~/.cache/fedgen.
+    """
     folder = os.environ.get(FOLDER_VARIABLE) or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedgen"
     return Path(folder).expanduser() / f"{NAME}-seed{seed}-v{VERSION}.safetensors"
 

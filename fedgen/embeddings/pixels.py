@@ -46,7 +46,7 @@ class Identity(Embedding):
         return self.checked(self.features(images), len(images))
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Nothing, for a shape [N, D]; ValueError otherwise."""
+        """Raise ValueError for a shape that is not [N, D]."""
         if len(shape) != 2 or shape[1] < 1:
             raise ValueError(
                 f"embedding identity takes points [N, D], got shape {list(shape)}; "

@@ -21,7 +21,7 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class ClassifierOptions:
-    """How a classifier is trained: Adam, its rate falling linearly to 0.
+    """Options for training a classifier: Adam, its rate falling linearly to 0.
 
     Args:
         epochs: passes over the images.
@@ -169,7 +169,7 @@ def _batches(count: int, options: ClassifierOptions, draws: torch.Generator) -> 
 
 
 def check_labelled(images: Tensor | LazyInputs, labels: Tensor, num_classes: int) -> None:
-    """Nothing, for uint8 images with a label each; ValueError otherwise."""
+    """Raise ValueError unless all are uint8 images with a label each."""
     if images.dtype != torch.uint8 or images.ndim != 4 or len(images) < 2:
         raise ValueError(f"a classifier needs at least 2 images uint8 [N, C, H, W], got {images.dtype} {images.shape}")
     if labels.dtype != torch.int64 or labels.shape != (len(images),):

@@ -54,7 +54,7 @@ def applies(name: str, choice: ScoreChoice) -> bool:
 
 
 def check_aggregates(aggregates: Sequence[str], choices: Sequence[ScoreChoice]) -> None:
-    """Nothing, where every aggregate applies to one of the scores at least; ValueError otherwise, naming it."""
+    """Raise ValueError for an aggregate that applies to none of the scores, naming it."""
     for name in aggregates:
         if not any(applies(name, choice) for choice in choices):
             scores = ", ".join(dict.fromkeys(choice.name for choice in choices))

@@ -1,4 +1,4 @@
-"""Which way is better, in words for captions and axes."""
+"""Directions of scores, in words for captions and axes."""
 
 from collections.abc import Sequence
 

@@ -58,7 +58,7 @@ class Evaluation:
 
 
 class Asked(TypedDict):
-    """What a model is asked for besides images; None where no score needs it."""
+    """The interfaces of a model besides images; None where no score needs it."""
 
     density: Density | None
     answers: Answers | None
@@ -171,7 +171,7 @@ class Evaluator:
         return [panel.embedding for panel in self.panels]
 
     def asked_of(self, model: Any) -> "Asked":
-        """What a model is asked for besides images, for `try_out` and `evaluate`.
+        """Return the interfaces that scores need of a model besides images, for `try_out` and `evaluate`.
 
         Args:
             model: with `log_prob(points)` where a score needs its density, `example_losses(images, labels, seed)`
@@ -207,7 +207,7 @@ class Evaluator:
         return self.plan.column_names()
 
     def directions(self) -> dict[str, bool]:
-        """Of each column, whether higher is better."""
+        """Return by column whether higher is better."""
         return self.plan.directions()
 
     def client_weights(self) -> Tensor:

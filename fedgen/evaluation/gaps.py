@@ -64,7 +64,8 @@ def gaps_of(scores: "Mapping[str, Sequence[FederatedScore]]") -> "dict[str, list
 
 
 def interval(record: ScoreRecord, level: float = 0.95) -> tuple[float, float] | None:
-    """Where a gap lies over the population of clients, by Student's distribution of K - 1 degrees of freedom.
+    """Return the interval of a gap over the population of clients, by Student's distribution of K - 1 degrees of
+    freedom.
 
     Args:
         record: of avg or all, of a gap or any other score.

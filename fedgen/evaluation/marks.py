@@ -53,11 +53,11 @@ def marked(name: str, records: Iterable[ScoreRecord]) -> str:
 
 
 def say_marks(marks: Iterable[str]) -> list[str]:
-    """What the marks among these mean, each once."""
+    """Return what the marks among these mean, each once."""
     present = set(marks)
     return [f"{mark}: {meaning}" for mark, meaning in MEANINGS.items() if mark in present]
 
 
 def explained(records: Iterable[ScoreRecord]) -> list[str]:
-    """What the marks of records mean, each once."""
+    """Return what the marks of records mean, each once."""
     return say_marks(mark_of(record) for record in records)

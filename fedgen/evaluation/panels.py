@@ -1,4 +1,4 @@
-"""What is scored on which embedding: every score on every embedding, and each preset on its own."""
+"""Panels of an evaluation: every score on every embedding, and each preset on its own."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,27 +42,27 @@ class Panel:
 
 
 class NoEmbedding(Embedding):
-    """What stands in records where scores take the images themselves."""
+    """The embedding of records whose scores take the images themselves."""
 
     def features(self, levels: Tensor) -> Tensor:
         return levels.flatten(1)
 
 
 class OwnClassifier(NoEmbedding):
-    """Of scores that train a small classifier on images with labels."""
+    """The embedding of scores that train a small classifier on images with labels."""
 
     def __init__(self) -> None:
         super().__init__("own-classifier", dim=None, settings={"network": "SmallClassifier", "version": 1})
 
 
 class OwnModel(NoEmbedding):
-    """Of scores that ask the model about images, or points."""
+    """The embedding of scores that ask the model about images, or points."""
 
     def __init__(self) -> None:
         super().__init__(OWN_MODEL, dim=None)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Nothing: the model says what it cannot take."""
+        """Accept any shape: the model says what it cannot take."""
 
 
 UNEMBEDDED: dict[str, Callable[[], NoEmbedding]] = {"labels": OwnClassifier, "model": OwnModel}
@@ -122,7 +122,7 @@ def _with_preset(panels: Sequence[Panel], preset: PresetLike) -> list[Panel]:
 
 
 def check_embedding(choice: ScoreChoice, embedding: str, takes_points: bool) -> None:
-    """Nothing, for a score that an embedding can give; ValueError otherwise.
+    """Raise ValueError for a score that an embedding cannot give.
 
     Args:
         choice: the score.

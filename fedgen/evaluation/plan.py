@@ -1,4 +1,4 @@
-"""What an evaluation measures: which scores on which split and embedding, checked before any long work."""
+"""Plans of evaluations: which scores on which split and embedding, checked before any long work."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +68,7 @@ class EvaluationPlan:
         check_aggregates(self.aggregates, [choice for panel in self.panels for choice in panel.choices])
 
     def _check_images(self, split: Split) -> None:
-        """Of scores that compare images, or points: those of all splits are of one shape, which embeddings take."""
+        """Check the images, or points, that scores compare: all splits' are of one shape, which embeddings take."""
         shape = self.splits[0].shape
         if split.shape != shape:
             raise ValueError(f"split {split.name!r} has images {list(split.shape)}, the first {list(shape)}")
@@ -81,7 +81,9 @@ class EvaluationPlan:
             panel.embedding.check((2, *split.shape))
 
     def _check_scores(self, split: Split, panel: Panel) -> None:
-        """Of splits beside the first, scores that need more images than a client holds are left out with a warning."""
+        """Check sizes; of splits beside the first, scores that need more images than a client holds are left out with a
+        warning.
+        """
         names = [f"client {name!r} of split {split.name!r}" for name in split.client_names]
         check_count(panel.choices, self.num_images, "the generated set (num_images)")
         for choice in self.choices(split, panel):
@@ -141,7 +143,7 @@ class EvaluationPlan:
         return next((split for split in self.splits if split.name in (REPORT, PART_VAL)), None)
 
     def stand_ins(self, split: Split) -> dict[str, StandIn]:
-        """What is scored in a generator's place on a split."""
+        """Return what is scored in a generator's place on a split."""
         return {name: one for name, one in split.stand_ins.items() if self.controls or name == FLOOR}
 
     def asking(self, needs: Needs) -> list[str]:
@@ -149,7 +151,7 @@ class EvaluationPlan:
         return [choice.name for panel in self.panels for choice in panel.choices if choice.needs == needs]
 
     def refuse(self, whole: Mapping[Needs, str], why: str) -> None:
-        """Nothing, unless a score needs one model; then ValueError.
+        """Raise ValueError if a score needs one model.
 
         Args:
             whole: what such scores need, and what of the one model that is.
@@ -178,7 +180,7 @@ class EvaluationPlan:
         return [name for name, _ in self._columns()]
 
     def directions(self) -> dict[str, bool]:
-        """Of each column, whether higher is better."""
+        """Return by column whether higher is better."""
         return dict(self._columns())
 
     def _columns(self) -> Iterator[tuple[str, bool]]:

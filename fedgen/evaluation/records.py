@@ -128,12 +128,12 @@ class ScoreRecord:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """What two records share if the later replaces the earlier: generator, round and column."""
+        """The fields that two records share if the later replaces the earlier: generator, round and column."""
         return self.generator, self.round, self.split, self.embedding, self.score, self.aggregate
 
     @property
     def conditions(self) -> tuple[Any, ...]:
-        """What values of one column must share to be comparable: other conditions, other number."""
+        """The fields that values of one column must share to be comparable: other conditions, other number."""
         settings = json.dumps([self.score_settings, self.sampling], sort_keys=True)
         return self.embedding_fingerprint, self.reference, self.num_generated, self.weights, settings
 

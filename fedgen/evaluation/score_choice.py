@@ -126,7 +126,7 @@ def choose_scores(scores: ScoreLike | Sequence[ScoreLike]) -> tuple[ScoreChoice,
 
 
 def check_distinct(what: str, names: Sequence[str]) -> None:
-    """Nothing, for at least one name and none given twice; ValueError otherwise."""
+    """Raise ValueError for no name, and for a name given twice."""
     if not names:
         raise ValueError(f"an evaluation needs at least one {what}")
     for name in names:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a federation beside the server's model and optimizers."""
+"""The state of a federation in a checkpoint, beside the server's model and optimizers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -86,7 +86,7 @@ def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = 
 
 
 def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterable[str]) -> Iterator[str]:
-    """What is wrong with a packed state; nothing of an honest one."""
+    """Return the faults of a packed state; nothing of an honest one."""
     missing = {"iterations", "personal", "left_out", *parts} - state.keys()
     if missing:
         yield f"it lacks {', '.join(sorted(missing))}"

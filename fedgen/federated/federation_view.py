@@ -31,7 +31,7 @@ class FederationView:
 
     @property
     def exchange(self) -> Exchange:
-        """What travels; made when fitting starts."""
+        """The tensors that travel; known when fitting starts."""
         return self.round.exchange
 
     @property
@@ -61,12 +61,12 @@ class FederationView:
 
     @property
     def personal_tensors(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """What clients keep to themselves, by client and name: of those that have trained, in this process."""
+        """Tensors that clients keep to themselves, by client and name: of those that have trained in this process."""
         return self._memory.personal
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What is logged of the present round: the schedules' factors and what the aggregator tells."""
+        """The values logged of the present round: the schedules' factors and what the aggregator tells."""
         round, settings = self.round, self.round.settings
         schedules = {"client_lr_factor": settings.client_schedule, "server_lr_factor": settings.server_schedule}
         factors = {

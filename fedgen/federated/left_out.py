@@ -36,13 +36,13 @@ KEPT_TURNS = 10_000  # that clients were left out of and are listed singly: each
 
 
 def make_entry(turn: Turn, error: BaseException) -> Entry:
-    """What is kept of a client whose turn failed: plain types, and of a long message the beginning."""
+    """Return what is kept of a client whose turn failed: plain types, and of a long message the beginning."""
     reason = shorten(f"{type(error).__name__}: {error}", LONGEST_REASON)
     return {"round": turn.round, "client": turn.client, "name": turn.name, "reason": reason}
 
 
 def make_entries(round: int, reasons: Mapping[int, str], data: Any, kind: str = "") -> list[Entry]:
-    """What is kept of several clients in a round.
+    """Return what is kept of several clients in a round.
 
     Args:
         round: which.
@@ -119,7 +119,7 @@ def describe_loss(round: int, entries: Sequence[Entry], error: BaseException | N
 
 
 def loss_of_round(round: int, entries: Sequence[Entry], error: Exception | None) -> Exception:
-    """What a round that loses every client raises.
+    """Return the error of a round that loses every client.
 
     An error in the user's own code that all clients met alike is raised itself, with a note that says so; of all others
     a RuntimeError that describes them, with the first as its cause.
@@ -254,7 +254,7 @@ def write_left_out(folder: str | Path, entries: Sequence[Entry]) -> None:
 
 
 def read_left_out(folder: str | Path) -> list[Entry]:
-    """What `write_left_out` kept; nothing if there is no file.
+    """Read what `write_left_out` kept; nothing if there is no file.
 
     Raises:
         ValueError: if the file is damaged, naming it.

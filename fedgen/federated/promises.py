@@ -1,4 +1,4 @@
-"""What private and robust aggregators promise, and settings that would break it."""
+"""The promises of private and robust aggregators, and settings that would break them."""
 
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn import Module

@@ -112,7 +112,7 @@ class Round:
 
     @property
     def exchange(self) -> Exchange:
-        """What travels."""
+        """The tensors that travel."""
         return self.model.exchange
 
     # ---- a round's beginning ----
@@ -274,7 +274,7 @@ class Round:
         self.algorithm.merge(ranks, self.device)
 
     def _news(self) -> dict[str, Any]:
-        """What other ranks do not know of the round."""
+        """Return what other ranks do not know of the round."""
         return {
             "memory": self.memory.news(),
             "local": self.local.news(),

@@ -27,7 +27,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def factor(self, round: int) -> float:
-        """What the rate is multiplied by in a round (from 0): finite, not negative."""
+        """Return the factor of the rate in a round (from 0): finite, not negative."""
 
 
 class Constant(Schedule):

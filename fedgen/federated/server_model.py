@@ -47,7 +47,7 @@ class RoundSettings:
 
 
 class ServerModel:
-    """What the server has of a module; made anew where callbacks thaw or freeze layers, or tensors grow.
+    """The server's part of a module; made anew where callbacks thaw or freeze layers, or tensors grow.
 
     Args:
         module: the model.

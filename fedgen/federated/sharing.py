@@ -1,4 +1,4 @@
-"""Which clients of a round train in which process."""
+"""Shares of a round's clients by process."""
 
 from collections.abc import Sequence
 

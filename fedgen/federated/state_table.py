@@ -20,7 +20,7 @@ RESET, OPAQUE = "not in state_dict, reset", "cannot be isolated"  # beginnings o
 
 
 class StateRow(NamedTuple):
-    """What becomes of some of a module's state.
+    """A row: what becomes of some of a module's state.
 
     Args:
         fate: a few words, e.g. "trained, averaged".
@@ -119,7 +119,7 @@ def tell_state(rows: Sequence[StateRow], unmatched: Sequence[str] = ()) -> None:
 
 
 class UnexchangedStateWarning(UserWarning):
-    """What clients' turns do to some of a module's state is lost with each turn, or reaches the next client."""
+    """Some of a module's state is lost with each of the clients' turns, or reaches the next client."""
 
 
 class NoRoundError(RuntimeError):
@@ -155,6 +155,6 @@ def write_state(folder: str | Path, rows: Sequence[StateRow]) -> None:
 
 
 def read_state(folder: str | Path) -> str:
-    """What `write_state` kept; empty if there is no file."""
+    """Read what `write_state` kept; empty if there is no file."""
     path = Path(folder) / STATE_FILE
     return read_regular(path).decode(errors="replace").rstrip("\n") if path.exists() else ""

@@ -29,7 +29,7 @@ _MARKDOWN = "\\`*_{}[]#!|~:@"  # of which links, headings, code and cells are ma
 
 @dataclass
 class ModelCard:
-    """What is told of a model.
+    """The card of a model.
 
     Attributes:
         kind: its class.

@@ -85,7 +85,7 @@ def open_array(archive: zipfile.ZipFile, name: str) -> tuple[IO[bytes], Header]:
 
 
 def read_header(file: IO[bytes], size: int, name: str) -> Header:
-    """What the header at the start of an array in NumPy's format says; the file then stands behind it.
+    """Read the header at the start of an array in NumPy's format; the file then stands behind it.
 
     Args:
         file: open at its start.
@@ -142,7 +142,7 @@ def _check_directory(file: IO[bytes], archive: zipfile.ZipFile) -> None:
 
 
 def _declared_members(file: IO[bytes]) -> int:
-    """How many members the end of an archive says that there are."""
+    """Return how many members the end of an archive says that there are."""
     file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_END))
     tail = file.read()
     end = tail.rfind(_END)

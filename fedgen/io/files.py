@@ -74,7 +74,7 @@ def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def write_once(path: str | Path, content: bytes) -> bytes:
-    """What a file holds, which is written if there is none yet: where several write at once, one of them has its way.
+    """Return a file's contents, written if there are none yet: where several write at once, one of them has its way.
 
     Whole or not at all, as by `atomic_write`. On file systems without hard links a second writer in the same moment
     may still have its way after the first.
@@ -190,7 +190,7 @@ class _CountingLoader(yaml.SafeLoader):
 
 
 def _nodes_in(node: Any) -> list[Any]:
-    """What a node of YAML holds; merges are among a mapping's values."""
+    """Yield the nodes within a node of YAML; merges are among a mapping's values."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return node.value if isinstance(node, yaml.SequenceNode) else []

@@ -91,7 +91,7 @@ def _require_regular(mode: int, path: str | Path) -> None:
 
 
 def _place(descriptor: int, path: str | Path) -> str:
-    """Where an open file lies; on systems that do not tell, where its name leads."""
+    """Return where an open file lies; on systems that do not tell, where its name leads."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except OSError:

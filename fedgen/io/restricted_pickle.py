@@ -56,11 +56,11 @@ class Name:
     __slots__ = ()
 
     def call(self, *arguments: Any) -> Any:
-        """What REDUCE makes of it."""
+        """Return what REDUCE makes of it."""
         raise ValueError("it calls a name that cannot be called")
 
     def new(self, *arguments: Any) -> Any:
-        """What NEWOBJ makes of it."""
+        """Return what NEWOBJ makes of it."""
         raise ValueError("it makes an object of a name that is no class")
 
 

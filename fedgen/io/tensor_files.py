@@ -37,7 +37,7 @@ _PARTS_OF_ONE, _MORE_PARTS, _MOST_IN_BUFFER = 4, 100, 2**20
 
 
 def read_torch(path: str | Path, file: IO[bytes] | None = None) -> Any:
-    """What torch.save wrote: tensors, on the CPU, and plain types; see `fedgen.io.torch_files`.
+    """Read what torch.save wrote: tensors, on the CPU, and plain types; see `fedgen.io.torch_files`.
 
     Args:
         path: the file. One of before torch 1.6 has no checksums; one that was written after
@@ -96,7 +96,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """What nested containers hold that is none; each is opened once, as they may hold one another in circles."""
+    """Yield what nested containers hold that is none; each is opened once, as they may hold one another in circles."""
     left, seen = [value], set()
     while left:
         part = left.pop()
@@ -221,5 +221,5 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def kind_of(tensor: Tensor) -> tuple[bool, bool, bool]:
-    """Whether its numbers are floating, complex, or truth values."""
+    """Return the kind of a tensor's numbers: floating, complex, or truth values."""
     return tensor.is_floating_point(), tensor.is_complex(), tensor.dtype == torch.bool

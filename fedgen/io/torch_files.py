@@ -269,7 +269,7 @@ def _all_parts(value: Any) -> Iterator[Any]:
 
 
 def _set_metadata(target: Any, state: Any) -> None:
-    """What BUILD gives to a state dict: `_metadata`, the versions of the modules by their names."""
+    """Take what BUILD gives to a state dict: `_metadata`, the versions of the modules by their names."""
     metadata = state.get("_metadata") if type(state) is dict and len(state) == 1 else None
     if (
         metadata is None
@@ -281,7 +281,7 @@ def _set_metadata(target: Any, state: Any) -> None:
 
 
 def _set_state(target: Any, state: Any) -> None:
-    """What BUILD gives to an object of a class that the user allowed, as pickle does it."""
+    """Take what BUILD gives to an object of a class that the user allowed, as pickle does it."""
     if hasattr(target, "__setstate__"):
         target.__setstate__(state)
     elif state:

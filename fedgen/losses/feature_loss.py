@@ -1,4 +1,4 @@
-"""What a training loss on features promises: references set once, a differentiable value for every batch."""
+"""Losses on features: references are set once, and every batch has a differentiable value."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

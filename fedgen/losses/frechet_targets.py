@@ -23,7 +23,9 @@ Form = Literal["covariance", "rows", "strips"]
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """Of k references: the traces [k]; R^T V [k, D, r] as rows [k, r, D]; S [k, r] and S^-1, zero where left out."""
+    """Factors of k references: the traces [k]; R^T V [k, D, r] as rows [k, r, D]; S [k, r] and S^-1, zero where left
+    out.
+    """
 
     traces: Tensor
     rows: Tensor
@@ -114,7 +116,7 @@ class FrechetTargets(nn.Module):
     def _pull_rows(
         self, root: Tensor, estimate: MomentEstimate, weights: Tensor, needed: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """As `pull`, with C1 in place of x - mean, from whichever side of C1 R^T is smaller."""
+        """Work as `pull` does, with C1 in place of x - mean, from whichever side of C1 R^T is smaller."""
         ranks = self.ranks.clamp(max=estimate.rank)
         root = root.to(self.dtype)
         if self.covariance is not None:

@@ -58,7 +58,7 @@ class ImageLosses:
         yield from cache_generator(objective, self._encode, generator, latents, chunk)
 
     def _encode(self, images: Tensor) -> Tensor:
-        """What every loss sees of the images, side by side [m, sum of D]: features, or the images themselves."""
+        """Return what every loss sees of the images, side by side [m, sum of D]: features, or the images themselves."""
         self._shape = images.shape[1:]
         seen = [loss.encode(images) if isinstance(loss, EmbeddedLoss) else images.flatten(1) for loss in self.losses]
         self._widths = [part.shape[1] for part in seen]

@@ -183,7 +183,7 @@ class MMD2Loss(FeatureLoss):
         return value, rows.addcmul_(mass.unsqueeze(1), slope).to(self.dtype)
 
     def _between(self, made: "KernelSide", client: int | None, needed: bool) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As `_sums`, of the batch with everybody's references or one client's."""
+        """Return the sums of `_sums`, of the batch with everybody's references or one client's."""
         return self._sums(made, self._real(client), needed)
 
     def _sums(

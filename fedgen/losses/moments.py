@@ -90,7 +90,7 @@ class MomentEstimate:
 
 
 class Moments(LateBuffers):
-    """Where a loss takes the moments of the generator's features from.
+    """A source of the moments of the generator's features.
 
     What is remembered lies in saved buffers alone, so that copying them in place from one object to another of the same
     options carries everything over. It changes in training mode with gradients enabled; in evaluation the value is the
@@ -163,7 +163,7 @@ class BatchMoments(Moments):
         super().__init__()
 
     def prepare(self, dim: int, device: torch.device) -> None:
-        """Nothing: a batch has no buffers."""
+        """Prepare nothing: a batch has no buffers."""
 
     def count(self, images: int) -> float:
         """The batch's own."""

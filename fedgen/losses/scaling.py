@@ -1,4 +1,4 @@
-"""How much an extra loss weighs beside the adversarial one."""
+"""Weights of an extra loss beside the adversarial one."""
 
 from abc import ABC, abstractmethod
 

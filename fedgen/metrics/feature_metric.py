@@ -1,4 +1,4 @@
-"""What every metric here promises torchmetrics: exact states on any device, and right merges, syncs and resets."""
+"""Metrics of features as torchmetrics has them: exact states on any device, and right merges, syncs and resets."""
 
 import hashlib
 import json
@@ -158,7 +158,7 @@ class FeatureMetric(Metric):
         should_sync: bool = True,
         distributed_available: Callable | None = None,
     ) -> None:
-        """As torchmetrics', with the number of features that some ranks may not have seen yet."""
+        """Sync as torchmetrics does, with the number of features that some ranks may not have seen yet."""
         available = distributed_available or self.distributed_available_fn
         if self._infers and should_sync and not self._is_synced and callable(available) and available():
             gather = dist_sync_fn or self.dist_sync_fn or gather_all_tensors
@@ -185,7 +185,7 @@ class FeatureMetric(Metric):
         should_unsync: bool = True,
         distributed_available: Callable | None = None,
     ) -> Iterator[None]:
-        """As torchmetrics', but gives a rank its own states back also when `compute` raises."""
+        """Sync as torchmetrics does, but give a rank its own states back also when `compute` raises."""
         self.sync(dist_sync_fn, process_group, should_sync, distributed_available)
         try:
             yield
@@ -204,7 +204,7 @@ class FeatureMetric(Metric):
 
     @property
     def _list_device(self) -> torch.device:
-        """Where lists of features lie."""
+        """The device of lists of features."""
         return torch.device("cpu") if self.compute_on_cpu else self.device
 
     def _unseen(self, side: str) -> SeenRange:

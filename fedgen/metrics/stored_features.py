@@ -62,7 +62,7 @@ class StoredFeatureMetric(FeatureMetric):
         return list(self._stored(f"{REAL}_features")[rows.argsort(stable=True)].split(counts))
 
     def _sync_dist(self, dist_sync_fn: Callable = gather_all_tensors, process_group: Any = None) -> None:
-        """As torchmetrics', which sends an empty list as float32 [0], a shape that does not join [n, D]."""
+        """Sync as torchmetrics does, which sends an empty list as float32 [0], a shape that does not join [n, D]."""
         for name, empty in self._empty().items():
             if not getattr(self, name):
                 setattr(self, name, [empty.to(self._list_device)])

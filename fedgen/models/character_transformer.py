@@ -106,7 +106,8 @@ class CharacterTransformer(LightningModule):
 
     @torch.no_grad()
     def predictions(self, windows: Tensor, labels: Tensor | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """What `torchmetrics.text.Perplexity` takes: logits [N, T, vocabulary], and tokens [N, T] that they predict.
+        """Return the input of `torchmetrics.text.Perplexity`: logits [N, T, vocabulary], and tokens [N, T] that they
+        predict.
 
         Args:
             windows: int64 [N, T + 1].
@@ -123,7 +124,7 @@ class CharacterTransformer(LightningModule):
     def write(
         self, length: int, prompt: str = "\n", temperature: float = 1.0, generator: torch.Generator | None = None
     ) -> str:
-        """What the model writes after a prompt, at most `length` tokens further, without the prompt.
+        """Write on after a prompt, at most `length` tokens further; the prompt is left out.
 
         Args:
             length: of what it writes.

@@ -157,7 +157,7 @@ class EmpiricalGenerator:
         return from_uint8(chosen) if chosen.dtype == torch.uint8 else chosen
 
     def __call__(self, num_images: int, generator: torch.Generator | None = None) -> Tensor:
-        """As `sample`: the generator is a sampler."""
+        """Draw as `sample` does: the generator is a sampler."""
         return self.sample(num_images, generator)
 
     def _draw(self, group: Tensor, number: int, generator: torch.Generator | None) -> Tensor:

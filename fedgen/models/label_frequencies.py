@@ -1,4 +1,4 @@
-"""How often each class occurs in the data a model was trained on, for samples without given labels."""
+"""Frequencies of classes in the data a model was trained on, for samples without given labels."""
 
 from collections.abc import Sequence
 from typing import Any

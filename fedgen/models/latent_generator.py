@@ -1,4 +1,4 @@
-"""What modules that train a generator of images share: losses of its images, its moving average, and sampling."""
+"""The base of modules that train a generator of images: losses of its images, its moving average, and sampling."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -90,7 +90,9 @@ class LatentGenerator(RoundClock):
 
     @property
     def data(self) -> Any:
-        """What it trains on: the trainer's data module, unless it has data of its own; None if there is neither."""
+        """The data that it trains on: the trainer's data module, unless it has data of its own; None if there is
+        neither.
+        """
         return data_module_of(self.trainer) if self.own_data is None else self.own_data
 
     @property
@@ -154,7 +156,7 @@ class LatentGenerator(RoundClock):
 
     @property
     def _loss_names(self) -> list[dict[str, str]]:
-        """Of each embedded loss, the names under which its values are logged: a score's second loss has a number."""
+        """The names under which each embedded loss logs its values: a score's second loss has a number."""
         scores: Counter[str] = Counter()
         found = []
         for loss in self.embedded_losses:
@@ -248,7 +250,7 @@ class LatentGenerator(RoundClock):
     def latents_and_labels(
         self, num_images: int, generator: torch.Generator | None, labels: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """What `sample` makes images of, on the CPU: latents in one go, then labels unless they are given.
+        """Draw what `sample` makes images of, on the CPU: latents in one go, then labels unless they are given.
 
         Raises:
             ValueError: for labels that cannot be, or for fewer than one image.

@@ -71,7 +71,7 @@ class RoundClock(lightning.LightningModule):
         self.log_dict(self.take_means(), sync_dist=True)
 
     def iteration(self, batch_idx: int) -> int:
-        """How many iterations came before this one since training started: the client's own count under FedAvg."""
+        """Return how many iterations came before this one since training began: the client's own under FedAvg."""
         if self._strategy_calls():
             found = of_strategy(self.trainer.strategy).client_iteration
             return batch_idx if found is None else int(found)

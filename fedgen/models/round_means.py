@@ -1,4 +1,4 @@
-"""What a model logs at a round's end: means over the steps of all clients' turns."""
+"""Means that a model logs at a round's end, over the steps of all clients' turns."""
 
 from collections.abc import Callable, Mapping
 

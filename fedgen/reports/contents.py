@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass
 class Contents:
-    """What one run has to show.
+    """The contents of one run.
 
     Attributes:
         place: its folder or file, as it was given.
@@ -263,7 +263,7 @@ def _say_missing(found: Contents) -> None:
 
 
 def _attempt(found: Contents, what: str, read: Callable[[], T], otherwise: T) -> T:
-    """What is read, or if it is damaged the other value, and the reason among what is missing."""
+    """Return what is read, or if it is damaged the other value, and note the reason among what is missing."""
     try:
         return read()
     except (ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""What a run's folder keeps for its report alone, written: who the clients are, some of their real images, versions."""
+"""Writing what a run's folder keeps for its report alone: who the clients are, some of their real images, versions."""
 
 import platform
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a run's folder keeps for its report alone, read: who the clients are, whose real images, versions."""
+"""Reading what a run's folder keeps for its report alone: who the clients are, whose real images, versions."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ KEPT, REAL = "federation.json", "real.png"
 
 @dataclass
 class Kept:
-    """What `keeping.keep` wrote.
+    """The contents that `keeping.keep` wrote.
 
     Attributes:
         versions: of Python and libraries, by name.
@@ -27,7 +27,7 @@ class Kept:
 
 
 def read_kept(folder: str | Path) -> Kept:
-    """What `keeping.keep` wrote; nothing if there is no file.
+    """Read what `keeping.keep` wrote; nothing if there is no file.
 
     Raises:
         ValueError: for a damaged file.

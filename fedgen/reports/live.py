@@ -34,7 +34,7 @@ class LivePage:
 
     @property
     def path(self) -> Path:
-        """Where the page is."""
+        """The file of the page."""
         return self.folder / PAGE
 
     def start(self) -> None:

@@ -166,7 +166,7 @@ def _conclusions(run: Contents, live: bool) -> list[str]:
 
 
 def _shown(run: Contents, lines: Sequence[str]) -> dict[str, Any]:
-    """What the template shows of a run, and under "data" what scripts draw."""
+    """Return what the template shows of a run, and under "data" what scripts draw."""
     found = list(numbers(run.results.get("numbers", {})))
     return {
         "name": shorten(run.place, LONGEST_NAME),

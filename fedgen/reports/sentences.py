@@ -24,7 +24,7 @@ FEW = "fewer images than"  # in the note of such a score
 def conclusions(
     records: Sequence[ScoreRecord], run: str = "RUN", has_recipe: bool = True, ended: bool = True
 ) -> list[str]:
-    """What a run's records say, a sentence or two each, and what to do next; commands stand between backticks.
+    """Return what a run's records say, a sentence or two each, and what to do next; commands stand between backticks.
 
     Args:
         records: a run's, or those of one stored set.
@@ -40,7 +40,7 @@ def conclusions(
 
 
 def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[str]:
-    """What a run's records say, a sentence or two each, the most important first.
+    """Return what a run's records say, a sentence or two each, the most important first.
 
     Checkpoints are compared on the run's first split. Two values differ where their difference exceeds 1.96 combined
     standard errors of the generated images: the real ones are the same for both.
@@ -66,7 +66,7 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
 
 
 def _length(models: Sequence[ScoreRecord]) -> str:
-    """How many rounds there were, and how many of them were scored."""
+    """Say how many rounds there were, and how many of them were scored."""
     rounds = sorted({record.round for record in _trained(models) if record.round is not None})
     number = "one checkpoint is" if len(rounds) == 1 else f"{len(rounds)} checkpoints are"
     return f"{_count(rounds[-1] + 1, 'round')}, counted from 0 to {rounds[-1]}; {number} scored."
@@ -94,7 +94,7 @@ def _main(records: Sequence[ScoreRecord]) -> list[Comparison]:
 
 
 def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[str]:
-    """Which checkpoint either aggregate prefers, which others cannot be told from it, and how far real images are."""
+    """Say which checkpoint each aggregate prefers, which cannot be told from it, and how far real images are."""
     columns = by_column(records)
     names = comparison.first_column, comparison.second_column
     groups = [_trained(columns[name]) for name in names]
@@ -125,7 +125,7 @@ def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[st
 
 
 def _pairs(comparison: Comparison) -> str:
-    """How many pairs of checkpoints two columns order differently."""
+    """Say how many pairs of checkpoints two columns order differently."""
     total, clear = math.comb(comparison.checkpoints, 2), sum(pair.beyond_error for pair in comparison.pairs)
     if not comparison.pairs:
         return f"all {total:,} pairs of checkpoints alike"
@@ -160,7 +160,7 @@ def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[st
 
 
 def _above_floor(records: Sequence[ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
-    """How far the best of a column is from real images scored in its place."""
+    """Say how far the best of a column is from real images scored in its place."""
     same = (best.split, best.embedding, best.score, best.aggregate)
     floor = next((r for r in records if r.is_floor and (r.split, r.embedding, r.score, r.aggregate) == same), None)
     if floor is None or not math.isfinite(best.value) or not math.isfinite(floor.value):
@@ -191,7 +191,7 @@ def _chosen(records: Sequence[ScoreRecord]) -> list[ScoreRecord]:
 
 
 def _served(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
-    """Which client is served worst and which best, of the first score that has clients' values."""
+    """Say which client is served worst and which best, of the first score that has clients' values."""
     own = [r for r in models if r.round == round and r.aggregate == "avg" and len(r.per_client) > 1]
     record = next((r for r in own if r.score != BALANCED and r.split not in GAPS), None)
     if record is None or not any(map(math.isfinite, record.per_client)):
@@ -214,7 +214,7 @@ def _client(record: ScoreRecord, place: int) -> str:
 
 
 def _unseen(models: Sequence[ScoreRecord], round: int | None) -> list[str]:
-    """What a score loses on clients that never train, with its interval."""
+    """Say what a score loses on clients that never train, with its interval."""
     lines = []
     for record in models:
         if record.split in GAPS and record.round == round and record.aggregate == "avg":

@@ -67,7 +67,9 @@ class FederatedScore:
 
 
 class OfClients:
-    """What is kept of clients for a score: its `repr` is their number and that of their examples, in one line."""
+    """The base of what is kept of clients for a score: its `repr` is their number and that of their examples, in one
+    line.
+    """
 
     counts: Any  # numbers of examples, one a client
 

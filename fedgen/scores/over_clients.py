@@ -21,7 +21,7 @@ from fedgen.scores.uncertainty import mean_variance
 
 @dataclass(frozen=True, eq=False)
 class OverClients:
-    """What each client adds to avg and to all, as one of a population of clients.
+    """The share of each client in avg and all, as one of a population of clients.
 
     The weights vary along with the clients (ratio estimator): avg = sum_i w_i s_i / sum_i w_i has the influences
     w_i (s_i - avg), whose sum of squares is multiplied by K' / (K' - 1) with K' = 1 / sum_i w_i^2, K for equal weights.

@@ -1,4 +1,4 @@
-"""How two aggregates rank the same generators: Kendall's tau, and the pairs they order differently."""
+"""Ranks of the same generators by two aggregates: Kendall's tau, and the pairs they order differently."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,7 +113,7 @@ class ExcessInversions:
 
     @property
     def excess(self) -> int:
-        """How many more pairs are inverted than in the control; negative if fewer."""
+        """The number of pairs that are inverted beyond those of the control; negative if fewer."""
         return len(self.found) - len(self.control)
 
     @property

@@ -1,4 +1,4 @@
-"""How much noise buys how much privacy: the Gaussian mechanism's (epsilon, delta), for one release or several.
+"""Privacy by noise: the Gaussian mechanism's (epsilon, delta), for one release or several.
 
 Noise is told as a multiplier, its standard deviation over the L2 sensitivity. Ways to account for it, all valid:
 

@@ -27,7 +27,7 @@ COUNTER = "messages"  # the tensor in which encoded messages count themselves
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How sums become whole numbers; the same at every client.
+    """The form of sums as whole numbers; the same at every client.
 
     Args:
         clients: how many messages will be added at most.

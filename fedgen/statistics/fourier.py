@@ -29,7 +29,7 @@ from fedgen.statistics.statistic_messages import Message, MessageError
 
 @dataclass(frozen=True, eq=False)
 class FourierMoments:
-    """What the mean RBF kernel needs of one set of images; `FourierSketch.read` makes it from a summed message.
+    """The terms of the mean RBF kernel of one set of images; `FourierSketch.read` makes them from a summed message.
 
     Args:
         count: images n.
@@ -45,7 +45,7 @@ class FourierMoments:
 
     @property
     def kernel(self) -> str:
-        """Which kernel's means these give."""
+        """The kernel whose means these give."""
         return f"rbf {self.sigma!r}"
 
     def mean_kernel(self, other: "FourierMoments") -> Estimate:
@@ -99,7 +99,7 @@ class FourierSketch(Sketch):
             raise ValueError(f"sigma must be positive and finite, got {self.sigma}")
 
     def _sums(self, features: Tensor) -> dict[str, Tensor]:
-        """Of cosines [q] and of sines [q]."""
+        """Return the sums of cosines [q] and of sines [q]."""
         draws = generator(self.seed, "fourier sketch", self.dim)
         waves = torch.randn(self.number, self.dim, generator=draws, dtype=torch.float64) / self._sigma()
         sums = {name: torch.zeros(self.number, dtype=torch.float64) for name in ("cosines", "sines")}

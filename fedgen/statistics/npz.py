@@ -21,7 +21,7 @@ _REAL = "fiu"  # NumPy's kinds of real numbers
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where statistics come from; "unknown" in files that do not say.
+    """The origin of statistics; "unknown" in files that do not say.
 
     Args:
         embedding: name of the embedding.

@@ -37,7 +37,7 @@ Projecting = Literal["trace", "clamp", "none"]
 
 @dataclass(frozen=True)
 class Privacy:
-    """What is promised and how; the same at every client, and public.
+    """The promise of privacy and how it is kept; the same at every client, and public.
 
     Args:
         epsilon: of the guarantee, positive.

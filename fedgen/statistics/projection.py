@@ -80,7 +80,7 @@ class Projection:
 
     @property
     def name(self) -> str:
-        """What stored scores call the projected features: embedding, components and fingerprint."""
+        """The name of the projected features in stored scores: embedding, components and fingerprint."""
         return f"{self.embedding}-pca{self.dim}-{self.fingerprint()[:8]}"
 
     def fingerprint(self) -> str:

@@ -47,7 +47,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class KernelMoments:
-    """What the mean kernel needs of one set of images; `CubicSketch.read` makes it from a summed message.
+    """The terms of the mean kernel of one set of images; `CubicSketch.read` makes them from a summed message.
 
     Args:
         count: images n.
@@ -69,7 +69,7 @@ class KernelMoments:
 
     @property
     def kernel(self) -> str:
-        """Which kernel's means these give."""
+        """The kernel whose means these give."""
         return "cubic"
 
     def mean_kernel(self, other: "KernelMoments") -> Estimate:
@@ -108,7 +108,7 @@ class KernelMoments:
 
 
 class Sketch(ABC):
-    """What all clients of a federation make of their images for one kernel: a message that adds."""
+    """A form in which all clients of a federation sum up their images for one kernel: a message that adds."""
 
     kind: ClassVar[str]  # of its messages
     dim: int

@@ -1,4 +1,4 @@
-"""What a client sends to a server: versioned, checked tensors in safetensors, nothing that executes.
+"""Messages from a client to a server: versioned, checked tensors in safetensors, nothing that executes.
 
 The summable form of a Gaussian (count, sum, outer-product sum) adds entry by entry, which is all that secure
 aggregation needs. A message of fewer images than features is not anonymous: its outer products span those images.
@@ -181,7 +181,7 @@ def add(*messages: Message) -> Message:
 
 
 def message_size(message: Message) -> int:
-    """What a message weighs on the wire, in bytes, header included."""
+    """Return the size of a message on the wire, in bytes, header included."""
     return len(message.to_bytes())
 
 

@@ -140,7 +140,7 @@ class FedgenCLI(LightningCLI):
     previous = "--ckpt_path previous"  # how the checkpoint before the last is asked for
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """As LightningCLI's, which would warn that `sys.argv` holds arguments too."""
+        """Parse as LightningCLI does, which would warn that `sys.argv` holds arguments too."""
         self.config = parser.parse_object(args) if isinstance(args, dict) else parser.parse_args(args)
 
     def before_instantiate_classes(self) -> None:
@@ -157,7 +157,9 @@ class FedgenCLI(LightningCLI):
 
     @property
     def asked_recipe(self) -> str | None:
-        """What trains this recipe again by `fedgen fit`: its name or path; the run's own, where options changed it."""
+        """The recipe to give `fedgen fit` for training this again: its name or path; the run's own, where options
+        changed it.
+        """
         paths = [str(path) for path in self.config.get("config") or []]
         if not paths:
             return None
@@ -294,7 +296,7 @@ def run_fit(cli: FedgenCLI, path: Path | None, last: Path, console: Console) -> 
 
 
 def folder_of(kind: type[RoundCheckpoint | FederatedEvaluation], trainer: Trainer) -> Path:
-    """Where a kind of callback writes: its own `dirpath`, or the run folder."""
+    """Return the folder that a kind of callback writes to: its own `dirpath`, or the run folder."""
     own = [callback.dirpath for callback in trainer.callbacks if isinstance(callback, kind) and callback.dirpath]
     return Path(own[0] if own else trainer.default_root_dir)
 

@@ -45,7 +45,7 @@ def starting_point(asked: str | None, last: Path) -> Path | None:
 
 
 def progress_of(path: Any) -> tuple[int, bool]:
-    """How many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there.
+    """Return how many rounds a checkpoint has behind it, and whether EarlyStopping ended the run there.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -1,4 +1,4 @@
-"""How unlike a federation's clients are, before anything is trained: client entropy, distances, controls."""
+"""Heterogeneity of a federation's clients, before anything is trained: client entropy, distances, controls."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How unlike clients are, from features and owners alone: no generator.
+"""Distances between clients, from features and owners alone: no generator.
 
 Each function gives one number a client, whose mean with weights n_i / n is the federation's. Clients that are random
 samples of the same images ("IID") do not give 0 throughout: what they give is found by dealing the same images at
@@ -17,7 +17,7 @@ from fedgen.statistics.gaussian import CHUNK, check_features, summarize
 
 
 def sizes_of(owners: Tensor) -> Tensor:
-    """How many images each client has, int64 [K], of owners int64 [N] in 0..K-1.
+    """Return the number of images of each client, int64 [K], of owners int64 [N] in 0..K-1.
 
     Raises:
         ValueError: if there is no image, or a client without one.
@@ -107,7 +107,7 @@ def vendi_of_clients(features: Tensor, owners: Tensor, kernel: Kernel | None = N
 
 
 def label_distance(labels: Tensor, owners: Tensor) -> Tensor:
-    """How far each client's labels are from all clients': total variation in [0, 1], float64 [K].
+    """Return the distance of each client's labels from all clients': total variation in [0, 1], float64 [K].
 
     Half the sum over labels of |share at the client - share of all|: the share of the client's images that would have
     to change their label.
@@ -122,7 +122,7 @@ def label_distance(labels: Tensor, owners: Tensor) -> Tensor:
 
 
 def label_table(labels: Tensor, owners: Tensor, num_labels: int | None = None) -> Tensor:
-    """How many images each client has of each label, int64 [K, L].
+    """Return the number of images of each client and label, int64 [K, L].
 
     Args:
         labels: int64 [N].

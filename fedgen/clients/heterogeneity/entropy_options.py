@@ -1,4 +1,4 @@
-"""How client entropy is measured."""
+"""Options of client entropy."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EntropyOptions:
-    """How a client's autoencoder is fitted and read.
+    """Options for fitting and reading a client's autoencoder.
 
     Args:
         steps: of Adam on -ELBO. The paper's are 10,000 (`paper`), by when ten images are learnt nearly by heart:

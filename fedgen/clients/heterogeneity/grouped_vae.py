@@ -72,7 +72,7 @@ class GroupedVAE(nn.Module):
         return torch.tanh(torch.baddbmm(self.unfold_bias, latents, self.unfold))
 
     def logits(self, latents: Tensor) -> Tensor:
-        """Of every pixel [G, m, D]."""
+        """Logits of every pixel [G, m, D]."""
         return torch.baddbmm(self.draw_bias, self.hidden(latents), self.draw)
 
     def negative_elbo(self, images: Tensor, noise: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How unlike a federation's clients are, before anything is trained, beside clients dealt at random.
+"""Heterogeneity of a federation's clients, before anything is trained, beside clients dealt at random.
 
 Every measure depends on the clients' sizes and on how few images there are. So the same images are dealt again: to
 clients of the same sizes ("iid"), and, where there are labels, to clients of the same sizes and labels ("labels"). What
@@ -110,7 +110,7 @@ def measure_clients(
     cache: FeatureCache | None = None,
     device: torch.device | str | None = None,
 ) -> Heterogeneity:
-    """How unlike clients are: everything that a client has, its training and held-out images together.
+    """Measure how unlike clients are: everything that a client has, its training and held-out images together.
 
     Args:
         clients: of one data set.
@@ -224,7 +224,7 @@ def shuffle_within(groups: Tensor, owners: Tensor, seed: int, *path: int | str) 
 def choose_images(
     clients: Sequence[Client], num_images: int, max_clients: int, seed: int
 ) -> tuple[list[int], list[Tensor]]:
-    """Which clients to measure, and which of their images, as positions in the data set.
+    """Choose the clients to measure, and their images as positions in the data set.
 
     Raises:
         ValueError: for no clients, or a number out of range.

@@ -22,7 +22,7 @@ class ByClass(Partition):
         self.classes_per_client = at_least_one(classes_per_client, "classes_per_client")
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """As every partition's.
+        """Assign every example, as every partition does.
 
         Raises:
             ValueError: if the classes do not divide into groups, there are none, or a client's have no examples.

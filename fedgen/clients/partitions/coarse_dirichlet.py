@@ -58,7 +58,7 @@ class CoarseDirichlet(Partition):
         self.rotate = rotate
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """As every partition's.
+        """Assign every example, as every partition does.
 
         Raises:
             ValueError: if a class of the data is in no group or in several, or there are fewer examples than clients.

@@ -115,7 +115,7 @@ def sample_rows(weights: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def until_exhausted(picks: np.ndarray, remaining: np.ndarray) -> int:
-    """How many picks can be taken until the first label runs out; the draws after it must not see that label."""
+    """Count the picks that can be taken until the first label runs out; the draws after it must not see that label."""
     first = len(picks)
     for label in np.flatnonzero(np.bincount(picks, minlength=len(remaining)) >= np.maximum(remaining, 1)):
         first = min(first, int(np.flatnonzero(picks == label)[remaining[label] - 1]) + 1)

@@ -1,4 +1,4 @@
-"""What partitions that look at images share: their embedding, as recipes name it and as partition files describe it."""
+"""Embeddings of partitions that look at images, as recipes name them and as partition files describe them."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -35,7 +35,7 @@ class FlowerPartition(Partition):
         self.options = dict(options or {})
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """As every partition's.
+        """Assign every example, as every partition does.
 
         Raises:
             ImportError: if the library is not installed.

@@ -21,7 +21,7 @@ class Natural(Partition):
         self.max_examples = None if max_examples is None else at_least_one(max_examples, "max_examples")
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """As every partition's.
+        """Assign every example, as every partition does.
 
         Raises:
             ValueError: if the examples name no owners, or every owner has too few.

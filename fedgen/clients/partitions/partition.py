@@ -1,4 +1,4 @@
-"""What a partition does: assign every example to at most one client."""
+"""Partitions: each assigns every example to at most one client."""
 
 import inspect
 from abc import ABC, abstractmethod

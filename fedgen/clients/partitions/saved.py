@@ -29,7 +29,7 @@ _SETTINGS: dict[str, type] = {
 
 @dataclass(frozen=True, eq=False)
 class PartitionFile:
-    """What a partition file holds.
+    """The contents of a partition file.
 
     Args:
         assignment: one int64 array of positions for each client.
@@ -112,7 +112,7 @@ def save_partition(
 
 
 def load_partition(path: str | Path) -> PartitionFile:
-    """What `save_partition` wrote.
+    """Read what `save_partition` wrote.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -46,7 +46,7 @@ class VarianceLimited(Partition):
         self.cache = None if cache is None else str(cache)
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """As every partition's.
+        """Assign every example, as every partition does.
 
         Raises:
             ValueError: for a class with too few images, or images that the embedding cannot take.

@@ -1,4 +1,4 @@
-"""Which column of a table holds the images and which the labels; labels and owners as numbers."""
+"""Columns of a table that hold images and labels; labels and owners as numbers."""
 
 from typing import Any
 

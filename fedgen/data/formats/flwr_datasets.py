@@ -17,7 +17,7 @@ from fedgen.data.lazy_examples import make_lazy
 
 
 class FlowerPartitioner(Protocol):
-    """What partitioners of flwr-datasets offer, once they have a `datasets.Dataset`."""
+    """A partitioner of flwr-datasets, once it has a `datasets.Dataset`."""
 
     @property
     def num_partitions(self) -> int: ...

@@ -74,7 +74,7 @@ def read_image(source: Path | bytes, channels: int, size: int | None = None, upr
 
 @dataclass(frozen=True)
 class ImageHeader:
-    """What is known of an image before its pixels are decoded.
+    """The facts of an image before its pixels are decoded.
 
     Args:
         size: height and width.

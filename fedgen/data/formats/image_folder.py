@@ -77,7 +77,7 @@ class ImageFolder(DataSet):
 
 @dataclass(frozen=True)
 class Listing:
-    """Which images there are, in order, with each one's label and owner.
+    """The images that there are, in order, with each one's label and owner.
 
     Args:
         files: paths.

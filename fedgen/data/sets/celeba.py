@@ -172,7 +172,7 @@ def read_partition(path: Path, code: str) -> list[str]:
 
 
 def read_attribute(path: Path, attribute: str, names: Sequence[str]) -> list[int]:
-    """Whether each image has an attribute, 0 or 1, by list_attr_celeba.txt: a count, the attributes, a line an image.
+    """Read an attribute of each image, 0 or 1, from list_attr_celeba.txt: a count, the attributes, a line an image.
 
     Raises:
         ValueError: if there is no such attribute (all are listed), a line is damaged, or an image has none.

@@ -1,4 +1,4 @@
-"""What CIFAR-10 and CIFAR-100 (Krizhevsky 2009) share: 32 x 32 RGB images in pickled batches in one archive."""
+"""The common form of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): 32 x 32 RGB images in pickled batches in one archive."""
 
 import tarfile
 from abc import abstractmethod

@@ -102,7 +102,7 @@ class StyleShift(DataSet):
 
 
 def hold_out_evenly(labels: Tensor, fraction: float, seed: int) -> Tensor:
-    """Which examples are held out, at random: bool [N]; of n of a label floor(fraction n), or one where that is none.
+    """Choose examples to hold out, at random: bool [N]; of n of a label floor(fraction n), or one where that is none.
 
     Args:
         labels: int64 [N].

@@ -1,4 +1,4 @@
-"""What a model says of real examples, for the scores that ask it: its own losses, and predictions for a metric."""
+"""Answers of a model about real examples, for the scores that ask it: its own losses, and predictions for a metric."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Answers:
 
     @classmethod
     def of(cls, model: Any, choices: Sequence[ScoreChoice]) -> "Answers | None":
-        """What scores ask a model; None where none asks.
+        """Return the answers that scores ask of a model; None where none asks.
 
         Raises:
             TypeError: if it lacks a method that a score needs, naming both.
@@ -75,7 +75,7 @@ class Answers:
         return torch.cat(found)
 
     def predictions(self, examples: Inputs, labels: Tensor | None, seed: int) -> Iterator[tuple[Any, ...]]:
-        """What a metric's `update` takes, of at most 64 examples at a time, on the CPU."""
+        """Yield what a metric's `update` takes, of at most 64 examples at a time, on the CPU."""
         parts = self._parts(examples, labels)
         for place, one in enumerate(track(parts, "the model's predictions", len(examples), "examples", _count_of)):
             found = self.model.predictions(one.given, one.labels, seed=derive(seed, "predictions", place))

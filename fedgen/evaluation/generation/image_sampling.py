@@ -36,7 +36,7 @@ class ImageSampler:
     num_classes: int | None = None
 
     def __call__(self, num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
-        """As `draw`; image i is of class labels[i] where labels are given."""
+        """Draw images as `draw` does; image i is of class labels[i] where labels are given."""
         return self.draw(num_images, draws) if labels is None else self.draw(num_images, draws, labels)
 
 

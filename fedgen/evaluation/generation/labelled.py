@@ -11,7 +11,7 @@ from fedgen.models.label_frequencies import LabelFrequencies
 
 
 def frequencies_of(split: Split) -> LabelFrequencies | None:
-    """How often each class occurs among a split's images; None where they have no labels."""
+    """Return how often each class occurs among a split's images; None where they have no labels."""
     if split.labels is None:
         return None
     found = LabelFrequencies(len(split.classes))
@@ -26,7 +26,7 @@ def takes_labels(sample: Sample, frequencies: LabelFrequencies | None) -> bool:
 
 
 def check_takes_labels(sample: Sample, frequencies: LabelFrequencies | None, score: str) -> None:
-    """Nothing, for a sampler that can be asked for the data's classes; ValueError otherwise.
+    """Raise ValueError for a sampler that cannot be asked for the data's classes.
 
     Args:
         sample: the sampler.

@@ -1,4 +1,4 @@
-"""What a score asks a model for besides images."""
+"""Methods that scores ask of a model besides images."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a model's images depend on beside its weights: a solver, its steps, the guidance.
+"""Settings that a model's images depend on beside its weights: a solver, its steps, the guidance.
 
 The protocol: a model that can sample in several ways has an attribute `sampling`, a dictionary of plain types that its
 `sample()` honours, e.g. {"solver": "dpm-solver++", "steps": 25}; assigning a dictionary changes the settings that it

@@ -60,7 +60,7 @@ class LocalFineTuning:
 
     @property
     def generator(self) -> str:
-        """What stands in records in the model's place: "fine-tuned 20"."""
+        """The generator's name in records, in the model's place: "fine-tuned 20"."""
         return f"{NAME} {self.iterations}"
 
     def records(
@@ -95,7 +95,7 @@ class LocalFineTuning:
         scored = [number for number, client in enumerate(everyone) if client.name in singles.places]
 
         def score(turn: int) -> None:
-            """Of the client whose model is in place."""
+            """Score the client whose model is in place."""
             singles.score(everyone[scored[turn]].name, module, round)
 
         self._train(module, scored, score, derive(self.data.seed, "fine-tuning", round))

@@ -157,7 +157,7 @@ class OwnModels:
         return self._changed(module, [moved])
 
     def refuse(self, own: Sequence[Panel]) -> None:
-        """Nothing, unless a score needs one model's images and each client has its own; then ValueError.
+        """Raise ValueError if a score needs one model's images where each client has its own.
 
         Args:
             own: the embeddings on which models are the clients' own.
@@ -196,7 +196,7 @@ class OwnModels:
         return [panel for panels, ask in questions if _differs(module, ask, models, seed) for panel in panels]
 
     def _questions(self, module: nn.Module) -> Iterator[tuple[list[Panel], Question]]:
-        """What scores ask of the model, on a few examples, each with the embeddings that hang on it."""
+        """Ask the model about a few examples as scores do, each with the embeddings that hang on it."""
         evaluator, first = self.evaluator, self.evaluator.splits[0]
         images, labels = first.first(EXAMPLES)
         sample, asked = evaluator.sampler_of(module), evaluator.asked_of(module)

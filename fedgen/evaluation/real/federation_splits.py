@@ -55,7 +55,9 @@ def _examples(name: str, part: Sequence[Examples]) -> Sequence[Examples]:
 
 
 def _of_clients(clients: Sequence[Client]) -> Split:
-    """What clients train on, with the held-out images of all in a generator's place, as of their data module."""
+    """Return the images that clients train on, with the held-out images of all in a generator's place, by their data
+    module.
+    """
     held = [client.held_out_examples for client in clients if len(client.held_out)]
     floor = {}
     if sum(map(len, held)) >= LEAST:

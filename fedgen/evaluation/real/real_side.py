@@ -58,7 +58,9 @@ class RealSide:
         self._references, self._stand_ins = references, stand_ins
 
     def _stand_ins_of(self, split: Split, panel: Panel) -> dict[str, StandIn]:
-        """What is scored in a generator's place; nothing where the model is asked, which nothing can stand in for."""
+        """Return what is scored in a generator's place; nothing where the model is asked, which nothing can stand in
+        for.
+        """
         return {} if panel.on_model else self.plan.stand_ins(split)
 
     def _embed_real(self, panel: Panel) -> dict[int, Any]:

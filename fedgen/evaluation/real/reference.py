@@ -168,7 +168,7 @@ def remarks_by_score(
 def check_clients_of(
     choices: Sequence[ScoreChoice], counts: Sequence[float], names: Sequence[str], weights: Weights
 ) -> None:
-    """Nothing, for clients of whom every score can be computed; ValueError otherwise, naming the client.
+    """Raise ValueError for clients of whom a score cannot be computed, naming the client.
 
     Args:
         choices: the scores.
@@ -188,7 +188,7 @@ def check_clients_of(
 
 
 def check_count(choices: Sequence[ScoreChoice], count: float, whose: str) -> None:
-    """Nothing, for a set of images large enough for every score; ValueError otherwise, naming it."""
+    """Raise ValueError for a set of images that is too small for a score, naming it."""
     for choice in choices:
         problem = choice.definition.too_few(count, whose)
         if problem:

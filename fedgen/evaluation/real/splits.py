@@ -114,7 +114,7 @@ class Split:
 
     @property
     def kind(self) -> str:
-        """What the clients have: "images", "points", "texts", or "items" of any other structure."""
+        """The kind of the clients' data: "images", "points", "texts", or "items" of any other structure."""
         return kind_of(self.images)
 
     def first(self, count: int) -> tuple[Tensor | LazyInputs, Tensor | None]:

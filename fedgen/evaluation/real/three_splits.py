@@ -47,7 +47,7 @@ class _Pair:
         return _without(self.unseen.everything, self.of_unseen)
 
     def rests(self, seed: int, place: int) -> list[Tensor]:
-        """Of either client's positions that are not scored equally many, drawn at (seed, place of the pair)."""
+        """Draw either client's positions that are not scored equally many, at (seed, place of the pair)."""
         parts = {"seen": self.rest_of_seen, "unseen": self.rest_of_unseen}
         least = min(map(len, parts.values()))
         return [part[subset(len(part), least, seed, f"rest of {name}", place)] for name, part in parts.items()]

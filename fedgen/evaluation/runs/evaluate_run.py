@@ -55,7 +55,7 @@ def mixture_of_local(module: nn.Module, own: Mapping[int, Mapping[str, Tensor]],
 
 
 def refuse_mixture(evaluator: Evaluator) -> None:
-    """Nothing, unless a score needs one model where there are only the clients' own; then ValueError.
+    """Raise ValueError if a score needs one model where there are only the clients' own.
 
     A mixture of them has no density that they know, and it is not said which of them to ask for an image of a class.
     """

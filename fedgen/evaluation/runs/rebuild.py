@@ -105,7 +105,7 @@ def clients_given(folder: Path, data: str) -> FederatedDataModule:
 
 
 def _named(text: str, kind: type) -> Any:
-    """What a text names, called if it is a function; ValueError unless that is of a kind."""
+    """Return what a text names, called if it is a function; ValueError unless that is of a kind."""
     found = import_object(text)
     made = found() if callable(found) and not isinstance(found, (kind, type)) else found
     if not isinstance(made, kind):

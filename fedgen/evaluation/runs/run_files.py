@@ -11,7 +11,7 @@ RECIPE, PARTITION, ROLES = "recipe.yaml", "partition.npz", "split.json"
 
 
 def read_recipe(path: Path) -> Any:
-    """What the recipe that a run's folder keeps says.
+    """Read the recipe that a run's folder keeps.
 
     Raises:
         FileNotFoundError: if there is none, saying what can be done about the folder.
@@ -28,7 +28,7 @@ def is_python_run(folder: Path) -> bool:
 
 
 def _without_recipe(path: Path) -> str:
-    """What can be done about a folder without a recipe."""
+    """Return what can be done about a folder without a recipe."""
     folder = path.parent
     if not folder.is_dir() or not is_python_run(folder):
         return f"{path} does not exist; give the folder of a run made by `fedgen fit`"

@@ -10,7 +10,7 @@ from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 
 
 class Run:
-    """What training left in a folder.
+    """The folder that training left.
 
     Args:
         folder: the run folder, with `scores.jsonl` and checkpoints.
@@ -35,7 +35,7 @@ class Run:
 
     @property
     def scores_path(self) -> Path:
-        """Where the scores are stored."""
+        """The file of the scores."""
         return self.folder / SCORES_FILE
 
     @property

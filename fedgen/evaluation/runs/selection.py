@@ -1,4 +1,4 @@
-"""Which checkpoint is best by which column, and where avg and all disagree."""
+"""Selection of checkpoints by a column, and the pairs about which avg and all disagree."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ class InvertedPair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two columns rank the same checkpoints.
+    """The ranks of the same checkpoints by two columns.
 
     Args:
         first_column: "fid_avg", with its prefix.
@@ -129,7 +129,7 @@ def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
 
 
 def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparison:
-    """How two columns rank the checkpoints that have both.
+    """Compare how two columns rank the checkpoints that have both.
 
     Args:
         records: a run's.

@@ -48,6 +48,6 @@ def read_rows(path: str | Path, name: str, batch_size: int) -> Iterator[np.ndarr
 
 
 def check_rows(header: Header) -> None:
-    """Nothing, for an array that has its rows one after another; ValueError otherwise."""
+    """Raise ValueError for an array that does not have its rows one after another."""
     if header.dtype.hasobject or header.fortran:
         raise ValueError("its array is of Python objects, or column-major; store it with np.ascontiguousarray")

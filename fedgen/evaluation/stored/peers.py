@@ -96,7 +96,7 @@ class PeerEvaluation(StoredEvaluation):
         return f"{self.sets[1].path}, {number} images"
 
     def remarks(self) -> list[str]:
-        """As in `StoredEvaluation`, with the files that the peer reads otherwise."""
+        """Return the remarks of `StoredEvaluation`, with the files that the peer reads otherwise."""
         notes = super().remarks()
         if any(part.deep for part in self._images()):
             notes.append(f"{self.preset} would clip grey images of 16 bits at 255; here they keep their high byte")

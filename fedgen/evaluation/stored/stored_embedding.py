@@ -1,4 +1,4 @@
-"""Which embedding stored sets are in: one for all that takes their images, or an error that names what differs."""
+"""The embedding of stored sets: one for all that takes their images, or an error that names what differs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class StoredNetwork:
 
 @dataclass(frozen=True)
 class EmbeddingIdentity:
-    """What is known of an embedding; "unknown" what files do not say.
+    """The facts of an embedding; "unknown" where files do not say.
 
     Args:
         name: its name.
@@ -114,7 +114,7 @@ def check_images(embedding: Embedding, sets: Sequence[StoredSet]) -> int:
 
 
 def check_dims(dims: Mapping[Path, int]) -> None:
-    """Nothing, if the features of all paths have one length; ValueError otherwise."""
+    """Raise ValueError unless the features of all paths have one length."""
     if len(set(dims.values())) > 1:
         first, *others = dims.items()
         path, dim = next(other for other in others if other[1] != first[1])

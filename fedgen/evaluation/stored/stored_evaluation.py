@@ -45,7 +45,7 @@ RUN_ONLY = {"points": "a model's density", "held out": "the images that clients 
 
 @dataclass(frozen=True)
 class StoredOptions:
-    """How stored sets are scored.
+    """Options for scoring stored sets.
 
     Args:
         scores: names, or {"name": ..., options}, as for `Evaluator`, but "ll", "memorisation" and "utility"; None for
@@ -220,7 +220,7 @@ class StoredEvaluation:
         return asked
 
     def _check_sizes(self, counts: Sequence[float | None]) -> None:
-        """Nothing, for sets that are large enough for every score; ValueError otherwise, naming the set."""
+        """Raise ValueError for sets that are too small for a score, naming the set."""
         if counts[0] is not None:
             check_count(self.choices, counts[0], str(self.sets[0].path))
         known = [2.0 if count is None else count for count in counts[1:]]  # of statistics, where fid is the only score
@@ -280,7 +280,7 @@ class StoredEvaluation:
         return f"{where}, {clients}, {images}"
 
     def remarks(self) -> list[str]:
-        """What a reader of the scores must know beside them; complete once they were asked for."""
+        """Return what a reader of the scores must know beside them; complete once they were asked for."""
         notes, side = [], self.options.reading.resize
         generated = self.sets[0].path.resolve()
         twin = next((stored.name for stored in self.sets[1:] if stored.path.resolve() == generated), None)
@@ -303,7 +303,7 @@ class StoredEvaluation:
         return [*notes, *self._few_images()]
 
     def _few_images(self) -> list[str]:
-        """What is said of Fréchet distances of fewer images than features, once the sets are embedded."""
+        """Return what is said of Fréchet distances of fewer images than features, once the sets are embedded."""
         if not self._values:
             return []
         generated, *clients = self.counts()

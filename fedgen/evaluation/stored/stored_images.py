@@ -23,7 +23,7 @@ LISTED = 20  # files named in an error
 
 @dataclass(frozen=True)
 class Reading:
-    """How image files become pixels.
+    """Options for reading image files as pixels.
 
     Args:
         resize: side to which each image is fitted (bicubic, antialiased; the shorter side, then the centre is cut out).
@@ -121,7 +121,7 @@ class FolderImages:
         return len(self.files)
 
     def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
-        """As in `Images`.
+        """Yield batches as `Images` does.
 
         Raises:
             UnreadableFilesError: once all files were tried, unless they are to be skipped.
@@ -185,7 +185,7 @@ class ArrayImages:
         return self.count
 
     def batches(self, channels: int, batch_size: int) -> Iterator[Tensor]:
-        """As in `Images`."""
+        """Yield batches as `Images` does."""
         for rows in read_rows(self.path, self.name, batch_size):
             rows = (rows if self.last else rows.transpose(0, 2, 3, 1))[..., :3]  # no transparency
             if self.resize or channels < rows.shape[3]:

@@ -1,4 +1,4 @@
-"""What people have on disk as sets to score: a folder of images, or an .npz file of images, features or statistics.
+"""Stored sets to score: a folder of images, or an .npz file of images, features or statistics.
 
 Everything is looked at when a set is opened and nothing is embedded, so that a mistake costs no work.
 """
@@ -171,7 +171,7 @@ def _open_folder(name: str, path: Path, reading: Reading, is_client: bool) -> St
 
 
 def _inside(path: Path, is_client: bool) -> str:
-    """What a folder without images has in place of them, and what to give then."""
+    """Return what a folder without images has in place of them, and what to give then."""
     entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
     folders = [entry.name for entry in entries if entry.is_dir()]
     sets = [*folders, *(entry.name for entry in entries if entry.suffix == ".npz")]
@@ -192,7 +192,7 @@ def _open_array(name: str, path: Path, key: str, header: Header, reading: Readin
 
 
 def _provenance(path: Path, headers: Mapping[str, Header]) -> Provenance:
-    """What our own files say of themselves, all in arrays without axes; "unknown" elsewhere."""
+    """Return what our own files say of themselves, all in arrays without axes; "unknown" elsewhere."""
     keys = [key for key in ("embedding", "weights", "resize", "ddof", "count") if key in headers]
     said = read_npz(path, [key for key in keys if headers[key].shape == ()])
     words = {key: stored_word(path, key, said[key]) for key in ("embedding", "weights", "resize") if key in said}

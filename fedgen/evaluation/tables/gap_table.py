@@ -63,7 +63,8 @@ def _table(records: Sequence[ScoreRecord]) -> Table:
 
 
 def distribution_table(records: Sequence[ScoreRecord]) -> Table | None:
-    """How the clients of each split are served by the last model; None where their distribution was not measured.
+    """Return how the clients of each split are served by the last model; None where their distribution was not
+    measured.
 
     Args:
         records: a run's.

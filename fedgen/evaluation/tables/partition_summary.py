@@ -1,4 +1,4 @@
-"""What a partition deals: the clients' sizes and labels."""
+"""Summaries of partitions: the clients' sizes and labels."""
 
 import statistics
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ class PartitionSummary:
 
     @property
     def labels_held(self) -> list[int]:
-        """How many labels each client has examples of; nothing for data without labels."""
+        """The number of labels that each client has examples of; nothing for data without labels."""
         return (self.labels > 0).sum(1).tolist() if self.classes else []
 
     @property

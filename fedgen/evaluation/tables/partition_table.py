@@ -19,7 +19,7 @@ IN_COLUMNS = ("fid", "kid", "vendi", "entropy")  # measures that stand beside ea
 
 
 def partition_tables(summary: PartitionSummary, found: Heterogeneity | None = None) -> list[Table]:
-    """Who has what, least, median and most, and how unlike clients are: two tables, or three with measures."""
+    """Return who has what, least, median and most, and how unlike clients are: two tables, or three with measures."""
     tables = [client_table(summary, found), span_table(summary)]
     return [*tables, measure_table(found)] if found else tables
 
@@ -74,7 +74,7 @@ def measure_table(found: Heterogeneity) -> Table:
 
 
 def remarks_on(summary: PartitionSummary, found: Heterogeneity) -> list[str]:
-    """What must be known to read the measures."""
+    """Return what must be known to read the measures."""
     measured, lines = sum(found.counts), []
     if measured < sum(summary.sizes):
         lines.append(
@@ -113,7 +113,7 @@ def listed(summary: PartitionSummary, found: Heterogeneity | None) -> tuple[list
 
 
 def _farthest(found: Heterogeneity) -> list[int]:
-    """Of clients with enough images for it to be more than chance."""
+    """Return the farthest of clients with enough images for it to be more than chance."""
     values = found.measures["kid"].per_client
     known = [place for place, value in enumerate(values) if math.isfinite(value) and found.counts[place] >= ENOUGH]
     order = sorted(known, key=lambda place: -values[place])

@@ -1,4 +1,4 @@
-"""What is printed of a run: its scores, its gaps, what each column selects, and where avg and all disagree."""
+"""The tables printed of a run: its scores, its gaps, what each column selects, and where avg and all disagree."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run's scores say, as tables: every round, what each column selects, and where avg and all disagree."""
+"""A run's scores as tables: every round, what each column selects, and where avg and all disagree."""
 
 import math
 from collections.abc import Sequence
@@ -97,7 +97,7 @@ def by_width(records: Sequence[ScoreRecord], width: int) -> list[list[str]]:
 
 
 def selection_table(records: Sequence[ScoreRecord]) -> Table:
-    """What each column selects, with the same score of the selected checkpoint on images that nobody trained on.
+    """Return what each column selects, with the same score of the selected checkpoint on images that nobody trained on.
 
     Those are the clients' held-out images, or of unseen clients where some are kept from training.
 
@@ -132,7 +132,7 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
 
 
 def inversion_table(records: Sequence[ScoreRecord]) -> Table:
-    """How avg and all rank the checkpoints, for each score, split and embedding, and where they disagree."""
+    """Return how avg and all rank the checkpoints, for each score, split and embedding, and where they disagree."""
     comparisons = aggregates_compared(records)
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     title = f"avg and all disagree on {len(pairs)} pair(s), {sum(pair.beyond_error for pair in pairs)} beyond error"
@@ -140,7 +140,7 @@ def inversion_table(records: Sequence[ScoreRecord]) -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """How two columns rank the checkpoints that have both, and the pairs they order differently."""
+    """Return how two columns rank the checkpoints that have both, and the pairs they order differently."""
     first, second, pairs = comparison.first_column, comparison.second_column, comparison.pairs
     clear = sum(pair.beyond_error for pair in pairs)
     title = f"{first} and {second} disagree on {len(pairs)} pair(s), {clear} beyond error: tau {_tau(comparison)}"

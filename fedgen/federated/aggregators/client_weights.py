@@ -1,4 +1,4 @@
-"""How much a client counts in means over clients."""
+"""Weights of clients in means over clients."""
 
 from typing import Any, Literal
 

@@ -1,4 +1,4 @@
-"""How the server combines what the clients send back (the seam that robust aggregation plugs into)."""
+"""Aggregators: combinations of what the clients send back (the seam that robust aggregation plugs into)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from fedgen.ranks import Ranks
 
 
 class Federation(NamedTuple):
-    """What an aggregator may know of the round that begins.
+    """The facts of a round that an aggregator may know when it begins.
 
     Args:
         seed: base of all draws.
@@ -74,11 +74,11 @@ class Aggregator(ABC):
         self.federation = federation
 
     def metrics(self, rounds: int) -> dict[str, float]:
-        """What is logged at the end of a round, after which there have been so many."""
+        """Return what is logged at the end of a round, after which there have been so many."""
         return {}
 
     def state_dict(self) -> Any:
-        """What a checkpoint says of it (plain types): the rounds before were combined so. Nothing by default."""
+        """Return what a checkpoint keeps of it (plain types); nothing by default."""
         return {}
 
     def load_state_dict(self, state: Any) -> None:  # noqa: B027 - most rules take any past
@@ -110,7 +110,7 @@ class Aggregator(ABC):
         )
 
     def shortfall(self) -> str:
-        """Why the clients added since `start` cannot be combined; "" if they can. Asked after `merge`.
+        """Return why the clients added since `start` cannot be combined; "" if they can. Asked after `merge`.
 
         The round is then dropped, and the run goes on.
         """
@@ -128,7 +128,7 @@ class Aggregator(ABC):
         """The combined tensors of the clients added since `start`, in the server's order."""
 
     def remarks(self) -> dict[int, str]:
-        """What is to be said of single clients of the round, by client; after `result`. Nothing by default."""
+        """Return what is to be said of single clients of the round, by client; after `result`. Nothing by default."""
         return {}
 
     def merge(self, ranks: Ranks, device: torch.device) -> None:

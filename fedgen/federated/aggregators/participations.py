@@ -1,4 +1,4 @@
-"""How many of a run's releases each client has been part of, which is what composes their privacy."""
+"""Counts of a run's releases that each client has been part of, which compose their privacy."""
 
 import math
 from pathlib import Path
@@ -32,7 +32,7 @@ class Participations:
 
     @property
     def most(self) -> int:
-        """Of the client that has been part of most."""
+        """The largest number of releases that any client has taken part in."""
         return max(self.times)
 
     def reach(self, rounds: int) -> None:

@@ -216,7 +216,7 @@ class TrimmedMean(_Collected):
             )
 
     def _trimmed(self, clients: int) -> int:
-        """Of so many clients those that are left out on either side."""
+        """Return how many of so many clients are left out on either side."""
         # rounded first: 0.29 * 100 is 28.999999999999996 in floating point
         return int(round(self.fraction * clients, 9))
 
@@ -298,7 +298,7 @@ class Krum(_Collected):
 
 
 def _far_ones(stacked: Sequence[Tensor], combined: Sequence[Tensor]) -> dict[int, str]:
-    """What is to be said of clients that stand out, by their place in the tensors [m, ...]; the furthest first."""
+    """Return remarks on clients that stand out, by their place in the tensors [m, ...]; the furthest first."""
     if not stacked:
         return {}
     squares = torch.zeros(len(stacked[0]), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What a client does besides its own steps (the seam that FedProx and SCAFFOLD plug into)."""
+"""Client algorithms: what a client does besides its own steps (the seam that FedProx and SCAFFOLD plug into)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -40,7 +40,7 @@ class ClientAlgorithm:
     def start_fit(
         self, model: Mapping[str, Tensor], optimizers: Sequence[Optimizer], shares: Sequence[float] | None
     ) -> None:
-        """When fitting starts, before a checkpoint is read.
+        """Prepare when fitting starts, before a checkpoint is read.
 
         Args:
             model: the model's tensors.
@@ -74,15 +74,17 @@ class ClientAlgorithm:
         """After the server's update."""
 
     def num_bytes(self, model: Mapping[str, Tensor]) -> int:
-        """What server and client send each other in a round beside the model's tensors, each way."""
+        """Return the bytes that server and client send each other in a round beside the model's tensors, each way."""
         return 0
 
     def server_state(self) -> dict[str, Any]:
-        """Of `state_dict` what every client may know, in its form; a client elsewhere begins a turn with it."""
+        """Return the part of `state_dict` that every client may know, in its form; a client elsewhere begins a turn
+        with it.
+        """
         return self.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold (tensors and plain types)."""
+        """Return what a checkpoint must hold (tensors and plain types)."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

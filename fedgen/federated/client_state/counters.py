@@ -61,7 +61,7 @@ class Counters:
             self._values[name] = [functools.reduce(torch.maximum, values)]
 
     def news(self) -> News:
-        """What other ranks do not know of the round."""
+        """Return what other ranks do not know of the round."""
         values = {name: [tensor.cpu() for tensor in tensors] for name, tensors in self._values.items()}
         return values, self._decreased, self._clients
 

@@ -1,4 +1,4 @@
-"""Which of a module's tensors travel between server and clients, and the server's copy of them."""
+"""The tensors of a module that travel between server and clients, and the server's copy of them."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,7 +135,7 @@ class Exchange:
 
     @property
     def num_bytes(self) -> int:
-        """What a client sends to the server in a round: the size of the shared tensors, and what goes beside them."""
+        """The bytes that a client sends to the server in a round: the shared tensors, and what goes beside them."""
         found = [
             self.quiet[name] for name in self._changed if name in self.quiet and name not in self._becomes_personal
         ]

@@ -11,7 +11,7 @@ Contents = dict[str, Any]  # what hangs in a module itself by its key there: par
 
 
 class Forms:
-    """Where a module's tensors hang, and their shapes, types and devices; looks at no values.
+    """The places of a module's tensors, and their shapes, types and devices; looks at no values.
 
     In simulation the module itself is what a client sends: a turn may leave another tensor in the place of one, one of
     another shape behind it, or more or fewer of them.
@@ -102,7 +102,7 @@ def _kind(tensor: Tensor) -> tuple[list[int], torch.dtype, torch.device, torch.l
 
 
 def _saved(module: nn.Module) -> dict[str, tuple[Contents, str]]:
-    """Of each tensor that a checkpoint of the module would hold where it hangs."""
+    """Return by tensor that a checkpoint of the module would hold the place where it hangs."""
     return {
         _joined(prefix, key): (own, key)
         for prefix, part in module.named_modules()

@@ -1,4 +1,4 @@
-"""What a client's optimizers, schedulers and grad scaler start a turn with, and what is kept of them."""
+"""The optimizers, schedulers and grad scaler that a client starts a turn with, and what is kept of them."""
 
 import copy
 import sys
@@ -149,7 +149,7 @@ class LocalState:
                 mean.add(state, weight)
 
     def news(self) -> tuple[int, list[Any]]:
-        """What other ranks do not know of the round: this rank's last client, and the settings that it left."""
+        """Return what other ranks do not know of the round: this rank's last client, and the settings that it left."""
         return (self._completed[-1] if self._completed else -1), self._after
 
     def hear(self, told: Sequence[tuple[int, list[Any]]]) -> None:
@@ -211,7 +211,9 @@ class LocalState:
             getattr(self.scaler, "_per_optimizer_states", {}).clear()
 
     def server_state(self) -> dict[str, Any]:
-        """What the present round's turns begin with, wherever they are taken: settings, and states where averaged."""
+        """Return what the present round's turns begin with, wherever they are taken: settings, and states where
+        averaged.
+        """
         averaged = self.mode == "average"
         states = [self._pack(i, dict(optimizer.state)) for i, optimizer in enumerate(self.optimizers) if averaged]
         return {"settings": self._before, "states": states}

@@ -1,4 +1,4 @@
-"""What is remembered of each client between rounds."""
+"""The memory of each client between rounds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,7 +69,7 @@ class ClientMemory:
             warn_of(entry)
 
     def news(self) -> News:
-        """What other ranks do not know: who of this rank's clients trained in the round, and who was left out."""
+        """Return what other ranks do not know: this rank's clients that trained in the round, and those left out."""
         return {client: self.iterations[client] for client in self.completed}, self.lost
 
     def hear(self, told: Sequence[News]) -> int:

@@ -1,4 +1,4 @@
-"""Where a module's state lies that `state_dict` does not hold: attributes of its parts, and non-persistent buffers."""
+"""Places of a module's state that `state_dict` does not hold: attributes of its parts, non-persistent buffers."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -67,7 +67,7 @@ def _names_in(code: Any) -> Iterator[str]:
 
 
 def owned_by(module: nn.Module, foreign: Sequence[Any]) -> dict[int, Any]:
-    """What is not a module's outside state, by identity: its parts and saved tensors, and foreign objects."""
+    """Return what is not a module's outside state, by identity: its parts and saved tensors, and foreign objects."""
     owned = [*module.modules(), *saved_tensors(module), *foreign]
     return {id(one): one for one in owned}
 

@@ -226,7 +226,7 @@ class OutsideState:
         self.found.setdefault(change.path, "max")
 
     def _added(self, change: Change) -> list[Any] | None:
-        """What a turn has put behind a list that epoch hooks read; None for any other change."""
+        """Return what a turn has put behind a list that epoch hooks read; None for any other change."""
         if change.path.split(".")[0] not in self._gathered_names or not isinstance(change.after, (list, tuple)):
             return None
         before = () if _was_empty(change) else change.before
@@ -243,7 +243,7 @@ class OutsideState:
         self._clear_round()
 
     def news(self) -> dict[str, Any]:
-        """What other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
+        """Return what other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
         return {**self._round.news(), "found": {p: word for p, word in self.found.items() if word != "gathered"}}
 
     def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
@@ -277,7 +277,7 @@ class OutsideState:
         return any(o[:depth] == own and all(part.isdecimal() for part in o[depth + 1 :]) for o in reset)
 
     def _place(self, path: str, places: Mapping[str, tuple[Node, Any]]) -> tuple[Node, Any] | None:
-        """Where a value stands, or would stand if its holder had it: its class may hold the first value."""
+        """Return where a value stands, or would stand if its holder had it: its class may hold the first value."""
         parent, _, key = path.rpartition(".")
         if path in places:
             return places[path]
@@ -285,7 +285,7 @@ class OutsideState:
         return None if node is None else (node, key)
 
     def _places(self) -> dict[str, tuple[Node, Any]]:
-        """Where everything stands, by path; of containers themselves, too."""
+        """Return where everything stands, by path; of containers themselves, too."""
         found: dict[str, tuple[Node, Any]] = {node.path: (node, None) for node in self._state.nodes}
         for node in self._state.nodes:
             for key, path, value in node.children():
@@ -322,7 +322,7 @@ class OutsideState:
 
     @property
     def means(self) -> dict[str, Tensor]:
-        """What the turn before gave to means, float64, by path."""
+        """The values that the turn before gave to means, float64, by path."""
         return {path: told_number(value) for path, value in self._round.given.items()}
 
     @property
@@ -355,7 +355,7 @@ class OutsideState:
         return vars_of_class(type(place[0].holder), place[1]) if before is MISSING else before
 
     def heard_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
-        """What a turn elsewhere has given to means, in the kinds of the server's own values.
+        """Return what a turn elsewhere has given to means, in the kinds of the server's own values.
 
         Raises:
             ValueError: for what has no rule "mean" or no place in the module, has another shape or is not finite.
@@ -407,7 +407,7 @@ class OutsideState:
 
 
 def _value_at(node: Node, key: Any, default: Any) -> Any:
-    """What a node held at the snapshot under a key; all of it for None."""
+    """Return what a node held at the snapshot under a key; all of it for None."""
     if key is None or not isinstance(node.contents, (dict, tuple)):
         return node.contents
     return node.contents.get(key, default) if isinstance(node.contents, dict) else node.contents[key]
@@ -424,7 +424,7 @@ def _was_empty(change: Change) -> bool:
 
 
 def _present(node: Node, key: Any) -> Any:
-    """What a node holds now under a key; MISSING if nothing."""
+    """Return what a node holds now under a key; MISSING if nothing."""
     if isinstance(node, (Keyed, NonPersistentBuffers)):
         return node.now().get(key, MISSING)
     return node.holder[key] if isinstance(key, int) and key < len(node.holder) else MISSING

@@ -1,4 +1,4 @@
-"""What a round's clients make of the numbers and tensors that `state_dict` does not hold: means and largest values."""
+"""Numbers and tensors that `state_dict` does not hold, over a round's clients: means and largest values."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +64,7 @@ class OutsideValues:
         return found
 
     def news(self) -> dict[str, Any]:
-        """What other ranks do not know of the round."""
+        """Return what other ranks do not know of the round."""
         return {
             "sums": {path: (on_cpu(total), seen) for path, (total, seen) in self._sums.items()},
             "largest": {path: on_cpu(value) for path, value in self.largest.items()},
@@ -91,7 +91,7 @@ def told_number(value: Any) -> Tensor:
 
 
 def heard_number(path: str, told: Tensor, own: Any) -> Any:
-    """What `told_number` made of a value, in the kind of the server's own.
+    """Return what `told_number` made of a value, in the kind of the server's own.
 
     Raises:
         ValueError: if the server has no such number, tensor or array, or what is told is not finite.

@@ -102,7 +102,7 @@ class Node:
         raise NotImplementedError
 
     def changes(self) -> Iterator[Change]:
-        """What differs, by value."""
+        """Return the differences, by value."""
         raise NotImplementedError
 
     def children(self) -> Iterator[tuple[Any, str, Any]]:
@@ -262,7 +262,7 @@ class _Constant(Node):
         return True
 
     def restore(self) -> None:
-        """Nothing can have changed."""
+        """Restore nothing: nothing can have changed."""
 
     def changes(self) -> Iterator[Change]:
         return iter(())

@@ -1,4 +1,4 @@
-"""What happens to state that a client's turn changes: rules by name, declared by the strategy or by modules."""
+"""Rules for state that a client's turn changes, by name: declared by the strategy or by modules."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase

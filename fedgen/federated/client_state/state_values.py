@@ -84,7 +84,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Where a tensor's numbers lie; 0 for sparse ones, which have no single place."""
+    """Return where a tensor's numbers lie; 0 for sparse ones, which have no single place."""
     return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else 0
 
 

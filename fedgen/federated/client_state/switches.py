@@ -1,4 +1,4 @@
-"""What a client's turn may leave behind in a module beside its tensors: switches and gradients."""
+"""The switches and gradients that a client's turn may leave behind in a module."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

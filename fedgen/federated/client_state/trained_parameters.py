@@ -1,4 +1,4 @@
-"""Which of a module's parameters train: those that its optimizers step, as far as gradients reach them."""
+"""The parameters of a module that train: those that its optimizers step, as far as gradients reach them."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""Where rounds begin and end in Lightning's loops, and what happens to a round cut short."""
+"""The beginnings and ends of rounds in Lightning's loops, and rounds cut short."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -38,7 +38,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             torch.save(checkpoint, file)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        """As Lightning's, but read by `read_torch` unless objects are asked for by `weights_only=False`.
+        """Load a checkpoint as Lightning does, but by `read_torch` unless objects are asked for by
+        `weights_only=False`.
 
         Args:
             path: of a local file, or one that fsspec knows.

@@ -25,7 +25,7 @@ Checkpoint = dict[str, Any]
 
 
 class RoundCheckpoints:
-    """What a checkpoint holds of a federation's rounds.
+    """The part of a checkpoint that holds a federation's rounds.
 
     Args:
         trainer: that fits.
@@ -44,7 +44,7 @@ class RoundCheckpoints:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What is packed of the federation beside the clients' memory, by name."""
+        """The parts of the federation that are packed beside the clients' memory, by name."""
         round = self._round
         return {
             "local": round.local,

@@ -37,7 +37,7 @@ class LastRound:
             self._kept = {**copy.deepcopy(move_data_to_device(checkpoint, "cpu")), **objects}
 
     def instead_of(self, checkpoint: Checkpoint, trainer: Trainer) -> Checkpoint | None:
-        """What is to be written for a checkpoint that an exception has a callback make; None: the checkpoint itself.
+        """Return what is written for a checkpoint that an exception has a callback make; None: the checkpoint itself.
 
         Args:
             checkpoint: as Lightning made it.

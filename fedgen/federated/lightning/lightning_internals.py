@@ -1,4 +1,4 @@
-"""What is changed in Lightning itself, for want of a hook: each function says what and why."""
+"""Changes to Lightning itself, for want of a hook: each function says what and why."""
 
 from functools import wraps
 from typing import Any

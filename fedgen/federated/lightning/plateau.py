@@ -48,7 +48,7 @@ class PlateauUpdates:
         self._loaded: list[Update] = []
 
     def state_dict(self, trainer: Trainer) -> list[Update]:
-        """What Lightning has yet to do with the values of the present round; plain types."""
+        """Return what Lightning has yet to do with the values of the present round; plain types."""
         if self._loaded:  # of a fit that has not begun
             return self._loaded
         configs = enumerate(trainer.lr_scheduler_configs)

@@ -106,7 +106,7 @@ class TurnClock:
             self._total += sum(min(count, self.turn_steps) for count in steps)
 
     def news(self) -> tuple[int, int]:
-        """What other ranks do not know of the round."""
+        """Return what other ranks do not know of the round."""
         return self._largest, self._total
 
     def hear(self, told: Sequence[tuple[int, int]]) -> None:
@@ -341,7 +341,7 @@ def _with_real_batch(hook: Callable[..., Any], real_batch: Callable[[Turn], Any]
 
 
 def outputs_of(step_output: Any) -> dict[str, Any]:
-    """What Lightning tells hooks of a manual step's output."""
+    """Return what Lightning tells hooks of a manual step's output."""
     return ManualResult.from_training_step_output(step_output).asdict()
 
 

@@ -172,7 +172,7 @@ def least_of(config: Mapping[str, Any]) -> float:
 
 
 def _places(context: Context) -> tuple[NodeData, Path]:
-    """What a node says of its data, and the folder of what it keeps of all runs."""
+    """Return what a node says of its data, and the folder of what it keeps of all runs."""
     own, run = context.node_config, context.run_config
     simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) else None
     data = NodeData.of_node(own, simulated)

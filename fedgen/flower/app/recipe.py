@@ -98,7 +98,7 @@ def deployable(recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, 
 
 
 def _reading_of(own: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """How a recipe reads its data: of another class than the clients', the processes that read alone."""
+    """Return how a recipe reads its data: of another class than the clients', the processes that read alone."""
     is_own = data.get("class_path") == (own.get("data") or {}).get("class_path")
     found = {name: own[name] for name in (READING if is_own else ("num_workers",)) if own.get(name) is not None}
     if not isinstance(found.get("labels", ""), (str, Mapping)):
@@ -134,14 +134,16 @@ def evaluations(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def evaluations_in(settings: Mapping[str, Any]) -> float:
-    """How many sets of generated images a recipe's run scores at most; infinite if it does not say how long it is."""
+    """Return how many sets of generated images a recipe's run scores at most; infinite if it does not say how long it
+    is.
+    """
     found = evaluations(settings)
     often = _rounds(settings) / int(found.get("every_n_rounds", 10))
     return _AGAIN * (bool(found.get("at_start")) + 1 + (math.ceil(often) if math.isfinite(often) else often))
 
 
 def questions_in(settings: Mapping[str, Any]) -> float:
-    """How many questions a recipe's loss at the server asks at most in a run; infinite likewise."""
+    """Return how many questions a recipe's loss at the server asks at most in a run; infinite likewise."""
     iterations = ((settings.get("data") or {}).get("init_args") or {}).get("iterations")
     return _AGAIN * _rounds(settings) * max(math.inf if iterations is None else int(iterations), _OF_MESSAGE)
 

@@ -47,7 +47,7 @@ def check_config(config: Mapping[str, Any]) -> None:
 
 
 def run_name(config: Mapping[str, Any]) -> str:
-    """What a run's folder is called, which clients call theirs of this run.
+    """Return the name of a run's folder, which clients give theirs of this run.
 
     Raises:
         ValueError: for a place without a name of its own.

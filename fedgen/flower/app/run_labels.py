@@ -1,4 +1,4 @@
-"""What a run's config says of labels: which classes there are, and how many images of each."""
+"""The labels in a run's config: which classes there are, and how many images of each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class RunLabels:
 
     @classmethod
     def of_run(cls, config: Mapping[str, Any]) -> "RunLabels":
-        """As a run's config names them: "classes" and "label-counts", each separated by commas.
+        """Read the labels of a run's config: "classes" and "label-counts", each separated by commas.
 
         Raises:
             ValueError: for a class twice, counts that are none, or as many of them as there are no classes.

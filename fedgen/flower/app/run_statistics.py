@@ -1,4 +1,4 @@
-"""What a run's config says of the clients' statistics: their ranges under secure aggregation, and their noise."""
+"""The clients' statistics in a run's config: their ranges under secure aggregation, and their noise."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ EPSILON, DELTA, RADIUS = "statistics-epsilon", "statistics-delta", "statistics-r
 
 @dataclass(frozen=True)
 class RunStatistics:
-    """How clients tell their statistics.
+    """Options for clients' statistics.
 
     Args:
         ranges: under secure aggregation.

@@ -24,7 +24,7 @@ NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in PRECISIONS}
 
 
 class Answering(LightningModule):
-    """What a client has of a `DistributedFineTuning` whose turns are all the server's: the objective, to answer by.
+    """A client's part of a `DistributedFineTuning` whose turns are all the server's: the objective, to answer by.
 
     Args:
         objective: of the fine-tuning.

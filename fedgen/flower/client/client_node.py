@@ -71,7 +71,7 @@ class ClientNode:
         return data
 
     def hello(self) -> Hello:
-        """What the server must know of this client before it asks for turns."""
+        """Return what the server must know of this client before it asks for turns."""
         examples = self._data.read
         return Hello(self.name, len(examples), self._data.image_shape, examples.classes)
 
@@ -169,7 +169,7 @@ class ClientNode:
         return {int(path.stem[6:]): path for path in paths if path.stem[6:].isdecimal()}
 
     def _remembered(self, task: Task) -> tuple[Path | None, dict[str, Any] | None]:
-        """What was kept after the last turn that the server counts, and its file.
+        """Return what was kept after the last turn that the server counts, and its file.
 
         A turn that the server did not hear of is void, as if it had failed.
 

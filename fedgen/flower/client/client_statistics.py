@@ -1,4 +1,4 @@
-"""What a client tells of its images in an evaluation: summaries, sketches, scores; never images or their features."""
+"""A client's answers about its images in an evaluation: summaries, sketches, scores; never images or features."""
 
 import json
 import math
@@ -160,7 +160,7 @@ def _answer(
 
 
 def _about(item: Item, tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
-    """What a question says of generated images."""
+    """Return what a question says of generated images."""
     made = shared_key(item)
     return {
         name: tensor for name, tensor in tensors.items() if name in (made, str(place)) or name.startswith(f"{made}/")
@@ -219,5 +219,5 @@ def _of_score(item: Item, choice: ScoreChoice, features: Tensor, tensors: Mappin
 
 
 def shared_key(item: Item) -> str:
-    """What a question calls generated images that several of its items need."""
+    """Return the key of generated images that several items of a question need."""
     return f"{item.split}/{item.embedding}"

@@ -30,7 +30,7 @@ WHERE = (
 
 @dataclass(frozen=True)
 class NodeData:
-    """What a node says of its data.
+    """The data of a node, as its config says.
 
     Args:
         path: the place where they lie; None where their class knows.
@@ -48,7 +48,7 @@ class NodeData:
 
     @classmethod
     def of_node(cls, own: Mapping[str, Any], simulated: Path | None = None) -> "NodeData":
-        """As a node's config says.
+        """Read a node's config.
 
         Args:
             own: the config.
@@ -69,7 +69,7 @@ class NodeData:
 
     @property
     def name(self) -> str:
-        """What the client is called, unless its config says otherwise.
+        """The client's name, unless its config says otherwise.
 
         Raises:
             ValueError: if there is nothing to call it by.
@@ -84,7 +84,7 @@ class NodeData:
 
     @property
     def state(self) -> Path:
-        """Where the client keeps what is its own, unless its config says otherwise: beside its data."""
+        """The folder of what is the client's own, unless its config says otherwise: beside its data."""
         if (beside := self.path or self.config) is not None:
             return beside.parent / f".{beside.stem if beside is self.config else beside.name}-fedgen"
         return Path.home() / ".fedgen" / self.name.replace(" ", "-")
@@ -165,12 +165,13 @@ def find_data(data: Mapping[str, Any]) -> Any:
 
 
 def signature_of(data: Mapping[str, Any]) -> inspect.Signature:
-    """What a class of data takes; errors as of `find_data`."""
+    """Return the arguments that a class of data takes; errors as of `find_data`."""
     return inspect.signature(find_data(data))
 
 
 def place_of(data: Mapping[str, Any]) -> str | None:
-    """What a class of data calls the place that it reads; None for one that somebody else wrote and reads none.
+    """Return the name that a class of data has for the place that it reads; None for a class of somebody else that
+    reads none.
 
     Raises:
         ValueError: as of `find_data`, and for a data set of the kit that reads none, of which all clients would have
@@ -185,7 +186,7 @@ def place_of(data: Mapping[str, Any]) -> str | None:
 
 
 def takes_place(data: Mapping[str, Any]) -> str | None:
-    """What a class of data calls the place that it reads; errors as of `find_data`."""
+    """Return the name that a class of data has for the place that it reads; errors as of `find_data`."""
     parameters = signature_of(data).parameters
     return next((name for name in FOLDERS if name in parameters), None)
 

@@ -88,7 +88,7 @@ class Vouch:
         self._pins, self._key = pins, key
 
     def of(self, fab: Fab, run: Run) -> dict[str, str]:
-        """What Flower looks at beside an archive, in place of what came with it.
+        """Return what Flower looks at beside an archive, in place of what came with it.
 
         Args:
             fab: the archive, with the hash that the SuperLink says of it.

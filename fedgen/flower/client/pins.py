@@ -1,4 +1,5 @@
-"""What a client holds to in a run, on its own disk: number, images' split, embeddings, who was summed, what was asked.
+"""Facts that a client holds to in a run, on its own disk: number, images' split, embeddings, who was summed, what was
+asked.
 
 Which images are held out hangs on the client's number, which the server says. Were another number believed in every
 question, the answers' differences would show single images, one by one.
@@ -142,7 +143,7 @@ def check_sum(folder: Path, nodes: Iterable[int]) -> list[str]:
 
 
 def _kept(path: Path, own: object) -> Any:
-    """What a file keeps, which is this where there is none yet.
+    """Return what a file keeps, which is this where there is none yet.
 
     Raises:
         RefusedError: if it is damaged.

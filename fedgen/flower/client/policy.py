@@ -1,4 +1,4 @@
-"""What a client's owner allows, whatever a run asks: a file on the node's own disk, which no run names or changes.
+"""The policy of a client's owner, whatever a run asks: a file on the node's own disk, which no run names or changes.
 
 Nothing of it comes from the recipe, the run's config or a message. It binds the fedgen that is installed at the node;
 an app that is sent there with code of its own is bound by nothing (docs/deployment-policy.md says what to do then).
@@ -26,7 +26,7 @@ Positive = Annotated[float, Between(0)]
 
 @dataclass(frozen=True)
 class Policy:
-    """What a node allows; by default everything but questions without end, as without a file.
+    """The policy of a node; by default everything is allowed but questions without end, as without a file.
 
     Args:
         runs: names of the runs that it takes part in, the last part of `output`; None for all.

@@ -1,4 +1,4 @@
-"""What a client keeps to itself where privacy is promised: what its steps logged, and the texts of its errors.
+"""Redaction where privacy is promised: a client keeps to itself what its steps logged, and the texts of its errors.
 
 Neither has noise, and no accountant counts it.
 """
@@ -28,7 +28,7 @@ def is_promised(settings: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 
 def failure_of(error: Exception, promised: bool) -> str:
-    """What is told of an error; where privacy is promised the whole of it is in the client's own log.
+    """Return what is told of an error; where privacy is promised the whole of it is in the client's own log.
 
     A refusal is told in any case: it is about the run's config, which is the server's.
     """

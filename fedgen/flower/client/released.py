@@ -1,4 +1,4 @@
-"""What has been told of images, kept in a file: who asks again is given the same, which reveals nothing more.
+"""Releases of images' statistics, kept in a file: who asks again is given the same, which reveals nothing more.
 
 Sums with noise, at server and clients; and at a client the statistics without noise that a run asks for once.
 """
@@ -29,7 +29,7 @@ def once_path(folder: Path, item: Item) -> Path:
 
 
 def read_release(path: Path, made: Mapping[str, str], kind: str | None = "private-sums") -> Message | None:
-    """What was released; None if nothing was.
+    """Read a release; None if nothing was released.
 
     Args:
         path: of `release_path`.
@@ -57,7 +57,7 @@ def read_release(path: Path, made: Mapping[str, str], kind: str | None = "privat
 def release_once(
     path: Path, made: Mapping[str, str], make: Callable[[], Message], kind: str | None = "private-sums"
 ) -> Message:
-    """What was released, or else what is made now, which is kept before it is given.
+    """Return what was released, or else what is made now, which is kept before it is given.
 
     Of two who ask at once, as a server that was started again does, both are given the one that was kept first.
 

@@ -40,12 +40,12 @@ class TurnStrategy(FedAvgStrategy):
 
     @property
     def answer(self) -> Answer:
-        """What is sent to the server."""
+        """The answer that is sent to the server."""
         return Answer(failure="the turn has not been taken") if self._outcome is None else self._outcome.answer
 
     @property
     def kept(self) -> dict[str, Any]:
-        """What the client keeps of the turn."""
+        """The state that the client keeps of the turn."""
         return {} if self._outcome is None else self._outcome.kept
 
     def _client_shares(self, trainer: Trainer) -> list[float]:
@@ -54,7 +54,7 @@ class TurnStrategy(FedAvgStrategy):
         return shares
 
     def _check_cohort(self) -> None:
-        """Nothing: a client sees itself alone, and the server checks."""
+        """Check nothing: a client sees itself alone, and the server checks."""
 
     def _drive(self, round: Round, schedules: StepSchedules) -> "OneTurn":
         round.model.aggregator = Mean()  # the recipe's is the server's: what it knows of rounds before is not here
@@ -89,7 +89,7 @@ class TurnStrategy(FedAvgStrategy):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Nothing: of a round's schedules and privacy the server knows, and one client would have them wrong."""
+        """No values: of a round's schedules and privacy the server knows, and one client would have them wrong."""
         return {}
 
 
@@ -114,7 +114,7 @@ class OneTurn:
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What is kept of a turn beside the client's memory, by name."""
+        """The parts that are kept of a turn beside the client's memory, by name."""
         round = self._round
         return {"local": round.local, "algorithm": round.algorithm, "outside": round.outside}
 
@@ -158,7 +158,7 @@ class OneTurn:
         round.leave()
 
     def _sent(self) -> dict[str, torch.Tensor]:
-        """What travels: trained tensors, others that the turn changed, and counters that it raised."""
+        """Return what travels: trained tensors, others that the turn changed, and counters that it raised."""
         exchange = self._round.exchange
         if self._round.settings.fixed:
             return exchange.shared

@@ -34,7 +34,7 @@ Arrays = Sequence[NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Scale:
-    """How answers become whole numbers.
+    """The scale by which answers become whole numbers.
 
     Args:
         ranges: the largest entry of each tensor, of an answer of the weight `largest`.

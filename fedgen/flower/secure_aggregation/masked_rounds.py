@@ -1,4 +1,4 @@
-"""Who took part in which masked round: a round that is done again is summed over the same clients, or not at all.
+"""Records of masked rounds: a round that is done again is summed over the same clients, or not at all.
 
 A server that goes back to an earlier checkpoint asks for rounds again whose sums it has had. With a client fewer the
 two sums, or the two checkpoints that they made, differ by that client's update. So the server keeps who was in each
@@ -41,7 +41,7 @@ class MaskedRounds:
             self._names = found
 
     def of(self, round: int) -> list[str] | None:
-        """Who was in a round's sum; None if it has had none."""
+        """Return who was in a round's sum; None if it has had none."""
         return self._names.get(str(round))
 
     def note(self, round: int, names: Sequence[str]) -> None:

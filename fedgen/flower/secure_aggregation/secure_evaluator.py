@@ -134,7 +134,7 @@ class SecureSide(RemoteSide):
         self._ranges = {key: ranges.for_features(part) for key, part in features.items()}
 
     def remarks(self, split: str, panel: Panel, score: str) -> list[str]:
-        """What a reader of a score must know of its statistics."""
+        """Return what a reader of a score must know of its statistics."""
         place = (split, panel.embedding.name), score
         return [*self._lasting.get(place, []), *self._present.get(place, [])]
 
@@ -235,7 +235,9 @@ class SecureSide(RemoteSide):
 
 
 def _generated(asked: Sequence[_Asked], features: Mapping[Key, Tensor]) -> dict[str, Tensor]:
-    """What clients must know of the generated images: features, or for fid alone the summary where it is smaller."""
+    """Return what clients must know of the generated images: features, or for fid alone the summary where it is
+    smaller.
+    """
     found: dict[str, Tensor] = {}
     needed = {one.key for one in asked if one.item.ask == "kid"}
     for one in asked:

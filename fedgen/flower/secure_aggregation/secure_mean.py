@@ -51,7 +51,7 @@ _WEIGHT = "weight"
 
 @dataclass(frozen=True)
 class Masked:
-    """What a client's app returns under the mod.
+    """The reply of a client's app under the mod.
 
     Args:
         arrays: its summand, entries in [-1, 1]; what is beyond is cut off.
@@ -66,7 +66,7 @@ class Masked:
 
 @dataclass
 class SecureMean:
-    """What came of an exchange.
+    """The outcome of an exchange.
 
     Attributes:
         mean: the weighted mean of the clients' arrays; None if too few answered for it to be unmasked.
@@ -81,7 +81,7 @@ class SecureMean:
     spoilt: str = ""
 
     def why_none(self, node: int, few: str) -> str:
-        """Why a node is in no mean, as there is none: a silence, to be asked again, where that is not its doing.
+        """Return why a node is in no mean, as there is none: a silence, to be asked again, where that is not its doing.
 
         Args:
             node: that was asked.
@@ -91,7 +91,7 @@ class SecureMean:
 
 
 class _Instructions(FedAvg):
-    """What the workflow asks a strategy: whom to instruct how; it keeps what it is given."""
+    """The strategy that the workflow asks whom to instruct how; it keeps what it is given."""
 
     def __init__(self, asked: Mapping[int, FitIns]) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def secure_mean(
 
 
 def _beyond(mean: Sequence[NDArray[np.float64]], weights: Sequence[int], largest: int) -> str:
-    """Why arrays are no mean of summands in [-1, 1]; "" if they may be. Who sent something else, masks hide."""
+    """Return why arrays are no mean of summands in [-1, 1]; "" if they may be. Masks hide who sent something else."""
     entries = np.abs(np.concatenate([np.ravel(array) for array in mean] or [np.zeros(1)]))
     if np.isfinite(entries).all() and (entries <= 1 + mean_error(weights, largest)).all():
         return ""
@@ -213,7 +213,7 @@ def _beyond(mean: Sequence[NDArray[np.float64]], weights: Sequence[int], largest
 
 
 def as_arrays(tensors: Iterable[Tensor]) -> list[NDArray[Any]]:
-    """What a server sends with `secure_mean`; NumPy has no bfloat16, which travels as float32."""
+    """Return what a server sends with `secure_mean`; NumPy has no bfloat16, which travels as float32."""
     return [(one.float() if one.dtype == torch.bfloat16 else one).numpy() for one in tensors]
 
 
@@ -270,7 +270,7 @@ def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], byte
 
 
 def write_summand(made: Masked) -> RecordDict:
-    """What a client's app returns, for the mod to mask.
+    """Write the reply of a client's app, for the mod to mask.
 
     Entries are cut off here: the mod does it after their share of the largest weight, which lets larger ones through.
     """

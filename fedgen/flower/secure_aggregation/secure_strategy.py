@@ -53,14 +53,14 @@ class _Scale(TypedDict):
 
 
 class _OfLoss(TypedDict):
-    """What a server sends for a sum of answers to a loss."""
+    """The message of a server for a sum of answers to a loss."""
 
     loss: bytes
     scale: _Scale
 
 
 class _OfSums(TypedDict):
-    """What it sends for sums of an evaluation."""
+    """The message of a server for sums of an evaluation."""
 
     names: list[str]
     question: bytes
@@ -70,7 +70,7 @@ class _OfSums(TypedDict):
 
 
 class _OfTurn(TypedDict):
-    """What it sends for a sum of updates."""
+    """The message of a server for a sum of updates."""
 
     names: list[str]
     task: bytes
@@ -78,7 +78,7 @@ class _OfTurn(TypedDict):
 
 
 class _OpenPart(TypedDict):
-    """What a client tells beside its masked update."""
+    """The part that a client tells beside its masked update."""
 
     answer: bytes
     cut: Annotated[float, Between(0, 1)]  # the share of its update that was cut off
@@ -101,7 +101,8 @@ class SecureStrategy(FlowerStrategy):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """As ever, and of the round the step of the whole numbers and a bound on what rounding does to the mean.
+        """The usual values, and of the round the step of the whole numbers and a bound on what rounding does to the
+        mean.
 
         Both are in the weights' own units.
         """
@@ -114,7 +115,7 @@ class SecureStrategy(FlowerStrategy):
 
     @property
     def bytes_masked(self) -> int:
-        """What a client sends to the server in a round."""
+        """The bytes that a client sends to the server in a round."""
         return NUMBER * sum(as_real(tensor).numel() for tensor in self.exchange.shared.values())
 
     def _start_fit(self, trainer: Trainer) -> None:
@@ -140,7 +141,7 @@ class SecureStrategy(FlowerStrategy):
         rank_zero_info(f"secure aggregation: updates in ±{self.range:g}, in steps of {self._step:.2g}")
 
     def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
-        """As ever; of a round whose sum there has been, the same clients' again, or the run ends.
+        """Ask as ever; of a round whose sum there has been, the same clients again, or the run ends.
 
         Raises:
             MaskedRoundError: naming those who are missing.

@@ -45,7 +45,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Sums:
-    """What came of an exchange.
+    """The outcome of an exchange.
 
     Args:
         sums: in the order of the messages; None if there are none.
@@ -57,7 +57,7 @@ class Sums:
 
 
 def fixed_point(largest: Largest, clients: int) -> FixedPoint:
-    """How messages of these largest entries become whole numbers.
+    """Return how messages of these largest entries become whole numbers.
 
     Raises:
         ValueError: for a largest entry that is not positive and finite.

@@ -1,4 +1,4 @@
-"""Whether clients' replies to a stage of Flower's SecAgg+ can be used: its workflow takes them for what they should be.
+"""Checks of clients' replies to a stage of Flower's SecAgg+: its workflow takes them for what they should be.
 
 What a client encrypts for others, masks or shares of a secret is not seen here: numbers of the right form are believed.
 """
@@ -23,7 +23,7 @@ REST = "fedgen"  # what clients tell in the open beside their masked numbers
 
 
 def unusable(sent: Mapping[int, Message], replies: Mapping[int, Message]) -> dict[int, str]:
-    """Why replies of one stage cannot be used, by node.
+    """Return why replies of one stage cannot be used, by node.
 
     Args:
         sent: what each node was sent.
@@ -99,7 +99,7 @@ def _part(reply: Message, name: str) -> Any:
 
 
 def _listed(reply: Message, name: str, of: str, nodes: list[int]) -> list[tuple[int, int]]:
-    """Of each node the length of what the reply has for it, which must be bytes; and of these nodes alone."""
+    """Return by node the length of what the reply has for it, which must be bytes; and of these nodes alone."""
     parts, told = _part(reply, name), _part(reply, of)
     if not isinstance(parts, list) or not isinstance(told, list) or len(parts) != len(told):
         raise MessageError(f"its {name!r} and {of!r} are no lists of one length")

@@ -63,7 +63,9 @@ class SummedReference(ToldReference):
         self._rounded_moments: dict[str, KernelMoments | FourierMoments] = {}
 
     def take_rounded_sketch(self, choice: ScoreChoice, total: Message, rounding: Mapping[str, float]) -> None:
-        """As `take_sketch`, with the standard deviation of what rounding adds to entries of the sum's tensors."""
+        """Take a sketch as `take_sketch` does, with the standard deviation of what rounding adds to entries of the
+        sum's tensors.
+        """
         self.take_sketch(choice, total)
         self._rounded_moments[choice.name] = self._read(choice, _shaken(total, rounding))
 

@@ -135,7 +135,7 @@ class AskedClients:
         self._silent = dict(silent)
 
     def _sum_once_heard(self, question: Message) -> tuple[Message | None, dict[int, str]]:
-        """As `_sum`, asked again while nothing comes from anybody: a server whose line was cut goes on."""
+        """Sum as `_sum` does, asked again while nothing comes from anybody: a server whose line was cut goes on."""
         return self._transport.retry_until_reply(
             lambda: self._sum(question),
             lambda found: found[0] is not None or not all(isinstance(why, Silence) for why in found[1].values()),

@@ -1,4 +1,4 @@
-"""Which clients a server knows, by number, and at which of Flower's nodes each is at present."""
+"""The clients that a server knows, by number, and Flower's node at which each is at present."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -135,7 +135,7 @@ class ClientRegistry:
         return found
 
     def _heard(self, patience: float) -> Iterator[tuple[int, Message]]:
-        """What nodes say that are asked to introduce themselves now, or were asked before."""
+        """Return what nodes say that are asked to introduce themselves now, or were asked before."""
         start = time.monotonic()
         there = set(self._grid.get_node_ids())
         freed = {node for node, name in self._claims.items() if self._nodes[name] not in there}

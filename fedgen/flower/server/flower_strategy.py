@@ -44,7 +44,7 @@ class FlowerStrategy(FedAvgStrategy):
         return RemoteRounds(round, self.clock, schedules, self._answers, self._module.trainer, promised)
 
     def _answers(self, round: int) -> dict[int, Answer | str]:
-        """What the clients of a round's cohort answer."""
+        """Return the answers of a round's cohort."""
         return self._ask_until_heard(self.sample_cohort(len(self._transport.registry.clients), round), round)
 
     def _ask_until_heard(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
@@ -61,7 +61,7 @@ class FlowerStrategy(FedAvgStrategy):
         )
 
     def _ask(self, cohort: list[int], round: int) -> dict[int, Answer | str]:
-        """What each client of the cohort answers, or why it does not."""
+        """Return each answer of the cohort's clients, or why there is none."""
         return self._transport.send(self._tasks(cohort, round), MessageType.TRAIN, Answer, f"round {round}")
 
     def _tasks(self, cohort: list[int], round: int) -> dict[int, Task]:

@@ -1,4 +1,6 @@
-"""What clients tell once in a run, kept at the server: a run that goes on need not ask those who have left again."""
+"""Answers that clients give once in a run, kept at the server: a run that goes on need not ask those who have left
+again.
+"""
 
 import re
 from collections.abc import Callable, Sequence

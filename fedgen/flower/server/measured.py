@@ -1,4 +1,4 @@
-"""Which of a recipe's scores a deployment measures: those that clients who keep their images can answer for."""
+"""The scores of a recipe that a deployment measures: those that clients who keep their images can answer for."""
 
 import copy
 from collections.abc import Mapping

@@ -184,7 +184,9 @@ class PrivateSide(RemoteSide):
         return [one.total for one in self._data.add_up(items, {}, bounds)] if items else []
 
     def _largest(self, key: Key, item: Item, most: int) -> Largest:
-        """Of a client's sums of at most so many clipped images, and its share of the noise."""
+        """Return the largest entries of a client's sums of at most so many clipped images, and of its share of the
+        noise.
+        """
         noise = NOISE * self.privacy.sigma / self.privacy.sharers**0.5
         radius = self.privacy.radius
         return {"count": most, "sum": most * radius + noise, "outer": most * radius**2 + noise, "clients": 1.0}

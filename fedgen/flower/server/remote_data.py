@@ -156,7 +156,7 @@ class RemoteClients(LightningDataModule):
             self.left_out = [*self.left_out[1 - KEPT_TURNS :], entry]
 
     def state_dict(self) -> dict[str, Any]:
-        """Who was left out, the round, and the classes that labels are positions among."""
+        """Return who was left out, the round, and the classes that labels are positions among."""
         round = self.trainer.current_epoch if self.trainer else 0
         return {"left_out": list(self.left_out), "round": round, "classes": list(self.classes)}
 
@@ -180,12 +180,12 @@ class RemoteClients(LightningDataModule):
         self.left_out = [*state_dict["left_out"], *now]
 
     def take_metrics(self) -> dict[str, float]:
-        """Of what was asked since the last call: the part of the clients' weight that answered."""
+        """Return the part of the clients' weight that answered what was asked since the last call."""
         parts = [part for asked in self._asked if (part := asked.take_answered()) is not None]
         return {"clients_answered": sum(parts) / len(parts)} if parts else {}
 
     def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
-        """What each client answers to an evaluation's question, or why it does not; see `Line.ask_all`."""
+        """Return each client's answer to an evaluation's question, or why there is none; see `Transport.ask_all`."""
         assert self.transport is not None
         return self.transport.ask_all(items, tensors, self.classes)
 

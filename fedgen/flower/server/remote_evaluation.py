@@ -49,7 +49,7 @@ class RemoteEvaluation(FederatedEvaluation):
         return "stay where the clients are: share them"
 
     def _real_images(self, count: int) -> None:
-        """Nothing: they stay with the clients."""
+        """Return no images: they stay with the clients."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the promise of statistics with noise, whether or not the round is evaluated."""

@@ -57,7 +57,7 @@ class RemoteEvaluator(Evaluator):
         return RemoteSide(self.plan, self.seed, data, batch_size, self.device, self._kept)
 
     def try_out(self, sample: Sample, density: Density | None = None, answers: Answers | None = None) -> None:
-        """As `Evaluator`'s, and what ranges need to know of generated images before training."""
+        """Try out as `Evaluator` does, and take what ranges need to know of generated images before training."""
         super().try_out(sample, density, answers)
         number = min(self.num_images, TRIAL)
         images, _ = self._draw(sample, number, -1, stream="trial", chunk=number, description="trying out")
@@ -67,7 +67,7 @@ class RemoteEvaluator(Evaluator):
     def _of_model(
         self, sample: Sample, round: int, density: Density | None, answers: Answers | None
     ) -> tuple[dict[tuple[str, str], list[FederatedScore]], Tensor]:
-        """As `Evaluator`'s, with the clients asked about all generated images at once."""
+        """Score a model as `Evaluator` does, with the clients asked about all generated images at once."""
         made = self.generated(sample, round)
         features = {key: made.of(*place)[0] for key, place in self._side.places().items()}
         self._side.look(features)
@@ -171,7 +171,7 @@ class RemoteSide(RealSide):
             self._data.note_left_out(EVALUATION, error.client, error.why)
 
     def _ask_once(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> list[list[Message]]:
-        """As `_ask`, unless the run has it: what a client tells of its images does not change in a run."""
+        """Ask as `_ask` does, unless the run has it: what a client tells of its images does not change in a run."""
         items, check = [item for _, item in asked], self._checker(asked, tensors)
         clients = len(self.plan.splits[0].client_names)
         if (found := self._kept.read(items, clients, check)) is None:

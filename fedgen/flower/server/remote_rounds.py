@@ -161,7 +161,7 @@ class RemoteRounds:
                     schedules.move(iteration)
 
     def _own_names(self) -> set[str]:
-        """What the server itself logs: no client has a say in it."""
+        """Return the values that the server itself logs: no client has a say in them."""
         trainer: Any = self._trainer
         evaluators = [getattr(callback, "evaluator", None) for callback in trainer.callbacks]
         columns = [name for one in evaluators if one is not None for name in one.column_names()]

@@ -46,7 +46,7 @@ class ToldReference(Reference):
 
     @property
     def divisors(self) -> set[float]:
-        """What covariances subtract of the count, over all scores."""
+        """The numbers that covariances subtract of the count, over all scores."""
         return {choice.options["ddof"] for choice in self.choices if choice.is_of_summaries}
 
     def take_sketch(self, choice: ScoreChoice, total: Message) -> None:
@@ -66,7 +66,8 @@ class ToldReference(Reference):
         labels: Tensor | None = None,
         answers: SeededAnswers | None = None,
     ) -> list[FederatedScore]:
-        """As `Reference.score`, of the generated images that clients were asked about; without what they left out.
+        """Score as `Reference.score` does, of the generated images that clients were asked about; without what they
+        left out.
 
         A score that cannot be worked out of what they tell is left out with a warning.
         """

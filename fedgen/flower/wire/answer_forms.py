@@ -1,4 +1,4 @@
-"""What form the answer to a loss's question has: every client's alike, or their sum would be of nothing."""
+"""The form of answers to a loss's question: every client's alike, or their sum would be of nothing."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What a client tells beside its weights: refused before the others' is merged with it, if nothing good comes of it."""
+"""Checks of what a client tells beside its weights: what would do harm is refused before it is merged."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What form a client's answer to an evaluation's question has: one of another form ends no evaluation of the others."""
+"""The form of a client's answer to an evaluation's question: one of another form ends no evaluation of the others."""
 
 import json
 

@@ -24,7 +24,7 @@ class Between:
     most: float = math.inf
 
     def fault(self, value: Any) -> str:
-        """What is wrong with a number; "" if nothing is."""
+        """Return the fault of a number; "" if there is none."""
         if self.least <= value <= self.most:
             return ""
         return f"is not {self.least:g} to {self.most:g}" if self.most < math.inf else f"is below {self.least:g}"
@@ -38,7 +38,7 @@ class Text:
     least: int = 0
 
     def fault(self, value: Any) -> str:
-        """What is wrong with a text; "" if nothing is."""
+        """Return the fault of a text; "" if there is none."""
         fits = self.least <= len(value) <= self.most and value.isprintable()
         return "" if fits else f"is not of {self.least} to {self.most} printable characters"
 
@@ -51,7 +51,7 @@ class Length:
     least: int = 0
 
     def fault(self, value: Any) -> str:
-        """What is wrong with a container; "" if nothing is."""
+        """Return the fault of a container; "" if there is none."""
         number = len(value)
         return "" if self.least <= number <= self.most else f"has {number} parts, not {self.least} to {self.most}"
 
@@ -63,7 +63,7 @@ class Numbers:
     most: int
 
     def fault(self, value: Any) -> str:
-        """What is wrong with a shape; "" if nothing is."""
+        """Return the fault of a shape; "" if there is none."""
         return "" if math.prod(value) <= self.most else f"has more than {self.most} numbers"
 
 
@@ -73,7 +73,7 @@ def conforms(value: Any, hint: Any) -> bool:
 
 
 def fault(value: Any, hint: Any) -> str:
-    """What is wrong with a value, as a clause such as "is 'x', which is no float"; "" if nothing is.
+    """Return the fault of a value, as a clause such as "is 'x', which is no float"; "" if there is none.
 
     Whole numbers are counts (0 to 2^63 - 1), a whole number is a float too, no truth value is a number, and a type is
     itself alone: what a subclass says of itself is its own.

@@ -19,7 +19,7 @@ _DTYPES = "dtypes"
 
 
 class _Rest(TypedDict):
-    """What is beside the weights; `dtypes` are the names of those that are narrower than they travel."""
+    """The part beside the weights; `dtypes` are the names of those that are narrower than they travel."""
 
     rest: bytes
     dtypes: list[str]

@@ -1,4 +1,4 @@
-"""What server and clients say to each other in a round, and when they meet; what of it is weights, and what else."""
+"""Messages between server and clients in a round, and when they meet: their weights, and the rest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -79,7 +79,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What comes of a turn.
+    """The outcome of a turn.
 
     Args:
         weights: the client's tensors that are exchanged, by name: those that train, and of all others those that the
@@ -136,7 +136,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What an evaluation asks a client, all in one message: each starts a process there.
+    """The questions of an evaluation to a client, all in one message: each starts a process there.
 
     Args:
         weights: by the item's place: features [m, D] of generated images, for kid; a centre [D], for sketch. By split
@@ -154,7 +154,7 @@ class Question:
 
 @dataclass(frozen=True)
 class LossQuestion:
-    """What a loss at the server asks a client about its images.
+    """The question of a loss at the server to a client about its images.
 
     Args:
         question: of `statistics.messages`, as bytes.
@@ -177,7 +177,7 @@ class LossQuestion:
 
 @dataclass(frozen=True)
 class Told:
-    """What a client answers.
+    """The answers of a client.
 
     Args:
         messages: of `statistics.messages`, as bytes, one an item.

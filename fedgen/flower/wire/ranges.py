@@ -1,4 +1,4 @@
-"""How large clients' statistics may be, by statistic: public, and the same for all clients.
+"""Bounds of clients' statistics, by statistic: public, and the same for all clients.
 
 A range bounds entries of a mean over one client's images. What the server knows of it are the features of its generated
 images. Ranges that are not given leave room for real features HEADROOM times as large under secure aggregation, where

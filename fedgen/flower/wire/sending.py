@@ -14,7 +14,7 @@ LOOK = 0.1  # seconds between looks for replies
 
 
 class Silence(str):
-    """Why nothing came from a client."""
+    """The reason why nothing came from a client."""
 
     @classmethod
     def within(cls, deadline: float | None) -> "Silence":

@@ -1,4 +1,4 @@
-"""What travels beside weights as bytes: safetensors, whose metadata hold plain values in JSON; nothing is unpickled.
+"""Bytes that travel beside weights: safetensors, whose metadata hold plain values in JSON; nothing is unpickled.
 
 Each number that is read was sent: nothing is larger in memory than some thirty times what came. Whether bits flipped on
 the way is the transport's to find; what is kept in a file is sealed by a hash.
@@ -42,7 +42,7 @@ def to_bytes(value: Any, sealed: bool = False) -> bytes:
 
 
 def from_bytes(data: bytes, what: str, sealed: bool = False) -> Any:
-    """What `to_bytes` was given.
+    """Read what `to_bytes` was given.
 
     Args:
         data: the bytes.

@@ -50,7 +50,8 @@ class Transport:
         self.statistics = statistics or RunStatistics()
 
     def retry_until_reply(self, ask: Callable[[], T], heard: Callable[[T], bool], say: Callable[[T], str]) -> T:
-        """What comes of asking, again for `patience` while nothing comes from anybody: a line that was cut may be back.
+        """Ask until there is an answer, for `patience` while nothing comes from anybody: a line that was cut may be
+        back.
 
         Args:
             ask: asks all.
@@ -99,7 +100,7 @@ class Transport:
     def ask_all(
         self, items: Sequence[Item], tensors: Mapping[str, Tensor], classes: tuple[str, ...]
     ) -> dict[int, Told | str]:
-        """What each client answers to an evaluation's question, or why it does not.
+        """Return each client's answer to an evaluation's question, or why there is none.
 
         Args:
             items: as for `Question`.

@@ -35,7 +35,7 @@ PRECISIONS = (torch.float64, torch.float32)
 
 @dataclass
 class Traffic:
-    """What crossed the line between a server and all its clients: whole messages, headers included.
+    """The bytes between a server and all its clients: whole messages, headers included.
 
     Args:
         down: bytes from the server to the clients.
@@ -53,7 +53,7 @@ class Clients(Protocol):
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent so far."""
+        """The bytes that were sent so far."""
 
     def ask(self, question: Message) -> Message:
         """The sum of the clients' answers, entry by entry."""
@@ -164,7 +164,7 @@ class DistributedLoss(FeatureLoss):
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent so far."""
+        """The bytes that were sent so far."""
         return Traffic() if self.clients is None else self.clients.traffic
 
     def connect(self, clients: Clients, dim: int) -> Self:
@@ -216,7 +216,7 @@ class DistributedLoss(FeatureLoss):
 
 
 def message_weights(weights: Weights, counts: Sequence[int]) -> list[float]:
-    """What each client multiplies its answer by: n_i by "examples", else a number whose mean over clients is 1.
+    """Return the factor of each client's answer: n_i by "examples", else a number whose mean over clients is 1.
 
     Raises:
         ValueError: as `resolve_weights`.

@@ -1,4 +1,4 @@
-"""How far averaged local steps on the clients' own scores are from steps on the mean of their scores."""
+"""The drift of averaged local steps on the clients' own scores from steps on the mean of their scores."""
 
 import copy
 from collections.abc import Sequence

@@ -131,7 +131,7 @@ class OneMessageLoss(FeatureLoss):
 
 @dataclass(frozen=True)
 class ApproximationError:
-    """How far the loss of one message is from that of asking at every step.
+    """The distance between the loss of one message and that of asking at every step.
 
     Args:
         summary: what was sent.

@@ -1,4 +1,4 @@
-"""What clients send once so that a server can go on alone: sums over their images, and the loss made of them.
+"""Messages that clients send once so that a server can go on alone: sums over their images, and the loss made of them.
 
 MMD^2 = A + B - 2 C of a batch needs of the clients A, a number, and C, the mean over the batch of their mean kernel
 c(y) = sum_i lambda_i E_{x ~ P_i} k(y, x). The within-batch term B is exact, whatever stands in for c:

@@ -220,7 +220,7 @@ class DDPM(RoundClock):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """How `sample` draws images unless told otherwise, as plain types; stored with every score.
+        """The way in which `sample` draws images unless told otherwise, as plain types; stored with every score.
 
         Assigning a dictionary changes the settings that it names; another solver brings its own number of steps.
         """
@@ -374,7 +374,7 @@ def _check_ranges(lr: float, warmup: int, ema_decay: float | None, label_dropout
 
 
 def _take_pretrained(name: str, network: Any, schedule: Any, prediction: Any) -> tuple[Any, Any, Any]:
-    """What a folder brings, completed by what was given; both must not say the same."""
+    """Return a folder's settings, completed by what was given; both must not say the same."""
     require(network is None, f"pretrained={name!r} brings the network; give one of the two")
     found = read_pretrained(name)
     for argument, given, brought in (("schedule", schedule, found[1]), ("prediction", prediction, found[2])):
@@ -383,7 +383,7 @@ def _take_pretrained(name: str, network: Any, schedule: Any, prediction: Any) ->
 
 
 def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, bool]:
-    """What a network says of itself: image shape, classes, and whether it knows "any class"."""
+    """Return what a network says of itself: image shape, classes, and whether it knows "any class"."""
     shape: Any = getattr(network, "image_shape", None)
     name = type(network).__name__
     require(shape is not None, f"the network {name} needs an attribute image_shape: (channels, height, width)")

@@ -20,7 +20,7 @@ Predict = Callable[[Tensor, Tensor, slice], Tensor]
 
 @dataclass(frozen=True)
 class Sampler:
-    """How images are drawn.
+    """Options for drawing images.
 
     Args:
         solver: "dpm-solver++" (Lu et al. 2022, arXiv 2211.01095, second order, deterministic), "ddim" (Song et al.

@@ -96,7 +96,7 @@ class Diffusion(KeepsPrecision):
         return _at(self.signal, timesteps, images.ndim) * images + _at(self.noise, timesteps, images.ndim) * noise
 
     def target(self, images: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
-        """What a network should predict of them, as `add_noise` takes them."""
+        """Return what a network should predict of them, as `add_noise` takes them."""
         if self.prediction == "epsilon":
             return noise
         return _at(self.signal, timesteps, images.ndim) * noise - _at(self.noise, timesteps, images.ndim) * images

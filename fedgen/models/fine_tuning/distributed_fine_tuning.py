@@ -33,7 +33,7 @@ PUBLIC = 10_000  # of the server's images, at most, that references are approxim
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """What happens in a round of the form "local".
+    """Options of a round of the form "local".
 
     Args:
         server_iterations: of the game on the server's images, after the clients' turns.
@@ -192,7 +192,7 @@ class DistributedFineTuning(RoundClock):
 
     @property
     def traffic(self) -> Traffic:
-        """What was sent in the whole training, over all clients; a checkpoint has what was sent before it."""
+        """The bytes of the whole training, over all clients; a checkpoint has what was sent before it."""
         asked = [getattr(loss, "traffic", Traffic()) for o in self._objectives for loss in o.losses]
         return Traffic(*(sum(getattr(each, k) for each in [*asked, self._sent]) for k in ("down", "up", "questions")))
 
@@ -254,7 +254,7 @@ class DistributedFineTuning(RoundClock):
         )
 
     def teardown(self, stage: str) -> None:
-        """As the model's."""
+        """Tear the model down."""
         self.model.teardown(stage)
 
     # ---- training ----
@@ -361,7 +361,7 @@ class DistributedFineTuning(RoundClock):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """As the model's, if it has any settings."""
+        """The model's settings of sampling, if it has any."""
         found: dict[str, Any] = self.model.sampling
         return found
 
@@ -377,12 +377,12 @@ class DistributedFineTuning(RoundClock):
         batch_size: int = 250,
         **options: Any,
     ) -> Tensor:
-        """As the model's: images float32 [num_images, C, H, W] in [-1, 1]."""
+        """Draw images as the model does: float32 [num_images, C, H, W] in [-1, 1]."""
         return self.model.sample(num_images, generator, labels, batch_size, **options)
 
     @property
     def fingerprints(self) -> dict[str, str]:
-        """Of the objective's embeddings, by name: clients elsewhere must have the same."""
+        """The fingerprints of the objective's embeddings, by name: clients elsewhere must have the same."""
         return {str(e.name): e.fingerprint() for o in self._objectives for e in o.embeddings}  # type: ignore[operator]
 
     @property

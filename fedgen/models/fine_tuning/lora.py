@@ -20,7 +20,7 @@ WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 @dataclass(frozen=True)
 class LoRA:
-    """Which layers get adapters: W x becomes W x + (alpha / rank) B A x, of which A and B alone train.
+    """Adapters of layers: W x becomes W x + (alpha / rank) B A x, of which A and B alone train.
 
     Federated averaging averages A and B each on its own, as is usual: the product of the means is not the mean of the
     clients' products.

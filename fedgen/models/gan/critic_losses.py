@@ -9,7 +9,7 @@ from fedgen.models.sampling import evaluating, require_batch_size
 
 
 class CriticLosses:
-    """What a model with a critic answers to the score "loss"."""
+    """The answers of a model with a critic to the score "loss"."""
 
     critic: nn.Module
 

@@ -1,4 +1,4 @@
-"""Whether a generator, a critic, a game and the data fit each other, asked before anything trains."""
+"""Checks that a generator, a critic, a game and the data fit each other, made before anything trains."""
 
 import torch
 from torch import nn

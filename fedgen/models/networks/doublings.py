@@ -1,8 +1,9 @@
-"""How a small base becomes an image's side by doubling."""
+"""Doublings that make an image's side of a small base."""
 
 
 def count_doublings(image_size: int) -> int:
-    """How often 4x4 or more must double to reach the size: 3 for 32 (from 4), 2 for 28 (from 7), 4 for 64 (from 4).
+    """Count how often 4x4 or more must double to reach the size: 3 for 32 (from 4), 2 for 28 (from 7), 4 for 64 (from
+    4).
 
     Raises:
         ValueError: if the size is below 8 or not a multiple of 4.

@@ -1,4 +1,4 @@
-"""What every pair of networks shares: settings as plain types, from which a checkpoint rebuilds the network."""
+"""The base of every pair of networks: settings as plain types, from which a checkpoint rebuilds the network."""
 
 import importlib
 from collections.abc import Mapping

@@ -48,7 +48,7 @@ def batch_norm(maps: int, num_classes: int | None) -> nn.Module:
 
 
 def normalise(norm: nn.Module, x: Tensor, labels: Tensor | None) -> Tensor:
-    """What a layer of `batch_norm` makes of maps [N, C, H, W]; labels are None for one without classes."""
+    """Normalise maps [N, C, H, W] by a layer of `batch_norm`; labels are None for one without classes."""
     return norm(x) if labels is None else norm(x, labels)
 
 

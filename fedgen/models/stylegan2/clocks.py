@@ -1,4 +1,4 @@
-"""What StyleGAN2's training counts and averages besides weights."""
+"""Counts and averages of StyleGAN2's training besides weights."""
 
 import math
 

@@ -25,7 +25,7 @@ Architecture = Literal["resnet", "orig"]
 
 
 class DiscriminatorBlock(nn.Module):
-    """What one resolution does: two convolutions and a halving, beside a shortcut.
+    """The block of one resolution: two convolutions and a halving, beside a shortcut.
 
     Args:
         channels: of images, if this is the highest resolution; otherwise 0, and it gets the maps of the one above.

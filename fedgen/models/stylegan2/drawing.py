@@ -1,4 +1,4 @@
-"""What StyleGAN2 draws at random: latents, mixed styles, and the noise of sampled images."""
+"""Random draws of StyleGAN2: latents, mixed styles, and the noise of sampled images."""
 
 import torch
 from torch import Tensor

@@ -113,7 +113,7 @@ class ToRGB(nn.Module):
 
 
 class SynthesisBlock(nn.Module):
-    """What one resolution does: two modulated convolutions (one at 4 x 4), and the image's share.
+    """The block of one resolution: two modulated convolutions (one at 4 x 4), and the image's share.
 
     Args:
         inputs: feature maps in; 0 at 4 x 4, which starts from a learned constant.

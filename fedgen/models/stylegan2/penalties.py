@@ -1,4 +1,4 @@
-"""What StyleGAN2's two networks are regularised by: slopes of the discriminator, path lengths of the generator."""
+"""Regularisers of StyleGAN2's two networks: slopes of the discriminator, path lengths of the generator."""
 
 import math
 
@@ -20,7 +20,7 @@ def r1_penalty(logits: Tensor, images: Tensor) -> Tensor:
 
 
 def path_lengths(images: Tensor, styles: Tensor, noise: Tensor | None = None) -> Tensor:
-    """How far images [n, C, H, W] move with their styles, [n] (Karras et al. 2020, arXiv 1912.04958, Eq. 4).
+    """Measure how far images [n, C, H, W] move with their styles, [n] (Karras et al. 2020, arXiv 1912.04958, Eq. 4).
 
     |J^T y| for one random image y of unit expected norm per channel, the root mean square over the styles of an image.
     Differentiable in the generator's weights.

@@ -408,7 +408,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """How `sample` makes images unless told otherwise, as plain types; stored with every score.
+        """The way in which `sample` makes images unless told otherwise, as plain types; stored with every score.
 
         Assigning a dictionary changes the settings that it names.
         """

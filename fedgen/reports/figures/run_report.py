@@ -1,4 +1,4 @@
-"""What a run shows at its end: tables and figures of its scores."""
+"""The end of a run: tables and figures of its scores."""
 
 from pathlib import Path
 

@@ -11,7 +11,7 @@ from fedgen.scores.manifold.memorisation import memorisation
 
 @dataclass(frozen=True)
 class MemorisationScore(ScoreDefinition):
-    """How much closer generated images are to the clients' training images than to held-out ones."""
+    """The share of images by which generated ones are closer to the clients' training images than to held-out ones."""
 
     name: ClassVar[str] = "memorisation"
     needs: ClassVar[Needs] = "held out"

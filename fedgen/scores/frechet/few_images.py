@@ -1,4 +1,4 @@
-"""What must be said of a Fréchet distance between fewer images than features."""
+"""Remarks on a Fréchet distance between fewer images than features."""
 
 from collections.abc import Sequence
 

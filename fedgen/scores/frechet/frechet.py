@@ -128,7 +128,9 @@ class FrechetReference(OfClients):
     def from_summaries(
         cls, summaries: Iterable[Gaussian], weights: Weights = "examples", ddof: float = 1
     ) -> "FrechetReference":
-        """As `from_features` but from summaries, as clients send them: same values; errors assume normal features."""
+        """Make a reference as `from_features` does, of summaries as clients send them: same values; errors assume
+        normal features.
+        """
         return cls(((summary, None) for summary in summaries), weights, ddof)
 
     def score(self, generated: Tensor | Gaussian, errors: bool = True) -> FederatedScore:

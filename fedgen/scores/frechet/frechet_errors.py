@@ -48,7 +48,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Visit:
-    """What one batch of distributions says.
+    """The findings of one batch of distributions.
 
     Args:
         traces: tr sqrt(C_i C_G) of each [k].
@@ -130,7 +130,7 @@ class InfluenceErrors:
         self.slopes: PoolSlopes | None = None
 
     def visit(self, batch: Batch, means: Sequence[Tensor], scales: Sequence[float]) -> Visit:
-        """What a batch's distributions say; it changes nothing here."""
+        """Return what a batch's distributions say; it changes nothing here."""
         seen = spectrum(batch.roots, self.covariance, self.rank)
         rows = batch.roots.rows
         transported, at_images = seen.at_others(rows, self.images), None

@@ -1,4 +1,4 @@
-"""How the distance to the pool moves as its mixture moves towards each client: the influence of a client as a whole.
+"""Slopes of the distance to the pool as its mixture moves towards each client: the influence of a client as a whole.
 
 It is the mean of the images' influence h over the client's images, which needs no images. With the transport map
 T = W W^T of the pool, its scale c, d_i = mu_i - mu_pool and population covariances C_i = R_i^T R_i it is

@@ -49,7 +49,7 @@ class Influences:
         return {"generated": mean_variance(self.generated[:-1]).sqrt(), "real": real.sqrt()}
 
     def over_clients(self, per_client: Tensor) -> OverClients:
-        """What clients of these scores [K] add to avg and all."""
+        """Return what clients of these scores [K] add to avg and all."""
         return OverClients(per_client, torch.stack([part.mean() for part in self.pool]), self.weights)
 
 

@@ -160,7 +160,9 @@ class ManifoldReference(OfClients):
     def _errors(
         self, own: Balls, pool: Balls, made: Balls, worst: dict[str, int]
     ) -> dict[str, tuple[dict[str, dict[str, float]], dict[str, Tensor], Tensor]]:
-        """Of each score: errors {"generated", "real"} of avg, all and worst, of the clients, and slopes of the pool."""
+        """Return by score the errors {"generated", "real"} of avg, all and worst, those of the clients, and slopes of
+        the pool.
+        """
         recalled = (made.cover[0] > 0).cpu()
         shares = torch.tensor(self.counts, dtype=torch.float64)
         lost = cover_changes(made, self._clients, len(self.counts)).cpu()

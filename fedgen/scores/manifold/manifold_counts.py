@@ -67,7 +67,7 @@ class Balls:
         self.owner.view(-1).index_add_(0, flat, balls)
 
     def rings(self) -> Rings:
-        """Of all pairs taken in."""
+        """Return the counts of all pairs taken in."""
         if not self._rings:
             raise RuntimeError("these balls were made without rings, or no pairs were added")
         balls, points = zip(*self._rings)
@@ -80,7 +80,7 @@ class Balls:
 
 
 def cover_changes(balls: Balls, targets: Tensor, number: int) -> Tensor:
-    """How many points more lie in some ball of a group once one of its balls is left out, float64 [number, n].
+    """Count the points that are in some ball of a group more once one of its balls is left out, float64 [number, n].
 
     The radii of the others follow: a ball that had the image among its k nearest reaches to the next one.
 

@@ -1,4 +1,4 @@
-"""Whether a generator is closer to the images it was trained on than to held-out ones of the same clients.
+"""Memorisation: a generator that is closer to the images it was trained on than to held-out ones of the same clients.
 
 The nearest-neighbour form of the data-copying test of Meehan, Chaudhuri and Dasgupta (2020, arXiv 2004.05675): they
 rank distances to the nearest training image, of generated against held-out images; here each generated image asks

@@ -73,7 +73,7 @@ class _Shortlist:
         self._places = torch.zeros(size, dtype=torch.int64, device=points.squares.device)
 
     def smallest(self, block: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each row of a block, ascending, with their columns."""
+        """Return the smallest of each row of a block, ascending, with their columns."""
         return block.topk(min(self._low.shape[1], block.shape[1]), largest=False)
 
     def merge(self, rows: slice, found: tuple[Tensor, Tensor], columns: slice) -> None:
@@ -101,7 +101,7 @@ class _Shortlist:
         return squares, places
 
     def _copies(self, rows: Tensor) -> Tensor:
-        """How many of the rows' images equal each of them, itself included, in the same client; int64 [r]."""
+        """Count the rows' images that equal each of them, itself included, in the same client; int64 [r]."""
         _, group = self._points.features[rows].unique(dim=0, return_inverse=True)
         if self._clients is not None:
             group = group * (self._clients[-1] + 1) + self._clients[rows]

@@ -62,7 +62,7 @@ def lower_bounds(x: Points, rows: Rows, y: Points, columns: Rows, dtype: torch.d
 
 
 def widths(x: Points, rows: Tensor, y: Points, columns: Tensor, dtype: torch.dtype) -> Tensor:
-    """How far squared distances of pairs may be above their `lower_bounds`, float64, of the indices' shape."""
+    """Return how far squared distances of pairs may be above their `lower_bounds`, float64, of the indices' shape."""
     return 2 * _rounding(x, dtype) * (x.squares[rows] + y.squares[columns]) + 2 * _floor(x, dtype)
 
 

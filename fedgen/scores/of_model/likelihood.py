@@ -19,7 +19,7 @@ CHUNK = 65536  # points whose densities are asked for together
 
 
 class Density(Protocol):
-    """What a generator with a density offers; `torch.distributions` are such objects.
+    """A generator with a density; `torch.distributions` are such objects.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""How much a classifier learns from generated images: trained on them, tested on the clients' real held-out images.
+"""Utility: a classifier that is trained on generated images and tested on the clients' real held-out images.
 
 The classification accuracy score of Ravuri and Vinyals (2019, arXiv 1905.10887), with a small network. It asks a
 class-conditional generator for what its images are made for, and falls where it drops modes or mixes up classes.

@@ -1,4 +1,4 @@
-"""How many different images a set amounts to: the Vendi score of Friedman and Dieng (2023, arXiv 2210.02410).
+"""The Vendi score: the number of different images that a set amounts to (Friedman and Dieng 2023, arXiv 2210.02410).
 
 exp of the Shannon entropy of the eigenvalues of K / n, where K is a kernel of similarity with k(x, x) = 1. It is 1 for
 n copies of an image and n for n images with nothing in common, knows no reference, and grows with n: compare sets of

@@ -1,4 +1,4 @@
-"""What the papers prove about avg and all, as functions, with what has to be assumed and what was corrected."""
+"""The papers' theorems about avg and all as functions, with what has to be assumed and what was corrected."""
 
 from typing import TYPE_CHECKING
 

@@ -18,7 +18,7 @@ DECAY = 0.3  # and by this factor
 
 @dataclass(frozen=True)
 class CriticOptions:
-    """How a critic is built and trained.
+    """Options for building and training a critic.
 
     The stop rule: every `check_every` steps the objective is measured on all images meant for it. When it has not grown
     by `tolerance` of itself (of a tenth of the features' spread where that is more) for `patience` checks in a row, the

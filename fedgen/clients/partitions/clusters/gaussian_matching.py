@@ -1,4 +1,4 @@
-"""Which cluster of one label goes with which of another: Kullback-Leibler divergences and the cheapest matching.
+"""Matchings of one label's clusters to another's: Kullback-Leibler divergences and the cheapest matching.
 
 Yuan et al. 2022, App. D: clusters are matched label by label, the matched one's as the divergence's first argument.
 """

@@ -13,7 +13,7 @@ EM = Literal["auto", "always", "never"]
 
 @dataclass(frozen=True)
 class Clustering:
-    """How a label's examples are clustered.
+    """Options for clustering a label's examples.
 
     Args:
         covariance: of a cluster. "full": its own; "diag": its own, variances alone; "tied": one for the label's

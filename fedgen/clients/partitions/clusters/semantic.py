@@ -99,7 +99,7 @@ class Semantic(Partition):
         return cls(num_clients, embedding, 256, clustering, center_per_label=False, min_examples=1, cache=cache)
 
     def assign(self, examples: Examples, seed: int) -> list[np.ndarray]:
-        """As every partition's.
+        """Assign every example, as every partition does.
 
         Raises:
             ValueError: for data without labels, a class with fewer images than there are clients, fewer examples than

@@ -117,7 +117,9 @@ def _margins(inverse: Affine, width: int, height: int) -> list[int]:
 
 
 def _grid(inverse: Affine, width: int, height: int) -> Tensor:
-    """Where in the input the pixels of the result lie: [N, height, width, 2] as (x, y), in pixels from its centre."""
+    """Return where in the input the pixels of the result lie: [N, height, width, 2] as (x, y), in pixels from its
+    centre.
+    """
     u, v = (
         torch.arange(size, dtype=inverse.x.dtype, device=inverse.x.device) - (size - 1) / 2 for size in (width, height)
     )

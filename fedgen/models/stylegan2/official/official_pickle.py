@@ -50,7 +50,7 @@ class OfficialNetwork:
 
 @dataclass(frozen=True)
 class OfficialPickle:
-    """What an official network pickle holds.
+    """The contents of an official network pickle.
 
     Attributes:
         generator, discriminator: as trained. None where the file has None, as for `generator_ema`.

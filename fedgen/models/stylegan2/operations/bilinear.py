@@ -29,7 +29,9 @@ class _Plan:
         return F.conv2d(x, kernel, bias, self.stride, self.padding)
 
     def kernel_gradient(self, x: Tensor, gradient: Tensor, kernel: Tensor) -> Tensor:
-        """Of the sum of gradient * run(x, kernel), [O, I, k, k]; of the kernel, shape and format alone are used."""
+        """Return the gradient of the sum of gradient * run(x, kernel), [O, I, k, k]; of the kernel, shape and format
+        alone are used.
+        """
         _, found, _ = torch.ops.aten.convolution_backward(
             gradient,
             x,

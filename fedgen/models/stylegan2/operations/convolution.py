@@ -156,7 +156,7 @@ def biased_activation(
 
 
 def activation_gain(activation: str) -> float:
-    """What an activation is multiplied by, so that it keeps the variance of its input: sqrt(2) for rectifiers.
+    """Return the factor of an activation that keeps the variance of its input: sqrt(2) for rectifiers.
 
     Raises:
         ValueError: for an unknown activation.

@@ -100,7 +100,7 @@ class _Plan:
         return _resample(x, kernel[:, None], (up_y, 1), (down_y, 1), (y0, y1, 0, 0))
 
     def transposed(self, x: Tensor, y: Tensor, kernel: Tensor) -> "_Plan":
-        """What, with the rotated kernel, takes gradients of results y to those of images x."""
+        """Return the filter that, with the rotated kernel, takes gradients of results y to those of images x."""
         (up_x, up_y), (down_x, down_y), (x0, _, y0, _) = self.up, self.down, self.padding
         high, wide = kernel.shape[0], kernel.shape[-1]
         x1 = x.shape[3] * up_x - y.shape[3] * down_x + x0 - up_x + 1

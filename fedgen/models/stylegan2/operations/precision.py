@@ -1,4 +1,4 @@
-"""Which resolutions there are, and in which precision they run."""
+"""Resolutions that there are, and the precision in which they run."""
 
 import contextlib
 from collections.abc import Iterator
