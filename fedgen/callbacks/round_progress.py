@@ -169,7 +169,7 @@ class RoundProgressBar(ProgressBar):
 
 
 def newest_loss(trainer: Trainer) -> str:
-    """Return a module's values for progress bars, or else its first loss: "critic_loss -0.31"; "" if it logs neither."""
+    """Return values for progress bars, or else the first loss: "critic_loss -0.31"; "" if a module logs neither."""
     shown, logged = trainer.progress_bar_metrics, trainer.callback_metrics
     name = next(iter(shown), None) or next((name for name in logged if "loss" in name.lower()), None)
     value = shown.get(name, logged.get(name)) if name else None

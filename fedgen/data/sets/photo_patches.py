@@ -109,7 +109,7 @@ class PhotoPatches(DataSet):
 
 
 def places(length: int, size: int, stride: int) -> Tensor:
-    """Return starts of patches along a side of `length` pixels, every `stride` within each tile of 2 size: int64 [n]."""
+    """Return starts of patches on a side of `length` pixels, every `stride` in each tile of 2 size: int64 [n]."""
     tiles = ((start, min(start + 2 * size, length)) for start in range(0, length, 2 * size))
     return torch.tensor([*chain(*(range(start, end - size + 1, stride) for start, end in tiles))], dtype=torch.int64)
 
