@@ -122,9 +122,18 @@ def read_json(path: str | Path) -> Any:
     """
     content = read_regular(path)
     try:
-        return json.loads(content.decode())
+        return json.loads(content.decode(), object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
         raise ValueError(f"{path} is no JSON, or it is damaged ({error})") from error
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{printable(name, 80)!r} is given twice, and one of the two would not count")
+        found[name] = value
+    return found
 
 
 def read_yaml(path: str | Path) -> Any:
@@ -174,6 +183,19 @@ class _CountingLoader(yaml.SafeLoader):
         if self.left < 0:
             raise ValueError(f"it has more than {MOST_PARTS} parts")
         return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        given: set[tuple[str, Any]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in given:
+                line = key.start_mark.line + 1
+                raise ValueError(
+                    f"line {line} gives {printable(key.value, 80)!r} again, and one of the two would not count"
+                )
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                given.add((key.tag, key.value))
+        return node
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         if isinstance(node, yaml.ScalarNode) and len(node.value) > _LONGEST_NUMBER and node.tag in _NUMBERS:

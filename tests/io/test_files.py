@@ -13,7 +13,9 @@ import torch
 from fedgen.io.files import (
     atomic_write,
     in_bytes,
+    read_json,
     read_npz,
+    read_yaml,
     remove_unfinished,
     require_writable,
     write_json,
@@ -177,3 +179,30 @@ def test_a_missing_npz_file_is_missing(tmp_path):
 def test_sizes_are_told_in_a_unit_that_fits_them():
     sizes = [4, 999, 1000, 17_416, 999_999, 16_785_416, 143_000_000, 2_500_000_000]
     assert ", ".join(map(in_bytes, sizes)) == "4 B, 999 B, 1 kB, 17.4 kB, 1 MB, 16.8 MB, 143 MB, 2.5 GB"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["masking: true\nclients: 3\nmasking: false\n", "a: {deep: 1, deep: 2}", '{"masking": true, "masking": false}'],
+)
+def test_a_key_given_twice_is_refused_by_name(tmp_path, text):
+    """Parsers take the last one in silence: a policy would be what its owner did not read."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"policy.yaml.*'(masking|deep)' again"):
+        read_yaml(path)
+
+
+def test_a_key_given_twice_in_json_is_refused_by_name(tmp_path):
+    path = tmp_path / "hello.json"
+    path.write_text('[{"name": 1, "size": 2, "name": 3}]')
+    with pytest.raises(ValueError, match=r"hello.json.*'name' is given twice"):
+        read_json(path)
+
+
+def test_a_merge_may_be_overridden(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("base: &base {a: 1, b: 2}\nown: {<<: *base, a: 3}\nagain: {<<: *base, <<: {c: 4}}\n")
+    found = read_yaml(path)
+    assert found["own"] == {"a": 3, "b": 2}
+    assert found["again"]["c"] == 4
