@@ -209,3 +209,22 @@ def test_an_experiment_that_imports_from_below_or_a_private_name_is_found(source
     found = room_faults(source, Path("experiments/ranking/sizes/sample_size.py"))
     assert len(found) == bool(fault)
     assert all(fault in line for line in found)
+
+
+NO_BEGINNING = ("As", "How", "Nothing", "Of", "What", "When", "Where", "Which", "Who", "Why")
+
+
+def first_words(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """(name, first word) of every docstring in a file."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and (text := ast.get_docstring(node)):
+            yield getattr(node, "name", "the file"), text.split()[0].strip("\"'`.,:")
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    """A first line says what a thing is or does, without the file around it."""
+    trees = {file: ast.parse((ROOT / file).read_text()) for file in sources(ROOT)}
+    found = [
+        f"{file}: {name}" for file, tree in trees.items() for name, word in first_words(tree) if word in NO_BEGINNING
+    ]
+    assert found == []

@@ -64,7 +64,7 @@ def completion(arguments: Sequence[str]) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of the words may become; none where the shell's own completion of files is to help.
+    """Return what the last of the words may become; none where the shell's own completion of files is to help.
 
     Args:
         words: of the command line behind `fedgen`; the last is the one at the cursor, "" for a new one.

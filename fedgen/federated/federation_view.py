@@ -1,4 +1,4 @@
-"""What callbacks and people may ask of a federation that trains, or has trained."""
+"""The view of callbacks and people on a federation that trains, or has trained."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ Part = TypeVar("Part")
 
 
 class FederationView:
-    """What can be seen of a federation's rounds and clients."""
+    """The rounds and clients of a federation, as they can be seen."""
 
     _memory: ClientMemory
     _shares: RankShares

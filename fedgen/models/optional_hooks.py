@@ -1,4 +1,5 @@
-"""What modules, data modules and strategies of one's own may define for the kit, with the default of each.
+"""Optional hooks that modules, data modules and strategies of one's own may define for the kit, with the default of
+each.
 
 All is optional, and none derives from these classes: it is enough to have an attribute or method of the name.
 """

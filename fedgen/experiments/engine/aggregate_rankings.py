@@ -1,4 +1,4 @@
-"""How avg and all rank the same generators, beside controls over IID clients of the same sizes."""
+"""Rankings of the same generators by avg and all, beside controls over IID clients of the same sizes."""
 
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -34,7 +34,7 @@ def compare(
     score: str,
     between: tuple[Collection[int], Collection[int]] | None = None,
 ) -> dict[str, Any]:
-    """What avg and all of one score say of the same generators, as numbers for `results.json`.
+    """Compare avg and all of one score over the same generators, as numbers for `results.json`.
 
     Keys: "tau" (None where a column is constant), "pairs", "inverted" ([place, place] of the pairs that avg and all
     order differently), "beyond error" (how many of these exceed their errors in both columns), "control inverted" and
@@ -93,7 +93,7 @@ def gap_of(rows: Rows, score: str) -> dict[str, float]:
 
 
 def agreement_table(found: Mapping[str, Mapping[str, Any]], title: str) -> Table:
-    """What `compare` found of several scores, a line each.
+    """Return what `compare` found of several scores, a line each.
 
     Args:
         found: by what is measured, e.g. "FID" or "FID, PCA-64".
@@ -129,7 +129,8 @@ def expectation(text: str, met: bool) -> str:
 
 
 def inversion_lines(own: str, row: Mapping[str, Any]) -> list[str]:
-    """Whether avg and all order more pairs differently than over IID clients: all such pairs, and those beyond error.
+    """Say whether avg and all order more pairs differently than over IID clients: all such pairs, and those beyond
+    error.
 
     Args:
         own: the score's title.

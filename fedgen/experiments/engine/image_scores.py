@@ -1,4 +1,4 @@
-"""What images score under several embeddings, against the images that were trained on and against held-out ones."""
+"""Scores of images under several embeddings, against the images that were trained on and against held-out ones."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -71,7 +71,7 @@ class Source:
 
     @cached_property
     def features(self) -> Tensor:
-        """Of all images, float32 [N, D]; the only copy of them: take positions of it.
+        """Features of all images, float32 [N, D]; the only copy of them: take positions of it.
 
         Raises:
             ValueError: for images that the embedding cannot take, or features that are not finite.
@@ -87,7 +87,7 @@ class Source:
         return other
 
     def positions(self, name: str) -> Tensor:
-        """Where the images of a class are, int64.
+        """Return where the images of a class are, int64.
 
         Raises:
             ValueError: for a class that is not there or has no image.

@@ -44,7 +44,7 @@ def compare_pairs(
 
 
 def beside_zero(values: Sequence[float]) -> dict[str, Any]:
-    """As `compare_pairs`, of values that are differences already."""
+    """Compare as `compare_pairs` does, values that are differences already."""
     return compare_pairs([0.0] * len(values), values)
 
 
@@ -74,7 +74,7 @@ def cell(row: Row, mark: str = "") -> str:
 
 
 def holds(row: Row, claim: Claim) -> bool | None:
-    """Whether an arm has less (more, ...) than its control; None where the interval has room for both answers."""
+    """Say whether an arm has less (more, ...) than its control; None where the interval has room for both answers."""
     if "interval" not in row:
         return None
     low, high = row["interval"]
@@ -114,5 +114,5 @@ def difference(text: str, row: Row) -> str:
 
 
 def by_chance(count: int) -> str:
-    """What so many intervals together are worth."""
+    """Say what so many intervals together are worth."""
     return f"each of these {count} intervals holds its difference with 95 %: {count / 20:.2g} of them miss it by chance"

@@ -10,7 +10,7 @@ from fedgen.io.files import read_yaml
 
 
 def read_recipe(path: Path) -> Any:
-    """What a recipe says, as plain types.
+    """Read what a recipe says, as plain types.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -55,7 +55,7 @@ def _number(path: Path, what: str, *keys: str) -> int:
 
 
 def fingerprints(recipes: Iterable[Path]) -> dict[str, str]:
-    """Of each recipe, by file name: a hash of what it says. Numbers depend on it, and not on comments or folders.
+    """Return by file name a hash of what each recipe says. Numbers depend on it, and not on comments or folders.
 
     Raises:
         FileNotFoundError: if one is not there.

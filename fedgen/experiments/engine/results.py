@@ -1,4 +1,4 @@
-"""What an experiment leaves: its numbers with the settings and versions that made them, and a figure."""
+"""Results of an experiment: its numbers with the settings and versions that made them, and a figure."""
 
 import json
 import platform

@@ -1,4 +1,6 @@
-"""What finished runs left to score: their checkpoints, images of the last generator, and the clients' own images."""
+"""Images that finished runs left to score: their checkpoints, images of the last generator, and the clients' own
+images.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

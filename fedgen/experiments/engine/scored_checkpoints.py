@@ -32,7 +32,7 @@ PCA = "fid pca"  # FID on principal components of public images, beside "fid"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run was after a round."""
+    """The state of a run after a round."""
 
     run: TrainedRun
     round: int
@@ -106,7 +106,7 @@ class Trained:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the clients."""
+        """The names of the clients."""
         return tuple(client.name for client in self.data.clients)
 
     def with_embedding(self, embedding: Embedding) -> "Trained":
@@ -169,7 +169,7 @@ class Trained:
                 )
 
     def sampling(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """What the checkpoint's images depend on beside its weights, e.g. a diffusion model's solver and steps."""
+        """Return what a checkpoint's images depend on beside its weights, e.g. a diffusion model's solver."""
         return sampling_of(self._models[checkpoint.run.name])
 
     def features(self, checkpoint: Checkpoint, count: int) -> Tensor:
@@ -241,6 +241,6 @@ class ScoredRows:
 
 
 def title_of(score: str, components: int = 64) -> str:
-    """What a score is called in tables and figures."""
+    """Return a score's name in tables and figures."""
     titles = {"fid": "FID", "kid": "KID", "kid-rbf": "KD, RBF kernel", PCA: f"FID, PCA-{components}"}
     return titles[score]

@@ -20,7 +20,7 @@ EVERY = 5.0  # seconds between writes of a step's items
 
 
 class Study:
-    """What an experiment has measured, in a folder; a step that is done is not run again.
+    """The measurements of an experiment, in a folder; a step that is done is not run again.
 
     `results.json` appears with the first number and holds settings, versions and every number, so an experiment that
     was stopped goes on where it was, and a finished one prints again at once. The folder is made with that file.

@@ -1,4 +1,4 @@
-"""What experiments on trained checkpoints are asked for in common, and the runs and scorers that come of it."""
+"""Options common to experiments on trained checkpoints, and the runs and scorers that come of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from fedgen.experiments.engine.trained_runs import (
 
 @dataclass(frozen=True)
 class TrainedChoice(Choice):
-    """What experiments on trained checkpoints are asked for in common; its fields are options of their commands.
+    """Options common to experiments on trained checkpoints; its fields are options of their commands.
 
     Args:
         data: digits, mnist5k, fashion-mnist or cifar10; each has its recipe.
@@ -102,7 +102,7 @@ class TrainedChoice(Choice):
 
     @cached_property
     def plan(self) -> Plan:
-        """How the series are trained."""
+        """The training of the series."""
         return Plan(
             tuple(range(self.seed, self.seed + self.protocol.seeds)),
             self.protocol.checkpoints,

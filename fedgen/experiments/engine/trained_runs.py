@@ -44,13 +44,13 @@ class Series:
 
     @property
     def kind(self) -> str:
-        """What options call it, e.g. "wgan-gp"."""
+        """The series' name in options, e.g. "wgan-gp"."""
         return self.name.lower()
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What is trained and measured on one data set.
+    """The series that are trained and measured on one data set.
 
     Args:
         series: kinds of generators, of which the first comes with intervals to choose.
@@ -137,7 +137,9 @@ def protocol_of(data: str) -> Protocol:
 
 
 def runs_folder(runs: Path | None, output: Path | None) -> Path:
-    """Where an experiment's run folders lie: as asked, else below its output if that is given, else the shared one."""
+    """Return where an experiment's run folders lie: as asked, else below its output if that is given, else the shared
+    one.
+    """
     return runs or (RUNS if output is None else output / "runs")
 
 
@@ -164,7 +166,7 @@ def require_intervals(intervals: Sequence[int]) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a protocol's series are trained.
+    """Options for training a protocol's series.
 
     Args:
         seeds: of the trainings.

@@ -1,4 +1,4 @@
-"""What a FID loss changes in a federated GAN: the same recipe with and without it, over paired seeds.
+"""FID as a second loss of a federated GAN: the same recipe with and without it, over paired seeds.
 
 A lower score under the embedding that was trained on is what the loss was asked for; whether images are better is asked
 of another embedding, on images that no client trained on.

@@ -1,4 +1,4 @@
-"""What a client of a finished run sends the server in a round."""
+"""The size of what a client of a finished run sends the server in a round."""
 
 from collections.abc import Iterable
 

@@ -26,7 +26,7 @@ SERVER = "trainer.strategy.init_args.server_optimizer"
 
 @dataclass(frozen=True)
 class ClassifierChoice(NaturalChoice):
-    """As `PartitionChoice`, of a classifier: its error rate alone is scored.
+    """Options of `PartitionChoice` for a classifier: its error rate alone is scored.
 
     Args:
         recipe: of a model whose `example_losses` are errors, with a server optimizer, natural clients and a `split`.

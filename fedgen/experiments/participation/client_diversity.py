@@ -1,4 +1,4 @@
-"""As many images of more and more clients: is it better to have few images of many clients, or many of few?
+"""Images of more and more clients at an equal total: is it better to have few images of many clients, or many of few?
 
 Figure 8 of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv 2110.14216), for a
 generator: 5 % x 128 images to 80 % x 8 there. The scored parts are capped as well, so that scores with a bias of few

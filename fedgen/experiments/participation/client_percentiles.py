@@ -1,4 +1,4 @@
-"""How the clients of each kind are served: percentiles of their own scores, under several partitions.
+"""Clients of each kind as they are served: percentiles of their own scores, under several partitions.
 
 Figure 10 and Table 2 of "What Do We Mean by Generalization in Federated Learning?" (Yuan et al. 2022, arXiv
 2110.14216): of classifiers, unseen clients have the longer tail of badly served ones. The runs are those of
@@ -53,7 +53,7 @@ def client_percentiles(output: Path | None = None, **options: Any) -> None:
 
 
 def tails(spread: Mapping[str, Mapping[str, Any]], floors: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Whether unseen clients have the longer tail, by itself and beyond that of real images of all clients.
+    """Say whether unseen clients have the longer tail, by itself and beyond that of real images of all clients.
 
     Args:
         spread: partition -> seed -> score -> split -> percentile -> value by evaluation.
@@ -74,7 +74,8 @@ def tails(spread: Mapping[str, Mapping[str, Any]], floors: Mapping[str, Mapping[
 def served(
     study: Study, choice: PartitionChoice, arms: Sequence[Arm], score: str
 ) -> tuple[dict[str, dict[str, Any]], list[Table | str]]:
-    """How single clients are served after runs of one score: percentiles by arm and seed, their table and figure.
+    """Return how single clients are served after runs of one score: percentiles by arm and seed, their table and
+    figure.
 
     Args:
         study: the experiment's, whose runs are there.
@@ -96,7 +97,7 @@ def served(
 def tail_lines(
     spread: Mapping[str, Mapping[str, Any]], arms: Sequence[str], score: str, what: str, percentiles: Mapping[str, str]
 ) -> list[str]:
-    """Whether percentiles of the clients' scores are larger over unseen clients, of each arm.
+    """Say whether percentiles of the clients' scores are larger over unseen clients, of each arm.
 
     Args:
         spread: of `served`.

@@ -67,7 +67,8 @@ class GroupNormClassifier(LightningModule):
 
     @torch.no_grad()
     def example_losses(self, images: Tensor, labels: Tensor | None, seed: int = 0) -> Tensor:
-        """Whether each image is classified wrongly, float [N] of 0 and 1: the mean is the error rate, 1 - accuracy.
+        """Return for each image whether it is classified wrongly, float [N] of 0 and 1: the mean is the error rate, 1 -
+        accuracy.
 
         Args:
             images: float [N, C, H, W] in [-1, 1].

@@ -18,7 +18,7 @@ CENTRAL = f"{NATURAL}, {CONTROL}"
 
 @dataclass(frozen=True)
 class NaturalChoice(PartitionChoice):
-    """As `PartitionChoice`, of a model whose own losses alone are scored.
+    """Options of `PartitionChoice` for a model whose own losses alone are scored.
 
     Raises:
         ValueError: also for a recipe whose clients are not natural.
@@ -58,7 +58,9 @@ def report_gaps(
 
 
 def verdicts(found: Found, outcomes: Callable[[Found], list[str]]) -> list[str]:
-    """Whether each arm has the gaps expected of it, then the experiment's own verdicts, and how many miss by chance."""
+    """Say whether each arm has the gaps expected of it, then the experiment's own verdicts, and how many miss by
+    chance.
+    """
     lines = []
     for arm, seeds in found.items():
         lines.append(gap_outcome(arm, seeds, OUT_OF_SAMPLE, MAIN, hidden=False))
@@ -73,7 +75,7 @@ def values_of(found: Found, arm: str, place: str) -> list[float]:
 
 
 def tails(spread: Mapping[str, Mapping[str, Any]], plural: str) -> list[str]:
-    """Whether unseen clients are served worse, in the tail and the median one: Table 2 of the paper.
+    """Say whether unseen clients are served worse, in the tail and the median one: Table 2 of the paper.
 
     Args:
         spread: of `served`.

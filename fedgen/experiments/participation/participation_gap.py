@@ -167,7 +167,7 @@ def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
 
 
 def _smallest(seeds: Sequence[Any], column: str) -> str:
-    """What is found of a gap in one column, or nothing if its errors are not known."""
+    """Return what is found of a gap in one column, or nothing if its errors are not known."""
     found = []
     for name in (FLOOR, MEMORISER):
         own = [controls[name][column] for controls in seeds]
@@ -186,7 +186,7 @@ def _smallest_beyond(seeds: Sequence[Any], column: str) -> str:
 
 
 def outcomes(found: Found, controls: Mapping[str, Mapping[str, Controls]]) -> list[str]:
-    """What the paper says of classifiers, and whether it is so here.
+    """Return what the paper says of classifiers, and whether it is so here.
 
     Gaps in KID are told by what they are beyond the floor's: most of the scatter of avg is the draw of clients.
 
@@ -214,7 +214,7 @@ def outcomes(found: Found, controls: Mapping[str, Mapping[str, Controls]]) -> li
 
 
 def _centralised(found: Found) -> list[str]:
-    """Of every partition: what training in one place changes, on the same clients."""
+    """Say of every partition what training in one place changes, on the same clients."""
     lines = []
     for arm, place, column in product(found, (SPLITS[2], OUT_OF_SAMPLE, PARTICIPATION), AVERAGES):
         if (central := f"{arm}, {CONTROL}") in found:

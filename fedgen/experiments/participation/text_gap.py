@@ -21,7 +21,7 @@ from fedgen.experiments.participation.participation_gap import CONTROL, LABELS, 
 
 @dataclass(frozen=True)
 class TextChoice(NaturalChoice):
-    """As `PartitionChoice`, of texts: the model's own loss alone is scored, and nothing is embedded.
+    """Options of `PartitionChoice` for texts: the model's own loss alone is scored, and nothing is embedded.
 
     Args:
         recipe: of a model with `example_losses`, natural clients and a `split`; with labels there is also an arm of
@@ -52,7 +52,7 @@ def text_gap(output: Path | None = None, **options: Any) -> None:
 
 
 def outcomes(found: Found) -> list[str]:
-    """Whether books show more of a participation gap than other deals, and whether centralised training is better."""
+    """Say whether books show more of a participation gap than other deals, and centralised training less loss."""
     lines = []
     for arm in (LABELS, RANDOM):
         if arm in found:

@@ -1,4 +1,4 @@
-"""What a FID loss is measured against: the trace of FastFID's Algorithm 1, and the peers' matrix roots.
+"""Peers of a FID loss: the trace of FastFID's Algorithm 1, and the peers' matrix roots.
 
 All take the generator's side as root [m, D], centred rows with root^T root its covariance.
 """

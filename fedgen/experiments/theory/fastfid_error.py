@@ -93,7 +93,7 @@ def mean_of(cells: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def outcomes(rows: Mapping[int, Mapping[str, float]], dim: int) -> list[str]:
-    """What was expected of the experiment and whether it was seen."""
+    """Return what was expected of the experiment and whether it was seen."""
     theirs = [row["scipy"] for row in rows.values()]
     grows = all(a < b for a, b in itertools.pairwise(theirs))
     lines = [expectation(f"scipy's error grows with m, from {theirs[0]:.3g} to {theirs[-1]:.3g}", grows)]

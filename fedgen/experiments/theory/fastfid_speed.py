@@ -101,7 +101,7 @@ def name_of(dim: int, size: int, method: str, passes: str) -> str:
 
 
 def cells_of(dims: Sequence[int], batch_sizes: Sequence[int]) -> dict[str, tuple[int, int, str, str]]:
-    """What is timed: (D, m, method, passes); the peers have no backward pass."""
+    """Return what is timed: (D, m, method, passes); the peers have no backward pass."""
     cells = itertools.product(dims, METHODS, batch_sizes, PASSES)
     return {
         name_of(dim, size, method, passes): (dim, size, method, passes)
@@ -177,7 +177,7 @@ def timed(call: Callable[[], Any], product: Callable[[], Any], repeats: int) -> 
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """How long a call takes, by the clock on the wall."""
+    """Return how long a call takes, by the clock on the wall."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
@@ -186,7 +186,7 @@ def seconds(call: Callable[[], Any]) -> float:
 def outcomes(
     found: Mapping[str, Mapping[str, Any]], dims: Sequence[int], batch_sizes: Sequence[int], dtype: str
 ) -> list[str]:
-    """What was expected of the experiment and whether it was seen."""
+    """Return what was expected of the experiment and whether it was seen."""
     sides = list(itertools.product(dims, batch_sizes))
     differences = [largest_difference([found[name]["value"] for name in cells_of([d], [m])]) for d, m in sides]
     worst = max(differences)
@@ -215,7 +215,7 @@ def largest_difference(values: Sequence[float]) -> float:
 def ratio(
     found: Mapping[str, Mapping[str, Any]], slow: tuple[str, str], fast: tuple[str, str], dim: int, size: int
 ) -> float:
-    """How many times as fast one (method, pass) is as another."""
+    """Return how many times as fast one (method, pass) is as another."""
     above, below = (found[name_of(dim, size, *side)]["seconds"][0] for side in (slow, fast))
     return above / below
 

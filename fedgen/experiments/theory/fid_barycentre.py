@@ -1,4 +1,4 @@
-"""When FD-avg is a distance to one Gaussian, and that no function of the clients' FIDs gives FD-all.
+"""FD-avg as a distance to one Gaussian, when it is one, and that no function of the clients' FIDs gives FD-all.
 
 The theorem of arXiv 2310.11714, FD-avg(G) = FD(barycentre, G) + constant, needs covariances that commute, the
 generator's too; otherwise FD-avg is smaller. Measured on random Gaussians, population covariances, nothing sampled.
@@ -149,7 +149,7 @@ def unequal(row: Mapping[str, Any], name: str) -> float:
 
 
 def outcomes(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[str]:
-    """What was expected of the experiment and whether it was seen."""
+    """Return what was expected of the experiment and whether it was seen."""
     largest = {case: max(map(abs, residuals(rows, relative=True))) for case, rows in found.items()}
     commute, *others = largest
     above = max(max(residuals(rows, relative=True)) for rows in found.values())

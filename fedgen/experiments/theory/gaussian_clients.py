@@ -93,7 +93,7 @@ def draw_generated(points: int, var_x: float, seed: int) -> Tensor:
 
 
 def reference_values(points: int, seed: int) -> dict[str, float]:
-    """What one draw of the clients decides: FID-ref, KID-ref and the gap of KID (U-statistics)."""
+    """Return what one draw of the clients decides: FID-ref, KID-ref and the gap of KID (U-statistics)."""
     clients = draw_clients(points, seed)
     pooled = torch.cat(clients.parts())
     scores = {score.name: score for score in clients.reference(list(SCORES)).score(pooled, errors=False)}
@@ -124,7 +124,7 @@ def against_theory(rows: Rows, found: Mapping[str, Mapping[str, float]]) -> dict
 
 
 def outcomes(checked: Mapping[str, Any], found: Mapping[str, Any], ranked: Mapping[str, Any]) -> list[str]:
-    """What was expected of the experiment and whether it was seen."""
+    """Return what was expected of the experiment and whether it was seen."""
     curves, constants = checked["curves"], checked["constants"]
     worst = max([row["largest z"] for row in curves.values()] + [abs(row["z"]) for row in constants.values()])
     least = {name: row["least at"] for name, row in curves.items()}

@@ -97,7 +97,7 @@ def largest_z(row: Mapping[str, list[float]]) -> float:
 
 
 def outcomes(numbers: Mapping[str, Any]) -> list[str]:
-    """What was expected of the experiment and whether it was seen."""
+    """Return what was expected of the experiment and whether it was seen."""
     rows, ref = {family: numbers[family] for family in FAMILIES}, numbers["ref"]
     worst = max(*map(largest_z, rows.values()), abs(ref["value"] - ref["closed form"]) / ref["error"])
     gap = max(abs(a - b) for row in rows.values() for a, b in zip(row["avg"], row["all"]))

@@ -1,4 +1,4 @@
-"""What FID of a minibatch does as a loss: a Gaussian generator with one parameter, the scale of its covariance.
+"""FID of a minibatch as a loss: a Gaussian generator with one parameter, the scale of its covariance.
 
 The generator is N(0, s C), the data N(0, C): s = 1 is perfect. With c_m = E tr sqrt(C_m C) over batches of m images,
 E FID_m(s) = s t (1 + 1/m) + t - 2 sqrt(s) c_m, t = tr C, so minibatch FID is least at s = (c_m / (t (1 + 1/m)))^2 < 1.
@@ -128,7 +128,7 @@ def perfect_score(loss: FeatureLoss, deviations: Tensor, size: int, draws: torch
 
 
 def least_scale(perfect: float, trace: float, size: int) -> float:
-    """Where E FID_m(s) is least, from its value at s = 1, t (2 + 1/m) - 2 c_m."""
+    """Return where E FID_m(s) is least, from its value at s = 1, t (2 + 1/m) - 2 c_m."""
     root = (trace * (2 + 1 / size) - perfect) / 2
     return (root / (trace * (1 + 1 / size))) ** 2
 

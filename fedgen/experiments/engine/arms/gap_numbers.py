@@ -1,4 +1,4 @@
-"""What runs on seen and unseen clients found, as numbers for `results.json`, tables and verdicts."""
+"""Numbers of runs on seen and unseen clients, for `results.json`, tables and verdicts."""
 
 import math
 import statistics

@@ -20,7 +20,7 @@ FORM = 2  # of the numbers in results.json; those of another form are refused, a
 
 @dataclass(frozen=True)
 class GapChoice(Choice):
-    """What experiments on generalisation are asked for in common; its fields are options of their commands.
+    """Options common to experiments on generalisation; its fields are options of their commands.
 
     Args:
         recipe: with a `split` of its data: clients that never train.
@@ -124,5 +124,5 @@ class GapChoice(Choice):
         return Training(self.recipe, self.runs / name, seed, arguments(given), arm.control)
 
     def records(self, arm: Arm, seed: int) -> list[ScoreRecord]:
-        """What a run's evaluations found."""
+        """Read what a run's evaluations found."""
         return Run(self.training(arm, seed).place).records

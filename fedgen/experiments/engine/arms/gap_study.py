@@ -50,7 +50,7 @@ def named_by_clients(choice: GapChoice, arms: Sequence[Arm]) -> list[Arm]:
 
 
 def check_clients(choice: GapChoice, arms: Sequence[Arm]) -> dict[str, list[int]]:
-    """How many clients train and how many never do, by arm; what is wrong with one is said before any training."""
+    """Check by arm how many clients train and how many never do; what is wrong with one is said before any training."""
     found = {arm.name: choice.federation(arm) for arm in arms}
     return {name: [len(data.clients), len(data.unparticipating)] for name, data in found.items()}
 
@@ -139,7 +139,7 @@ def beyond_outcome(
 
 
 def gap_verdicts(found: Found, control: str, gaps: Sequence[str]) -> list[str]:
-    """Of every arm: whether a gap differs from the control's in each of `AVERAGES`, over paired seeds.
+    """Return by arm whether a gap differs from the control's in each of `AVERAGES`, over paired seeds.
 
     Args:
         found: of `run_arms`.

@@ -86,7 +86,7 @@ class ArtifactRuns:
         return Training(self.recipes / RECIPES[arm], self.run_folder(arm, seed), seed, settings)
 
     def rounds(self, arm: str) -> int:
-        """Of an arm's runs; those before the critic goes are the GAN's."""
+        """Return the rounds of an arm's runs; those before the critic goes are the GAN's."""
         long = self.lengths
         return {GAN: long.before + long.after, REMOVED: long.after}.get(arm, long.flow)
 

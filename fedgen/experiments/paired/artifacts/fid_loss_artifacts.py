@@ -1,4 +1,4 @@
-"""What goes wrong when nothing but FID is left to say what a digit is, and whether the score says so.
+"""Faults of images when nothing but FID is left to say what a digit is, and whether the score says so.
 
 Fig. 7 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) shows images of a Glow trained on
 likelihood and FID, and of a GAN whose critic is removed after a while: artefacts, at a low FID. Here the same on
@@ -142,7 +142,7 @@ def last_of(rows: Mapping[str, Any], arm: str, seed: int) -> Mapping[str, Any]:
 
 
 def _compare(numbers: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
-    """Of each family and arm: embedding -> score -> as `compare_scores` gives it, of the last checkpoints."""
+    """Return by family and arm: embedding -> score -> as `compare_scores` gives it, of the last checkpoints."""
     found = {}
     for name, (control, treated) in FAMILIES.items():
         usual, own = ([last_of(numbers[name], arm, seed) for seed in seeds] for arm in (control, treated))
@@ -184,7 +184,9 @@ def _bits(found: Mapping[str, float]) -> dict[str, dict[str, Any]]:
 
 
 def expectations(compared: Mapping[str, Any], bits: Mapping[str, float], embedding: str) -> list[str]:
-    """What the paper's figure says, as far as numbers can, and whether it is so beyond the interval of paired seeds."""
+    """Return what the paper's figure says, as far as numbers can, and whether it is so beyond the interval of paired
+    seeds.
+    """
     lines = []
     for name, (control, treated) in FAMILIES.items():
         rows = compared[name][treated]

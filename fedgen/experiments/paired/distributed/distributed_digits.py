@@ -39,7 +39,7 @@ SIZES = (64, 1280, 2048)  # features whose messages are weighed: of pixels, of E
 
 @dataclass(frozen=True)
 class DigitsSettings:
-    """How the digits' generators are trained.
+    """Options for training the digits' generators.
 
     Args:
         recipe: of a federation with `generator_losses`.
@@ -109,7 +109,8 @@ def floors(folder: Path) -> dict[str, float]:
 
 
 def messages_against_images(folder: Path) -> dict[str, Any]:
-    """What clients would send for FID, and how far the loss from messages is from that of the simulation's images.
+    """Measure what clients would send for FID, and how far the loss from messages is from that of the simulation's
+    images.
 
     Keys: "bytes" (a client's message, by D), "value" and "gradient" (relative differences, by aggregate).
     """

@@ -1,4 +1,4 @@
-"""Which optimum FID and KID pull a generator to when they are its loss, by the way in which clients are aggregated.
+"""The optimum that FID and KID pull a generator to when they are its loss, by the way in which clients are aggregated.
 
 Trained on FID-all a generator has the pool's variance, on FID-avg less: that of a barycentre of the clients. KID's two
 aggregates differ by a number of the real data alone and so have one gradient. First on the papers' Gaussian toy, where
@@ -108,7 +108,7 @@ def distributed_fid_loss(
 def measure(
     runs: Mapping[str, Sequence[Training]], embeddings: Sequence[str], rounds: int | None, seed: int = 0
 ) -> dict[str, Any]:
-    """What the digits' runs left, as numbers for `results.json`.
+    """Measure what the digits' runs left, as numbers for `results.json`.
 
     Keys: "scores" (column -> arm -> values by seed), "marks" (column -> mark), "floor" (column -> value), "against no
     loss" (arm -> `digits_fid_loss.compare`, from two seeds on), "traces" (embedding -> arm -> values by seed), "real

@@ -22,7 +22,7 @@ SIDE = 6  # pictures of a grid's side
 
 
 def name_of(arm: str) -> str:
-    """What an arm is called."""
+    """Return an arm's name."""
     return "no loss" if arm == CONTROL else arm.upper().replace("_ALL", "-all").replace("_AVG", "-avg")
 
 
@@ -88,7 +88,7 @@ def draw_digits(digits: Mapping[str, Any], samples: Mapping[str, Path], path: Pa
 
 
 def trained_prefix(digits: Mapping[str, Any]) -> str:
-    """What stands before "fid_all" in the column of the images and the embedding that losses were trained on."""
+    """Return what stands before "fid_all" in the column of the images and the embedding that losses were trained on."""
     trained = (name for name, mark in digits["marks"].items() if mark == SAME and name.endswith("fid_all"))
     return next(trained).removesuffix("fid_all")
 

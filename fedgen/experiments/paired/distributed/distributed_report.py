@@ -19,7 +19,7 @@ SAME = 1e-6  # relative difference of values, or gradients, that rounding may ma
 
 
 def toy_table(toy: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Where each objective ends, over seeds."""
+    """Return where each objective ends, over seeds."""
     table = Table(
         title=f"Gaussian toy, mean ± standard deviation of {len(toy)} seed(s)",
         caption="what a client sends for FID, once: "
@@ -43,7 +43,7 @@ def toy_table(toy: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def toy_outcomes(toy: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What was expected of the toy and whether it was seen."""
+    """Return what was expected of the toy and whether it was seen."""
     reached = {name: statistics.mean(run["end"][name][2] for run in toy.values()) for name in OBJECTIVES}
     lines = [
         expectation(
@@ -84,7 +84,7 @@ def digits_table(digits: Mapping[str, Any]) -> Table:
 
 
 def difference_table(digits: Mapping[str, Any]) -> Table:
-    """What each loss changes on held-out images in embeddings that it was not trained on: paired differences."""
+    """Return what each loss changes on held-out images in embeddings that it was not trained on: paired differences."""
     against = digits["against no loss"]
     columns = [name for name, row in next(iter(against.values())).items() if name.startswith("report/")]
     table = Table(title="held-out images, embeddings not trained on: change against no loss, 95 % interval over seeds")
@@ -99,7 +99,7 @@ def difference_table(digits: Mapping[str, Any]) -> Table:
 
 
 def digits_outcomes(digits: Mapping[str, Any]) -> list[str]:
-    """What was expected of the digits and whether it was seen."""
+    """Return what was expected of the digits and whether it was seen."""
     lines = []
     prefix = trained_prefix(digits)
     for how in ("all", "avg"):

@@ -1,4 +1,4 @@
-"""Where each aggregate pulls a Gaussian generator to, trained on what clients send instead of their points.
+"""A Gaussian generator under each aggregate, trained on what clients send instead of their points.
 
 Clients N((-1, 0), I) and N((+1, 0), I), a generator x = mean + sd z in the plane. FID needs the clients' counts, sums
 and sums of outer products, once: for "all" their total alone, for "avg" each client's. KID needs a kernel between each
@@ -30,7 +30,7 @@ Objective = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ToySettings:
-    """How the toy's generator is trained.
+    """Options for training the toy's generator.
 
     Args:
         points: of each client whose moments are sent.
@@ -48,7 +48,7 @@ class ToySettings:
 
 
 def sent(points: Sequence[Tensor]) -> list[bytes]:
-    """What crosses the line for FID: one message of each client, its count, sum and sum of outer products."""
+    """Return what clients send for FID: one message each, its count, sum and sum of outer products."""
     return [gaussian_to_sums(summarize(part)).to_bytes() for part in points]
 
 

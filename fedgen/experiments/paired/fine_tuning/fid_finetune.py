@@ -188,7 +188,7 @@ def table_of(rows: Rows, floor: Mapping[str, Mapping[str, float]], embedding: st
 
 
 def outcomes(rows: Rows, floor: Mapping[str, Mapping[str, float]], unrelated: str) -> list[str]:
-    """What was expected of each arm, and whether it is so beyond the interval of paired seeds."""
+    """Return what was expected of each arm, and whether it is so beyond the interval of paired seeds."""
     lines, seeds = [], len(rows[next(iter(ARMS))][0])
     for arm, (own, *_) in ARMS.items():
         steps = list(rows[arm])

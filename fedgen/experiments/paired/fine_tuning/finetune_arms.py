@@ -27,7 +27,7 @@ Precision = Literal["bf16-mixed", "16-mixed"]
 
 @dataclass(frozen=True)
 class Tuning:
-    """How a data set's generators are fine-tuned.
+    """Options for fine-tuning a data set's generators.
 
     Args:
         recipe: file name.
@@ -51,7 +51,7 @@ TUNINGS = {
 
 
 def tuning_of(data: str) -> Tuning:
-    """How a data set's generators are fine-tuned.
+    """Return how a data set's generators are fine-tuned.
 
     Raises:
         ValueError: for other data, listing those there are.

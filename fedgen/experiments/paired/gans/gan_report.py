@@ -35,12 +35,12 @@ REAL = "real"
 
 
 def key_of(network: str, arm: str, seed: int | None = None) -> str:
-    """What an arm, or a run of it, is called in results.json: "sngan, ema", "sngan, ema, seed 0"."""
+    """Return the key of an arm, or a run of it, in results.json: "sngan, ema", "sngan, ema, seed 0"."""
     return f"{network}, {arm}" + ("" if seed is None else f", seed {seed}")
 
 
 def name_of(arm: str) -> str:
-    """What an arm is called."""
+    """Return an arm's name."""
     return "EMA" if arm == EMA else arm
 
 
@@ -90,7 +90,7 @@ def table_of(
 def outcomes(
     compared: Compared, bench: Bench, unrelated: str, networks: Sequence[str], arms: Sequence[str]
 ) -> list[str]:
-    """What was expected of the arms with a loss, and whether it is so beyond the interval of paired seeds."""
+    """Return what was expected of the arms with a loss, and whether it is so beyond the interval of paired seeds."""
     lines = []
     for network in networks:
         forms = [arm for arm in arms if arm != WITHOUT]
@@ -109,7 +109,7 @@ def outcomes(
 
 
 def _traces(compared: Compared, bench: Bench, network: str, forms: Sequence[str]) -> list[str]:
-    """What a batch's bias does to the spread of images, and a longer memory not."""
+    """Say what a batch's bias does to the spread of images, and a longer memory not."""
     if MINIBATCH not in forms:
         return []
     title = NETWORKS[network].title
@@ -127,7 +127,7 @@ def _traces(compared: Compared, bench: Bench, network: str, forms: Sequence[str]
 
 
 def pair_outcomes(compared: Compared, bench: Bench, unrelated: str, networks: Sequence[str], arm: str) -> list[str]:
-    """Of one pair of each network: what FID in the embedding that no loss used does."""
+    """Say of one pair of each network what FID in the embedding that no loss used does."""
     lines = []
     for network in networks:
         before, after = (compared[key_of(network, one)][unrelated][HELD_OUT] for one in (WITHOUT, arm))

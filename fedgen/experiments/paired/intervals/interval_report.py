@@ -29,7 +29,7 @@ PANELS = (("fid", "avg"), ("fid", "all"), ("kid", "all"))
 
 
 def group_of(about: Mapping[str, Any]) -> str:
-    """What a checkpoint's run is one of: "interval 40", "local only" or "centralised"."""
+    """Return the group of a checkpoint's run: "interval 40", "local only" or "centralised"."""
     return about["control"].replace("_", " ") if about["control"] else f"interval {about['interval']}"
 
 
@@ -64,7 +64,8 @@ def quality_of(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compare_intervals(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """How avg and all rank checkpoints: {embedding: {reference: {kind: {"interval 1": {score: as `compare`}}}}}.
+    """Compare how avg and all rank checkpoints: {embedding: {reference: {kind: {"interval 1": {score: as
+    `compare`}}}}}.
 
     Seeds are pooled. "all" holds the intervals of a kind together, without the controls; the "gap" of KID over all
     checkpoints, both kinds and the controls, stands beside the kinds.
@@ -96,7 +97,7 @@ def _compared(rows: ScoredRows) -> dict[str, Any]:
 
 
 def tables_of(numbers: Mapping[str, Any]) -> list[Table]:
-    """Of each embedding and reference the quality; then of each kind and embedding how avg and all agree."""
+    """Return the quality by embedding and reference; then by kind and embedding how avg and all agree."""
     tables = [
         quality_table(numbers, embedding, reference)
         for embedding, references in numbers["quality"].items()
@@ -137,7 +138,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def lines_of(numbers: Mapping[str, Any]) -> list[str]:
-    """What was expected and whether it was seen, and what quality does with the interval."""
+    """Return what was expected and whether it was seen, and what quality does with the interval."""
     lines = []
     for embedding, references in numbers["found"].items():
         for reference, own in references.items():
@@ -153,7 +154,7 @@ def lines_of(numbers: Mapping[str, Any]) -> list[str]:
 
 
 def gap_line(found: Mapping[str, Any], where: str, checkpoints: int) -> str:
-    """Whether KID's avg - all is one number over all intervals, kinds and controls, and no pair is inverted."""
+    """Say whether KID's avg - all is one number over all intervals, kinds and controls, and no pair is inverted."""
     gap, inverted = found["gap"], found["pairs of kid inverted"]
     relative = gap["spread"] / max(abs(gap["mean"]), 1e-300)
     text = (
@@ -164,7 +165,7 @@ def gap_line(found: Mapping[str, Any], where: str, checkpoints: int) -> str:
 
 
 def inversion_line(found: Mapping[str, Any], where: str) -> str:
-    """Whether FID's avg and all invert more pairs than over IID clients, at every interval.
+    """Say whether FID's avg and all invert more pairs than over IID clients, at every interval.
 
     Args:
         found: `compare` of FID by interval, and over all.
@@ -184,7 +185,7 @@ def inversion_line(found: Mapping[str, Any], where: str) -> str:
 
 
 def trend_line(quality: Mapping[str, Mapping[str, Sequence[float]]], where: str) -> str:
-    """Which interval each aggregate of FID calls best, and how the longest differs from the shortest, by seed."""
+    """Say which interval each aggregate of FID calls best, and how the longest differs from the shortest, by seed."""
     federated = {group: values for group, values in quality.items() if group.startswith("interval ")}
     parts = []
     for how in ("avg", "all"):

@@ -1,4 +1,4 @@
-"""What `communication-interval` trains: two kinds of generators of digits, by interval, and their controls."""
+"""Trainings of `communication-interval`: two kinds of generators of digits, by interval, and their controls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class IntervalChoice(Choice):
-    """What communication-interval is asked for; its fields are options of the command.
+    """Options of communication-interval; its fields are options of the command.
 
     Args:
         kinds: of generators: wgan-gp, ddpm.
@@ -137,7 +137,7 @@ class IntervalChoice(Choice):
 
     @cached_property
     def plan(self) -> Plan:
-        """How they are trained."""
+        """The training of the runs."""
         return Plan(
             tuple(range(self.seed, self.seed + self.seeds)),
             self.checkpoints,

@@ -31,7 +31,7 @@ RECIPE = "mmd2_fashion_mnist.yaml"
 
 @dataclass(frozen=True)
 class Mmd2Choice(Choice):
-    """What the experiment is asked for; its fields are options of its command.
+    """Options of the experiment; its fields are options of its command.
 
     Args:
         network: file of a StyleGAN2 with its critic, .safetensors; `fedgen convert` makes one of a published pickle.
@@ -211,5 +211,5 @@ def images_of(path: Path, count: int, seed: int, device: str) -> Tensor:
 
 
 def sent(path: Path) -> Traffic:
-    """What a run had sent when it saved a checkpoint."""
+    """Return what a run had sent when it saved a checkpoint."""
     return Traffic(**read_checkpoint(path)[TRAFFIC])

@@ -181,7 +181,7 @@ def table_of(
 
 
 def traffic_table(traffic: Mapping[str, Mapping[str, int]], choice: Mmd2Choice) -> Table:
-    """What crossed the line in a run of each form."""
+    """Return what was sent in a run of each form."""
     table = Table(title=f"sent in a run, {choice.clients} clients together")
     for title in ("form", "to the clients", "from the clients", "questions"):
         table.add_column(title, justify="left" if title == "form" else "right")
@@ -192,7 +192,7 @@ def traffic_table(traffic: Mapping[str, Mapping[str, int]], choice: Mmd2Choice) 
 
 
 def message_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What form (c) is off from (a), for several sizes."""
+    """Return what form (c) is off from (a), for several sizes."""
     table = Table(title="one message against asking at every step: a batch at the start")
     for title in ("summary", "from the clients", "value off by", "gradient off by", "cosine of gradients"):
         table.add_column(title, justify="left" if title == "summary" else "right", no_wrap=title == "summary")
@@ -203,7 +203,7 @@ def message_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def drift_line(drift: Mapping[str, Sequence[float]]) -> str:
-    """What form (b) is off from (a), by local steps."""
+    """Say what form (b) is off from (a), by local steps."""
     steps = len(next(iter(drift.values())))
     lines = [f"drift of (b) from (a) after 1 to {steps} local steps of SGD, as a share of the way:"]
     for move, values in drift.items():
@@ -213,7 +213,7 @@ def drift_line(drift: Mapping[str, Sequence[float]]) -> str:
 
 
 def outcomes(rows: Rows, floors: Sequence[Mapping[str, Mapping[str, float]]], choice: Mmd2Choice) -> list[str]:
-    """What was expected of each form, and whether it is so beyond the interval of paired seeds."""
+    """Return what was expected of each form, and whether it is so beyond the interval of paired seeds."""
     judge, own, lines = choice.judge, choice.embedding, []
     for arm in FORMS:
         lines += [
@@ -241,7 +241,7 @@ def _of(rows: Rows, arm: str, embedding: str) -> dict[str, Any]:
 
 
 def _collapse(rows: Rows, floors: Sequence[Mapping[str, Mapping[str, float]]], arm: str, judge: str) -> str:
-    """Whether FID-all to the server's images stays nearer to the control's than to that of the clients' own images."""
+    """Say whether FID-all to the server's images stays nearer to the control's than to the clients' own images'."""
     found = compare(rows, arm, judge, FID_SERVER)["values"]
     control = [one[judge][FID_SERVER] for one in rows[CONTROL][max(rows[CONTROL])]]
     gone = [floor[judge][FID_SERVER] for floor in floors]

@@ -1,4 +1,4 @@
-"""What `mmd2_finetune` measures: scores to held-out images, and what the forms (b) and (c) are off from (a)."""
+"""Measures of `mmd2_finetune`: scores to held-out images, and what the forms (b) and (c) are off from (a)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

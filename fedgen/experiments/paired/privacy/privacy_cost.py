@@ -1,4 +1,5 @@
-"""What differential privacy for whole clients costs a federated generator: scores against noise, beside their epsilon.
+"""The cost of differential privacy for whole clients in a federated generator: scores against noise, beside their
+epsilon.
 
 A WGAN-GP over a hundred clients of digits: the plain mean, updates clipped alone, and clipped with more and more noise
 (`PrivateMean`, McMahan et al. 2018, arXiv 1710.06963), from equal first weights and draws.
@@ -101,7 +102,9 @@ def named(multiplier: float) -> str:
 
 
 def epsilons(recipe: Path, noise: Sequence[float], delta: float, rounds: int, seeds: Sequence[int]) -> dict[str, float]:
-    """What each noise has spent after so many rounds of a recipe's federation, by the seed that draws a client most."""
+    """Return what each noise has spent after so many rounds of a recipe's federation, by the seed that draws a client
+    most.
+    """
     settings = read_recipe(recipe)
     clients = int(settings["data"]["init_args"]["partition"]["init_args"]["num_clients"])
     cohort = int(settings["trainer"]["strategy"]["init_args"]["cohort_size"])
@@ -110,7 +113,7 @@ def epsilons(recipe: Path, noise: Sequence[float], delta: float, rounds: int, se
 
 
 def participations(rounds: int, clients: int, cohort: int, seed: int) -> Participations:
-    """How often each client takes part in so many rounds."""
+    """Count how often each client takes part in so many rounds."""
     found = Participations(clients, cohort, seed)
     found.reach(rounds)
     return found
@@ -153,7 +156,7 @@ def table_of(
 
 
 def lines_of(found: Mapping[str, Sequence[Mapping[str, float]]], spent: Mapping[str, float]) -> list[str]:
-    """Whether clipping and noise cost what is expected of them."""
+    """Say whether clipping and noise cost what is expected of them."""
     lines = [
         verdict("clipping alone is worse than the plain mean: kid_all", compare_of(found, PLAIN, CLIPPED), "more"),
     ]

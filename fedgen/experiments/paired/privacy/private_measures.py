@@ -1,4 +1,4 @@
-"""What the experiment on private scores measures: bytes, exactness, and what noise and sketches change."""
+"""Measures of the experiment on private scores: bytes, exactness, and what noise and sketches change."""
 
 import statistics
 from collections.abc import Callable
@@ -153,7 +153,7 @@ def noise_multipliers() -> dict[str, dict[str, float]]:
 
 
 def sketch_jobs(numbers: tuple[int, ...], draws: int, seed: int) -> dict[str, Callable[[], dict[str, Any]]]:
-    """What measures each form of sketch at each number of sketches q, by "form q"."""
+    """Return what measures each form of sketch at each number of sketches q, by "form q"."""
     draw = generator(seed, "private-scores", "sketches")
     dim = 64
     clients = []
@@ -188,7 +188,7 @@ def sketch_error(form: str, number: int, clients: list[Tensor], generated: Tenso
 
 
 def sketched(form: str, number: int, seed: int, clients: list[Tensor], generated: Tensor) -> tuple[Any, Any]:
-    """What the server reads from the sketches of all clients together and of the generated images."""
+    """Return what the server reads from the sketches of all clients together and of the generated images."""
     dim, read = generated.shape[1], summarize(generated)
     if form.startswith("RBF"):
         waves = FourierSketch(dim, number, seed)

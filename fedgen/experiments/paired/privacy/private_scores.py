@@ -78,7 +78,7 @@ def private_scores(
 def outcomes(
     exact: Mapping[str, Any], multipliers: Mapping[str, Any], noise: Mapping[str, Any], sketches: Mapping[str, Any]
 ) -> list[str]:
-    """What was expected of the experiment and whether it was seen."""
+    """Return what was expected of the experiment and whether it was seen."""
     sums, fixed = exact["fid_all"]["float64 sums"], exact["fid_all"]["fixed point, 24 bits"]
     ratios = [rms(row["stated"]) / row["rms"] for row in sketches.values()]
     gain = min(

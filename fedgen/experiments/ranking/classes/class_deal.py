@@ -38,13 +38,13 @@ class ClassDeal:
 
     @cached_property
     def train(self) -> Source:
-        """Where the clients' and the public images are."""
+        """The places of the clients' and the public images."""
         embedding = load_embedding(self.embedding, weights=self.weights)
         return Source(open_data(self.data, self.root), "train", embedding)
 
     @cached_property
     def test(self) -> Source:
-        """Where the generators' images are: the test split; the train split again if there is no other."""
+        """The places of the generators' images: the test split; the train split again if there is no other."""
         if "test" not in self.train.data.splits:
             return self.train
         return Source(self.train.data, "test", self.train.embedding)

@@ -45,7 +45,7 @@ QUICK_GENERATORS = 24
 
 @dataclass(frozen=True)
 class ClassChoice(Choice):
-    """What experiments on class generators are asked for in common; its fields are options of their commands.
+    """Options common to experiments on class generators; its fields are options of their commands.
 
     Args:
         data: a name (fashion-mnist, cifar10, imagenet32, mnist5k, digits, ...), or a folder of class folders.
@@ -160,7 +160,7 @@ class ClassFederation:
         return self.public.features[self._floor]
 
     def about(self, names: Sequence[str]) -> dict[str, Any]:
-        """What tables and figures say of some of the generators: a "heading", and the "kinds" of each."""
+        """Return what tables and figures say of some of the generators: a "heading", and the "kinds" of each."""
         return {"heading": self.describe(len(names)), "kinds": {name: self.recipes[name].kind for name in names}}
 
     def describe(self, number: int | None = None) -> str:
@@ -213,7 +213,7 @@ class ClassFederation:
 
     @cached_property
     def public_positions(self) -> Tensor:
-        """Where the public images are in their source."""
+        """Return the places of the public images in their source."""
         return torch.arange(len(self.public.examples)) if self._kept is None else (~self._kept).nonzero().flatten()
 
     def _public_of(self, name: str) -> Tensor:

@@ -109,7 +109,8 @@ def dealt(control: FrechetReference, generated: Tensor, row: Mapping[str, Any]) 
 
 
 def summarise(scores: Mapping[str, Any], kinds: Mapping[str, str], controls: int) -> dict[str, Any]:
-    """What `compare` finds of each score, for all generators, and inverted pairs beyond error by kinds of generators.
+    """Return what `compare` finds of each score, for all generators, and inverted pairs beyond error by kinds of
+    generators.
 
     KID has no control: its gap is one number for every generator over any clients.
     """
@@ -147,7 +148,7 @@ def floor_table(scores: Mapping[str, Any], names: Sequence[str], components: int
 
 
 def outcomes(found: Mapping[str, Any], kernel: float, components: int) -> list[str]:
-    """What the papers found, and whether it was seen."""
+    """Return what the papers found, and whether it was seen."""
     lines = []
     for name in ("fid", PROJECTED):
         row, own = found["scores"][name], title(name, components)

@@ -13,7 +13,7 @@ MIXED = 10  # of more classes neither mixtures nor neighbourhoods are made
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a generator is made.
+    """A recipe for making a generator.
 
     Args:
         kind: one of KINDS.

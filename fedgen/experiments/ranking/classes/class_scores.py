@@ -13,7 +13,7 @@ CLIENTS = "clients"
 
 
 class Measurement(Protocol):
-    """What scores generators, and what it measures once, before the first of them."""
+    """A measurement that scores generators, and what it computes once, before the first of them."""
 
     def once(self) -> Any:
         """Numbers that are no generator's."""

@@ -1,4 +1,4 @@
-"""What share of a known distance critics and sliced projections find, on images like those that they will score.
+"""Shares of a known distance that critics and sliced projections find, on images like those that they will score.
 
 A shift of all features by v has W1 = |v|. A Gaussian whose widest axis is made k times as wide has W1 =
 (k - 1) s sqrt(2 / pi), s being that axis' deviation: nothing need move along the other axes. The first asks for a

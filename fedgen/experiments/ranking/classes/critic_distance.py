@@ -146,7 +146,9 @@ def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float
 
 
 def summarise(scores: Mapping[str, Any], names: list[str], controls: int) -> dict[str, Any]:
-    """What `compare` finds of each score, and its mean share of the distance of the means, which W1 is never below."""
+    """Return what `compare` finds of each score, and its mean share of the distance of the means, which W1 is never
+    below.
+    """
     rows, dealings = rows_over(scores, CLIENTS, names), dealings_over(scores, names, controls)
     shares = {
         score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows.values())
@@ -201,7 +203,7 @@ def values_table(scores: Mapping[str, Any], names: list[str]) -> Table:
 
 
 def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """What was expected and whether it was seen."""
+    """Return what was expected and whether it was seen."""
     least = {score: min(row[score] for case, row in shares.items() if case.startswith("shift")) for score in TITLES}
     wide = {score: max(row[score] for row in shares.values() if score in row and SLICED not in row) for score in LOOKS
             if score != SLICED}  # fmt: skip

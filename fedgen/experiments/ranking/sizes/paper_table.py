@@ -155,7 +155,7 @@ def explain(avg: list[float], all: list[float], digits: int, repeats: int, seed:
 
 
 def count(avg: torch.Tensor, all: torch.Tensor) -> int:
-    """How many pairs two columns order strictly differently."""
+    """Count the pairs that two columns order strictly differently."""
     return len(inversions(avg.tolist(), all.tolist()))
 
 
@@ -165,13 +165,13 @@ def pairs_of(values: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def interval(counts: Sequence[int]) -> tuple[int, int]:
-    """What holds 95 percent of the counts."""
+    """Return the interval that holds 95 percent of the counts."""
     ordered, cut = sorted(counts), int(0.025 * len(counts))
     return ordered[cut], ordered[-1 - cut]
 
 
 def subset_outcomes(found: Mapping[str, dict[str, list[float]]]) -> list[str]:
-    """What was expected of both ways of computing KID, and whether it was seen."""
+    """Return what was expected of both ways of computing KID, and whether it was seen."""
     counts = {kind: len(subset_kid.inverted(columns)) for kind, columns in found.items()}
     return [
         expectation(f"all images invert {counts['exact']} pairs by KID", counts["exact"] == 0),
@@ -181,7 +181,7 @@ def subset_outcomes(found: Mapping[str, dict[str, list[float]]]) -> list[str]:
 
 
 def outcomes(printed: Mapping[str, Any], explained: Mapping[str, Any]) -> list[str]:
-    """What was expected of the experiment and whether it was seen."""
+    """Return what was expected of the experiment and whether it was seen."""
     found = {score: len(printed[score]["inverted"]) for score in SCORES}
     low, high = interval(explained["noisy"])
     lines = [
@@ -202,7 +202,7 @@ def outcomes(printed: Mapping[str, Any], explained: Mapping[str, Any]) -> list[s
 
 
 def table_of(printed: Mapping[str, Any]) -> Table:
-    """What the printed columns say, by score."""
+    """Return what the printed columns say, by score."""
     table = Table(title="the printed table")
     for heading in ("score", "inverted", "pairs", "Kendall tau", "avg - all", "sd", "min", "max"):
         table.add_column(heading, justify="left" if heading == "score" else "right")
@@ -213,7 +213,7 @@ def table_of(printed: Mapping[str, Any]) -> Table:
 
 
 def source_table(printed: Mapping[str, Any], explained: Mapping[str, Any], digits: int) -> Table:
-    """Where KID's inverted pairs come from."""
+    """Return where KID's inverted pairs come from."""
     low, high = interval(explained["noisy"])
     mean = statistics.mean(explained["noisy"])
     table = Table(title="pairs that KID's avg and all order differently")

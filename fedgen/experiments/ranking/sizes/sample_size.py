@@ -1,4 +1,4 @@
-"""What few images a client do to FID's avg and all: a gap and inversions over clients that are all alike.
+"""FID's avg and all of few images a client: a gap and inversions over clients that are all alike.
 
 An FID from n_i images is too large, by more the fewer they are, and by another amount for every generator. avg holds
 that bias of small sets, all that of their union; so the two part over IID clients, where nothing is heterogeneous. The
@@ -137,7 +137,7 @@ def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[
 
 
 def outcomes(found: Mapping[str, Any]) -> list[str]:
-    """What was expected of the experiment and whether it was seen."""
+    """Return what was expected of the experiment and whether it was seen."""
     gaps = {score: iid_gaps(found, score) for score in SCORES}
     fid, sizes, lines = list(gaps["fid"].values()), list(found), []
     inverted = [statistics.mean(row["fid"]["control inverted"]) for row in found.values()]
@@ -170,7 +170,7 @@ def iid_gaps(found: Mapping[str, Any], score: str) -> dict[str, float]:
 
 
 def share_of_bias(row: Mapping[str, Any], score: str) -> float:
-    """How much of a score's gap over classes its gap over IID clients of the same size is."""
+    """Return which part of a score's gap over classes its gap over IID clients of the same size is."""
     return statistics.mean(gap["mean"] for gap in row[score]["control gap"]) / row[score]["gap"]["mean"]
 
 
@@ -202,7 +202,7 @@ def table_of(found: Mapping[str, Any], components: int) -> Table:
 
 
 def floor_table(found: Mapping[str, Any], components: int) -> Table:
-    """What held-out real images of all classes score in the generators' place, over IID clients: bias alone."""
+    """Return what held-out real images of all classes score in the generators' place, over IID clients: bias alone."""
     scores = [score for score in SCORES if any(score in row for row in found.values())]
     table = Table(title="real images as the generator, over IID clients: avg / all")
     for heading in ("n_i", *(label(score, components) for score in scores)):
@@ -214,7 +214,7 @@ def floor_table(found: Mapping[str, Any], components: int) -> Table:
 
 
 def label(score: str, components: int) -> str:
-    """What tables and figures call a score."""
+    """Return a score's name in tables and figures."""
     return SCORES[score].replace("PCA", f"PCA-{components}")
 
 

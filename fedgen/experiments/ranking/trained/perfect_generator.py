@@ -142,7 +142,7 @@ def compare_groups(scored: ScoredRows, checkpoints: int) -> dict[str, Any]:
 
 
 def disagreements(rows: Rows, found: dict[str, Any], checkpoints: int) -> dict[str, Any]:
-    """Which way FID-avg and FID-all disagree about checkpoints and classes, and the pair to show.
+    """Return which way FID-avg and FID-all disagree about checkpoints and classes, and the pair to show.
 
     Keys: "paper" (FID-all prefers the checkpoint, FID-avg the class) and "other", each {"pairs", "beyond error"};
     "checkpoint", "class", "way" ("" where no pair disagrees) and "clear" (beyond errors, and in no control). Shown is a
@@ -178,7 +178,7 @@ def disagreements(rows: Rows, found: dict[str, Any], checkpoints: int) -> dict[s
 
 
 def expected(found: dict[str, Any], pair: dict[str, Any], components: int) -> list[str]:
-    """Whether the paper's outcomes were seen, a line each.
+    """Say whether the paper's outcomes were seen, a line each.
 
     A pair is counted as clear as `disagreements` has it: beyond errors, and inverted in no control.
     """
@@ -205,7 +205,7 @@ def expected(found: dict[str, Any], pair: dict[str, Any], components: int) -> li
 
 
 def against_real(rows: Rows) -> list[str]:
-    """How many one-class generators each aggregate of FID calls better than as many real images of all classes."""
+    """Count one-class generators that each aggregate of FID calls better than as many real images of all classes."""
     better = {
         how: [name for name in classes_of(rows) if rows[name]["fid"][how] < rows[REAL]["fid"][how]] for how in BOTH
     }

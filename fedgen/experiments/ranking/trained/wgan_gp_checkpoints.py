@@ -115,7 +115,7 @@ def best_of(rows: Rows, score: str, aggregate: str) -> str:
 
 
 def expected(found: dict[str, Any], components: int) -> list[str]:
-    """Whether the paper's outcomes were seen, a line each."""
+    """Say whether the paper's outcomes were seen, a line each."""
     gap = found["kid"]["gap"]
     relative = gap["spread"] / max(abs(gap["mean"]), 1e-300)
     flat = f"KID: avg - all is one number for all checkpoints, to {relative:.1e} of it"
@@ -136,7 +136,7 @@ def expected(found: dict[str, Any], components: int) -> list[str]:
 
 
 def against_real(rows: Rows, real: dict[str, Any], what: str = "checkpoints", than: str = "real images") -> list[str]:
-    """How many generators each aggregate of FID calls better than real images; nothing where there are none.
+    """Count the generators that each aggregate of FID calls better than real images; nothing where there are none.
 
     Args:
         rows: scores of every generator.

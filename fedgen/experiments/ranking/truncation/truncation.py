@@ -87,7 +87,7 @@ def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -
 
 
 def summarise(rows: ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
-    """What the scores say: avg beside all, where each is least, and the same of FID over IID clients.
+    """Return what the scores say: avg beside all, where each is least, and the same of FID over IID clients.
 
     Args:
         rows: scores of every generator.
@@ -109,7 +109,7 @@ def valleys_of(rows: Rows, score: str, taus: Sequence[float]) -> dict[str, Any]:
 
 
 def valley(values: Sequence[float], errors: Sequence[float], taus: Sequence[float]) -> dict[str, Any]:
-    """Where a curve over truncations is least, and how far its ends lie above that.
+    """Return where a curve over truncations is least, and how far its ends lie above that.
 
     Keys: "least at" (the truncation) and "place", "least", "left" and "right" (difference of the first and the last
     value and its standard error), and "inside": whether both exceed 1.96 errors, so that the curve falls and rises.
@@ -169,7 +169,7 @@ def mean_control(rows: ScoredRows, score: str) -> list[float]:
 
 
 def expected(found: Mapping[str, Any], choice: TruncationChoice) -> list[str]:
-    """Whether the papers' outcomes were seen, a line each."""
+    """Say whether the papers' outcomes were seen, a line each."""
     lines = []
     for score in ("fid", PCA):
         own = title_of(score, choice.components)
@@ -190,7 +190,7 @@ def valley_lines(
     controls: Sequence[Mapping[str, Mapping[str, Any]]],
     choice: TruncationChoice,
 ) -> list[str]:
-    """Whether a score's avg falls and rises, is least near the clients' own spread, and all at a larger truncation.
+    """Say whether a score's avg falls and rises, is least near the clients' own spread, and all at a larger truncation.
 
     Over IID clients avg turns up too, where the generator varies more than the pool; so its place counts, not its form.
 

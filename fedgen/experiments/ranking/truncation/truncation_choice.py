@@ -1,4 +1,4 @@
-"""What the experiment on truncation is asked for, and its clients, generators and public images, made by a network."""
+"""Options of the experiment on truncation, and its clients, generators and public images, made by a network."""
 
 import json
 import math
@@ -26,7 +26,7 @@ TAUS = (0.01, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 @dataclass(frozen=True)
 class TruncationChoice(Choice):
-    """What the experiment is asked for; its fields are options of its command.
+    """Options of the experiment; its fields are options of its command.
 
     Args:
         network: file of a StyleGAN2, .safetensors; `fedgen convert` makes one of a published pickle.
@@ -121,7 +121,7 @@ class StyleFederation:
 
     @cached_property
     def centres(self) -> list[Tensor]:
-        """Of the clients, [style_dim] each."""
+        """The centres of the clients, [style_dim] each."""
         return [self.styles.centre(self.choice.seed, client) for client in range(self.choice.clients)]
 
     def federation(self) -> Federation:

@@ -1,4 +1,4 @@
-"""How much a client may vary: the variance-limited federation with clients of few and of more neighbours."""
+"""The variance-limited federation with clients of few and of more neighbours: how much a client may vary."""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def intra_client_variance(
 
 
 def title_of(count: int, control: int | None = None) -> str:
-    """What a federation is called among the numbers."""
+    """Return a federation's name among the numbers."""
     return f"K = {count}" if control is None else f"K = {count}, IID {control}"
 
 
@@ -117,7 +117,7 @@ def table_of(found: dict[str, Any], places: Neighbourhoods) -> Table:
 
 
 def expected(found: dict[str, Any], anchors: int) -> list[str]:
-    """Whether the papers' outcomes were seen for each number of neighbours, a line each."""
+    """Say whether the papers' outcomes were seen for each number of neighbours, a line each."""
     lines = []
     for count, own in found.items():
         avg = own["valleys"]["fid"]["avg"]

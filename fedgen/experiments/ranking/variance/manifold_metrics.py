@@ -128,7 +128,7 @@ def measure_floor(places: Neighbourhoods, clients: int, k: int) -> dict[str, Any
 
 
 def summarise(scores: Scores, sizes: tuple[int, ...], images: int, controls: Sequence[str]) -> dict[str, Any]:
-    """How avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
+    """Return how avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
     drawn = {str(size) for size in sizes if size + 1 >= images}
     every = rounded(scores)
     full = {
@@ -195,7 +195,7 @@ def rank_table(found: dict[str, Any]) -> Table:
 
 
 def expected(found: dict[str, Any]) -> list[str]:
-    """Whether the papers' outcomes were seen, a line each."""
+    """Say whether the papers' outcomes were seen, a line each."""
     differences = found["recall avg - all"]
     same = max(differences[CLIENTS], differences[UNEQUAL])
     text = f"recall's avg equals its all under n_i / n, also at unequal sizes: at most {same:.1e} apart"

@@ -31,7 +31,7 @@ QUICK_SIZES = (100, 500, 2000, 5000, 20_000)
 
 @dataclass(frozen=True)
 class NeighbourChoice(Choice):
-    """What experiments about neighbourhoods are asked for in common; its fields are options of their commands.
+    """Options common to experiments about neighbourhoods; its fields are options of their commands.
 
     Args:
         data: a name (fashion-mnist, cifar10, cifar100, imagenet32, mnist5k, digits, ...), or a folder of class folders.
@@ -141,7 +141,7 @@ class Neighbourhoods:
 
     @cached_property
     def orders(self) -> Tensor:
-        """Of each anchor its position and its neighbours', nearest first, int64 [anchors, largest size + 1].
+        """The position of each anchor and its neighbours', nearest first, int64 [anchors, largest size + 1].
 
         A generator is the beginning of a row, so that those of one anchor hold each other.
         """

@@ -143,7 +143,7 @@ def generator_table(found: dict[str, Any]) -> Table:
 
 
 def expected(found: dict[str, Any], anchors: int) -> list[str]:
-    """Whether the papers' outcomes were seen, a line each."""
+    """Say whether the papers' outcomes were seen, a line each."""
     lines = []
     titles = {"fid": "FID-avg", PROJECTED: "FID-avg on principal components", EQUAL: "FID-avg of as many images each"}
     for name, title in titles.items():

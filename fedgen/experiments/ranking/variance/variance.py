@@ -220,7 +220,7 @@ def means(values: Sequence[Sequence[float]]) -> list[float]:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean over anchors."""
+    """Return the standard error of the mean over anchors."""
     return statistics.stdev(values) / len(values) ** 0.5
 
 
@@ -274,7 +274,7 @@ def compare_scores(
 
 
 def valley(values: Sequence[Sequence[float]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Where the mean curve is least, and how far its ends lie above that, paired by anchors.
+    """Return where the mean curve is least, and how far its ends lie above that, paired by anchors.
 
     Keys: "least at" (the size), "left" and "right" (difference of the first and last size and its standard error),
     "inside": whether both differences exceed 1.96 standard errors, so that the curve falls and rises, and "anchors":
@@ -292,7 +292,7 @@ def valley(values: Sequence[Sequence[float]], sizes: Sequence[int]) -> dict[str,
 
 
 def spread_of(values: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Of avg - all over every size and anchor: mean, and largest difference of two as a part of the mean's size."""
+    """Return the mean of avg - all over sizes and anchors, and the largest difference of two as a part of it."""
     together = [value for own in values for value in own]
     mean = statistics.mean(together)
     return {"mean": mean, "relative spread": (max(together) - min(together)) / max(abs(mean), 1e-300)}
