@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from fedgen.flower.client.client_node import Station
+from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.wire.serialization import from_bytes
 from tests.flower.runs import deploy, recipe, small_gan, write_images
 from tests.killed_runs import Points, faults_of
@@ -36,8 +36,8 @@ class PointsOfBoth(Points):
 
     def install(self):
         super().install()
-        self._watch(Station, "_remember", "step", "client")
-        self._watch(Station, "answers", "step", "client")
+        self._watch(ClientNode, "_remember", "step", "client")
+        self._watch(ClientNode, "answers", "step", "client")
 
 
 def attempt(images, run, points, counts=None):

@@ -1,5 +1,5 @@
-import builtins
 import json
+import sys
 from collections import OrderedDict
 
 import pytest
@@ -159,14 +159,7 @@ def test_settings_out_of_range_and_layers_that_do_not_exist_are_refused():
 
 
 def test_without_peft_the_extra_is_named(monkeypatch, make_ddpm):
-    real = builtins.__import__
-
-    def missing(name, *rest):
-        if name == "peft":
-            raise ImportError("No module named 'peft'")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ImportError, match=r"pip install 'fedgen\[lora\]'"):
         make_ddpm(lora=LoRA())
 
