@@ -228,3 +228,13 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
         f"{file}: {name}" for file, tree in trees.items() for name, word in first_words(tree) if word in NO_BEGINNING
     ]
     assert found == []
+
+
+def test_public_type_names_mean_one_thing_each():
+    trees = {file: ast.parse((ROOT / file).read_text()) for file in sources(ROOT)}
+    homes: dict[str, list[str]] = {}
+    for file, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(file.as_posix())
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}

@@ -14,7 +14,7 @@ from fedgen.seeds import generator
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
+class FeatureFederation:
     """Clients, each some rows of the same features.
 
     Args:
@@ -57,7 +57,7 @@ class Federation:
         """
         return Reference(self.parts(), scores, weights)
 
-    def iid(self, seed: int, repeat: int = 0) -> "Federation":
+    def iid(self, seed: int, repeat: int = 0) -> "FeatureFederation":
         """The control: the same images dealt at random to clients of the same sizes.
 
         Whatever avg and all disagree about over these clients is the bias and noise of few images, not heterogeneity.
@@ -69,7 +69,7 @@ class Federation:
         pooled = torch.cat(self.positions)
         order = torch.randperm(len(pooled), generator=generator(seed, "iid control", repeat))
         parts = tuple(part.sort().values for part in pooled[order].split(self.counts))
-        return Federation(self.features, parts, tuple(f"IID {client}" for client in range(len(parts))))
+        return FeatureFederation(self.features, parts, tuple(f"IID {client}" for client in range(len(parts))))
 
 
 def rows_of(scores: Sequence[FederatedScore]) -> dict[str, dict[str, Any]]:

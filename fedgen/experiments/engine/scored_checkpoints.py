@@ -21,7 +21,7 @@ from fedgen.evaluation.runs.checkpoints import load_weights, local_models, perso
 from fedgen.evaluation.runs.evaluate_run import mixture_of_local
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.aggregate_rankings import Rows
-from fedgen.experiments.engine.feature_federation import Federation, rows_of
+from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.image_sources import Source, chosen
 from fedgen.experiments.engine.run_images import kept_checkpoints, require_same_clients
 from fedgen.experiments.engine.trained_runs import TrainedRun
@@ -115,14 +115,14 @@ class Trained:
         other.embedding, other.source = embedding, self.source.with_embedding(embedding)
         return other
 
-    def federation(self, part: Literal["train", "held_out"] = "train") -> Federation:
+    def federation(self, part: Literal["train", "held_out"] = "train") -> FeatureFederation:
         """The clients' training images, or as many of each as were asked for; or those that they held out."""
         own = [client.train if part == "train" else client.held_out for client in self.data.clients]
         if self.client_images is not None:
             own = [
                 chosen(part, min(self.client_images, len(part)), self.seed, "client", k) for k, part in enumerate(own)
             ]
-        return Federation(self.source.features, tuple(own), self.names)
+        return FeatureFederation(self.source.features, tuple(own), self.names)
 
     def projection(self, components: int) -> Projection | None:
         """Principal components of the data's test split, which no client holds; None where there is no such split.
@@ -192,7 +192,7 @@ class Scorers:
 
     def __init__(
         self,
-        federation: Federation,
+        federation: FeatureFederation,
         dealings: int,
         seed: int,
         kernels: Sequence[str] = ("kid",),

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedgen.data import GaussianMixture
 from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, column, compare, expectation
 from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.feature_federation import Federation, rows_of
+from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.reports.figures.aggregate_panels import draw_aggregates
@@ -71,19 +71,19 @@ def gaussian_toy(
     study.report(tables, draw(rows, found["0"], ranked, study.path(FIGURE)))
 
 
-def score_all(study: Study, name: str, federation: Federation, points: int, seed: int) -> None:
+def score_all(study: Study, name: str, federation: FeatureFederation, points: int, seed: int) -> None:
     """A step: every generator against a federation."""
     reference = federation.reference(list(SCORES))
     variances = {str(variance): variance for variance in VARIANCES}
     study.each(name, variances, lambda v: rows_of(reference.score(draw_generated(points, v, seed))), unit="generators")
 
 
-def draw_clients(points: int, seed: int) -> Federation:
+def draw_clients(points: int, seed: int) -> FeatureFederation:
     """The two clients, one a component of the mixture."""
     examples = GaussianMixture(points, seed=seed).load("train")
     labels = range(len(examples.classes))
     positions = tuple((examples.labels == label).nonzero().flatten() for label in labels)
-    return Federation(examples.inputs, positions, tuple(examples.classes))
+    return FeatureFederation(examples.inputs, positions, tuple(examples.classes))
 
 
 def draw_generated(points: int, var_x: float, seed: int) -> Tensor:

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from fedgen.experiments.engine.feature_federation import Federation, rows_of
+from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.scores import FrechetReference
 
 FEATURES = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
 
 
 def federation():
-    return Federation(FEATURES, (torch.arange(5), torch.arange(10, 20)), ("a", "b"))
+    return FeatureFederation(FEATURES, (torch.arange(5), torch.arange(10, 20)), ("a", "b"))
 
 
 def test_parts_are_the_clients_rows_in_one_tensor():
@@ -32,7 +32,7 @@ def test_the_control_deals_the_same_images_to_clients_of_the_same_sizes():
 
 def test_clients_that_share_an_image_are_named():
     with pytest.raises(ValueError, match="image 4 is with a and b"):
-        Federation(FEATURES, (torch.arange(5), torch.arange(4, 9)), ("a", "b"))
+        FeatureFederation(FEATURES, (torch.arange(5), torch.arange(4, 9)), ("a", "b"))
 
 
 def test_rows_hold_values_errors_and_terms_of_the_scores():

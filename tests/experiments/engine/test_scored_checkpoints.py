@@ -10,7 +10,7 @@ from fedgen.embeddings import load_embedding
 from fedgen.embeddings.module import ModuleEmbedding
 from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.runs.rebuild import rebuild
-from fedgen.experiments.engine.feature_federation import Federation
+from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.engine.scored_checkpoints import PCA, ScoredRows, Scorers, Trained, checkpoints_of, title_of
 from fedgen.experiments.engine.trained_runs import Plan, Series, runs_of
 from fedgen.federated.client_state.exchange import Exchange
@@ -150,7 +150,7 @@ def test_runs_of_other_clients_are_refused(runs, tmp_path):
 def test_scores_are_those_of_the_library_over_clients_and_iid_dealings():
     draws = torch.Generator().manual_seed(0)
     features, generated = torch.randn(60, 4, generator=draws), torch.randn(30, 4, generator=draws) + 0.5
-    federation = Federation(features, (torch.arange(20), torch.arange(20, 60)), ("a", "b"))
+    federation = FeatureFederation(features, (torch.arange(20), torch.arange(20, 60)), ("a", "b"))
     projection = Projection.fit(torch.randn(50, 4, generator=draws), 2)
     found = Scorers(federation, 2, seed=3, projection=projection).score(generated)
     parts = federation.parts()

@@ -18,7 +18,7 @@ QUICK_IMAGES = 300  # of each kind
 
 
 @dataclass(frozen=True)
-class Network:
+class GANPair:
     """A pair of networks with their game; its recipes are named after it: "sngan_digits.yaml", "sngan_mnist5k.yaml".
 
     Args:
@@ -30,7 +30,7 @@ class Network:
     picture_rounds: int
 
 
-NETWORKS = {"sngan": Network("SNGAN", 200), "dcgan": Network("DCGAN", 300), "sagan": Network("SAGAN", 150)}
+NETWORKS = {"sngan": GANPair("SNGAN", 200), "dcgan": GANPair("DCGAN", 300), "sagan": GANPair("SAGAN", 150)}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.engine.feature_federation import Federation
+from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.engine.image_sources import Source, halves, open_data
 from fedgen.seeds import generator
 from fedgen.statistics import Projection
@@ -95,9 +95,9 @@ class ClassDeal:
         found[REAL] = everything[order[:count]]
         return {name: self.test.features[positions] for name, positions in found.items()}
 
-    def federation(self, size: int, features: Tensor) -> Federation:
+    def federation(self, size: int, features: Tensor) -> FeatureFederation:
         """One client a class, of so many images, in features of the train split."""
-        return Federation(features, tuple(order[:size] for order in self.orders.values()), self.classes)
+        return FeatureFederation(features, tuple(order[:size] for order in self.orders.values()), self.classes)
 
     def projection(self, components: int) -> Projection:
         """The first principal components of the train images that no client has at the largest size.

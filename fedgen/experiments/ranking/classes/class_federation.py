@@ -16,7 +16,7 @@ from torch import Tensor
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.choice import Choice
-from fedgen.experiments.engine.feature_federation import Federation
+from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.engine.image_sources import Source, chosen, open_source, pick_classes
 from fedgen.experiments.ranking.classes.class_recipes import (
     ANCHORS,
@@ -137,9 +137,9 @@ class ClassFederation:
         self.recipes = {name: recipes[name] for name in names}
 
     @cached_property
-    def federation(self) -> Federation:
+    def federation(self) -> FeatureFederation:
         """The clients, in the embedding's features."""
-        return Federation(self.clients.features, self._positions, self.classes)
+        return FeatureFederation(self.clients.features, self._positions, self.classes)
 
     @cached_property
     def projection(self) -> Projection:

@@ -47,7 +47,7 @@ def class_generators(output: Path | None = None, controls: int = 3, **options: A
     if choice.components < 1:
         raise ValueError(f"components={choice.components}: FID on few components needs at least 1")
     study = Study("class-generators", output, {**choice.settings(), "controls": controls})
-    about = measure_all(study, choice, "kernel", lambda places: Measure(places, controls))
+    about = measure_all(study, choice, "kernel", lambda places: ClassMeasure(places, controls))
     heading, kinds = about["heading"], about["kinds"]
     scores, kernel = study.numbers["scores"], study.numbers["kernel"]["mean"]
     found = study.step("found", lambda: summarise(scores, kinds, controls))
@@ -64,7 +64,7 @@ def class_generators(output: Path | None = None, controls: int = 3, **options: A
     study.report(tables, figure)
 
 
-class Measure:
+class ClassMeasure:
     """Every score of a generator, over the clients and over IID dealings of their images.
 
     Over the dealings, FID's errors are those of the pool, which is the same: to first order an IID client is the pool,

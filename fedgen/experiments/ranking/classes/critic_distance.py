@@ -70,7 +70,7 @@ def wasserstein(
     study = Study("wasserstein", output, {**choice.settings(), **own, "controls": controls})
     critics = critics_of(last_activation, tolerance, choice)
     about = measure_all(
-        study, choice, "calibration", lambda places: Measure(places, critics, projections, controls), count
+        study, choice, "calibration", lambda places: CriticMeasure(places, critics, projections, controls), count
     )
     scores, shares = study.numbers["scores"], study.numbers["calibration"]
     kinds, names = about["kinds"], list(about["kinds"])
@@ -86,7 +86,7 @@ def wasserstein(
     study.report(tables, draw(rows, found["scores"], kinds, shares, scores[REAL][CLIENTS], heading, study.path(FIGURE)))
 
 
-class Measure:
+class CriticMeasure:
     """Critics and sliced distances of a generator to clients and to IID dealings of their images."""
 
     def __init__(

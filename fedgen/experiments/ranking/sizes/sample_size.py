@@ -74,14 +74,14 @@ def sample_size(
     names = (CLIENTS, *(f"IID {number}" for number in range(controls)))
     cells = {f"{size} {name}": (size, number - 1) for size in sizes for number, name in enumerate(names)}
     if study.missing("scores") or len(study.numbers["scores"]) < len(cells):
-        measure = Measure(ClassDeal(data, root, embedding, weights, sizes, seed), components)
+        measure = SizeMeasure(ClassDeal(data, root, embedding, weights, sizes, seed), components)
         study.each("scores", cells, measure, "federations")
     found = study.step("found", lambda: summarise(study.numbers["scores"], sizes, names))
     tables: list[Table | str] = [table_of(found, components), floor_table(found, components), *outcomes(found)]
     study.report(tables, draw(found, components, study.path(FIGURE)))
 
 
-class Measure:
+class SizeMeasure:
     """Every score of every generator over one federation; what federations share is made once."""
 
     def __init__(self, deal: ClassDeal, components: int) -> None:

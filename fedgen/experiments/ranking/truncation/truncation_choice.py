@@ -15,7 +15,7 @@ from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.embeddings.embed import embed_batches
 from fedgen.evaluation.device import require_device
 from fedgen.experiments.engine.choice import Choice
-from fedgen.experiments.engine.feature_federation import Federation
+from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.engine.image_sources import CACHE
 from fedgen.experiments.ranking.truncation.truncated_styles import BATCH, TruncatedStyles
 from fedgen.statistics import Projection
@@ -124,11 +124,11 @@ class StyleFederation:
         """The centres of the clients, [style_dim] each."""
         return [self.styles.centre(self.choice.seed, client) for client in range(self.choice.clients)]
 
-    def federation(self) -> Federation:
+    def federation(self) -> FeatureFederation:
         """The clients: images of fresh latents around their centres."""
         features = self._around(self.centres, self.choice.client_truncation, self.choice.client_images, "client")
         positions = torch.arange(len(features)).split(self.choice.client_images)
-        return Federation(features, positions, tuple(f"client {client}" for client in range(len(positions))))
+        return FeatureFederation(features, positions, tuple(f"client {client}" for client in range(len(positions))))
 
     def floor(self) -> Tensor:
         """Features of further images of the clients, equally many of each, as many as a generator's or a few more."""

@@ -8,7 +8,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.feature_federation import Federation, rows_of
+from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.results import save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
@@ -101,10 +101,10 @@ def check_counts(places: Neighbourhoods, clients: int, k: int, images: int) -> N
             )
 
 
-def unequal(federation: Federation) -> Federation:
+def unequal(federation: FeatureFederation) -> FeatureFederation:
     """The clients with every second one cut to the half of its images that is nearest to its first."""
     parts = [part[: (len(part) + 1) // 2] if number % 2 else part for number, part in enumerate(federation.positions)]
-    return Federation(federation.features, tuple(parts), federation.names)
+    return FeatureFederation(federation.features, tuple(parts), federation.names)
 
 
 def make_scorers(

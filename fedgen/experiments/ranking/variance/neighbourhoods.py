@@ -17,7 +17,7 @@ from fedgen.clients.partitions.variance_limited import class_neighbours, draw_an
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.choice import Choice
-from fedgen.experiments.engine.feature_federation import Federation
+from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.engine.image_sources import Source, halves, open_source
 from fedgen.models.empirical import nearest
 from fedgen.progress import track
@@ -110,11 +110,11 @@ class Neighbourhoods:
                 f" images' scores, which need {floor}; give a smaller number"
             )
 
-    def federation(self, neighbours: int) -> Federation:
+    def federation(self, neighbours: int) -> FeatureFederation:
         """A client a class: an image at random and its nearest neighbours within the class, in the scored features."""
         examples = self.client_source.examples
         parts = tuple(part[: neighbours + 1] for part in self._near_clients(neighbours))
-        return Federation(self.client_source.features, parts, tuple(ByClass().names(examples)))
+        return FeatureFederation(self.client_source.features, parts, tuple(ByClass().names(examples)))
 
     def floor(self, neighbours: int) -> Tensor:
         """Features of real images as near the clients as can be: each client's next neighbours, as many as it has."""

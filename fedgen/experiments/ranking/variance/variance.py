@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import Rows, compare
-from fedgen.experiments.engine.feature_federation import Federation, rows_of
+from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import Neighbourhoods, draw_images
 from fedgen.scores import FrechetReference, KernelReference
@@ -61,7 +61,7 @@ class FrechetAndKernel:
         kernel: whether to measure KID; over an IID control its avg - all is another constant and nothing more.
     """
 
-    def __init__(self, federation: Federation, projection: Projection, equal: int, kernel: bool = True) -> None:
+    def __init__(self, federation: FeatureFederation, projection: Projection, equal: int, kernel: bool = True) -> None:
         parts = federation.parts()
         self.projection, self.equal = projection, equal
         self._whole = FrechetReference.from_features(parts)

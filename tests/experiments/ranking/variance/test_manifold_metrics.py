@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedgen.experiments.engine.feature_federation import Federation
+from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.ranking.variance.manifold_metrics import NAMES, Manifold, expected, manifold_metrics, unequal
 from fedgen.experiments.ranking.variance.variance import Generated
 
@@ -65,7 +65,7 @@ def test_the_scores_are_prdcs():
 
 
 def test_every_second_client_is_cut_to_its_nearer_half():
-    whole = Federation(
+    whole = FeatureFederation(
         torch.zeros(20, 1), (torch.arange(5), torch.arange(5, 10), torch.arange(10, 14)), ("a", "b", "c")
     )
     assert [part.tolist() for part in unequal(whole).positions] == [[0, 1, 2, 3, 4], [5, 6, 7], [10, 11, 12, 13]]
