@@ -45,7 +45,7 @@ def test_fid_ranks_in_two_ways_and_kid_in_one_and_nothing_is_measured_twice(caps
     assert real < min(numbers["scores"][name]["clients"]["fid"]["all"] for name in names)
     assert "as expected: KID: avg and all order 0 pairs differently" in printed.replace("\n", " ")
     assert Path("out/class_generators.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(experiment, "Measure", None)
+    monkeypatch.setattr(experiment, "ClassMeasure", None)
     monkeypatch.setattr(class_scores, "ClassFederation", None)
     experiment.class_generators(**run)
     assert capsys.readouterr().out == printed
@@ -54,7 +54,7 @@ def test_fid_ranks_in_two_ways_and_kid_in_one_and_nothing_is_measured_twice(caps
 def test_scores_are_those_of_the_clients_and_of_the_dealt_ones():
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, None, "pixels", 4)
     places = ClassFederation(choice)
-    found = experiment.Measure(places, controls=2)("7")
+    found = experiment.ClassMeasure(places, controls=2)("7")
     parts, generated = places.federation.parts(), places.draw("7")
     fid, kid = FrechetReference.from_features(parts).score(generated), KernelReference.from_features(parts)
     assert found["clients"]["fid"]["all"] == pytest.approx(fid.values["all"], rel=1e-9)
@@ -106,7 +106,7 @@ def test_inception_takes_local_weights(tmp_path):
 def test_a_stopped_run_goes_on_with_the_generators_that_are_missing(monkeypatch):
     run = {**DIGITS, "output": Path("out"), "quick": True, "classes": ("8", "9")}
     experiment.class_generators(**{**run, "output": Path("whole")})
-    whole, known = experiment.Measure.__call__, []
+    whole, known = experiment.ClassMeasure.__call__, []
 
     def stopped(self, name):
         if len(known) == 3:
@@ -114,14 +114,14 @@ def test_a_stopped_run_goes_on_with_the_generators_that_are_missing(monkeypatch)
         known.append(name)
         return whole(self, name)
 
-    monkeypatch.setattr(experiment.Measure, "__call__", stopped)
+    monkeypatch.setattr(experiment.ClassMeasure, "__call__", stopped)
     with pytest.raises(KeyboardInterrupt):
         experiment.class_generators(**run)
     before = numbers_of()["scores"]
     assert list(before) == known
     assert known[0] == REAL
     asked = []
-    monkeypatch.setattr(experiment.Measure, "__call__", lambda self, name: asked.append(name) or whole(self, name))
+    monkeypatch.setattr(experiment.ClassMeasure, "__call__", lambda self, name: asked.append(name) or whole(self, name))
     experiment.class_generators(**run)
     assert not set(asked) & set(before)
     assert numbers_of() == numbers_of("whole")

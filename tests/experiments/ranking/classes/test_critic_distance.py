@@ -42,7 +42,7 @@ def test_it_calibrates_compares_and_does_not_measure_twice(capsys, monkeypatch):
     real = numbers["scores"][REAL]["clients"]["sw1"]["all"]
     assert real < min(numbers["scores"][name]["clients"]["sw1"]["all"] for name in names)
     assert Path("out/wasserstein.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(experiment, "Measure", None)
+    monkeypatch.setattr(experiment, "CriticMeasure", None)
     monkeypatch.setattr(class_scores, "ClassFederation", None)
     experiment.wasserstein(**run)
     assert capsys.readouterr().out == printed
@@ -52,18 +52,18 @@ def test_it_calibrates_compares_and_does_not_measure_twice(capsys, monkeypatch):
 def test_a_stopped_run_goes_on_to_the_numbers_of_an_unbroken_one(monkeypatch):
     run = {**DIGITS, "client_images": 60, "quick": True, "count": 2, "classes": ("0", "1")}
     experiment.wasserstein(**run, output=Path("whole"))
-    measure = experiment.Measure.__call__
+    measure = experiment.CriticMeasure.__call__
 
     def stopped(self, name):
         if name != REAL:
             raise KeyboardInterrupt
         return measure(self, name)
 
-    monkeypatch.setattr(experiment.Measure, "__call__", stopped)
+    monkeypatch.setattr(experiment.CriticMeasure, "__call__", stopped)
     with pytest.raises(KeyboardInterrupt):
         experiment.wasserstein(**run, output=Path("out"))
     assert list(numbers_of()["scores"]) == [REAL]
-    monkeypatch.setattr(experiment.Measure, "__call__", measure)
+    monkeypatch.setattr(experiment.CriticMeasure, "__call__", measure)
     experiment.wasserstein(**run, output=Path("out"))
     assert numbers_of() == numbers_of("whole")
 
@@ -73,7 +73,7 @@ def test_a_stopped_run_goes_on_to_the_numbers_of_an_unbroken_one(monkeypatch):
 def test_values_are_those_of_the_scores_on_the_same_features(components):
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, 60, "pixels", components)
     places = ClassFederation(choice)
-    measure = experiment.Measure(places, {experiment.SORTED: SHORT}, projections=20, controls=1)
+    measure = experiment.CriticMeasure(places, {experiment.SORTED: SHORT}, projections=20, controls=1)
     found = measure("7")
     project = places.projection.project if components else torch.Tensor.double
     for where, federation in (("clients", places.federation), ("IID 0", places.federation.iid(0))):

@@ -34,13 +34,13 @@ def test_it_tells_bias_from_heterogeneity_and_does_not_measure_twice(capsys, mon
     assert abs(experiment.iid_gaps(found, "fid infinity")["40"]) < 0.25 * experiment.iid_gaps(found, "fid pca")["40"]
     assert found["40"]["fid"]["real, IID"]["avg"] > found["40"]["fid"]["real, IID"]["all"]
     assert Path("out/sample_size.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(experiment, "Measure", None)
+    monkeypatch.setattr(experiment, "SizeMeasure", None)
     experiment.sample_size(**run)
     assert capsys.readouterr().out == printed
 
 
 def test_the_control_holds_the_same_images_so_all_is_the_same():
-    measure = experiment.Measure(experiment.ClassDeal("digits", Path("data"), "pixels", None, (10,), 0), 4)
+    measure = experiment.SizeMeasure(experiment.ClassDeal("digits", Path("data"), "pixels", None, (10,), 0), 4)
     classes, iid = measure((10, -1)), measure((10, 0))
     for score in ("fid", "fid pca", "kid"):
         assert classes["3"][score]["all"] == pytest.approx(iid["3"][score]["all"], rel=1e-9)
