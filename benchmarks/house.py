@@ -116,7 +116,7 @@ def trace() -> dict[str, Journey]:
         return found
 
     with tempfile.TemporaryDirectory() as folder:
-        Reference.score, federated_evaluation.append_records = scored, appended  # type: ignore[method-assign, attr-defined]
+        Reference.score, federated_evaluation.append_records = scored, appended
         try:
             evaluation = FederatedEvaluation(
                 every_n_rounds=1, embeddings=["pixels"], num_images=80, scores=["fid"], grid=0
@@ -128,12 +128,12 @@ def trace() -> dict[str, Journey]:
                 callbacks=[Ends(journeys), evaluation],
                 strategy=FedAvgStrategy(communication_interval=3, cohort_size=1),
                 default_root_dir=folder,
-                **quiet,  # type: ignore[arg-type]
+                **quiet,
             )
             with redirect_stdout(StringIO()):  # the tables at a run's end
                 trainer.fit(Traced(journeys, 3), FederatedDataModule(Digits(), ByClass(), batch_size=16))
         finally:
-            Reference.score, federated_evaluation.append_records = score, append  # type: ignore[method-assign, attr-defined]
+            Reference.score, federated_evaluation.append_records = score, append
     return journeys
 
 

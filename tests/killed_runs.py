@@ -157,6 +157,12 @@ class Halved:
 
 def attempt(recipe, run, points, counts=None):
     """Runs the recipe in a fork; gives back its status, -9 where it was killed."""
+    command = ["fit", "--config", str(recipe), "--trainer.default_root_dir", str(run)]
+    return in_fork(lambda: fedgen(command), run, points, counts)
+
+
+def in_fork(train, run, points, counts=None):
+    """Trains in a fork that writes to a log beside the run; gives back its status, -9 where it was killed."""
     process = os.fork()
     if process:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
@@ -166,7 +172,7 @@ def attempt(recipe, run, points, counts=None):
         os.dup2(log, 1)
         os.dup2(log, 2)
         points.install()
-        status = fedgen(["fit", "--config", str(recipe), "--trainer.default_root_dir", str(run)])
+        status = train()
         if counts is not None:
             counts.write_text(json.dumps(points.counts))
     finally:

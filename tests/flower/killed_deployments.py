@@ -5,9 +5,7 @@ to FOLDER/summary.json.
 """
 
 import json
-import os
 import random
-import sys
 from itertools import cycle
 from pathlib import Path
 
@@ -16,7 +14,7 @@ import torch
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.wire.serialization import from_bytes
 from tests.flower.runs import deploy, recipe, small_gan, write_images
-from tests.killed_runs import Points, faults_of
+from tests.killed_runs import Points, faults_of, in_fork
 
 PHASES = ("training", "evaluation", "checkpoint", "client")
 ROUNDS = 5
@@ -42,22 +40,12 @@ class PointsOfBoth(Points):
 
 def attempt(images, run, points, counts=None):
     """Runs the deployment in a fork; gives back its status, -9 where it was killed."""
-    process = os.fork()
-    if process:
-        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    status = 1
-    try:
-        log = os.open(f"{run}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        points.install()
+
+    def train():
         deploy(SETTINGS, images, run)
-        status = 0
-        if counts is not None:
-            counts.write_text(json.dumps(points.counts))
-    finally:
-        sys.stdout.flush()
-        os._exit(status)
+        return 0
+
+    return in_fork(train, run, points, counts)
 
 
 def kept(run):

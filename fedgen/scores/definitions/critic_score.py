@@ -1,7 +1,7 @@
 """The 1-Wasserstein distance by trained critics as a score: `w1`."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -22,18 +22,11 @@ class CriticScore(CriticOptions, ScoreDefinition):
         return False  # a lower bound from held-out images may be below 0
 
     def fit(self, clients: ClientSide) -> FittedScore:
-        return FittedReference(
-            self.name, WassersteinReference.from_features(clients.features, self._critics, clients.weights)
-        )
+        return FittedReference(self.name, WassersteinReference.from_features(clients.features, self, clients.weights))
 
     def too_few(self, count: float, whose: str) -> str:
         try:  # its rule of how many are held out, on features that cost nothing
-            WassersteinReference.from_features([torch.zeros(int(count), 1)], self._critics)
+            WassersteinReference.from_features([torch.zeros(int(count), 1)], self)
         except ValueError as error:
             return str(error).replace("client 0", whose)
         return ""
-
-    @property
-    def _critics(self) -> CriticOptions:
-        options: dict[str, Any] = self.options
-        return CriticOptions(**options)

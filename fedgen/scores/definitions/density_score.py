@@ -25,14 +25,15 @@ class DensityOfPointsScore(ScoreDefinition):
         return False  # a density may be above or below 1
 
     def fit(self, clients: ClientSide) -> FittedScore:
-        return _Fitted(clients)
+        return _Fitted(self.name, clients)
 
 
 class _Fitted:
-    def __init__(self, clients: ClientSide) -> None:
+    def __init__(self, name: str, clients: ClientSide) -> None:
+        self._name = name
         self._reference = LikelihoodReference.from_points(clients.features, clients.weights)
 
     def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
         if generated.density is None:
             raise ValueError("score ll needs a generator's density, log_prob(points [N, D]) -> [N]; none is given")
-        return {"ll": self._reference.score(generated.density, errors)}
+        return {self._name: self._reference.score(generated.density, errors)}

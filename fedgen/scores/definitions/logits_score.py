@@ -24,11 +24,12 @@ class LogitsScore(ScoreDefinition):
         return True
 
     def fit(self, clients: ClientSide) -> FittedScore:
-        return _Fitted(clients)
+        return _Fitted(self.name, clients)
 
 
 class _Fitted:
-    def __init__(self, clients: ClientSide) -> None:
+    def __init__(self, name: str, clients: ClientSide) -> None:
+        self._name = name
         self._shares = resolve_weights(clients.weights, clients.counts)
 
     def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
@@ -36,4 +37,4 @@ class _Fitted:
         per_client = torch.full_like(self._shares, value)
         parts = {"generated": dict.fromkeys(("avg", "all", "worst"), error)} if errors else None
         own = {"generated": torch.full_like(self._shares, error)} if errors else None
-        return {"is": combine("is", per_client, value, self._shares, None, parts, own, higher_is_better=True)}
+        return {self._name: combine("is", per_client, value, self._shares, None, parts, own, higher_is_better=True)}

@@ -24,11 +24,12 @@ class LossScore(ScoreDefinition):
         return False  # a loss may be below 0
 
     def fit(self, clients: ClientSide) -> FittedScore:
-        return _Fitted(clients)
+        return _Fitted(self.name, clients)
 
 
 class _Fitted:
-    def __init__(self, clients: ClientSide) -> None:
+    def __init__(self, name: str, clients: ClientSide) -> None:
+        self._name = name
         self._images, self._labels = clients.parts, clients.labels
         self._weights = resolve_weights(clients.weights, [len(part) for part in self._images])
 
@@ -38,4 +39,4 @@ class _Fitted:
         labels = None if self._labels is None else torch.cat(list(self._labels))
         sizes = [len(part) for part in self._images]
         losses = generated.answers.losses(join_inputs(self._images), labels).split(sizes)
-        return {"loss": mean_score("loss", losses, self._weights, errors)}
+        return {self._name: mean_score("loss", losses, self._weights, errors)}

@@ -23,12 +23,13 @@ class MemorisationScore(ScoreDefinition):
     def fit(self, clients: ClientSide) -> FittedScore:
         if clients.held_out is None:
             raise ValueError("score memorisation needs held-out images of every client; none are given")
-        return _Fitted(clients)
+        return _Fitted(self.name, clients)
 
 
 class _Fitted:
-    def __init__(self, clients: ClientSide) -> None:
+    def __init__(self, name: str, clients: ClientSide) -> None:
+        self._name = name
         self._train, self._held_out, self._weights = clients.features, clients.held_out or (), clients.weights
 
     def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
-        return {"memorisation": memorisation(self._train, self._held_out, generated.rows, self._weights)}
+        return {self._name: memorisation(self._train, self._held_out, generated.rows, self._weights)}

@@ -95,7 +95,7 @@ class _Fitted:
         per_client = torch.tensor(values, dtype=torch.float64)
         higher = self._definition.higher_is_better
         score = combine("metric", per_client, self._value(pooled), self._weights, higher_is_better=higher)
-        return {"metric": score}
+        return {self._definition.name: score}
 
     def _value(self, metric: "Metric") -> float:
         found = metric.compute()

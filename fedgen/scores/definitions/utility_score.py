@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedgen.embeddings import ClassifierOptions
 from fedgen.scores.aggregate import FederatedScore
@@ -24,16 +24,16 @@ class UtilityScore(ClassifierOptions, ScoreDefinition):
     def fit(self, clients: ClientSide) -> FittedScore:
         if clients.labels is None:
             raise ValueError("score utility needs the labels of every client's images; none are given")
-        options: dict[str, Any] = self.options
-        settings = ClassifierOptions(**options)
-        return _Fitted(UtilityReference(clients.parts, clients.labels, clients.num_classes, clients.weights, settings))
+        return _Fitted(
+            self.name, UtilityReference(clients.parts, clients.labels, clients.num_classes, clients.weights, self)
+        )
 
 
 class _Fitted:
-    def __init__(self, reference: UtilityReference) -> None:
-        self._reference = reference
+    def __init__(self, name: str, reference: UtilityReference) -> None:
+        self._name, self._reference = name, reference
 
     def score(self, generated: GeneratedSet, errors: bool) -> Mapping[str, FederatedScore]:
         if generated.labels is None:
             raise ValueError("score utility needs the labels that generated images were asked for; none are given")
-        return {"utility": self._reference.score(generated.rows, generated.labels, errors)}
+        return {self._name: self._reference.score(generated.rows, generated.labels, errors)}
