@@ -120,6 +120,7 @@ class Evaluator:
             {"name": ..., "weights": a local file of the embedding's weights}.
         controls: whether to score, beside the floor, the other real images that three-way splits put in a generator's
             place.
+        real_side: makes the clients' side of the scores; arguments as for `RealSide`.
 
     Attributes:
         trained: names of the clients that train, in their order; None where only splits are known.
@@ -144,6 +145,7 @@ class Evaluator:
         aggregates: Sequence[str] = (),
         presets: Sequence[PresetLike] = (),
         controls: bool = False,
+        real_side: Callable[..., RealSide] = RealSide,
     ) -> None:
         self.splits, self.panels = as_splits(splits), make_panels(embeddings, scores, presets)
         self._trained_on: Sequence[float] = self.splits[0].counts
@@ -154,7 +156,7 @@ class Evaluator:
         self.plan = EvaluationPlan(self.splits, self.panels, num_images, weights, aggregates, controls)
         self.num_images, self.weights, self.seed = num_images, weights, resolve(seed)
         self.batch_size, self.device, self.chunk = batch_size, device, chunk
-        self._real = RealSide(self.plan, self.seed, cache, batch_size, device)
+        self._real = real_side(self.plan, self.seed, cache, batch_size, device)
         self._frequencies = frequencies_of(self.splits[0])
         self._floor: list[ScoreRecord] | None = None
         self._seen = SeenRange(*SAMPLES)

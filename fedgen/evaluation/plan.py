@@ -170,6 +170,10 @@ class EvaluationPlan:
             if where.get(choice.needs, True) and (split.name, choice.name) not in self._left_out
         ]
 
+    def keep_aggregates(self, names: Sequence[str]) -> None:
+        """Leave all other aggregates out: what they are made of is not to be known."""
+        self.aggregates = tuple(name for name in self.aggregates if name in names)
+
     @property
     def columns(self) -> Columns:
         """The names of the evaluation's columns."""

@@ -16,6 +16,7 @@ from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.server.unanswered import UnansweredError
 from fedgen.flower.wire.flower_records import to_records
 from fedgen.flower.wire.messages import pack
+from tests.flower.connected import connection_to
 from tests.flower.loopback import Loopback
 from tests.flower.scripted import Scripted, hello_of
 
@@ -97,8 +98,8 @@ def test_what_a_client_says_of_its_error_is_shortened_text(tmp_path):
 
 def test_nothing_is_made_of_a_size_that_is_only_claimed():
     """A client that says that it has a billion images costs no more than one of twelve."""
-    data, start = RemoteClients(batch_size=1), time.process_time()
-    data.enroll([hello_of("a", 12), hello_of("b", 10**9)])
+    start = time.process_time()
+    data = RemoteClients(batch_size=1, _connection=connection_to(hello_of("a", 12), hello_of("b", 10**9)))
     assert [(len(one.train), len(one.held_out)) for one in data.clients] == [(10, 2), (8 * 10**8, 2 * 10**8)]
     turns = iter(data.train_dataloader())
     assert torch.equal(next(turns), torch.zeros(1))

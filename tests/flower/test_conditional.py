@@ -14,6 +14,7 @@ from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.messages import Hello
 from fedgen.training.fit import FedgenCLI, train
 from tests.cli.test_deploy import ROOT
+from tests.flower.connected import connection_to
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import deploy, read, recipe, same_weights, simulate, write_images
 from tests.flower.scripted import Scripted
@@ -117,10 +118,7 @@ def test_a_client_without_labels_is_named(images, tmp_path):
 
 
 def enrolled(labels, *clients):
-    data = RemoteClients()
-    data.labels = labels
-    data.enroll(clients)
-    return data
+    return RemoteClients(_connection=connection_to(*clients, labels=labels))
 
 
 def test_one_clients_class_moves_everybodys_labels_unless_the_run_names_the_classes():

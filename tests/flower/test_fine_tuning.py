@@ -15,13 +15,15 @@ from fedgen.flower.app.apps import client_app
 from fedgen.flower.app.recipe import deployable, for_client, for_server
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.server.asked_clients import TooFewAnswersError
-from fedgen.flower.server.remote_data import RemoteClient, RemoteClients
+from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import LossQuestion, Told
 from fedgen.statistics.statistic_messages import Message
+from tests.flower.connected import connection_to
 from tests.flower.fine_tuning import FORMS, SIZES, fine_tuning
 from tests.flower.loopback import Loopback, Node, keep_replies
 from tests.flower.runs import IMAGES, app_of, deploy, same_weights, simulate, write_images
+from tests.flower.scripted import hello_of
 from tests.quick import first_quick
 
 HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
@@ -338,9 +340,8 @@ def test_one_message_is_of_the_clients_that_answer_all_of_it(since, images, expe
 
 
 def test_who_was_left_out_before_is_kept_by_checkpoints():
-    before, after = RemoteClients(), RemoteClients()
+    before, after = (RemoteClients(_connection=connection_to()) for _ in range(2))
     for data, reason in ((before, "no answer"), (after, "not connected")):
-        data.clients = [RemoteClient("a", range(1), range(0))]
         for _ in range(2):
             data.note_left_out("objective", 0, reason)  # of each round once
     after.load_state_dict({**before.state_dict(), "round": 4})
@@ -350,8 +351,7 @@ def test_who_was_left_out_before_is_kept_by_checkpoints():
 
 def test_of_a_great_many_that_did_not_answer_the_latest_are_listed(monkeypatch):
     monkeypatch.setattr("fedgen.flower.server.remote_data.KEPT_TURNS", 3)
-    data = RemoteClients()
-    data.clients = [RemoteClient(name, range(1), range(0)) for name in "abcde"]
+    data = RemoteClients(_connection=connection_to(*map(hello_of, "abcde")))
     for client in range(5):
         data.note_left_out("objective", client, "no answer")
     assert [one["name"] for one in data.left_out] == ["c", "d", "e"]

@@ -13,6 +13,7 @@ from fedgen.flower.app.apps import run_server
 from fedgen.flower.secure_aggregation.secure_strategy import SecureStrategy
 from fedgen.flower.wire.messages import VERSION, Answer, pack
 from fedgen.flower.wire.serialization import to_bytes
+from tests.flower.connected import connection_to
 from tests.flower.loopback import Loopback
 from tests.flower.runs import app_of, read, recipe
 from tests.flower.scripted import Scripted, honest
@@ -219,8 +220,7 @@ CUTS = {"text": "x", "a list": [1], "more than all": 7.0, "none": None, "not a n
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS.keys())
 def test_a_share_that_was_cut_off_is_one(cut):
-    strategy, server = SecureStrategy(), {"a": torch.zeros(2)}
-    strategy.range = 1.0
+    strategy, server = SecureStrategy(connection_to(update_range=1.0)), {"a": torch.zeros(2)}
     _, answer = pack(Answer(examples=3, iterations=3))
     opened = strategy._opened("a", to_bytes({"answer": answer, "cut": 0.0}), [np.zeros(2)], server)
     assert torch.equal(opened.weights["a"], server["a"])
@@ -232,7 +232,7 @@ def test_a_share_that_was_cut_off_is_one(cut):
     "rest", [b"", b"PK", to_bytes([1]), to_bytes({"cut": 0.0}), to_bytes({"answer": 3, "cut": 0.0})]
 )
 def test_what_is_told_beside_a_masked_sum_may_be_anything(rest):
-    assert isinstance(SecureStrategy()._opened("a", rest, [], {}), str)
+    assert isinstance(SecureStrategy(connection_to())._opened("a", rest, [], {}), str)
 
 
 @pytest.mark.filterwarnings("ignore:client .* is left out of round:UserWarning")

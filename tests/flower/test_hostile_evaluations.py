@@ -9,12 +9,14 @@ import torch
 from fedgen.clients.client import Client, hold_out
 from fedgen.data import Digits
 from fedgen.flower.client.client_statistics import answers_to
+from fedgen.flower.evaluation.remote_evaluator import RemoteEvaluator
 from fedgen.flower.server.client_registry import Hello
 from fedgen.flower.server.remote_data import RemoteClients
-from fedgen.flower.server.remote_evaluator import RemoteEvaluator
+from fedgen.flower.server.remote_evaluation import answers_of
 from fedgen.flower.wire.messages import Question, Told
 from fedgen.flower.wire.ranges import RANGES
 from fedgen.statistics.statistic_messages import Message, MessageError
+from tests.flower.connected import connection_to
 
 SETTINGS = {"embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
 SIZES = {"a": 12, "b": 25}
@@ -31,9 +33,10 @@ class Asked(RemoteClients):
     """
 
     def __init__(self, folder, ask, spoil):
-        super().__init__(held_out=0.0)
         digits, self.folder, self.ask, self.spoil = Digits().load("train"), folder, ask, spoil
-        self.enroll([Hello(name, size, tuple(digits.inputs.shape[1:]), digits.classes) for name, size in SIZES.items()])
+        shape = tuple(digits.inputs.shape[1:])
+        known = [Hello(name, size, shape, digits.classes) for name, size in SIZES.items()]
+        super().__init__(held_out=0.0, _connection=connection_to(*known))
         parts = torch.arange(sum(SIZES.values())).split(list(SIZES.values()))
         self.owners = [
             Client(name, digits, *hold_out(part, 0.0, 0, 0)) for name, part in zip(SIZES, parts, strict=True)
@@ -140,9 +143,16 @@ SCORES = {
 
 def side(folder, fault):
     ask, spoil, reason = fault
-    found = RemoteEvaluator(Asked(folder, ask, spoil), num_images=30, device="cpu", **SETTINGS)._side
-    found.look(dict.fromkeys(found.places(), MADE))
+    data = Asked(folder, ask, spoil)
+    found = RemoteEvaluator(data, answers_of(data, folder), num_images=30, device="cpu", **SETTINGS).answers
+    found.look(dict.fromkeys(found.places, MADE))
     return found, reason
+
+
+def scores(asked, features=MADE):
+    """The names of the scores of generated images, of clients that have told what is told once."""
+    (found,) = asked.ask(dict.fromkeys(asked.places, features)).values()
+    return [score.name for score in found.score(features)]
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -157,17 +167,13 @@ def test_an_evaluation_goes_on_without_scores_that_a_client_answers_badly(name, 
     asked, reason = side(tmp_path, SCORES[name])
     asked.prepare()
     with pytest.warns(UserWarning, match=f"kid and kid-rbf are left out .* client 'b': .*{re.escape(reason)}"):
-        asked.ask_scores(dict.fromkeys(asked.places(), MADE))
-    (key,) = asked.places()
-    assert [score.name for score in asked._references[key].score(MADE)] == ["fid"]
+        assert scores(asked) == ["fid"]
 
 
 def test_clients_that_answer_as_asked_are_believed(tmp_path):
     asked, _ = side(tmp_path, ("none", None, ""))
     asked.prepare()
-    asked.ask_scores(dict.fromkeys(asked.places(), MADE))
-    (key,) = asked.places()
-    assert [score.name for score in asked._references[key].score(MADE)] == ["fid", "kid", "kid-rbf"]
+    assert scores(asked) == ["fid", "kid", "kid-rbf"]
 
 
 @pytest.mark.parametrize("factor", [1e-2, 1e-6, 0], ids=["small", "tiny", "none"])
@@ -175,17 +181,14 @@ def test_what_real_features_tell_is_believed_where_generated_ones_are_small(fact
     """Hundreds of times as large as those of generated images, or any below 1000: models begin with nearly nothing."""
     asked, _ = side(tmp_path, ("none", None, ""))
     asked._ranges.clear()
-    small = dict.fromkeys(asked.places(), MADE * factor)
-    asked.look(small)
+    asked.look(dict.fromkeys(asked.places, MADE * factor))
     asked.prepare()
-    asked.ask_scores(small)
-    (key,) = asked.places()
-    assert [score.name for score in asked._references[key].score(small[key])] == ["fid", "kid", "kid-rbf"]
+    assert scores(asked, MADE * factor) == ["fid", "kid", "kid-rbf"]
 
 
 def test_ranges_are_of_the_largest_generated_features_so_far(tmp_path):
     asked, _ = side(tmp_path, ("none", None, ""))
-    (key,) = asked.places()
+    (key,) = asked.places
     before = dict(asked._ranges[key])
     asked.look({key: MADE / 2})
     assert asked._ranges[key] == before
@@ -197,9 +200,8 @@ def test_ranges_are_of_the_largest_generated_features_so_far(tmp_path):
 def test_a_score_that_cannot_be_worked_out_is_left_out_and_the_others_are_there(tmp_path):
     """Ranges of a run's config may let anything through."""
     asked, _ = side(tmp_path, ("statistics", full(deviations=1e200), ""))
-    (key,) = asked.places()
+    (key,) = asked.places
     asked._ranges[key] = dict.fromkeys(RANGES, math.inf)
     asked.prepare()
-    asked.ask_scores({key: MADE})
     with pytest.warns(UserWarning, match="train/pixels: fid is left out of this evaluation: it cannot be worked out"):
-        assert [score.name for score in asked._references[key].score(MADE)] == ["kid-rbf"]
+        assert scores(asked) == ["kid-rbf"]

@@ -14,6 +14,7 @@ from fedgen.flower.client.local_data import LocalDataModule
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.messages import Hello
 from tests.data.test_image_folder import write_image
+from tests.flower.connected import connection_to
 
 
 @pytest.fixture
@@ -88,6 +89,5 @@ def test_data_without_images_have_no_shape():
             return {"word": "cat", "length": 3}
 
     assert LocalDataModule(Words("cat")).image_shape == ()
-    data = RemoteClients()
-    data.enroll([Hello("a", 5, (), ("cat",))])
+    data = RemoteClients(_connection=connection_to(Hello("a", 5, (), ("cat",))))
     assert getattr(data, "image_shape", None) is None

@@ -21,8 +21,8 @@ from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.client.released import release_once
+from fedgen.flower.evaluation.summed_scores import PooledScore
 from fedgen.flower.secure_aggregation.secure_strategy import summand
-from fedgen.flower.server.private_evaluator import PrivateReference
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import Item, Question, Told, pack
 from fedgen.flower.wire.serialization import to_bytes
@@ -67,13 +67,13 @@ def by_hand(images, privacy, patch):
 @pytest.mark.parametrize(("config", "sharers"), [({}, 1), (HIDDEN, 4)], ids=["open", "secure"])
 def test_fid_all_is_that_of_the_noisy_sums(config, sharers, images, tmp_path, monkeypatch):
     seeded(monkeypatch)
-    made, score = [], PrivateReference.score
+    made, score = [], PooledScore.score
 
     def keeping(self, generated, *args, **kwargs):
         made.append(generated)
         return score(self, generated, *args, **kwargs)
 
-    monkeypatch.setattr(PrivateReference, "score", keeping)
+    monkeypatch.setattr(PooledScore, "score", keeping)
     settings = recipe(1, SCORES)
     logger = {"save_dir": str(tmp_path / "logs"), "name": "", "version": ""}
     settings["trainer"]["logger"] = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": logger}

@@ -16,8 +16,8 @@ from fedgen.flower.app.recipe import read_settings
 from fedgen.flower.app.write_app import write_app
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.released import keep_release, read_release, release_once
+from fedgen.flower.evaluation.kept_answers import KeptAnswers
 from fedgen.flower.server.client_registry import CLIENTS, read_clients
-from fedgen.flower.server.kept_answers import KeptAnswers
 from fedgen.flower.wire.field_types import conforms
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import (

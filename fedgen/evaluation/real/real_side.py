@@ -10,7 +10,7 @@ from fedgen.data.lazy_examples import LazyInputs, at_positions, in_parts
 from fedgen.embeddings import Embedding, FeatureCache, NotFiniteError, embed
 from fedgen.evaluation.panels import Panel
 from fedgen.evaluation.plan import EvaluationPlan
-from fedgen.evaluation.real.reference import Reference
+from fedgen.evaluation.real.reference import FittedScores, Reference
 from fedgen.evaluation.real.splits import Split, StandIn
 from fedgen.seeds import subset
 
@@ -35,14 +35,14 @@ class RealSide:
         device: torch.device | str | None = None,
     ) -> None:
         self.plan, self.seed, self.cache, self.batch_size, self.device = plan, seed, cache, batch_size, device
-        self._references: dict[tuple[str, str], Reference] = {}
+        self._references: dict[tuple[str, str], FittedScores] = {}
         self._stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
 
     def prepare(self) -> None:
         """Embeds the clients' images of every split, and those of the stand-ins, once."""
         if self._references:
             return
-        references: dict[tuple[str, str], Reference] = {}
+        references: dict[tuple[str, str], FittedScores] = {}
         stand_ins: dict[tuple[str, str, str], tuple[Tensor | LazyInputs, Tensor | None]] = {}
         for panel in self.plan.panels:
             features = self._embed_real(panel)
@@ -88,7 +88,7 @@ class RealSide:
         labels = None if split.labels is None or not panel.on_images else split.labels.split(counts)
         return Reference(parts, choices, plan.weights, plan.aggregates, held_out, labels, len(split.classes))
 
-    def reference(self, split: Split, panel: Panel) -> Reference | None:
+    def reference(self, split: Split, panel: Panel) -> FittedScores | None:
         """The clients' side of a panel's scores on a split; None where none of them is measured there."""
         return self._references.get((split.name, panel.embedding.name))
 

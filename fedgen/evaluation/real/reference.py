@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -18,6 +18,21 @@ from fedgen.scores.aggregate import Weights, resolve_weights
 from fedgen.scores.definition import ClientSide, FittedScore, GeneratedSet
 from fedgen.scores.joined import joined
 from fedgen.statistics import Gaussian
+
+
+class FittedScores(Protocol):
+    """The scores of one split in one embedding, with what each keeps of the clients."""
+
+    def score(
+        self,
+        generated: Tensor | Gaussian,
+        errors: bool = True,
+        density: Density | None = None,
+        only: Sequence[str] | None = None,
+        labels: Tensor | None = None,
+        answers: SeededAnswers | None = None,
+    ) -> list[FederatedScore]:
+        """Return the scores of generated features; arguments as for `Reference.score`."""
 
 
 class Reference:

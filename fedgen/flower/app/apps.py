@@ -23,17 +23,16 @@ from fedgen.flower.app.run_config import (
 )
 from fedgen.flower.app.run_labels import RunLabels
 from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
+from fedgen.flower.app.server_cli import ServerCLI
 from fedgen.flower.client.client_node import ClientNode, use_threads
 from fedgen.flower.client.node_data import NAME, STATE, NodeData
 from fedgen.flower.client.pins import check_sum
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.redaction import is_promised, telling_types
 from fedgen.flower.secure_aggregation.secure_mean import RANGE, SECURE, masked
-from fedgen.flower.secure_aggregation.secure_strategy import SecureStrategy, summand
+from fedgen.flower.secure_aggregation.secure_strategy import summand
 from fedgen.flower.server.client_registry import ClientRegistry
-from fedgen.flower.server.end_report import EndReport
-from fedgen.flower.server.flower_strategy import FlowerStrategy
-from fedgen.flower.server.remote_data import LEAST, RemoteClients
+from fedgen.flower.server.connection import LEAST, Connection
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import LossQuestion, Question, Task
 from fedgen.flower.wire.transport import Transport
@@ -142,19 +141,9 @@ def run_server(recipe: Path, grid: Grid, config: Mapping[str, Any]) -> FedgenCLI
     wait = float(config.get(WAIT, 600.0))
     registry.wait_for_clients(output, int(config[CLIENTS]), wait)
     hidden = bool(config.get(SECURE, False))
-    cli = FedgenCLI(args=for_server(settings, output, hidden))
-    cli.ckpt_path, cli.previous = str(config.get(CHECKPOINT, "")) or None, f"--run-config '{CHECKPOINT}=\"previous\"'"
-    assert isinstance(cli.datamodule, RemoteClients)
-    cli.datamodule.labels = labels
-    cli.datamodule.enroll(registry.clients)
-    cli.datamodule.transport = transport = Transport(grid, registry, deadline, hidden, wait, statistics)
-    cli.datamodule.least = least
-    if isinstance(cli.trainer.strategy, SecureStrategy):
-        cli.trainer.strategy.range = float(config.get(RANGE, 0))
-    if isinstance(cli.trainer.strategy, FlowerStrategy):
-        cli.trainer.strategy.reach(transport)
-    else:
-        cli.trainer.callbacks.append(EndReport())
+    transport = Transport(grid, registry, deadline, hidden, wait, statistics)
+    connection = Connection(transport, labels, least, float(config.get(RANGE, 0)))
+    cli = ServerCLI(for_server(settings, output, hidden), connection, str(config.get(CHECKPOINT, "")) or None)
     train(cli)
     return cli
 

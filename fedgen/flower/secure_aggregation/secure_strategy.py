@@ -34,6 +34,7 @@ from fedgen.flower.secure_aggregation.secure_mean import (
 )
 from fedgen.flower.secure_aggregation.secure_sums import masked_messages
 from fedgen.flower.server.asked_clients import MASKED
+from fedgen.flower.server.connection import Connection
 from fedgen.flower.server.flower_strategy import FlowerStrategy
 from fedgen.flower.wire.field_types import Between, fault
 from fedgen.flower.wire.messages import Answer, Question, Task, pack, unpack
@@ -95,9 +96,12 @@ class SecureStrategy(FlowerStrategy):
         range: the largest change of an entry in a turn.
     """
 
-    range = 0.0
     _fixed_exchange = True
     _error: float | None = None
+
+    def __init__(self, _connection: Connection | None = None, **settings: Any) -> None:
+        super().__init__(_connection=_connection, **settings)
+        self.range = self._connection.update_range
 
     @property
     def metrics(self) -> dict[str, float]:

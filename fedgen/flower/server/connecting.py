@@ -8,31 +8,29 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from fedgen.embeddings import Embedding, embed
 from fedgen.flower.app.run_statistics import EPSILON
 from fedgen.flower.server.asked_clients import AskedClients, LostClientError, MaskedClients
+from fedgen.flower.server.connection import Connection
 from fedgen.flower.wire.messages import LossQuestion
-from fedgen.flower.wire.transport import Transport
 from fedgen.losses import DistributedLoss, EmbeddedLoss, OneMessageLoss
 from fedgen.losses.distributed.distributed import message_weights
 
 
 def connect(
     objective: EmbeddedLoss,
-    transport: Transport,
+    connection: Connection,
     counts: list[int],
     classes: tuple[str, ...],
     image_shape: tuple[int, ...],
-    least: float,
     device: torch.device,
     note: Callable[[int, str], None],
 ) -> list[AskedClients]:
-    """Gives losses that ask clients those at the other end of a transport; `OneMessageLoss` asks them here and now.
+    """Gives losses that ask clients those at the other end of a connection; `OneMessageLoss` asks them here and now.
 
     Args:
         objective: its losses that ask nobody are left alone: clients have them.
-        transport: to the clients.
+        connection: to the clients.
         counts: training images of each.
         classes: the labels' names in the whole federation.
         image_shape: of all images.
-        least: the part of the clients' weight that must answer.
         device: of the embeddings.
         note: takes down a client that does not answer, and why.
 
@@ -43,13 +41,13 @@ def connect(
         TooFewAnswersError: if clients with less than the least part of the weight answer what is asked once.
         ValueError: for weights that are not the clients', or where clients tell nothing without noise.
     """
-    if transport.statistics.privacy is not None:
+    if connection.statistics.privacy is not None:
         raise ValueError(
             f"{EPSILON} in the run's config: clients tell nothing without noise, and a loss at the server asks for it;"
             " leave it out, or fine-tune in the form 'local'"
         )
     found = []
-    kind = MaskedClients if transport.hidden else AskedClients
+    kind = MaskedClients if connection.hidden else AskedClients
     for loss, embedding in zip(objective.losses, objective.embeddings):
         if not isinstance(loss, DistributedLoss | OneMessageLoss):
             continue
@@ -59,7 +57,7 @@ def connect(
         common = LossQuestion(b"", str(embedding.name), embedding.fingerprint(), 0.0, precision, 0, classes)
         weights = message_weights(objective.client_weights, counts)
         once = isinstance(loss, OneMessageLoss)
-        clients = kind(transport, common, weights, dim, least, once, note)
+        clients = kind(connection.transport, common, weights, dim, connection.least, once, note)
         if isinstance(loss, DistributedLoss):
             loss.connect(clients, dim)
         else:

@@ -10,10 +10,10 @@ from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.lightning.turn_clock import StepSchedules
 from fedgen.federated.lightning.turn_loop import Driver
 from fedgen.federated.round import Round
+from fedgen.flower.server.connection import Connection, require
 from fedgen.flower.server.remote_rounds import RemoteRounds
 from fedgen.flower.wire.messages import Answer, Task
 from fedgen.flower.wire.sending import Silence
-from fedgen.flower.wire.transport import Transport
 from fedgen.models.optional_hooks import of_module
 
 
@@ -29,9 +29,10 @@ class FlowerStrategy(FedAvgStrategy):
     as a learning rate that they move, ends with its turn, of which a warning tells once.
     """
 
-    def reach(self, transport: Transport) -> None:
-        """Says how clients are reached."""
-        self._transport = transport
+    def __init__(self, _connection: Connection | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._connection = require(_connection, type(self).__name__)
+        self._transport = self._connection.transport
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
         if self.aggregator.private and getattr(self.aggregator, "noise", "secret") != "secret":
@@ -40,7 +41,7 @@ class FlowerStrategy(FedAvgStrategy):
                 f"{name} draws its noise from the recipe's seed, and every client has the recipe: who knows the noise"
                 " takes it off, so the logged epsilon would hold for nobody. Pass noise='secret' to deploy it"
             )
-        promised = self.aggregator.private or self._transport.statistics.privacy is not None
+        promised = self.aggregator.private or self._connection.statistics.privacy is not None
         return RemoteRounds(round, self.clock, schedules, self._answers, self._module.trainer, promised)
 
     def _answers(self, round: int) -> dict[int, Answer | str]:

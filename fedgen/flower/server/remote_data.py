@@ -15,17 +15,16 @@ from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
 from fedgen.federated.left_out import EVALUATION, KEPT_TURNS, OBJECTIVE, Entry, is_entry, make_entries, shorten
-from fedgen.flower.app.run_labels import CLASSES, RunLabels
-from fedgen.flower.wire.messages import Hello, Item, Told
+from fedgen.flower.app.run_labels import CLASSES
+from fedgen.flower.server.connection import Connection, require
+from fedgen.flower.wire.messages import Item, Told
 from fedgen.losses import EmbeddedLoss
 
 if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
     from fedgen.flower.secure_aggregation.secure_sums import Sum
     from fedgen.flower.server.asked_clients import AskedClients
     from fedgen.flower.wire.ranges import Largest
-    from fedgen.flower.wire.transport import Transport
 
-LEAST = 0.5  # of the clients' weight must answer, unless the run's config says otherwise
 _NOTHING = Examples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64), "elsewhere", ())
 
 
@@ -87,35 +86,36 @@ class RemoteClients(LightningDataModule):
         iterations: batches an epoch where the server trains alone; None: as many as one pass over all clients' images.
 
     Attributes:
-        transport: to the clients.
-        least: the part of the clients' weight that must answer what a loss asks.
-        labels: what the run's config says of them.
+        connection: to the clients, which a server gives; no setting of a recipe.
+        clients: names and numbers, in their numbers' order.
+        shape: of one example; empty for data without images.
+        classes: the labels' names in the whole federation.
         left_out: clients left out of an objective or an evaluation: as for a strategy's rounds, with the kind; the
             latest of a great many.
     """
 
     def __init__(
-        self, batch_size: int = 64, held_out: float = 0.2, seed: int | None = None, iterations: int | None = None
+        self,
+        batch_size: int = 64,
+        held_out: float = 0.2,
+        seed: int | None = None,
+        iterations: int | None = None,
+        _connection: Connection | None = None,
     ) -> None:
         super().__init__()
         self.batch_size, self.held_out, self.iterations = batch_size, held_out, iterations
-        self.transport: Transport | None = None
-        self.least, self.labels = LEAST, RunLabels()
+        self.connection = require(_connection, type(self).__name__)
+        known = self.connection.clients
+        kept = [num_held_out(one.examples, held_out) for one in known]
+        self.clients = [
+            RemoteClient(one.name, range(one.examples - number), range(number))
+            for one, number in zip(known, kept, strict=True)
+        ]
+        self.shape = tuple(known[0].shape)
+        self.classes = self.connection.labels.names(known)
+        self._unlabelled = [one.name for one in known if not one.classes]
         self.left_out: list[Entry] = []
         self._asked: list[AskedClients] = []
-        self.clients: list[RemoteClient] = []
-        self.shape: tuple[int, ...] = ()  # of one example; empty for data without images
-        self.classes: tuple[str, ...] = ()
-        self._unlabelled: list[str] = []
-
-    def enroll(self, clients: Sequence[Hello]) -> None:
-        """Tells who the clients are, in their numbers' order."""
-        for one in clients:
-            held_out = num_held_out(one.examples, self.held_out)
-            self.clients.append(RemoteClient(one.name, range(one.examples - held_out), range(held_out)))
-        self.shape = tuple(clients[0].shape)
-        self.classes = self.labels.names(clients)
-        self._unlabelled = [one.name for one in clients if not one.classes]
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -130,7 +130,7 @@ class RemoteClients(LightningDataModule):
 
     def label_counts(self) -> Tensor:
         """Images of each class int64 [classes], as far as the server knows; see `RunLabels.count`."""
-        return self.labels.count(self.classes, self._unlabelled)
+        return self.connection.labels.count(self.classes, self._unlabelled)
 
     def give_references(self, objective: EmbeddedLoss, device: torch.device) -> None:
         """Gives a model's losses of clients' images the clients to ask; others are the clients' own.
@@ -140,12 +140,9 @@ class RemoteClients(LightningDataModule):
         """
         from fedgen.flower.server.connecting import connect
 
-        assert self.transport is not None
         counts = [len(client.train) for client in self.clients]
         note = partial(self.note_left_out, OBJECTIVE)
-        self._asked = connect(
-            objective, self.transport, counts, self.classes, self.image_shape, self.least, device, note
-        )
+        self._asked = connect(objective, self.connection, counts, self.classes, self.image_shape, device, note)
 
     def note_left_out(self, kind: str, client: int, reason: str) -> None:
         """Takes down a client that was left out, of each kind once a round."""
@@ -186,14 +183,12 @@ class RemoteClients(LightningDataModule):
 
     def ask_all(self, items: Sequence[Item], tensors: Mapping[str, Tensor]) -> dict[int, Told | str]:
         """Return each client's answer to an evaluation's question, or why there is none; see `Transport.ask_all`."""
-        assert self.transport is not None
-        return self.transport.ask_all(items, tensors, self.classes)
+        return self.connection.transport.ask_all(items, tensors, self.classes)
 
     def add_up(self, items: Sequence[Item], tensors: Mapping[str, Tensor], largest: Sequence["Largest"]) -> list["Sum"]:
-        """The sums of all clients' answers to an evaluation's question; see `Line.add_up`."""
-        assert self.transport is not None
+        """The sums of all clients' answers to an evaluation's question; see `Transport.add_up`."""
         round = self.trainer.current_epoch if self.trainer else 0
-        return self.transport.add_up(items, tensors, self.classes, largest, round)
+        return self.connection.transport.add_up(items, tensors, self.classes, largest, round)
 
     def train_dataloader(self) -> "_RemoteTurns | _Iterations":
         strategy = getattr(self.trainer, "strategy", None)

@@ -1,14 +1,18 @@
 """The evaluation of a federation whose images the server never sees: the callback."""
 
+from functools import partial
+from pathlib import Path
+
 from lightning.pytorch import LightningModule, Trainer
 
 from fedgen.callbacks import FederatedEvaluation
 from fedgen.evaluation import Evaluator
 from fedgen.flower.client.client_statistics import panels_of
-from fedgen.flower.secure_aggregation.secure_evaluator import SecureEvaluator
-from fedgen.flower.server.private_evaluator import PrivateEvaluator
+from fedgen.flower.evaluation.answers_per_client import AnswersPerClient
+from fedgen.flower.evaluation.noised_answers import NoisedAnswers, refuse_told
+from fedgen.flower.evaluation.remote_evaluator import MakeAnswers, RemoteEvaluator
+from fedgen.flower.evaluation.summed_answers import SummedAnswers
 from fedgen.flower.server.remote_data import RemoteClients
-from fedgen.flower.server.remote_evaluator import RemoteEvaluator
 from fedgen.models.optional_hooks import data_module_of
 
 
@@ -21,8 +25,8 @@ class RemoteEvaluation(FederatedEvaluation):
     all is avg minus a constant of the federation, which a random sketch estimates, the same for every checkpoint. There
     is no floor, as it needs images. Arguments as for `FederatedEvaluation`; clients weigh by examples.
 
-    Under secure aggregation sums over all clients are all that is revealed (`SecureEvaluator`): avg and all. With noise
-    in the clients' statistics it is FID-all alone (`PrivateEvaluator`), and loggers are told epsilon and delta each
+    Under secure aggregation sums over all clients are all that is revealed (`SummedAnswers`): avg and all. With noise
+    in the clients' statistics it is FID-all alone (`NoisedAnswers`), and loggers are told epsilon and delta each
     round.
 
     Raises:
@@ -37,13 +41,8 @@ class RemoteEvaluation(FederatedEvaluation):
         if self.settings["weights"] != "examples":
             raise ValueError("clients elsewhere weigh by examples; leave `weights` of the evaluation out")
         panels_of(self.settings)
-        assert data.transport is not None
         settings = {"device": trainer.strategy.root_device, **self.settings}
-        if data.transport.statistics.privacy is not None:
-            return PrivateEvaluator(data, self._folder(trainer), **settings)
-        if data.transport.hidden:
-            return SecureEvaluator(data, **settings)
-        return RemoteEvaluator(data, self._folder(trainer), **settings)
+        return RemoteEvaluator(data, answers_of(data, self._folder(trainer)), **settings)
 
     def _kept_elsewhere(self, trainer: Trainer) -> str:
         return "stay where the clients are: share them"
@@ -54,8 +53,24 @@ class RemoteEvaluation(FederatedEvaluation):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Logs the promise of statistics with noise, whether or not the round is evaluated."""
         super().on_train_epoch_end(trainer, pl_module)
-        if isinstance(self.evaluator, PrivateEvaluator):
-            privacy = self.evaluator.privacy
+        data = data_module_of(trainer)
+        if isinstance(data, RemoteClients) and (privacy := data.connection.statistics.privacy) is not None:
             for logger in trainer.loggers:
                 spent = {"statistics_epsilon": privacy.epsilon, "statistics_delta": privacy.delta}
                 logger.log_metrics(spent, step=trainer.current_epoch)
+
+
+def answers_of(data: RemoteClients, folder: Path) -> MakeAnswers:
+    """Return how the clients of a run answer an evaluation: by its config with noise, in sums, or one by one.
+
+    Args:
+        data: names and numbers of the clients' images, and the connection to them.
+        folder: of the run.
+
+    Raises:
+        ValueError: for noise in a run to which clients have told statistics without.
+    """
+    if (privacy := data.connection.statistics.privacy) is not None:
+        refuse_told(folder)
+        return partial(NoisedAnswers, data, privacy, folder)
+    return partial(SummedAnswers, data) if data.connection.hidden else partial(AnswersPerClient, data, folder)

@@ -1,0 +1,185 @@
+"""Clients' answers to an evaluation and the scores that come of them: the interface, and what all kinds of it share."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from torch import Tensor
+
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.plan import EvaluationPlan
+from fedgen.evaluation.real.reference import FittedScores
+from fedgen.evaluation.real.splits import Split
+from fedgen.evaluation.record_names import AGGREGATES
+from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.federated.left_out import EVALUATION, LONGEST_REASON, shorten
+from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.flower.server.unanswered import UnansweredError
+from fedgen.flower.wire.evaluation_forms import check_answer, form_of_answer
+from fedgen.flower.wire.messages import Asked, Item
+from fedgen.flower.wire.ranges import Largest, largest
+from fedgen.scores.definitions.fid_score import FrechetScore
+from fedgen.statistics.statistic_messages import Message, MessageError
+
+Key = tuple[str, str]  # split and embedding
+Check = Callable[[int, int, bytes], Message]  # of an item's place and a client's number
+DimOf = Callable[[Split, Panel], int]  # features D of an embedding
+
+
+class ClientAnswers(ABC):
+    """Clients elsewhere, as an evaluation asks them; subclasses say what the server learns.
+
+    Args:
+        plan: the evaluation's; aggregates that need more than the server learns are left out of it.
+        dim_of: the features of an embedding.
+        data: names and numbers of the clients' images, and the connection to them.
+
+    Attributes:
+        places: the splits and embeddings that have scores, in order, by name.
+        shows_clients: whether single clients are seen: else records tell of all clients' images together.
+
+    Raises:
+        ValueError: for scores or aggregates that need more than the server learns.
+    """
+
+    shows_clients: ClassVar[bool] = True
+
+    def __init__(self, plan: EvaluationPlan, dim_of: DimOf, data: RemoteClients) -> None:
+        self._plan, self._dim_of, self._data = plan, dim_of, data
+        self._ranges: dict[Key, dict[str, float]] = {}
+        self.places: dict[Key, tuple[Split, Panel]] = {
+            (split.name, panel.embedding.name): (split, panel)
+            for split in plan.splits
+            for panel in plan.panels
+            if plan.choices(split, panel)
+        }
+
+    @abstractmethod
+    def look(self, features: Mapping[Key, Tensor]) -> None:
+        """Note the features [m, D] of generated images, from which the ranges of answers follow."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Ask what clients tell once, unless it is there.
+
+        Raises:
+            MessageError: if a client does not tell it.
+        """
+
+    @abstractmethod
+    def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, FittedScores]:
+        """Ask what clients tell of the present generated images, and return the scores that all that is told gives.
+
+        Where a client does not answer, scores are left out with a warning.
+
+        Args:
+            features: [m, D] of the images, of all places.
+        """
+
+    def remarks(self, place: Key, score: str) -> list[str]:
+        """Return what a reader of a score must know of what clients told."""
+        return []
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What every record's settings have of how clients answer."""
+        return {}
+
+    def _choices(self, key: Key) -> list[ScoreChoice]:
+        """The scores of a place."""
+        return self._plan.choices(*self.places[key])
+
+    def _item(self, ask: Asked, key: Key, choice: ScoreChoice | None = None, promise: str = "") -> Item:
+        split, panel = self.places[key]
+        embedding, score = panel.embedding, choice.name if choice else ""
+        return Item(ask, split.name, embedding.name, embedding.fingerprint(), score, promise)
+
+    def _largest(self, key: Key, item: Item, most: int) -> Largest:
+        """The largest entries of an answer about at most so many images."""
+        kernels = {choice.name: choice.definition.kernel for choice in self.places[key][1].choices}
+        kernel = kernels.get(item.score)
+        return largest(item.ask, kernel is not None and kernel.is_bounded, self._ranges[key], most)
+
+    def _leave_out(self, names: set[str], error: MessageError) -> None:
+        """Says which scores an evaluation goes without, and takes down because of whom."""
+        why = shorten(str(error), LONGEST_REASON)
+        rank_zero_warn(f"{' and '.join(sorted(names))} are left out of this evaluation: {why}")
+        if isinstance(error, UnansweredError):
+            self._data.note_left_out(EVALUATION, error.client, error.why)
+
+    def _checker(self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor]) -> Check:
+        """Reads what a client tells of the item at a place, or raises MessageError."""
+        forms = []
+        for place, (key, item) in enumerate(asked):
+            dim = self._dim_of(*self.places[key])
+            forms.append((dim, form_of_answer(item, self.places[key][1], dim, tensors.get(str(place)))))
+
+        def check(place: int, client: int, data: bytes) -> Message:
+            (key, item), (dim, form) = asked[place], forms[place]
+            count = self.places[key][0].counts[client]
+            message = Message.from_bytes(data)
+            check_answer(message, item, form, dim, count, self._largest(key, item, count))
+            return message
+
+        return check
+
+    def _ask_each(
+        self, asked: Sequence[tuple[Key, Item]], tensors: Mapping[str, Tensor], check: Check | None = None
+    ) -> list[list[Message]]:
+        """For each item every client's message; read by `check`, if it has been made already.
+
+        Raises:
+            UnansweredError: if a client does not tell, or tells what was not asked.
+        """
+        if not asked:
+            return []
+        items = [item for _, item in asked]
+        answers = self._data.ask_all(items, tensors)
+        found: list[list[Message]] = [[] for _ in items]
+        check = check or self._checker(asked, tensors)
+        for client, name in enumerate(self._plan.splits[0].client_names):
+            answer = answers[client]
+            if isinstance(answer, str) or answer.failure or len(answer.messages) != len(items):
+                why = answer if isinstance(answer, str) else answer.failure or "it answers other questions"
+                raise UnansweredError(client, name, why)
+            for place, data in enumerate(answer.messages):
+                try:
+                    found[place].append(check(place, client, data))
+                except Exception as error:  # whatever is wrong with it, it is the client's
+                    raise UnansweredError(client, name, str(error) or type(error).__name__) from error
+        return found
+
+
+def is_frechet(choice: ScoreChoice) -> bool:
+    """Whether a score is the Fréchet distance itself: sums over all clients give its `all`."""
+    return type(choice.definition) is FrechetScore  # what a subclass makes of clients' summaries is its own
+
+
+def hide_clients(plan: EvaluationPlan, shown: Sequence[str], why: str) -> None:
+    """Leaves aggregates that need single clients' scores out of a plan, and says so.
+
+    Args:
+        plan: of an evaluation.
+        shown: the aggregates that stay.
+        why: clause that says what hides the others.
+
+    Raises:
+        ValueError: for some that were asked for, and for a client with too few images for its covariance.
+    """
+    left_out = [name for name in plan.aggregates if name not in shown]
+    if asked := [name for name in left_out if name not in AGGREGATES]:
+        raise ValueError(
+            f"aggregate {asked[0]} needs single clients' scores, which {why}: leave it out of the evaluation's"
+            f" `aggregates`; there are {' and '.join(shown)}"
+        )
+    plan.keep_aggregates(shown)
+    rank_zero_info(f"{' and '.join(left_out)} are left out: they need single clients' scores, which {why}")
+    for split in plan.splits:
+        for panel in plan.panels:
+            for choice in plan.choices(split, panel):
+                for count, name in zip(split.counts, split.client_names):
+                    if count <= choice.options.get("ddof", 0):
+                        raise ValueError(
+                            f"client {name!r} has {count} image(s), too few for {choice.name}: leave it out"
+                        )

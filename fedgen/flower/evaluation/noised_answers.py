@@ -1,0 +1,150 @@
+"""Totals of sums to which clients add noise, for differential privacy: FID-all, and no other score.
+
+Each client gives the sums of its features once, clipped and with noise (`statistics.private`), and keeps them; the
+server keeps their total in the run folder. Whatever is computed of it costs no more privacy, so it serves all
+checkpoints, and a run that goes on asks nobody again. FID-avg and KID need more of single clients, and are not there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch import Tensor
+
+from fedgen.evaluation.plan import EvaluationPlan
+from fedgen.evaluation.real.reference import FittedScores
+from fedgen.evaluation.score_choice import ScoreChoice
+from fedgen.flower.app.run_statistics import EPSILON
+from fedgen.flower.client.client_statistics import meta_of
+from fedgen.flower.client.released import keep_release, read_release, release_path
+from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key, hide_clients, is_frechet
+from fedgen.flower.evaluation.kept_answers import TOLD
+from fedgen.flower.evaluation.summed_scores import PooledScore, check_pool
+from fedgen.flower.evaluation.told_reference import ToldReference, WorkOut
+from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.flower.wire.messages import Item
+from fedgen.flower.wire.ranges import Largest
+from fedgen.statistics import Privacy, add, private_gaussian
+from fedgen.statistics.accounting import counted_epsilon
+from fedgen.statistics.private import promise_of
+from fedgen.statistics.statistic_messages import Message
+
+NOISE = 9  # standard deviations that an entry's noise may reach before it is cut off
+ROUNDING = 1e-6  # by which two ways to count one epsilon may differ
+
+
+class NoisedAnswers(ClientAnswers):
+    """Clients of whom sums with noise are told, once. Of errors there is the part of generated images, which says
+    nothing of noise.
+
+    Args:
+        data: as for `ClientAnswers`.
+        privacy: the promise, for one embedding and a client's message by itself.
+        folder: of the run, which keeps what was released.
+        plan: as for `ClientAnswers`.
+        dim_of: likewise.
+
+    Raises:
+        ValueError: for scores that need more than the sums, released sums of another promise, or noise that
+            dp-accounting finds too little.
+        ModuleNotFoundError: without dp-accounting, naming the extra that brings it.
+    """
+
+    shows_clients = False
+
+    def __init__(
+        self, data: RemoteClients, privacy: Privacy, folder: Path, plan: EvaluationPlan, dim_of: DimOf
+    ) -> None:
+        super().__init__(plan, dim_of, data)
+        for choice in (choice for panel in plan.panels for choice in panel.choices):
+            if not is_frechet(choice):
+                raise ValueError(
+                    f"score {choice.name} asks clients for more than sums with noise, which {EPSILON} in the run's"
+                    " config promises: leave it out of the recipe's evaluation; there is fid"
+                )
+        sharers = len(data.clients) if data.connection.hidden else 1
+        self._privacy = replace(privacy, releases=len(plan.panels), sharers=sharers)
+        self._folder = folder
+        self._scores: dict[Key, list[tuple[ScoreChoice, WorkOut]]] = {}
+        hide_clients(plan, ("all",), f"{EPSILON} in the run's config hides")
+        _check_epsilon(self._privacy)
+
+    def look(self, features: Mapping[Key, Tensor]) -> None:
+        """Notes nothing: the promise bounds what clients tell."""
+
+    def remarks(self, place: Key, score: str) -> list[str]:
+        return [f"statistics with noise: epsilon={self._privacy.epsilon:g}, delta={self._privacy.delta:g}"]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        p = self._privacy
+        return {"epsilon": p.epsilon, "delta": p.delta, "radius": p.radius}
+
+    def prepare(self) -> None:
+        if self._scores:
+            return
+        items = {key: self._item("private-sums", key, promise=promise_of(self._privacy)) for key in self.places}
+        totals = {key: read_release(self._path(key), _made(item)) for key, item in items.items()}
+        missing = [key for key, total in totals.items() if total is None]
+        for key, total in zip(missing, self._totals([(key, items[key]) for key in missing]), strict=True):
+            keep_release(self._path(key), total)
+            totals[key] = total
+        self._scores = {key: self._scores_of(key, total) for key, total in totals.items() if total is not None}
+
+    def _scores_of(self, key: Key, total: Message) -> list[tuple[ScoreChoice, WorkOut]]:
+        pooled = check_pool(private_gaussian(total, self._privacy), self.places[key][0])
+        return [(choice, PooledScore(pooled, choice.options["ddof"]).score) for choice in self._choices(key)]
+
+    def ask(self, features: Mapping[Key, Tensor]) -> dict[Key, FittedScores]:
+        """Ask nobody: all that clients tell they have told."""
+        return {key: ToldReference(key, scores) for key, scores in self._scores.items()}
+
+    def _path(self, key: Key) -> Path:
+        return release_path(self._folder, *key)
+
+    def _totals(self, asked: Sequence[tuple[Key, Item]]) -> list[Message]:
+        if not self._data.connection.hidden:
+            return [add(*told) for told in self._ask_each(asked, {})]
+        bounds = [self._largest(key, item, max(self.places[key][0].counts)) for key, item in asked]
+        return [one.total for one in self._data.add_up([item for _, item in asked], {}, bounds)] if asked else []
+
+    def _largest(self, key: Key, item: Item, most: int) -> Largest:
+        """Return the largest entries of a client's sums of at most so many clipped images, and of its share of the
+        noise.
+        """
+        noise = NOISE * self._privacy.sigma / self._privacy.sharers**0.5
+        radius = self._privacy.radius
+        return {"count": most, "sum": most * radius + noise, "outer": most * radius**2 + noise, "clients": 1.0}
+
+
+def refuse_told(folder: Path) -> None:
+    """Refuse a run whose clients have told statistics without noise.
+
+    Raises:
+        ValueError: with the remedy.
+    """
+    if (folder / TOLD).exists():
+        raise ValueError(
+            f"{folder / TOLD} has what clients told in this run without noise, so {EPSILON} in the run's config"
+            " would promise what no longer holds: leave it out, or begin another run over other images"
+        )
+
+
+def _made(item: Item) -> dict[str, str]:
+    return {**meta_of(item), "privacy": item.promise}
+
+
+def _check_epsilon(privacy: Privacy) -> None:
+    p = privacy
+    spent = counted_epsilon(p.sigma / p.sensitivity, p.releases, p.delta)
+    if spent > p.epsilon * (1 + ROUNDING):
+        raise ValueError(
+            f"the noise on clients' statistics spends epsilon={spent:g} as dp-accounting counts it, more than the"
+            f" {p.epsilon:g} of {EPSILON} in the run's config: choose another epsilon or delta"
+        )
+    rank_zero_info(
+        f"clients' statistics are released once, with noise: epsilon={spent:g}, delta={p.delta:g} for each image,"
+        f" as dp-accounting counts them, features clipped at {p.radius:g}"
+    )

@@ -1,0 +1,129 @@
+"""The scores of a federation whose images the server never sees: of what its clients answer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgen.embeddings import FeatureCache
+from fedgen.evaluation import Evaluator, ScoreRecord
+from fedgen.evaluation.generation.answers import Answers
+from fedgen.evaluation.generation.image_sampling import Sample
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.plan import EvaluationPlan
+from fedgen.evaluation.real.real_side import RealSide
+from fedgen.evaluation.real.splits import LEAST, Split
+from fedgen.evaluation.record_names import REPORT, SELECT
+from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key
+from fedgen.flower.server.remote_data import RemoteClients
+from fedgen.scores import Density, FederatedScore
+
+MakeAnswers = Callable[[EvaluationPlan, DimOf], ClientAnswers]
+TRIAL = 64  # generated images whose features tell the ranges of what is asked before training
+
+
+class RemoteEvaluator(Evaluator):
+    """An `Evaluator` whose clients answer for themselves.
+
+    Args:
+        data: names and numbers of their images, and the connection to them.
+        answers: makes the clients' answers of the plan: one by one, in sums, or with noise.
+        settings: as for `Evaluator`.
+    """
+
+    _real: "RemoteSide"
+
+    def __init__(self, data: RemoteClients, answers: MakeAnswers, **settings: Any) -> None:
+        super().__init__(splits_of(data), real_side=partial(RemoteSide, answers), **settings)
+
+    @property
+    def answers(self) -> ClientAnswers:
+        """The clients, as they are asked."""
+        return self._real.answers
+
+    def try_out(self, sample: Sample, density: Density | None = None, answers: Answers | None = None) -> None:
+        """Try out as `Evaluator` does, and take what ranges need to know of generated images before training."""
+        super().try_out(sample, density, answers)
+        number = min(self.num_images, TRIAL)
+        images, _ = self._draw(sample, number, -1, stream="trial", chunk=number, description="trying out")
+        features = {panel.embedding.name: self._real.embed(panel, images) for panel in self.panels}
+        self.answers.look({key: features[key[1]] for key in self.answers.places})
+
+    def _of_model(
+        self, sample: Sample, round: int, density: Density | None, answers: Answers | None
+    ) -> tuple[dict[tuple[str, str], list[FederatedScore]], Tensor]:
+        """Score a model as `Evaluator` does, with the clients asked about all generated images at once."""
+        made = self.generated(sample, round)
+        features = {key: made.of(*place)[0] for key, place in self.answers.places.items()}
+        self.answers.look(features)
+        self.prepare()
+        self._real.ask(features)
+        return {key: self._score(*place, features[key]) for key, place in self.answers.places.items()}, made.first
+
+    def _told_counts(self, split: Split) -> Sequence[float]:
+        """Each client's number of images; that of all together where single clients are hidden."""
+        return split.counts if self.answers.shows_clients else [sum(split.counts)]
+
+    def _records(
+        self, scores: Sequence[FederatedScore], panel: Panel, client_names: Sequence[str], details: Mapping[str, Any]
+    ) -> list[ScoreRecord]:
+        """Make records as `Evaluator` does, with how clients answered in their notes and settings."""
+        found, embedding = super()._records(scores, panel, client_names, details), panel.embedding.name
+        remarks = [self.answers.remarks((record.split, embedding), record.score) for record in found]
+        return [
+            replace(
+                record,
+                note="; ".join(filter(None, [record.note, *said])),
+                score_settings={**record.score_settings, **self.answers.settings},
+            )
+            for record, said in zip(found, remarks, strict=True)
+        ]
+
+
+class RemoteSide(RealSide):
+    """The clients' side of scores, of what they answer.
+
+    Args:
+        make: makes the answers, of the plan.
+        plan: as for `RealSide`, as the rest.
+        seed: likewise.
+        cache: likewise.
+        batch_size: likewise.
+        device: likewise.
+    """
+
+    def __init__(
+        self,
+        make: MakeAnswers,
+        plan: EvaluationPlan,
+        seed: int,
+        cache: FeatureCache | None,
+        batch_size: int,
+        device: torch.device | str | None,
+    ) -> None:
+        super().__init__(plan, seed, cache, batch_size, device)
+        self.answers = make(plan, lambda split, panel: self.embed(panel, split.images[:1]).shape[1])
+
+    def prepare(self) -> None:
+        """Asks clients what they tell once."""
+        self.answers.prepare()
+
+    def ask(self, features: Mapping[Key, Tensor]) -> None:
+        """Asks clients about generated images, of these features [m, D]; `reference` gives the scores against them."""
+        self._references = self.answers.ask(features)
+
+
+def splits_of(data: RemoteClients) -> list[Split]:
+    """The splits "train" and, where every client holds out two images, "report", of images that are not here."""
+    names, found = tuple(client.name for client in data.clients), []
+    for name, part in ((SELECT, "train"), (REPORT, "held_out")):
+        counts = tuple(len(getattr(client, part)) for client in data.clients)
+        if name == SELECT or min(counts) >= LEAST:
+            # of any number, without the memory
+            images = torch.zeros((), dtype=torch.uint8).expand(sum(counts), *data.image_shape)
+            source = "elsewhere" if name == SELECT else "elsewhere held out"
+            found.append(Split(name, images, counts, source, names))
+    return found

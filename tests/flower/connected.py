@@ -1,0 +1,14 @@
+"""A server's connection to clients that only have introduced themselves."""
+
+from fedgen.flower.server.client_registry import ClientRegistry
+from fedgen.flower.server.connection import Connection
+from fedgen.flower.wire.transport import Transport
+from tests.flower.loopback import Loopback
+from tests.flower.scripted import hello_of
+
+
+def connection_to(*clients, **options):
+    """A connection to clients that say this of themselves; options as for `Connection`."""
+    registry = ClientRegistry(Loopback({}))
+    registry.clients = list(clients or [hello_of("a")])
+    return Connection(Transport(registry._grid, registry, None), **options)
