@@ -2,13 +2,14 @@
 
 import json
 import math
-import reprlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any
+from numbers import Integral, Real
+from typing import Annotated, Any
 
 from fedgen.embeddings import network_of
-from fedgen.io.files import is_count, is_file_name
+from fedgen.io.field_types import Between, Fits, checker
+from fedgen.io.files import is_file_name
 
 MODEL, FLOOR = "model", "floor"
 PARTICIPANTS, MEMORISER = "participants", "memoriser"  # further controls of three-way splits
@@ -170,9 +171,9 @@ class ScoreRecord:
             record = cls(**{n: _read(value) if n in NUMBERS else value for n, value in values.items() if n in known})
         except TypeError as error:
             raise ValueError(f"not a score record: {error}") from error
-        for name, is_sound in _SOUND.items():
-            if not is_sound(getattr(record, name)):
-                raise ValueError(f"not a score record: its {name} is {reprlib.repr(getattr(record, name))}")
+        for name, check in _FIELDS.items():
+            if wrong := check(getattr(record, name)):
+                raise ValueError(f"not a score record: its {name} {wrong}")
         clients = len(record.per_client)
         if not all(len(part) in (0, clients) for part in (record.per_client_errors, record.client_names)):
             raise ValueError("not a score record: it has more or fewer clients' errors or names than scores")
@@ -253,46 +254,25 @@ def _read(value: Any) -> Any:
     return NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is float or (type(value) is int and abs(value) < 2**63)
-
-
-def _is_error(value: Any) -> bool:
-    """Whether it is a standard error; NaN and infinity are some that could not be computed."""
-    return value is None or (_is_number(value) and not value < 0)
-
-
-def _are_named(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_number, value.values()))
-
-
-def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-_SOUND: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("score", "aggregate", "split", "embedding", "embedding_fingerprint"), _is_text),
-    **dict.fromkeys(("reference", "weights", "generator", "note"), _is_text),
-    **dict.fromkeys(("num_generated", "num_clients"), is_count),
-    **dict.fromkeys(("standard_error", "error_over_clients"), _is_error),
-    **dict.fromkeys(("error_parts", "terms"), _are_named),
-    **dict.fromkeys(("per_client", "per_client_errors"), _are_numbers),
-    **dict.fromkeys(("optimised_on", "client_names"), _are_texts),
-    **dict.fromkeys(("embedding_settings", "score_settings", "sampling"), lambda value: isinstance(value, dict)),
-    "value": _is_number,
-    "seed": lambda value: type(value) is int,
-    "round": lambda value: value is None or (type(value) is int and is_count(value + 1)),
-    "checkpoint": lambda value: value is None or (_is_text(value) and is_file_name(value)),
-    "higher_is_better": lambda value: type(value) is bool,
+_Text = Annotated[Any, Fits(lambda value: isinstance(value, str), "text")]  # clients' names may be no Unicode
+# NaN and infinity are some that could not be computed
+_Error = Annotated[Real, Fits(lambda value: not value < 0, "standard error")] | None
+_HINTS: dict[str, Any] = {
+    **dict.fromkeys(("score", "aggregate", "split", "embedding", "embedding_fingerprint"), _Text),
+    **dict.fromkeys(("reference", "weights", "generator", "note"), _Text),
+    **dict.fromkeys(("num_generated", "num_clients"), int),
+    **dict.fromkeys(("standard_error", "error_over_clients"), _Error),
+    **dict.fromkeys(("error_parts", "terms"), dict[Any, Real]),
+    **dict.fromkeys(("per_client", "per_client_errors"), list[Real]),
+    **dict.fromkeys(("optimised_on", "client_names"), list[_Text]),
+    **dict.fromkeys(("embedding_settings", "score_settings", "sampling"), dict[Any, Any]),
+    "value": Real,
+    "seed": Integral,
+    "round": Annotated[Integral, Between(-1, 2**63 - 2)] | None,
+    "checkpoint": Annotated[_Text, Fits(is_file_name, "file's name")] | None,
+    "higher_is_better": bool,
 }
+_FIELDS = {name: checker(hint) for name, hint in _HINTS.items()}
 """What each field of a record that somebody else wrote must be."""
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fedgen.federated.client_state.exchange import Exchange
 from fedgen.federated.client_state.memory import ClientMemory
-from fedgen.federated.left_out import EARLIER, REMARK, is_entry
-from fedgen.io.files import is_count
+from fedgen.federated.left_out import LeftOut, LeftOutEarlier, RemarkedOn
+from fedgen.io.field_types import conforms
 from fedgen.io.tensor_files import is_dense, kind_of, tensors_in
 
 CHECKPOINT_KEY, CHECKPOINT_VERSION = "fedavg", 2
@@ -85,34 +85,33 @@ def check_packed(state: Any, tensors: Mapping[str, Any], parts: Iterable[str] = 
         raise ValueError(f"its federation state is damaged: {fault}")
 
 
+_PACKED: dict[str, tuple[Any, str]] = {  # of each part its form, and what is said of another
+    "iterations": (dict[int, int], "iterations are no counts by client"),
+    "personal": (dict[int, dict[Any, Any]], "personal tensors are not by client and name"),
+    "left_out": (list[LeftOut | LeftOutEarlier], "who was left out is not told by round, client, name and reason"),
+    "remarks": (list[RemarkedOn], "remarks on clients are not told by round, client, name, reason and kind"),
+}
+
+
 def _faults(state: Mapping[str, Any], tensors: Mapping[str, Any], parts: Iterable[str]) -> Iterator[str]:
     """Return the faults of a packed state; nothing of an honest one."""
     missing = {"iterations", "personal", "left_out", *parts} - state.keys()
     if missing:
         yield f"it lacks {', '.join(sorted(missing))}"
-    counts, personal, left_out = state["iterations"], state["personal"], state["left_out"]
-    if not _is_by_client(counts) or not all(map(is_count, counts.values())):
-        yield "iterations are no counts by client"
-    if not _is_by_client(personal) or not all(isinstance(slot, Mapping) for slot in personal.values()):
-        yield "personal tensors are not by client and name"
-    for client, slot in personal.items():
+    yield from _misformed(state, "iterations", "personal")
+    for client, slot in state["personal"].items():
         for name, tensor in slot.items():
             own = tensors.get(name, tensor)
             if not isinstance(tensor, Tensor) or tensor.shape != own.shape or kind_of(tensor) != kind_of(own):
                 yield f"client {client} has {name} of another shape or kind than the model"
-    if not _are_entries(left_out, "", EARLIER):
-        yield "who was left out is not told by round, client, name and reason"
-    if not _are_entries(state.get("remarks", []), REMARK):  # older states have none
-        yield "remarks on clients are not told by round, client, name, reason and kind"
-    if not _is_by_client(state["local"].get("clients") if isinstance(state["local"], Mapping) else None):
+    yield from _misformed(state, "left_out", "remarks")  # older states have no remarks
+    local = state["local"]
+    if not conforms(local.get("clients") if isinstance(local, Mapping) else None, dict[int, Any]):
         yield "what clients' optimizers keep is not by client"
     if not all(is_dense(tensor) and tensor.isfinite().all() for tensor in tensors_in(state)):
         yield "it holds NaN, infinity, or a tensor of more numbers than there are"
 
 
-def _are_entries(value: Any, *kinds: str) -> bool:
-    return isinstance(value, list) and all(is_entry(one, kinds) for one in value)
-
-
-def _is_by_client(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(map(is_count, value))
+def _misformed(state: Mapping[str, Any], *names: str) -> Iterator[str]:
+    """Say which of these parts that are there have another form than their own."""
+    return (_PACKED[name][1] for name in names if name in state and not conforms(state[name], _PACKED[name][0]))

@@ -2,15 +2,16 @@
 
 import json
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 
 import torch
 
 from fedgen.clients.turn import Turn
 from fedgen.foreign_text import printable
-from fedgen.io.files import atomic_write, is_count
+from fedgen.io.field_types import Fits, conforms
+from fedgen.io.files import atomic_write
 from fedgen.io.regular_files import read_regular
 from fedgen.models.optional_hooks import data_of, of_data, of_strategy
 from fedgen.own_code import own_frames
@@ -33,6 +34,42 @@ _HEADINGS = {
 }
 KEPT_REMARKS = 2_000  # the latest: a rule may have some to make of every round
 KEPT_TURNS = 10_000  # that clients were left out of and are listed singly: each checkpoint holds them
+_AnyText = Annotated[Any, Fits(lambda value: isinstance(value, str), "text")]  # names may be no Unicode
+
+
+class _OfClient(TypedDict):
+    round: int
+    client: int
+    name: _AnyText
+    reason: _AnyText
+
+
+class LeftOut(_OfClient):
+    """A client that was left out of a round."""
+
+    kind: NotRequired[Literal[""]]
+
+
+class LeftOutEarlier(_OfClient):
+    """All of a client that is no longer listed singly."""
+
+    kind: Literal["earlier"]
+    turns: int
+
+
+class RemarkedOn(_OfClient):
+    """A client that an aggregator has something to say of."""
+
+    kind: Literal["remark"]
+
+
+class NotAnswering(_OfClient):
+    """A client that was left out of an objective or an evaluation."""
+
+    kind: Literal["objective", "evaluation"]
+
+
+AnyEntry = LeftOut | LeftOutEarlier | RemarkedOn | NotAnswering
 
 
 def make_entry(turn: Turn, error: BaseException) -> Entry:
@@ -267,23 +304,8 @@ def read_left_out(folder: str | Path) -> list[Entry]:
         entries = [json.loads(line) for line in lines]
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, and numbers of thousands of digits
         raise ValueError(f"{path} is damaged ({error}); remove it, the checkpoints hold the same") from error
-    if end or not entries or not all(map(is_entry, entries)):
+    if end or not entries or not conforms(entries, list[AnyEntry]):
         raise ValueError(
             f"{path} is damaged: it holds something other than who was left out, or half a line; remove it"
         )
     return entries
-
-
-def is_entry(value: Any, kinds: Collection[str] = tuple(_HEADINGS)) -> bool:
-    """Whether something is what `make_entry` or `make_entries` makes, of one of these kinds; "" is without one."""
-    return (
-        isinstance(value, Mapping)
-        and value.keys() - {"kind", "turns"} == {"round", "client", "name", "reason"}
-        and value.get("kind", "") in kinds
-        and ("turns" in value) == (value.get("kind") == EARLIER)
-        and is_count(value.get("turns", 0))
-        and is_count(value["round"])
-        and is_count(value["client"])
-        and isinstance(value["name"], str)
-        and isinstance(value["reason"], str)
-    )

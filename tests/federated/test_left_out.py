@@ -9,15 +9,18 @@ from fedgen.clients import Turn
 from fedgen.data import Examples
 from fedgen.federated.left_out import (
     LEFT_OUT_FILE,
+    AnyEntry,
+    LeftOut,
+    LeftOutEarlier,
     describe,
     fold,
-    is_entry,
     make_entry,
     read_left_out,
     shorten,
     spans,
     write_left_out,
 )
+from fedgen.io.field_types import conforms
 
 
 def entry(round, client, reason="ValueError: no", name=None):
@@ -69,7 +72,7 @@ def test_of_a_great_many_the_earliest_are_one_a_client():
     folded = fold([*entries, entry(8, 0)], most=8)
     assert folded[2:] == [*entries[5:], entry(8, 0)]
     assert [(one["client"], one["round"], one["turns"]) for one in folded[:2]] == [(1, 3, 2), (0, 4, 3)]
-    assert all(is_entry(one, ["", "earlier"]) for one in folded)
+    assert conforms(folded, list[LeftOut | LeftOutEarlier])
     assert describe(folded) == [
         "left out: 2 clients, 4 turns",
         "  'c0', rounds 6, 8: ValueError: no (1 other reason before)",
@@ -91,9 +94,9 @@ def test_a_client_that_fails_forever_takes_no_more_room_and_no_turn_is_lost():
 
 @pytest.mark.parametrize("turns", [-1, "3", 2.5, True, None])
 def test_a_fold_of_no_count_is_no_entry(turns):
-    assert not is_entry({**entry(3, 1), "kind": "earlier", "turns": turns})
-    assert not is_entry({**entry(3, 1), "turns": 2})
-    assert not is_entry({**entry(3, 1), "kind": "earlier"})
+    assert not conforms({**entry(3, 1), "kind": "earlier", "turns": turns}, AnyEntry)
+    assert not conforms({**entry(3, 1), "turns": 2}, AnyEntry)
+    assert not conforms({**entry(3, 1), "kind": "earlier"}, AnyEntry)
 
 
 def test_an_entry_holds_plain_types_and_a_bounded_reason():

@@ -8,7 +8,6 @@ import pytest
 from flwr.app import Message as FlowerMessage
 
 from fedgen.embeddings.pixels import Pixels
-from fedgen.evaluation import read_records
 from fedgen.federated.left_out import read_left_out
 from fedgen.flower.app import apps
 from fedgen.flower.app.apps import client_app
@@ -22,11 +21,10 @@ from fedgen.statistics.statistic_messages import Message
 from tests.flower.connected import connection_to
 from tests.flower.fine_tuning import FORMS, SIZES, fine_tuning
 from tests.flower.loopback import Loopback, Node, keep_replies
-from tests.flower.runs import IMAGES, app_of, deploy, same_weights, simulate, write_images
+from tests.flower.runs import HIDDEN, IMAGES, app_of, deploy, node_of, same_weights, scores_of, simulate, write_images
 from tests.flower.scripted import hello_of
 from tests.quick import first_quick
 
-HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
 LOSS = "query.loss"
 BYTES = 8  # a masked number
 pytestmark = pytest.mark.filterwarnings("ignore:client 'b' does not answer and is left out:UserWarning")
@@ -128,10 +126,7 @@ def test_scores_are_those_of_the_simulation(images, tmp_path, kept_stations):
     settings = fine_tuning("exact", evaluation={"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"]})
     simulate(settings, images, tmp_path / "simulated")
     deploy(settings, images, tmp_path / "deployed")
-    found = [
-        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.generator == "model"}
-        for run in ("simulated", "deployed")
-    ]
+    found = [scores_of(tmp_path / run) for run in ("simulated", "deployed")]
     assert found[0].keys() == found[1].keys()
     for (split, name), value in found[0].items():
         assert found[1][split, name] == pytest.approx(value, rel=2e-2 if name == "kid_all" else 1e-4), (split, name)
@@ -174,10 +169,7 @@ def test_scores_under_secure_aggregation_are_those_of_the_simulation(form, image
     settings = fine_tuning(form, evaluation={"num_images": 60, "embeddings": ["pixels"], "scores": ["fid"]})
     simulate(settings, images, tmp_path / "simulated")
     deploy(settings, images, tmp_path / "deployed", config=HIDDEN)
-    found = [
-        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.generator == "model"}
-        for run in ("simulated", "deployed")
-    ]
+    found = [scores_of(tmp_path / run) for run in ("simulated", "deployed")]
     for split in ("train", "report"):
         for name in ("fid_avg", "fid_all"):
             assert found[1][split, name] == pytest.approx(found[0][split, name], rel=1e-4), (split, name)
@@ -258,10 +250,7 @@ FAULTS = {
 
 def with_broken(settings, images, folder, breaks, config=(), **when):
     """Deploys with client b's node broken; the last checkpoint."""
-    path = app_of(settings, folder.parent / f"{folder.name}-app", len(SIZES))
-    own = {"data-path": str(images / "b"), "state-path": str(folder.parent / f"{folder.name}-b")}
-    run = {"clients": len(SIZES), "output": str(folder), **dict(config)}
-    broken = Broken(client_app(path), own, run, breaks, **when)
+    broken = node_of(Broken, settings, images, folder, "b", breaks, config=config, **when)
     return deploy(settings, images, folder, {11: broken}, config)[0]
 
 
@@ -371,10 +360,8 @@ def test_a_turn_on_another_embedding_is_refused(images, tmp_path):
         def answer(self, message, number):
             return another_embedding(message, lambda: super(Other, self).answer(message, number))
 
-    path = app_of(fine_tuning("local"), tmp_path / "run-app", len(SIZES))
-    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
-    other = Other(client_app(path), own, {"clients": 3, "output": str(tmp_path / "run")})
-    found, _ = deploy(fine_tuning("local"), images, tmp_path / "run", {11: other})
+    settings, run = fine_tuning("local"), tmp_path / "run"
+    found, _ = deploy(settings, images, run, {11: node_of(Other, settings, images, run, "b")})
     assert [(one["name"], one["reason"]) for one in found["fedavg"]["left_out"]] == [
         (
             "b",
@@ -398,7 +385,7 @@ def test_an_open_question_is_refused_where_answers_are_hidden(images, tmp_path):
 def test_a_client_has_neither_the_servers_data_nor_the_game(tmp_path):
     for form in FORMS:
         settings = deployable(fine_tuning(form), IMAGES)
-        model = for_client(settings, NodeData(tmp_path), "a")["model"]
+        model = for_client(settings, NodeData(tmp_path), "a", tmp_path / "features")["model"]
         if form == "local":
             assert model["init_args"]["server_data"] is None
         else:

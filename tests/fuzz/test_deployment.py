@@ -11,14 +11,13 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 
-from fedgen.federated.left_out import LEFT_OUT_FILE, is_entry, read_left_out, write_left_out
+from fedgen.federated.left_out import LEFT_OUT_FILE, AnyEntry, read_left_out, write_left_out
 from fedgen.flower.app.recipe import read_settings
 from fedgen.flower.app.write_app import write_app
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.released import keep_release, read_release, release_once
 from fedgen.flower.evaluation.kept_answers import KeptAnswers
 from fedgen.flower.server.client_registry import CLIENTS, read_clients
-from fedgen.flower.wire.field_types import conforms
 from fedgen.flower.wire.flower_records import from_records, to_records
 from fedgen.flower.wire.messages import (
     Answer,
@@ -33,6 +32,7 @@ from fedgen.flower.wire.messages import (
     unpack,
 )
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.io.field_types import conforms
 from fedgen.io.tensor_files import tensors_in
 from fedgen.statistics import Privacy, private_sums
 from fedgen.statistics.statistic_messages import Message, MessageError
@@ -149,7 +149,7 @@ FILES = {
         LEFT_OUT_FILE,
         lambda path: write_left_out(path.parent, LEFT_OUT),
         lambda path: read_left_out(path.parent),
-        lambda found, _: bool(found) and all(map(is_entry, found)),
+        lambda found, _: bool(found) and conforms(found, list[AnyEntry]),
         300,
     ),
 }

@@ -1,11 +1,13 @@
 """Counts of a run's releases that each client has been part of, which compose their privacy."""
 
 import math
+from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from fedgen.clients.cohort import sample_cohort
-from fedgen.io.files import is_count, read_json, write_json
+from fedgen.io.field_types import Fits, fault
+from fedgen.io.files import read_json, write_json
 from fedgen.io.tensor_files import HASH, is_whole, with_hash
 
 RELEASES = "releases.json"  # in the run folder
@@ -86,21 +88,23 @@ class Participations:
         self.rounds, self.times = found["rounds"], found["times"]
 
 
+class _Counts(TypedDict):
+    noise_multiplier: Annotated[Real, Fits(math.isfinite, "finite number")]
+    rounds: int
+    times: list[int]
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = read_json(path)
-        counts = is_count(found["rounds"]) and all(map(is_count, found["times"]))
-        if found.keys() - {HASH} != {"noise_multiplier", "rounds", "times"}:
-            why = "it holds something else"
-        elif not counts or not math.isfinite(found["noise_multiplier"]):
-            why = "it holds no counts"
-        elif not is_whole({}, found):
-            why = "it holds other counts than were written"
-        else:
-            return found
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        why = str(error)
-    raise ValueError(
-        f"{path} is damaged ({why}), and without it nobody knows what this run has released: begin another run, whose"
-        " epsilon comes on top"
-    )
+        counts = {name: value for name, value in found.items() if name != HASH} if isinstance(found, dict) else found
+        if wrong := fault(counts, _Counts):
+            raise ValueError(f"it {wrong}")
+        if not is_whole({}, found):
+            raise ValueError("it holds other counts than were written")
+    except ValueError as error:
+        raise ValueError(
+            f"{path} is damaged ({error}), and without it nobody knows what this run has released: begin another run,"
+            " whose epsilon comes on top"
+        ) from error
+    return counts

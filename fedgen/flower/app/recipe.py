@@ -153,19 +153,24 @@ def _rounds(settings: Mapping[str, Any]) -> float:
     return math.inf if rounds in (None, -1) else int(rounds)
 
 
-def for_client(settings: Mapping[str, Any], node: NodeData, name: str) -> dict[str, Any]:
+def for_client(settings: Mapping[str, Any], node: NodeData, name: str, features: Path) -> dict[str, Any]:
     """Settings with which one client takes turns.
 
     Args:
         settings: deployed ones.
         node: what its node says of its data.
         name: the client's.
+        features: folder that keeps its images' features.
 
     Raises:
         ValueError: if recipe and node together do not say what its data are.
     """
     found = copy.deepcopy(dict(settings))
-    found["data"]["init_args"] = {**node.fill(found["data"]["init_args"]), "name": name}
+    found["data"]["init_args"] = {
+        **node.fill(found["data"]["init_args"]),
+        "name": name,
+        "features": str(features),
+    }
     trainer = found["trainer"]
     trainer |= {"callbacks": [], "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     model = found["model"]

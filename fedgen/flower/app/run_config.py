@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from fedgen.flower.app.run_labels import CLASSES, COUNTS
 from fedgen.flower.app.run_statistics import DELTA, EPSILON, RADIUS
 from fedgen.flower.secure_aggregation.secure_mean import RANGE, SECURE
-from fedgen.flower.wire.field_types import Between, conforms
 from fedgen.flower.wire.ranges import RANGES, range_key
+from fedgen.io.field_types import Between, conforms
 
 CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
 LEAST_ANSWERS, CHECKPOINT = "least-answers", "ckpt-path"

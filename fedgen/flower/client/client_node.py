@@ -58,7 +58,7 @@ class ClientNode:
         self.name, self.state, self._promised = name or own.name, state, promised
         self.policy = policy or Policy()
         settings = self._recipe = read_settings(recipe)
-        self._settings, self._evaluation = for_client(settings, own, self.name), evaluations(settings)
+        self._settings, self._evaluation = for_client(settings, own, self.name, state / FEATURES), evaluations(settings)
 
     @cached_property
     def _made(self) -> FedgenCLI:
@@ -87,7 +87,6 @@ class ClientNode:
         assert isinstance(strategy, TurnStrategy)
         self.policy.check_clients(task.clients)
         self._enroll(task.client, task.classes)
-        self._data.features = self.state / FEATURES
         before, kept = self._remembered(task)
         strategy.begin(task, kept)
         trainer.fit_loop.max_epochs = task.round + 1

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,8 +42,6 @@ class LocalDataModule(LightningDataModule):
         images_of: likewise.
         value_range: likewise.
         evaluation_data: likewise.
-
-    Attributes:
         features: folder that keeps the images' features, for a model's own loss of them; None keeps none.
 
     Raises:
@@ -67,17 +64,17 @@ class LocalDataModule(LightningDataModule):
         images_of: Callable[..., Any] | None = None,
         value_range: tuple[float, float] | None = None,
         evaluation_data: Source | None = None,
+        features: str | None = None,
     ) -> None:
         super().__init__()
         if batch_size < 1 or not 0 <= held_out < 1:
             raise ValueError(f"batch_size={batch_size} counts from 1, and held_out={held_out} lies in [0, 1)")
         self.data, self.batch_size, self.held_out, self.name = data, batch_size, held_out, name
-        self.evaluation_data, self._given_seed = evaluation_data, seed
+        self.evaluation_data, self._given_seed, self._features = evaluation_data, seed, features
         self._reading = DatasetReading(labels, None, collate_fn, num_workers, images_of, value_range)
         if isinstance(data, LightningDataModule):
             take_hooks(self, data)
         self.number = 0
-        self.features: Path | None = None
         self._classes: tuple[str, ...] | None = None
 
     @cached_property
@@ -119,8 +116,8 @@ class LocalDataModule(LightningDataModule):
 
     def give_references(self, objective: EmbeddedLoss, device: torch.device) -> None:
         """Gives a model's own loss of clients' images those that this client trains on."""
-        if self.features is not None:
-            objective.cache = str(self.features)
+        if self._features is not None:
+            objective.cache = self._features
         objective.client_weights = "examples"  # the only one has all the weight, whoever else there is
         objective.set_references([self.client.train_examples.inputs], device)
 

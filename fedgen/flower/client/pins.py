@@ -12,7 +12,7 @@ from typing import Any
 
 from fedgen.clients.client import Client
 from fedgen.flower.app.run_statistics import RefusedError
-from fedgen.flower.wire.field_types import fault
+from fedgen.io.field_types import fault
 from fedgen.io.files import read_json, write_json, write_once
 from fedgen.io.hashing import hash_tensors
 

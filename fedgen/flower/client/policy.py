@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_type_hints
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.flower.app.run_statistics import RefusedError
-from fedgen.flower.wire.field_types import Between, Text, fault
+from fedgen.io.field_types import Between, Text, fault
 from fedgen.io.files import read_yaml, write_once
 
 POLICY = "policy-path"  # of a node's config

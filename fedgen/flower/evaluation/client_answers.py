@@ -83,7 +83,7 @@ class ClientAnswers(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What every record's settings have of how clients answer."""
+        """Entries of every record's settings that say how clients answer."""
         return {}
 
     def _choices(self, key: Key) -> list[ScoreChoice]:

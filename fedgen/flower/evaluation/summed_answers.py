@@ -18,7 +18,7 @@ from fedgen.evaluation.real.reference import FittedScores
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.client.client_statistics import shared_key
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key, hide_clients, is_frechet
-from fedgen.flower.evaluation.summed_scores import RoundedSum, SummedFID, SummedKID, check_pool
+from fedgen.flower.evaluation.summed_scores import RoundedSum, FIDOfSums, KIDOfSums, check_pool
 from fedgen.flower.evaluation.told_reference import ToldReference, WorkOut
 from fedgen.flower.secure_aggregation.secure_sums import fixed_point
 from fedgen.flower.server.remote_data import RemoteClients
@@ -82,7 +82,7 @@ class SummedAnswers(ClientAnswers):
                     " it out of the recipe's evaluation; there is fid"
                 )
         hide_clients(plan, ("avg", "all"), "secure aggregation hides")
-        self._scores: dict[tuple[Key, str], SummedFID | SummedKID] = {}
+        self._scores: dict[tuple[Key, str], FIDOfSums | KIDOfSums] = {}
         self._lasting: Remarks = {}  # of what was told once
         self._present: Remarks = {}  # and of the present generated images
 
@@ -100,10 +100,10 @@ class SummedAnswers(ClientAnswers):
         self._say_steps()
         moments = self._sums([self._asked("sums", key) for key in self.places], {}, self._lasting)
         pooled: dict[Key, Gaussian] = {}
-        scores: dict[tuple[Key, str], SummedFID | SummedKID] = {}
+        scores: dict[tuple[Key, str], FIDOfSums | KIDOfSums] = {}
         for key, total in zip(self.places, moments, strict=True):
             pooled[key] = check_pool(gaussian_from_message(total.total), self.places[key][0])
-            fitted = {ddof: SummedFID(total, ddof) for ddof in self._divisors(key)}
+            fitted = {ddof: FIDOfSums(total, ddof) for ddof in self._divisors(key)}
             of_moments = [choice for choice in self._choices(key) if choice.is_of_summaries]
             scores |= {(key, choice.name): fitted[choice.options["ddof"]] for choice in of_moments}
         wanted = [(key, choice) for key in self.places for choice in self._choices(key) if not choice.is_of_summaries]
@@ -111,7 +111,7 @@ class SummedAnswers(ClientAnswers):
         centres = {str(place): pooled[key].mean for place, (key, _) in enumerate(wanted)}
         sketches = self._sums(asked, centres, self._lasting)
         self._scores = scores | {
-            (key, choice.name): SummedKID(choice, sketch, pooled[key])
+            (key, choice.name): KIDOfSums(choice, sketch, pooled[key])
             for (key, choice), sketch in zip(wanted, sketches, strict=True)
         }
 
@@ -141,7 +141,7 @@ class SummedAnswers(ClientAnswers):
         for choice in self._choices(key):
             score, total = self._scores[key, choice.name], told.get((key, choice.name))
             work_out: Callable[..., FederatedScore] = score.score
-            if total is not None or isinstance(score, SummedFID):  # all of FID needs the moments alone
+            if total is not None or isinstance(score, FIDOfSums):  # all of FID needs the moments alone
                 found.append((choice, partial(work_out, total)))
         return found
 

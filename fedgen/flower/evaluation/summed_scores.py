@@ -80,7 +80,7 @@ class PooledScore:
         )
 
 
-class SummedFID:
+class FIDOfSums:
     """FID of clients whose moments' sum is known.
 
     Args:
@@ -112,7 +112,7 @@ class SummedFID:
         return self._rounding_error
 
 
-class SummedKID:
+class KIDOfSums:
     """KID of clients whose sketches' sum is known.
 
     Args:

@@ -8,7 +8,7 @@ sum, and so does every client (`pins.hold_to_clients`), who helps unmask no othe
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedgen.flower.wire.field_types import fault
+from fedgen.io.field_types import fault
 from fedgen.io.files import read_json, write_json
 
 SUMMED = "masked_rounds.json"  # in the run folder

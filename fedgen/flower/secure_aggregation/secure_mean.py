@@ -8,7 +8,7 @@ its client mod masks what a client's app returns. Both are driven here from the 
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ class Masked:
     weight: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class SecureMean:
     """The outcome of an exchange.
 
@@ -102,8 +102,8 @@ class _Instructions(FedAvg):
 
     def aggregate_fit(self, server_round: int, results: list[Any], failures: Any) -> tuple[None, dict[str, Any]]:
         if results:
-            self.found.mean = parameters_to_ndarrays(results[0][1].parameters)
-            self.found.rests = {node.node_id: result.metrics[REST] for node, result in results}
+            mean = parameters_to_ndarrays(results[0][1].parameters)
+            self.found = SecureMean(mean, {node.node_id: result.metrics[REST] for node, result in results})
         return None, {}
 
 
@@ -194,14 +194,14 @@ def secure_mean(
     try:
         workflow(heard, context)  # type: ignore[arg-type]
     except Exception as error:  # it checks nothing of what clients send
-        strategy.found = SecureMean(spoilt=f"no sum could be made of what clients sent behind masks ({error!r})")
-    found = strategy.found
+        found = SecureMean(spoilt=f"no sum could be made of what clients sent behind masks ({error!r})")
+    else:
+        found = strategy.found
     if found.mean is not None and (why := _beyond(found.mean, [asked[node][2] for node in found.rests], largest)):
         found = SecureMean(spoilt=f"no sum is made of what clients sent behind masks: {why}")
     if found.spoilt:
         rank_zero_warn(shorten(found.spoilt, LONGEST_REASON))
-    found.failures = heard.failures
-    return found
+    return replace(found, failures=heard.failures)
 
 
 def _beyond(mean: Sequence[NDArray[np.float64]], weights: Sequence[int], largest: int) -> str:

@@ -36,10 +36,10 @@ from fedgen.flower.secure_aggregation.secure_sums import masked_messages
 from fedgen.flower.server.asked_clients import MASKED
 from fedgen.flower.server.connection import Connection
 from fedgen.flower.server.flower_strategy import FlowerStrategy
-from fedgen.flower.wire.field_types import Between, fault
 from fedgen.flower.wire.messages import Answer, Question, Task, pack, unpack
 from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.io.field_types import Between, fault
 from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import tensors_in
 from fedgen.statistics.statistic_messages import MessageError

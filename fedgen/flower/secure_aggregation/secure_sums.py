@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgen.flower.secure_aggregation.secure_mean import Masked, secure_mean
-from fedgen.flower.wire.field_types import fault
 from fedgen.flower.wire.ranges import Largest
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.io.field_types import fault
 from fedgen.statistics.fixed_point import FixedPoint
 from fedgen.statistics.statistic_messages import Message, MessageError
 

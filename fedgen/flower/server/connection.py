@@ -42,7 +42,7 @@ class Connection:
 
     @property
     def statistics(self) -> "RunStatistics":
-        """How clients tell theirs in an evaluation."""
+        """Ranges and noise of what clients tell in an evaluation."""
         return self.transport.statistics
 
 

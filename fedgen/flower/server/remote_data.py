@@ -14,10 +14,11 @@ from fedgen.clients.client import num_held_out
 from fedgen.clients.turn import Turn
 from fedgen.data import Examples
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.left_out import EVALUATION, KEPT_TURNS, OBJECTIVE, Entry, is_entry, make_entries, shorten
+from fedgen.federated.left_out import KEPT_TURNS, OBJECTIVE, Entry, NotAnswering, make_entries, shorten
 from fedgen.flower.app.run_labels import CLASSES
 from fedgen.flower.server.connection import Connection, require
 from fedgen.flower.wire.messages import Item, Told
+from fedgen.io.field_types import conforms
 from fedgen.losses import EmbeddedLoss
 
 if TYPE_CHECKING:  # these need the extra "flower", and a recipe is deployed without it
@@ -171,7 +172,7 @@ class RemoteClients(LightningDataModule):
                 f"its labels are of the classes {was} and this run's of {told}: name the former in that order"
                 f" (`{CLASSES}` in the run's config), or begin another run"
             )
-        if not all(is_entry(one, (OBJECTIVE, EVALUATION)) for one in state_dict["left_out"]):
+        if not conforms(state_dict["left_out"], list[NotAnswering]):
             raise ValueError("its list of clients that were left out is damaged; go on from the checkpoint before it")
         now = [{**entry, "round": state_dict["round"] + 1} for entry in self.left_out]
         self.left_out = [*state_dict["left_out"], *now]

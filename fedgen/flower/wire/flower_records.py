@@ -8,9 +8,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from torch import Tensor
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
-from fedgen.flower.wire.field_types import fault
 from fedgen.flower.wire.messages import Answer, Said, pack, unpack
 from fedgen.io.archives import read_header
+from fedgen.io.field_types import fault
 from fedgen.statistics.statistic_messages import MessageError
 
 WEIGHTS, REST, METRICS, EXAMPLES = "weights", "fedgen", "metrics", "num-examples"

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedgen import __version__
 from fedgen.federated.client_state.exchange import all_finite
-from fedgen.flower.wire.field_types import Between, Length, Numbers, Text, conforms, fault
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.io.field_types import Between, Length, Numbers, Text, conforms, fault
 from fedgen.statistics.statistic_messages import MessageError
 
 VERSION = 3

@@ -1,0 +1,213 @@
+"""One checker of what came from elsewhere: whether a value is what an annotation says, and if not, what is wrong.
+
+Annotations are Python's own: plain types, unions, literals, lists, tuples, dictionaries, typed dictionaries, and named
+tuples of such. `Annotated` adds bounds: `Between`, `Text`, `Length`, `Numbers`, `Fits`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+from fedgen.foreign_text import printable
+from fedgen.io.files import is_count
+
+LONGEST = 80  # characters of a value that are shown
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number of at least `least` and at most `most`; never NaN."""
+
+    least: float
+    most: float = math.inf
+
+    def fault(self, value: Any) -> str:
+        """Return the fault of a number; "" if there is none."""
+        if self.least <= value <= self.most:
+            return ""
+        return f"is not {self.least:g} to {self.most:g}" if self.most < math.inf else f"is below {self.least:g}"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A printable text of `least` to `most` characters."""
+
+    most: int
+    least: int = 0
+
+    def fault(self, value: Any) -> str:
+        """Return the fault of a text; "" if there is none."""
+        fits = self.least <= len(value) <= self.most and value.isprintable()
+        return "" if fits else f"is not of {self.least} to {self.most} printable characters"
+
+
+@dataclass(frozen=True)
+class Length:
+    """A container of `least` to `most` parts."""
+
+    most: int
+    least: int = 0
+
+    def fault(self, value: Any) -> str:
+        """Return the fault of a container; "" if there is none."""
+        number = len(value)
+        return "" if self.least <= number <= self.most else f"has {number} parts, not {self.least} to {self.most}"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A shape of at most so many numbers; that of one number has no axes."""
+
+    most: int
+
+    def fault(self, value: Any) -> str:
+        """Return the fault of a shape; "" if there is none."""
+        return "" if math.prod(value) <= self.most else f"has more than {self.most} numbers"
+
+
+@dataclass(frozen=True)
+class Fits:
+    """A value that passes a test.
+
+    Args:
+        test: of the value.
+        what: it then is, for the message.
+    """
+
+    test: Callable[[Any], bool]
+    what: str
+
+    def fault(self, value: Any) -> str:
+        """Return the fault of a value; "" if there is none."""
+        return "" if self.test(value) else f"is no {self.what}"
+
+
+FaultOf = Callable[[Any], str]  # of a value its fault, "" for none
+
+
+def conforms(value: Any, hint: Any) -> bool:
+    """Whether a value is what an annotation says; see `fault`."""
+    return not checker(hint)(value)
+
+
+def fault(value: Any, hint: Any) -> str:
+    """Return the fault of a value, as a clause such as "is 'x', which is no float"; "" if there is none.
+
+    Whole numbers are counts (0 to 2^63 - 1), a whole number is a float too, no truth value is a number, and a type is
+    itself alone: what a subclass says of itself is its own. `numbers.Integral` is a whole number of any sign and size,
+    `numbers.Real` a float or a whole number between -2^63 and 2^63.
+
+    Args:
+        value: from a stranger.
+        hint: an annotation.
+    """
+    return checker(hint)(value)
+
+
+@cache
+def checker(hint: Any) -> FaultOf:
+    """Return what gives a value's fault by an annotation, made once: records are read by the thousand."""
+    parts, origin = get_args(hint), get_origin(hint)
+    if origin is Annotated:
+        return partial(_annotated, checker(parts[0]), parts[1:])
+    if hint is Any:
+        return lambda value: ""
+    if origin in (Union, UnionType):
+        return _union(parts, hint)
+    if origin is Literal:
+        return lambda value: "" if type(value) is str and value in parts else _no(value, _one_of(parts))
+    if origin is NotRequired:
+        return checker(parts[0])
+    if is_typeddict(hint):
+        return partial(_typed, hint)
+    if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
+        return partial(_in_order, [checker(one) for one in get_type_hints(hint, include_extras=True).values()], hint)
+    if origin is None:
+        is_plain = _PLAIN.get(hint, lambda value: type(value) is hint)
+        return lambda value: "" if is_plain(value) else _no(value, hint)
+    if origin is tuple and parts[-1] is not Ellipsis:
+        return partial(_in_order, [checker(part) for part in parts], hint)
+    return _container(hint, origin, parts)
+
+
+def _annotated(check: FaultOf, rules: Sequence[Any], value: Any) -> str:
+    if wrong := check(value):
+        return wrong
+    wrong = next((one for rule in rules if (one := rule.fault(value))), "")
+    return f"is {said(value)} and {wrong}" if wrong else ""
+
+
+def _union(parts: Sequence[Any], hint: Any) -> FaultOf:
+    checks = [checker(part) for part in parts]
+    if len(parts) == 2 and parts[1] is NoneType:
+        return lambda value: "" if value is None or not (wrong := checks[0](value)) else f"{wrong}, nor None"
+    return lambda value: "" if any(not check(value) for check in checks) else _no(value, hint)
+
+
+def _one_of(parts: Sequence[Any]) -> str:
+    return f"one of {', '.join(map(repr, parts))}"
+
+
+_PLAIN: dict[Any, Callable[[Any], bool]] = {
+    int: is_count,
+    float: lambda value: type(value) is float or is_count(value),
+    str: lambda value: type(value) is str and value.encode(errors="replace").decode() == value,  # no half of a pair
+    None: lambda value: value is None,
+    NoneType: lambda value: value is None,
+    Integral: lambda value: type(value) is int,
+    Real: lambda value: type(value) is float or (type(value) is int and abs(value) < 2**63),
+}
+
+
+def _container(hint: Any, origin: Any, parts: Sequence[Any]) -> FaultOf:
+    """Return the check of a dictionary, list, tuple of any length or set."""
+    is_mapping = origin in (dict, Mapping)
+    types = (list, tuple) if origin is Sequence else (origin,)
+    checks = [checker(part) for part in parts if part is not Ellipsis]
+
+    def check(value: Any) -> str:
+        if not (isinstance(value, Mapping) if is_mapping else type(value) in types):
+            return _no(value, hint)
+        if is_mapping:
+            found = (checks[0](key) or checks[1](item) for key, item in value.items())
+        else:
+            found = (checks[0](item) for item in value)
+        wrong = next((one for one in found if one), "")
+        return f"is {said(value)}, where one {wrong}" if wrong else ""
+
+    return check
+
+
+def _in_order(checks: Sequence[FaultOf], hint: Any, value: Any) -> str:
+    if not isinstance(value, tuple | list) or len(value) != len(checks):
+        return _no(value, hint)
+    return next((wrong for item, check in zip(value, checks, strict=True) if (wrong := check(item))), "")
+
+
+def _typed(hint: Any, value: Any) -> str:
+    hints = _hints_of(hint)
+    if not isinstance(value, Mapping) or not hint.__required_keys__ <= value.keys() <= hints.keys():
+        return f"is {said(value)}, whose keys are not {', '.join(hints)}"
+    return next((f"has {key}, which {wrong}" for key in value if (wrong := hints[key](value[key]))), "")
+
+
+@cache
+def _hints_of(kind: Any) -> dict[str, FaultOf]:
+    return {name: checker(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
+
+
+def _no(value: Any, hint: Any) -> str:
+    name = hint.__name__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+    return f"is {said(value)}, which is no {name.replace('typing.', '').replace('numbers.', '')}"
+
+
+def said(value: Any) -> str:
+    """A value in a message: the beginning of it."""
+    try:
+        return printable(repr(value), LONGEST)
+    except Exception:  # lists may be too deep to be written, and numbers too long
+        return f"a {type(value).__name__}"
