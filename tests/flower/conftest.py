@@ -36,3 +36,11 @@ def parsed_once(parsed_before, monkeypatch):
 
     monkeypatch.setattr(FedgenCLI, "setup_parser", set_up_once)
     monkeypatch.setattr(FedgenCLI, "parse_arguments", parse_once)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A folder of digits for each of four clients."""
+    from tests.flower.runs import write_images  # which needs the extra
+
+    return write_images(tmp_path_factory.mktemp("clients"))

@@ -6,6 +6,7 @@ import torch
 import yaml
 
 from fedgen.data import Digits
+from fedgen.evaluation import read_records
 from fedgen.flower.app.apps import client_app, run_server
 from fedgen.flower.app.write_app import write_app
 from fedgen.images import save_png
@@ -13,6 +14,8 @@ from fedgen.training.fit import FedgenCLI, train
 from tests.flower.loopback import Loopback, Node
 
 SIZES = {"a": 12, "b": 25, "c": 16, "d": 20}
+HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
+NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
 IMAGES = {"class_path": "fedgen.data.ImageFolder", "init_args": {"channels": 1}}
 
 
@@ -86,15 +89,44 @@ def app_of(settings, folder, clients):
     return folder / "federation" / "recipe.yaml"
 
 
+def node_of(kind, settings, images, output, name, *args, config=(), **options):
+    """A client's node in a run that `deploy` starts.
+
+    Args:
+        kind: a class of nodes; what it takes beside app, own config and run's config follows.
+        settings: the recipe.
+        images: folder of all clients' images.
+        output: of the run.
+        name: the client's.
+        config: of the run.
+    """
+    path, run = app_of_run(settings, images, output, config)
+    return kind(client_app(path), own_config(images, output, name), run, *args, **options)
+
+
+def own_config(images, output, name):
+    """The config of a client's node."""
+    return {"data-path": str(images / name), "state-path": str(output.parent / f"{output.name}-{name}")}
+
+
+def app_of_run(settings, images, output, config):
+    """The deployed recipe's file, and the run's config."""
+    clients = len(names_of(images))
+    path = app_of(settings, output.parent / f"{output.name}-app", clients)
+    return path, {"clients": clients, "output": str(output), "wait": 1.0, **dict(config)}
+
+
+def names_of(images):
+    """The clients whose images lie in a folder."""
+    return sorted(path.name for path in images.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
 def deploy(settings, images, output, nodes=None, config=()):
-    """Trains over a loopback, each client a node; the last checkpoint, and the grid."""
-    names = sorted(path.name for path in images.iterdir() if path.is_dir() and not path.name.startswith("."))
-    path = app_of(settings, output.parent / f"{output.name}-app", len(names))
-    run = {"clients": len(names), "output": str(output), "wait": 1.0, **dict(config)}
+    """Trains over a loopback, each client a node, from 10 on; the last checkpoint, and the grid."""
+    path, run = app_of_run(settings, images, output, config)
     made = nodes or {}
-    for number, name in enumerate(names):
-        own = {"data-path": str(images / name), "state-path": str(output.parent / f"{output.name}-{name}")}
-        made.setdefault(10 + number, Node(client_app(path), own, run))
+    for number, name in enumerate(names_of(images), 10):
+        made.setdefault(number, Node(client_app(path), own_config(images, output, name), run))
     grid = Loopback(made)
     run_server(path, grid, run)
     return read(output), grid
@@ -102,6 +134,11 @@ def deploy(settings, images, output, nodes=None, config=()):
 
 def read(folder):
     return torch.load(folder / "last.ckpt", weights_only=True)
+
+
+def scores_of(folder):
+    """The values of a run's models by split and name."""
+    return {(r.split, r.name): r.value for r in read_records(folder / "scores.jsonl") if r.is_model}
 
 
 def same_weights(one, other, atol=2e-6, interval=None):

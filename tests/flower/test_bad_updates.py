@@ -7,9 +7,8 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from fedgen.federated.left_out import read_left_out
-from fedgen.flower.app.apps import client_app
 from tests.flower.loopback import Odd
-from tests.flower.runs import app_of, deploy, recipe, same_weights, write_images
+from tests.flower.runs import deploy, node_of, recipe, same_weights, write_images
 
 
 @pytest.fixture(scope="module")
@@ -19,10 +18,8 @@ def images(tmp_path_factory):
 
 def with_odd(settings, images, folder, change, turns, config=()):
     """Deploys with client b's node odd; the last checkpoint."""
-    path = app_of(settings, folder.parent / f"{folder.name}-app", 3)
-    own = {"data-path": str(images / "b"), "state-path": str(folder.parent / f"{folder.name}-b")}
-    run = {"clients": 3, "output": str(folder), **dict(config)}
-    return deploy(settings, images, folder, {11: Odd(client_app(path), own, run, change, turns)}, config)[0]
+    odd = node_of(Odd, settings, images, folder, "b", change, turns, config=config)
+    return deploy(settings, images, folder, {11: odd}, config)[0]
 
 
 def rule(name, **settings):

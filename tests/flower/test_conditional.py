@@ -16,7 +16,7 @@ from fedgen.training.fit import FedgenCLI, train
 from tests.cli.test_deploy import ROOT
 from tests.flower.connected import connection_to
 from tests.flower.loopback import Loopback, Node
-from tests.flower.runs import deploy, read, recipe, same_weights, simulate, write_images
+from tests.flower.runs import deploy, read, recipe, same_weights, simulate
 from tests.flower.scripted import Scripted
 from tests.quick import first_quick
 
@@ -38,11 +38,6 @@ GAN = {  # its server draws labels to train by
     },
 }
 ALIKE = "labels are drawn as if all 10 classes were equally frequent.* give label-counts in the run's config"
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
 
 
 def hello(name, *classes):

@@ -14,7 +14,7 @@ from fedgen.flower.app.apps import client_app, run_server
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.statistics.statistic_messages import MessageError
 from tests.flower.loopback import Loopback, Node, Odd
-from tests.flower.runs import app_of, deploy, read, recipe, same_weights, simulate, small_gan, write_images
+from tests.flower.runs import app_of, deploy, node_of, read, recipe, same_weights, scores_of, simulate, small_gan
 from tests.quick import first_quick
 
 FEDERATED = "fedgen.federated"
@@ -34,11 +34,6 @@ VARIANTS = {
     "a module with state of its own": {"model": {"class_path": "tests.flower.stateful.Stateful"}},
     "generator trained by the server": {"model": small_gan(generator_trained_by="server")},
 }
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
 
 
 @pytest.mark.parametrize("name", first_quick(VARIANTS))
@@ -145,10 +140,7 @@ def test_scores_are_those_of_the_simulation(images, tmp_path):
     settings = recipe(2, evaluation=scores)
     simulate(settings, images, tmp_path / "simulated")
     deploy(settings, images, tmp_path / "deployed")
-    found = [
-        {(r.split, r.name): r.value for r in read_records(tmp_path / run / "scores.jsonl") if r.generator == "model"}
-        for run in ("simulated", "deployed")
-    ]
+    found = [scores_of(tmp_path / run) for run in ("simulated", "deployed")]
     assert found[0].keys() == found[1].keys()
     assert len(found[0]) == 2 * 3 * 3
     for (split, name), value in found[0].items():
@@ -236,10 +228,7 @@ FAULTS = {
 def test_a_round_goes_on_without_a_client_that_fails(name, images, tmp_path):
     breaks, reason = FAULTS[name]
     settings = recipe(3, optimizer_state="average")
-    path = app_of(settings, tmp_path / "run-app", 4)
-    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
-    run = {"clients": 4, "output": str(tmp_path / "run")}
-    broken = Odd(client_app(path), own, run, lambda _, reply: breaks(reply), turns=(1, 2))
+    broken = node_of(Odd, settings, images, tmp_path / "run", "b", lambda _, reply: breaks(reply), turns=(1, 2))
     found, _ = deploy(settings, images, tmp_path / "run", {11: broken}, config={"round-deadline": 0.5})
     left_out = found["fedavg"]["left_out"]
     assert [(one["round"], one["name"]) for one in left_out] == [(1, "b"), (2, "b")]
@@ -260,10 +249,7 @@ class FailsInRoundOne(L.Callback):
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")
 def test_a_turn_that_the_server_does_not_hear_of_in_time_is_void_for_its_client_too(images, tmp_path):
     settings = recipe(4, optimizer_state="keep", personal=["critic.*"])
-    path = app_of(settings, tmp_path / "run-app", 4)
-    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
-    run = {"clients": 4, "output": str(tmp_path / "run")}
-    late = Odd(client_app(path), own, run, lambda message, reply: None, turns=(1,))
+    late = node_of(Odd, settings, images, tmp_path / "run", "b", lambda message, reply: None, turns=(1,))
     found, _ = deploy(settings, images, tmp_path / "run", {11: late}, config={"round-deadline": 0.5})
     settings["trainer"]["callbacks"] = [{"class_path": f"{__name__}.FailsInRoundOne"}]
     failing = simulate(settings, images, tmp_path / "simulated")
@@ -337,12 +323,9 @@ class Deaf(Node):
         return None if self.calls.count("train") in (2, 3) and message.metadata.message_type == "train" else reply
 
 
-def deaf(settings, images, folder, **run):
+def deaf(settings, images, folder):
     """The nodes of a federation whose line is cut for a while."""
-    path = app_of(settings, folder / "run-app", 4)
-    own = {name: {"data-path": str(images / name), "state-path": str(folder / name)} for name in "abcd"}
-    run = {"clients": 4, "output": str(folder / "run"), **run}
-    return {10 + k: Deaf(client_app(path), own[name], run) for k, name in enumerate("abcd")}
+    return {10 + k: node_of(Deaf, settings, images, folder / "run", name) for k, name in enumerate("abcd")}
 
 
 @pytest.mark.slow

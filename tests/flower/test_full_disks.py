@@ -5,17 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.flower.runs import deploy, read, recipe, same_weights, simulate, write_images
+from tests.flower.runs import deploy, read, recipe, same_weights, simulate
 from tests.full_disk import spoil
 from tests.quick import first_quick
 
 KEEPING = {"optimizer_state": "keep", "personal": ["critic.*"]}
 ANSWERS = {errno.ENOSPC: "No space left on device", errno.EROFS: "Read-only file system"}
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
 
 
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round 1:UserWarning")

@@ -11,14 +11,7 @@ from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.flower.client.pins import check_sum, expect_none, expect_sum
 from fedgen.flower.secure_aggregation.masked_rounds import SUMMED, MaskedRoundError, MaskedRounds
 from tests.flower.loopback import Loopback, Node
-from tests.flower.runs import app_of, read, recipe, write_images
-
-HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
+from tests.flower.runs import HIDDEN, app_of, read, recipe
 
 
 class Masked:

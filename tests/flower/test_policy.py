@@ -21,16 +21,11 @@ from fedgen.io.hashing import hash_tensors
 from fedgen.statistics.statistic_messages import Message, MessageError
 from tests.flower.fine_tuning import fine_tuning
 from tests.flower.loopback import Loopback, Node
-from tests.flower.runs import app_of, deploy, recipe, write_images
-from tests.flower.test_private_statistics import NOISE, questioned
+from tests.flower.runs import NOISE, app_of, deploy, node_of, recipe
+from tests.flower.test_private_statistics import questioned
 
 SCORES = {"every_n_rounds": 1, "num_images": 60, "embeddings": ["pixels"], "scores": ["fid", "kid"]}
 CLASSES = tuple("0123456789")
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
 
 
 def client(images, folder, config=(), policy=""):
@@ -176,14 +171,10 @@ def test_epsilon_adds_up_over_a_nodes_runs(images, tmp_path):
 @pytest.mark.parametrize("text", ["least_clients: 5", "most_norm: 1.0e-6"], ids=["clients", "norm"])
 def test_a_turn_that_the_policy_does_not_allow_is_left_out_by_name(text, images, tmp_path):
     (tmp_path / "policy.yaml").write_text(text)
-    path = app_of(recipe(1), tmp_path / "run-app", 4)
-    own = {
-        "data-path": str(images / "a"),
-        "state-path": str(tmp_path / "a"),
-        "policy-path": str(tmp_path / "policy.yaml"),
-    }
-    run = {"clients": 4, "output": str(tmp_path / "run"), "wait": 1.0}
-    found, _ = deploy(recipe(1), images, tmp_path / "run", {10: Node(client_app(path), own, run)})
+    settings, run = recipe(1), tmp_path / "run"
+    node = node_of(Node, settings, images, run, "a")
+    node.config["policy-path"] = str(tmp_path / "policy.yaml")
+    found, _ = deploy(settings, images, run, {10: node})
     ((name, reason),) = [(one["name"], one["reason"]) for one in found["fedavg"]["left_out"]]
     assert name == "a"
     assert f"this node's policy allows {text.split(':')[0]}=" in reason

@@ -8,7 +8,6 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.clients import sample_cohort
 from fedgen.federated.aggregators.participations import Participations
-from fedgen.flower.app.apps import client_app
 from fedgen.flower.client.redaction import is_promised
 from fedgen.flower.server.remote_rounds import RESERVED
 from fedgen.flower.wire.flower_records import METRICS, from_records, to_records
@@ -16,14 +15,9 @@ from fedgen.flower.wire.messages import Answer
 from fedgen.models import WGANGP
 from fedgen.statistics import spent_epsilon
 from tests.flower.loopback import Node, keep_replies
-from tests.flower.runs import app_of, deploy, recipe, simulate, write_images
+from tests.flower.runs import HIDDEN, NOISE, deploy, node_of, recipe, simulate
 
 MEAN = {"max_norm": 0.5, "noise_multiplier": 2.0, "delta": 1e-3}
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
 
 
 def private(noise="secret"):
@@ -69,12 +63,7 @@ class Liar(Node):
 
 def with_liars(settings, images, folder, **metrics):
     """Deploys with clients a and b lying."""
-    path = app_of(settings, folder.parent / f"{folder.name}-app", 4)
-    run = {"clients": 4, "output": str(folder), "wait": 1.0}
-    nodes = {}
-    for number, name in ((10, "a"), (11, "b")):
-        own = {"data-path": str(images / name), "state-path": str(folder.parent / f"{folder.name}-{name}")}
-        nodes[number] = Liar(client_app(path), own, run, **metrics)
+    nodes = {10 + k: node_of(Liar, settings, images, folder, name, **metrics) for k, name in enumerate("ab")}
     return deploy(settings, images, folder, nodes)
 
 
@@ -147,8 +136,6 @@ def test_noise_that_every_client_could_draw_again_is_refused_at_start(images, tm
 
 # ---- what stays with a client ----
 
-NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
-HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
 PROMISES = {
     "none": ({}, {}),
     "updates": ({**private(), "cohort_size": None}, {}),

@@ -31,19 +31,12 @@ from fedgen.statistics import Message, MessageError, Privacy, add, private, priv
 from fedgen.statistics.private import promise_of
 from fedgen.training.fit import FedgenCLI
 from tests.flower.loopback import Loopback, Node
-from tests.flower.runs import app_of, deploy, of_owners, recipe, write_images
+from tests.flower.runs import HIDDEN, NOISE, app_of, deploy, node_of, of_owners, recipe
 from tests.quick import first_quick
 
 SCORES = {"every_n_rounds": 1, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid"]}
-NOISE = {"statistics-epsilon": 8.0, "statistics-delta": 1e-3, "statistics-radius": 6.0}
-HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
 NAMES = ("count", "sum", "outer", "clients")
 AMONG = {"10": "a", "11": "b", "12": "c", "13": "d"}
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
 
 
 def seeded(patch):
@@ -203,14 +196,10 @@ class Boasting(Node):
 
 
 def test_sums_beyond_clipped_features_and_their_noise_end_a_run_before_training_by_name(images, tmp_path):
-    path, run = (
-        app_of(recipe(1, SCORES), tmp_path / "run-app", 4),
-        {"clients": 4, "output": str(tmp_path / "run"), **NOISE},
-    )
-    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
-    nodes = {11: Boasting(client_app(path), own, run)}
+    settings, run = recipe(1, SCORES), tmp_path / "run"
+    nodes = {11: node_of(Boasting, settings, images, run, "b", config=NOISE)}
     with pytest.raises(MessageError, match=r"client 'b': its sum reaches 1e\+200, and no more than \d+"):
-        deploy(recipe(1, SCORES), images, tmp_path / "run", nodes, config=NOISE)
+        deploy(settings, images, run, nodes, config=NOISE)
     assert not (tmp_path / "run" / "last.ckpt").exists()
 
 

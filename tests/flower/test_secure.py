@@ -8,9 +8,8 @@ from flwr.app import ArrayRecord
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from fedgen.federated import Mean
-from fedgen.flower.app.apps import client_app
 from tests.flower.loopback import Node, Odd, empty, keep_replies
-from tests.flower.runs import app_of, deploy, recipe, same_weights, simulate, write_images
+from tests.flower.runs import HIDDEN, deploy, node_of, recipe, same_weights, simulate
 from tests.flower.test_bad_updates import rule
 from tests.flower.test_stage_replies import noise, with_parts
 from tests.quick import first_quick
@@ -24,14 +23,6 @@ class WithoutB(Mean):
     def add(self, client, update, weight):
         if client != 1:
             super().add(client, update, weight)
-
-
-HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
 
 
 @pytest.fixture
@@ -96,10 +87,7 @@ class Failing(Node):
 @pytest.mark.filterwarnings("ignore:client 'b' is left out of round:UserWarning")
 def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
     settings = recipe(1, client_weights="uniform")
-    path = app_of(settings, tmp_path / "run-app", 4)
-    run = {"clients": 4, "output": str(tmp_path / "run"), **HIDDEN}
-    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
-    failing = {11: Failing(client_app(path), own, run)}
+    failing = {11: node_of(Failing, settings, images, tmp_path / "run", "b", config=HIDDEN)}
     found, _ = deploy(settings, images, tmp_path / "run", failing, config=HIDDEN)
     assert [one["name"] for one in found["fedavg"]["left_out"]] == ["b"]
 
@@ -117,11 +105,9 @@ def test_a_client_that_drops_out_leaves_the_others_mean(images, tmp_path):
 def test_a_round_goes_on_without_a_client_whose_reply_to_a_stage_is_empty(stage, images, tmp_path):
     """From the last stage its update is in the sum, as the others' shares unmask it."""
     settings = recipe(1, client_weights="uniform")
-    path = app_of(settings, tmp_path / "run-app", 4)
-    run = {"clients": 4, "output": str(tmp_path / "run"), **HIDDEN}
-    own = {"data-path": str(images / "b"), "state-path": str(tmp_path / "b")}
-    odd = {11: Odd(client_app(path), own, run, lambda message, _: empty(message), {stage})}
-    found, _ = deploy(settings, images, tmp_path / "run", odd, config=HIDDEN)
+    run, change = tmp_path / "run", lambda message, _: empty(message)
+    odd = {11: node_of(Odd, settings, images, run, "b", change, {stage}, config=HIDDEN)}
+    found, _ = deploy(settings, images, run, odd, config=HIDDEN)
     left_out = {one["name"]: one["reason"] for one in found["fedavg"]["left_out"]}
     last = stage == 3
     assert left_out.keys() == (set() if last else {"b"})
@@ -142,13 +128,9 @@ class Deaf(Node):
 @pytest.mark.filterwarnings("ignore:nothing came from any client of round 0:UserWarning")
 def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
     settings, config = recipe(1, client_weights="uniform"), {**HIDDEN, "round-deadline": 0.5, "wait": 60.0}
-    path = app_of(settings, tmp_path / "run-app", 4)
-    run = {"clients": 4, "output": str(tmp_path / "run"), **config}
-    nodes = {
-        10 + k: Deaf(client_app(path), {"data-path": str(images / name), "state-path": str(tmp_path / name)}, run)
-        for k, name in enumerate("abcd")
-    }
-    found, _ = deploy(settings, images, tmp_path / "run", nodes, config=config)
+    run = tmp_path / "run"
+    nodes = {10 + k: node_of(Deaf, settings, images, run, name, config=config) for k, name in enumerate("abcd")}
+    found, _ = deploy(settings, images, run, nodes, config=config)
     assert found["fedavg"]["left_out"] == []
     same_weights(simulate(settings, images, tmp_path / "simulated"), found, atol=4 * 2 * 0.5 / 2**22, interval=INTERVAL)
 
@@ -160,11 +142,9 @@ def test_a_round_from_which_nothing_comes_is_asked_for_again(images, tmp_path):
 )
 def test_a_round_whose_sum_is_spoilt_is_asked_for_again_even_where_a_client_fails(images, tmp_path):
     settings, config = recipe(1, client_weights="uniform"), {**HIDDEN, "wait": 60.0}
-    app = client_app(app_of(settings, tmp_path / "run-app", 4))
-    run = {"clients": 4, "output": str(tmp_path / "run"), **config}
-    own = {name: {"data-path": str(images / name), "state-path": str(tmp_path / name)} for name in "bc"}
-    nodes = {11: Failing(app, own["b"], run), 12: Odd(app, own["c"], run, with_parts(masked_params=noise), {2})}
-    found, _ = deploy(settings, images, tmp_path / "run", nodes, config=config)
+    own, spoils = (settings, images, tmp_path / "run"), with_parts(masked_params=noise)
+    failing, odd = node_of(Failing, *own, "b", config=config), node_of(Odd, *own, "c", spoils, {2}, config=config)
+    found, _ = deploy(*own, {11: failing, 12: odd}, config=config)
     assert [one["name"] for one in found["fedavg"]["left_out"]] == ["b"]
     left_out = {"aggregator": {"class_path": "tests.flower.test_secure.WithoutB"}}
     expected = simulate(recipe(1, client_weights="uniform", **left_out), images, tmp_path / "simulated")

@@ -11,23 +11,16 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from fedgen.evaluation import read_records
 from fedgen.evaluation.record_names import AGGREGATES
 from fedgen.federated.left_out import read_left_out
-from fedgen.flower.app.apps import client_app
 from fedgen.flower.server.remote_data import RemoteClients
 from fedgen.flower.wire.serialization import from_bytes
 from fedgen.statistics import MessageError
 from fedgen.statistics.fixed_point import FixedPoint
 from tests.flower.loopback import Node, keep_replies
-from tests.flower.runs import app_of, deploy, recipe, write_images
+from tests.flower.runs import HIDDEN, deploy, node_of, recipe
 
-HIDDEN = {"secure-aggregation": True, "update-range": 0.5}
 SCORES = {"every_n_rounds": 2, "num_images": 70, "embeddings": ["pixels"], "scores": ["fid", "kid", "kid-rbf"]}
 FID = {**SCORES, "every_n_rounds": 1, "scores": ["fid"]}
 EXCHANGE = 4  # messages of SecAgg+ that a client answers
-
-
-@pytest.fixture(scope="module")
-def images(tmp_path_factory):
-    return write_images(tmp_path_factory.mktemp("clients"))
 
 
 def records(folder):
@@ -139,10 +132,7 @@ class Failing(Node):
 
 
 def failing(images, folder, exchange):
-    path = app_of(recipe(1, FID), folder / "run-app", 4)
-    run = {"clients": 4, "output": str(folder / "run"), **HIDDEN}
-    own = {"data-path": str(images / "b"), "state-path": str(folder / "b")}
-    return {11: Failing(client_app(path), own, run, exchange)}
+    return {11: node_of(Failing, recipe(1, FID), images, folder / "run", "b", exchange, config=HIDDEN)}
 
 
 @pytest.mark.slow
