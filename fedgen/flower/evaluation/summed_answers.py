@@ -18,7 +18,7 @@ from fedgen.evaluation.real.reference import FittedScores
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.flower.client.client_statistics import shared_key
 from fedgen.flower.evaluation.client_answers import ClientAnswers, DimOf, Key, hide_clients, is_frechet
-from fedgen.flower.evaluation.summed_scores import RoundedSum, FIDOfSums, KIDOfSums, check_pool
+from fedgen.flower.evaluation.summed_scores import FIDOfSums, KIDOfSums, RoundedSum, check_pool
 from fedgen.flower.evaluation.told_reference import ToldReference, WorkOut
 from fedgen.flower.secure_aggregation.secure_sums import fixed_point
 from fedgen.flower.server.remote_data import RemoteClients
