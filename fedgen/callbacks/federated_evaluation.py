@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
-from fedgen.callbacks.fresh_monitors import gate, release, watchers
+from fedgen.callbacks.fresh_monitors import gate, monitoring, release, watchers
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint
 from fedgen.callbacks.round_progress import paused
 from fedgen.callbacks.sample_grid import sample_picture
@@ -377,7 +377,7 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
             )
             continue
         wanted = "max" if directions[callback.monitor] else "min"
-        if getattr(callback, "mode", wanted) != wanted:
+        if monitoring(callback).mode not in (None, wanted):
             better = "higher" if wanted == "max" else "lower"
             warnings.warn(
                 f"{type(callback).__name__} monitors {callback.monitor!r} with mode={callback.mode!r}, but {better} is"

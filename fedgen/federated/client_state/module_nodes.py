@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType
 from typing import Any
 
 from lightning.pytorch import LightningModule
@@ -56,13 +57,15 @@ def epoch_lists(module: nn.Module) -> Iterator[str]:
     for hook in _EPOCH_HOOKS:
         method = getattr(type(module), hook, None)
         if method is not None and method is not getattr(LightningModule, hook, None):
-            yield from _names_in(getattr(inspect.unwrap(method), "__code__", None))
+            function = inspect.unwrap(method)
+            if isinstance(function, FunctionType):
+                yield from _names_in(function.__code__)
 
 
-def _names_in(code: Any) -> Iterator[str]:
-    yield from getattr(code, "co_names", ())
-    for constant in getattr(code, "co_consts", ()):
-        if hasattr(constant, "co_names"):  # comprehensions and inner functions
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):  # comprehensions and inner functions
             yield from _names_in(constant)
 
 

@@ -83,7 +83,8 @@ def _declared(module: nn.Module) -> Iterator[tuple[str, Mapping[str, Rule]]]:
         found: dict[str, Rule] = {}
         for holder in (part, *type(part).__mro__):  # a module's own patterns come first, then its subclass's
             own = vars(holder).get(MODULE_RULES, {})
-            check_rules(f"{getattr(holder, '__name__', type(part).__name__)}.{MODULE_RULES}", own)
+            name = (holder if isinstance(holder, type) else type(part)).__name__
+            check_rules(f"{name}.{MODULE_RULES}", own)
             found = {**found, **{pattern: rule for pattern, rule in own.items() if pattern not in found}}
         if found:
             yield (f"{prefix}." if prefix else ""), found

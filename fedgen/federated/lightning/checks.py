@@ -140,5 +140,6 @@ def check_finders(trainer: Trainer) -> None:
 
 def _averages_steps(callback: Callback) -> bool:
     """Whether a weight average would be updated after steps, sooner or later."""
+    # Lightning's EMAWeightAveraging updates at such steps alone; 0 for none
     late = 10**9 * getattr(callback, "update_every_n_steps", 1)
     return isinstance(callback, WeightAveraging) and callback.should_update(step_idx=late)

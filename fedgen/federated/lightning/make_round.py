@@ -19,7 +19,7 @@ from fedgen.federated.promises import check_privacy, check_robustness
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import check_rates
 from fedgen.federated.server_model import RoundSettings, ServerModel
-from fedgen.models.optional_hooks import data_module_of, of_module
+from fedgen.models.optional_hooks import data_module_of, of_module, scaler_of
 from fedgen.ranks import Ranks
 
 
@@ -63,7 +63,7 @@ def make_round(
     local = LocalState(
         _clients_optimizers(module, strategy.optimizers, model),
         [config.scheduler for config in strategy.lr_scheduler_configs],
-        getattr(strategy.precision_plugin, "scaler", None),
+        scaler_of(trainer),
         settings.optimizer_state,
     )
     check_rates(settings.client_schedule, local.optimizers)

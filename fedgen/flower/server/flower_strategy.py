@@ -34,7 +34,7 @@ class FlowerStrategy(FedAvgStrategy):
         self._transport = transport
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
-        if self.aggregator.private and getattr(self.aggregator, "noise", "secret") != "secret":
+        if self.aggregator.private and self.aggregator.noise != "secret":
             name = type(self.aggregator).__name__
             raise MisconfigurationException(
                 f"{name} draws its noise from the recipe's seed, and every client has the recipe: who knows the noise"

@@ -16,6 +16,7 @@ from fedgen.federated.round import Round
 from fedgen.flower.client.replies import Replies
 from fedgen.flower.wire.client_state_checks import Form, check_forms, check_states, forms_of
 from fedgen.flower.wire.messages import Answer
+from fedgen.models.optional_hooks import of_callback
 from fedgen.statistics.statistic_messages import MessageError
 
 # what servers log, whether or not this one does: whoever reads the logs takes it for theirs
@@ -163,6 +164,6 @@ class RemoteRounds:
     def _own_names(self) -> set[str]:
         """Return the values that the server itself logs: no client has a say in them."""
         trainer: Any = self._trainer
-        evaluators = [getattr(callback, "evaluator", None) for callback in trainer.callbacks]
+        evaluators = [of_callback(callback).evaluator for callback in trainer.callbacks]
         columns = [name for one in evaluators if one is not None for name in one.column_names()]
         return {*trainer.strategy.metrics, *columns, *RESERVED}

@@ -193,7 +193,8 @@ class DistributedFineTuning(RoundClock):
     @property
     def traffic(self) -> Traffic:
         """The bytes of the whole training, over all clients; a checkpoint has what was sent before it."""
-        asked = [getattr(loss, "traffic", Traffic()) for o in self._objectives for loss in o.losses]
+        own = [loss for objective in self._objectives for loss in objective.losses]
+        asked = [loss.traffic for loss in own if isinstance(loss, DistributedLoss | OneMessageLoss)]
         return Traffic(*(sum(getattr(each, k) for each in [*asked, self._sent]) for k in ("down", "up", "questions")))
 
     # ---- before training ----

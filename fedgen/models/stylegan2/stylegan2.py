@@ -14,7 +14,7 @@ from fedgen.models.gan.critic_losses import CriticLosses
 from fedgen.models.gan.game_checks import check_images
 from fedgen.models.latent_generator import GeneratorLoss, LatentGenerator
 from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import of_data
+from fedgen.models.optional_hooks import of_data, scaler_of
 from fedgen.models.require import require
 from fedgen.models.sampling import evaluating, require_batch_size
 from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
@@ -382,7 +382,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
 
     def _end_step(self, optimizer: Any, own: list[Tensor]) -> None:
         """A step by gradients without NaN and infinity, as published; a gradient scaler has its own way with those."""
-        if getattr(self.trainer.precision_plugin, "scaler", None) is None:
+        if scaler_of(self.trainer) is None:
             for parameter in own:
                 if parameter.grad is not None:
                     torch.nan_to_num(parameter.grad, nan=0.0, posinf=1e5, neginf=-1e5, out=parameter.grad)
