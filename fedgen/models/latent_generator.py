@@ -205,16 +205,18 @@ class LatentGenerator(RoundClock):
 
     def draw(self, count: int) -> tuple[nn.Module, Tensor]:
         """The generator as a function of one input an image, and so many inputs: latents, with labels drawn to them."""
-        latents, labels = self._draw_latents(count), self._draw_labels(count)
+        latents, labels = self.draw_latents(count), self.draw_labels(count)
         if labels is None:
             return self.generator, latents
         return AtPositions(self.generator, latents, labels), torch.arange(count, device=latents.device)
 
-    def _draw_latents(self, count: int) -> Tensor:
+    def draw_latents(self, count: int) -> Tensor:
+        """Draw latents [count, latent_dim] as the generator takes them, from the global generator of its device."""
         like = next(self.generator.parameters())
         return torch.randn(count, self.latent_dim, device=like.device, dtype=like.dtype)
 
-    def _draw_labels(self, count: int) -> Tensor | None:
+    def draw_labels(self, count: int) -> Tensor | None:
+        """Draw labels int64 [count] as often as the training data have them; None for an unconditional model."""
         return None if self.label_frequencies is None else self.label_frequencies.draw(count).to(self.device)
 
     # ---- after training ----
