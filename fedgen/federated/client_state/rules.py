@@ -77,6 +77,12 @@ def check_rules(where: str, rules: Mapping[str, str]) -> None:
             raise ValueError(f"{where}: {pattern!r} has the rule {rule!r}; choose one of {', '.join(get_args(Rule))}")
 
 
+def with_ancestors(path: str) -> list[str]:
+    """A path and those of everything that holds it: a rule for a list is one for what is in it."""
+    parts = path.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))][::-1]
+
+
 def _declared(module: nn.Module) -> Iterator[tuple[str, Mapping[str, Rule]]]:
     """The parts' own rules with their prefixes, the innermost parts first."""
     for prefix, part in sorted(module.named_modules(), key=lambda item: -len(item[0])):

@@ -13,6 +13,7 @@ from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.trained_parameters import parameters_of
 from fedgen.federated.lightning.hyperparameters import warn_of_objects
 from fedgen.federated.lightning.lazy_parameters import materialise
+from fedgen.federated.lightning.lightning_internals import optimizers_of
 from fedgen.federated.lightning.plateau import check_plateaus
 from fedgen.federated.lightning.turn_clock import LoggedValues, TurnClock
 from fedgen.federated.promises import check_privacy, check_robustness
@@ -88,4 +89,4 @@ def _managed(trainer: Trainer) -> list[Any]:
     strategy = trainer.strategy
     schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
     data = data_module_of(trainer)
-    return [strategy, trainer, data, *strategy.optimizers, *strategy._lightning_optimizers, *schedulers]
+    return [strategy, trainer, data, *strategy.optimizers, *optimizers_of(trainer), *schedulers]

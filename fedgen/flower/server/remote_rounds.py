@@ -109,8 +109,8 @@ class RemoteRounds:
                 check_states(answer.told, local.optimizers, turn.client, weight)
             check_forms(forms_of(answer.told), self._forms)
             self._round.merge(Replies([*self._told[:1], answer.told]))
-            outside.heard_means(answer.means)
-            outside.take_counts(answer.counts)
+            outside.messages.heard_means(answer.means)
+            outside.messages.take_counts(answer.counts)
         except Exception as error:  # whatever it is, it is the client's
             raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
         finally:
@@ -127,7 +127,8 @@ class RemoteRounds:
         sent = exchange.server | {name: t.to(round.device) for name, t in answer.weights.items()}
         counters = {name: sent[name] for name in exchange.counters}
         round.add(turn.client, [sent[name] for name in exchange.shared], counters, weight)
-        round.outside.take_means(round.outside.heard_means(answer.means), weight)
+        messages = round.outside.messages
+        messages.take_means(messages.heard_means(answer.means), weight)
         for name, value in answer.metrics.items() if not self._promised else ():
             if math.isfinite(value):
                 self._metrics.setdefault(name, []).append((weight, value))
