@@ -36,10 +36,8 @@ def alias_pytorch_lightning() -> None:
     if any(isinstance(finder, _Aliases) for finder in sys.meta_path):
         return
     if OTHER in sys.modules:
-        raise ImportError(
-            f"{OTHER} has been imported already, from {getattr(sys.modules[OTHER], '__file__', None)}; {REMEDY}",
-            name=OTHER,
-        )
+        place = getattr(sys.modules[OTHER], "__file__", None)  # Python's, of modules that have a file
+        raise ImportError(f"{OTHER} has been imported already, from {place}; {REMEDY}", name=OTHER)
     sys.meta_path.insert(0, _Aliases())
 
 

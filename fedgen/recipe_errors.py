@@ -117,7 +117,7 @@ def _unsaid(given: str) -> str:
         found = import_by_path(match[1]) if match else None
     except ValueError:
         return ""
-    if not inspect.isfunction(found) or "return" in getattr(found, "__annotations__", {}):
+    if not inspect.isfunction(found) or "return" in found.__annotations__:
         return ""
     assert match is not None
     return (
@@ -154,6 +154,6 @@ def _public() -> list[tuple[str, str]]:
     return [
         (name, public)
         for name, module in sorted(folders.items())
-        for public in getattr(module, "__all__", ())
+        for public in getattr(module, "__all__", ())  # not every module has Python's list
         if isinstance(getattr(module, public, None), type)
     ]

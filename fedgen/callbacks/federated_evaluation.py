@@ -3,32 +3,27 @@
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
-from fedgen.callbacks.fresh_monitors import gate, release, watchers
+from fedgen.callbacks.client_models import personal_panels, personal_tensors, sampler_in
+from fedgen.callbacks.fresh_monitors import gate, monitoring, release, watchers
 from fedgen.callbacks.round_checkpoint import RoundCheckpoint
 from fedgen.callbacks.round_progress import paused
 from fedgen.callbacks.sample_grid import sample_picture
 from fedgen.callbacks.score_logging import log_grid, log_scores
 from fedgen.clients import FederatedDataModule
 from fedgen.embeddings import Embedding, FeatureCache
-from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from, mixture
-from fedgen.evaluation.generation.image_sampling import Sample, inside
-from fedgen.evaluation.panels import Panel
+from fedgen.evaluation import Evaluation, Evaluator, append_records, checkpoint_name, drop_from
 from fedgen.evaluation.personal.own_models import OwnModels
 from fedgen.evaluation.records import BALANCE, BALANCED
-from fedgen.evaluation.runs.evaluate_run import LOCAL_NOTE, refuse_mixture
 from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.evaluation.tables.one_line import evaluation_line, headline, join_parts, say_round
-from fedgen.federated import FedAvgStrategy
 from fedgen.images import save_png
 from fedgen.io.files import remove_unfinished, require_writable
 from fedgen.models.optional_hooks import data_module_of, of_module, of_strategy
@@ -177,8 +172,10 @@ class FederatedEvaluation(Callback):
         assert self._models is not None
         first = trainer.current_epoch
         self.evaluated_round = self._last_round = None
-        self.evaluator.try_out(self._sampler(trainer, pl_module)[0], **self.evaluator.asked_of(pl_module))
-        self._watchers = watchers(trainer.callbacks, self._models.column_names(self._expected(trainer, pl_module)))
+        sample, _ = sampler_in(trainer, self.evaluator, pl_module)
+        self.evaluator.try_out(sample, **self.evaluator.asked_of(pl_module))
+        personal = personal_panels(trainer, self._models, pl_module, self._kept_elsewhere(trainer))
+        self._watchers = watchers(trainer.callbacks, self._models.column_names(personal))
         gate(self._watchers, self._is_fresh)
         with paused(trainer), together():
             floor = self.evaluator.floor()
@@ -225,11 +222,11 @@ class FederatedEvaluation(Callback):
     def _evaluate(self, trainer: Trainer, pl_module: LightningModule, round: int) -> dict[str, float]:
         assert self.evaluator is not None  # setup made it
         assert self._models is not None
-        sample, note = self._sampler(trainer, pl_module)
+        sample, note = sampler_in(trainer, self.evaluator, pl_module)
         checkpoint = checkpoint_name(round) if _keeps_checkpoints(trainer) and round >= 0 else None
         optimised_on, began = of_module(pl_module).optimised_on, time.perf_counter()
         with paused(trainer), together():
-            personal = self._personal(trainer, pl_module)
+            personal = personal_tensors(trainer, self._models, pl_module, self._kept_elsewhere(trainer))
             evaluation = self._models.evaluate(pl_module, sample, personal, round, checkpoint, optimised_on, note)
             self._tell(trainer, evaluation, round)
         if trainer.is_global_zero:
@@ -241,55 +238,6 @@ class FederatedEvaluation(Callback):
         values = {self.evaluator.columns.name(record): record.value for record in evaluation.records}
         watchers(trainer.callbacks, list(values))  # what hangs on personal tensors may show in training alone
         return values
-
-    def _sampler(self, trainer: Trainer, pl_module: LightningModule) -> tuple[Sample, str]:
-        """The model's sampler, or that of the mixture of the clients' models, and a note that says so."""
-        assert self.evaluator is not None  # setup made it
-        sample, strategy = self.evaluator.sampler_of(pl_module), trainer.strategy
-        if not of_strategy(strategy).local_only:
-            return sample, ""
-        if trainer.world_size > 1:
-            raise MisconfigurationException(
-                f"clients that train alone are on {trainer.world_size} processes, and their mixture is sampled in one:"
-                " pass Trainer(devices=1, num_nodes=1)"
-            )
-        refuse_mixture(self.evaluator)
-        weights = self.evaluator.client_weights()
-        samplers = [inside(partial(strategy.client_model, k), sample) for k in range(len(weights))]
-        return mixture(samplers, weights), LOCAL_NOTE
-
-    # ---- clients' own models ----
-
-    def _expected(self, trainer: Trainer, pl_module: LightningModule) -> list[Panel]:
-        """The embeddings whose scores hang on tensors that clients keep, where something is exchanged beside them.
-
-        Raises:
-            ValueError: if a score needs one model's images, and there will be none.
-            MisconfigurationException: if such tensors are elsewhere.
-        """
-        assert self._models is not None  # setup made it
-        strategy = trainer.strategy
-        if not isinstance(strategy, FedAvgStrategy) or strategy.local_only or not strategy.exchange.personal:
-            return []
-        found = self._models.hanging_on(pl_module, strategy.exchange.personal)
-        self._models.refuse(found)
-        if found and (where := self._kept_elsewhere(trainer)):
-            names = ", ".join(list(strategy.exchange.personal)[:3])
-            raise MisconfigurationException(
-                f"scores hang on tensors that clients keep to themselves ({names}, ...), which {where}, or leave these"
-                " scores out"
-            )
-        return found
-
-    def _personal(self, trainer: Trainer, pl_module: LightningModule) -> Mapping[int, Mapping[str, Tensor]]:
-        """The tensors that clients keep, where something is exchanged beside them."""
-        strategy = trainer.strategy
-        if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
-            return {}
-        if self._kept_elsewhere(trainer):
-            self._expected(trainer, pl_module)  # nothing hangs on them by now either
-            return {}
-        return strategy.personal_tensors
 
     def _kept_elsewhere(self, trainer: Trainer) -> str:
         """Return where tensors of single clients are, and a remedy, if not in this process; else ""."""
@@ -377,7 +325,7 @@ def _warn_of_modes(callbacks: Sequence[Any], directions: Mapping[str, bool]) -> 
             )
             continue
         wanted = "max" if directions[callback.monitor] else "min"
-        if getattr(callback, "mode", wanted) != wanted:
+        if monitoring(callback).mode not in (None, wanted):
             better = "higher" if wanted == "max" else "lower"
             warnings.warn(
                 f"{type(callback).__name__} monitors {callback.monitor!r} with mode={callback.mode!r}, but {better} is"

@@ -7,12 +7,13 @@ the two hooks of those that monitor a score are therefore put off until the roun
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.trainer.states import TrainerFn
 
+from fedgen.data.optional_attributes import with_defaults
 from fedgen.evaluation.presets import PRESETS
 from fedgen.evaluation.record_names import AGGREGATES, POWER
 from fedgen.scores.definitions import definitions
@@ -20,6 +21,23 @@ from fedgen.scores.definitions import definitions
 EPOCH_END, VALIDATION_END = "on_train_epoch_end", "on_validation_end"
 AGGREGATE_LIKE = "|".join([*AGGREGATES, f"{POWER}.+"])
 SCORE_LIKE = re.compile(rf"(.*/)?((fid|kid)_\w+|({'|'.join([*definitions(), *PRESETS])})_({AGGREGATE_LIKE}))")
+
+
+class Monitoring(Protocol):
+    """A callback that acts on the best value of a column, as Lightning's ModelCheckpoint and EarlyStopping.
+
+    Attributes:
+        monitor: the column; None if it watches none.
+        mode: whether "min" or "max" is best; None if it does not say.
+    """
+
+    monitor: str | None = None
+    mode: str | None = None
+
+
+def monitoring(callback: object) -> Monitoring:
+    """Return what a callback says of its monitoring, each its own or the default."""
+    return with_defaults(callback, Monitoring)
 
 
 class _Gate:
@@ -48,7 +66,7 @@ def watchers(callbacks: Sequence[Callback], columns: Sequence[str]) -> list[Any]
     """
     found = []
     for callback in callbacks:
-        monitor = getattr(callback, "monitor", None)
+        monitor = monitoring(callback).monitor
         if not isinstance(callback, (Checkpoint, EarlyStopping)) or not isinstance(monitor, str):
             continue
         if monitor in columns:

@@ -13,7 +13,7 @@ from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name, list_
 from fedgen.federated.left_out import LEFT_OUT_FILE, Entry, report_of, write_left_out
 from fedgen.federated.state_table import STATE_FILE, rows_so_far, write_state
 from fedgen.io.files import remove_unfinished, require_writable, sync_folder
-from fedgen.models.optional_hooks import of_strategy
+from fedgen.models.optional_hooks import of_callback, of_strategy
 
 
 class RoundCheckpoint(ModelCheckpoint):
@@ -141,7 +141,7 @@ def _has_evaluation(trainer: Trainer) -> bool:
 
 
 def _evaluated(trainer: Trainer) -> set[int | None]:
-    return {getattr(callback, "evaluated_round", None) for callback in trainer.callbacks}
+    return {of_callback(callback).evaluated_round for callback in trainer.callbacks}
 
 
 def _remove_unfinished(folder: Path) -> None:

@@ -9,11 +9,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TextIO
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.callbacks import ProgressBar, RichProgressBar
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 
 from fedgen.callbacks.progress_line import Progress, bar_line, last_line, plain_line
+from fedgen.models.optional_hooks import of_callback
 
 REFRESHES = 4  # a second
 SLOW = 1.0  # seconds of a round from which on its clients are counted, too
@@ -151,7 +152,7 @@ class RoundProgressBar(ProgressBar):
             since=self._since,
             turn=(self._turns, int(turns)) if slow else None,
             loss=self._loss,
-            score=next((str(found) for one in trainer.callbacks if (found := getattr(one, "headline", ""))), ""),
+            score=next((str(found) for one in trainer.callbacks if (found := of_callback(one).headline)), ""),
         )
 
     def _say(self) -> None:
@@ -205,8 +206,10 @@ def logs_above(before: tuple[TextIO, TextIO]) -> Iterator[None]:
 def paused(trainer: Trainer) -> Iterator[None]:
     """No live progress bar of training inside the block: two on one terminal would overwrite each other."""
     bar: Any = trainer.progress_bar_callback
-    shown: Any = bar if isinstance(bar, RoundProgressBar) else getattr(bar, "progress", None)  # Lightning's of rich
-    if getattr(shown, "live", None) is None or not shown.live.is_started:
+    shown: Any = bar if isinstance(bar, RoundProgressBar) else None
+    if isinstance(bar, RichProgressBar):
+        shown = bar.progress
+    if shown is None or shown.live is None or not shown.live.is_started:
         yield
         return
     shown.stop()

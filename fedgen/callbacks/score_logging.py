@@ -65,7 +65,7 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int, name: str = "s
     pixels = picture.permute(1, 2, 0).numpy()
     pixels = pixels[..., 0] if pixels.shape[2] == 1 else pixels
     for logger in loggers:
-        experiment: Any = getattr(logger, "experiment", None)
+        experiment = _experiment_of(logger)
         if hasattr(experiment, "add_image"):  # TensorBoard
             experiment.add_image(name, picture, round)
         elif hasattr(logger, "log_image"):  # Weights & Biases
@@ -76,8 +76,13 @@ def log_grid(loggers: Iterable[Any], picture: Tensor, round: int, name: str = "s
             experiment.log_image(pixels, name=name, step=round)
 
 
+def _experiment_of(logger: Any) -> Any:
+    """Return what a logger writes to; None for one that names none."""
+    return getattr(logger, "experiment", None)  # which Lightning's own loggers have and its base class does not ask for
+
+
 def _log_histograms(logger: Any, spread: Mapping[str, Tensor], round: int, between: str) -> None:
-    experiment: Any = getattr(logger, "experiment", None)
+    experiment = _experiment_of(logger)
     if hasattr(experiment, "add_histogram"):
         for name, clients in spread.items():
             experiment.add_histogram(f"{name}{between}clients", clients, round)

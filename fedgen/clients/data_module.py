@@ -234,7 +234,7 @@ class FederatedDataModule(LightningDataModule):
     def train_dataloader(self) -> Turns | PooledBatches:
         if self.trainer is not None and hasattr(self.trainer.strategy, "sample_cohort"):
             return Turns(self, self.trainer.strategy)
-        if (ranks := getattr(self.trainer, "world_size", 1)) > 1:
+        if (ranks := 1 if self.trainer is None else self.trainer.world_size) > 1:
             raise MisconfigurationException(
                 f"pooled training runs in one process: each of the {ranks} would train on the same batches; pass"
                 " Trainer(devices=1, num_nodes=1)"

@@ -66,7 +66,8 @@ class Turns:
         """The turn after one, in its round or the next; None at the end of training."""
         if place + 1 < len(turns):
             return turns[place + 1]
-        last: int | None = getattr(self._module.trainer, "max_epochs", None)
+        trainer = self._module.trainer
+        last = None if trainer is None else trainer.max_epochs
         if last is not None and 0 <= last <= round + 1:
             return None
         if self._coming is None or self._coming[0] != round + 1:

@@ -166,6 +166,7 @@ def _loader_part(loader: DataLoader[Any], what: str) -> Part:
         raise TypeError(f"{what} is a DataLoader of a {type(dataset).__name__}; give one of a map-style Dataset")
     if not len(dataset):  # type: ignore[arg-type]
         raise ValueError(f"{what} has no items")
+    # torch's batch samplers have a batch_size, those of other libraries may not
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     if not isinstance(size, int):
         raise ValueError(

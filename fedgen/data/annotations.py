@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
+from fedgen.data.optional_attributes import of_dataset
+
 Annotation = Callable[..., Any] | str | Sequence[Any] | Tensor | np.ndarray | None
 """A column or attribute by its name, a function of the position, the values themselves, or None to look for them."""
 
@@ -36,7 +38,7 @@ def find_labels(dataset: Any, given: Annotation, count: int) -> tuple[Tensor, tu
         if given is not None:
             raise ValueError("labels must be integers, booleans or texts, one an item, to be classes")
         return torch.zeros(count, dtype=torch.int64), ()
-    names = getattr(dataset, "classes", None) or _class_names(dataset)
+    names: Sequence[Any] | None = of_dataset(dataset).classes or _class_names(dataset)
     if given is None and not names and all(type(kind) is int and 0 <= kind < MOST_NUMBERS for kind in set(kinds)):
         names = range(int(max(kinds)) + 1)  # batches have these numbers, and conditional models count them
     if names and all(type(kind) is int and 0 <= kind < len(names) for kind in set(kinds)):
@@ -50,7 +52,7 @@ def find_owners(dataset: Any, given: Annotation, count: int) -> tuple[Tensor | N
     Raises:
         ValueError: as `find_labels`.
     """
-    if given is None and (given := getattr(dataset, "owners", None)) is None:
+    if given is None and (given := of_dataset(dataset).owners) is None:
         return None, ()
     kinds = as_kinds(annotated(dataset, given, "owners", count))
     if kinds is None:
@@ -145,8 +147,9 @@ def _columns(dataset: Any) -> list[str]:
 
 def _class_names(dataset: Any) -> Sequence[str] | None:
     if isinstance(dataset, Subset):
-        return getattr(dataset.dataset, "classes", None) or _class_names(dataset.dataset)
-    features = getattr(dataset, "features", None)
+        return of_dataset(dataset.dataset).classes or _class_names(dataset.dataset)
+    features = of_dataset(dataset).features
     if not isinstance(features, dict):
         return None
-    return next((getattr(features.get(column), "names", None) for column in COLUMNS if column in features), None)
+    column = next((features[column] for column in COLUMNS if column in features), None)
+    return getattr(column, "names", None)  # of a ClassLabel of `datasets`; its other kinds of columns have none

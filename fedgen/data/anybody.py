@@ -15,6 +15,7 @@ from fedgen.data.dataset import DataSet
 from fedgen.data.examples import Examples
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import ImageReader, LazyExamples, LazyInputs, make_lazy
+from fedgen.data.optional_attributes import of_dataset
 
 EXPECTED = (
     "a fedgen data set, Examples, a torch Dataset, arrays X or (X, y), a data set of the library datasets, "
@@ -148,7 +149,7 @@ def with_reading(data: LazyExamples, reading: DatasetReading, measured: Any = No
 
 def name_of(data: Any) -> str:
     """Return the name of data in stored scores: its own, else its class's."""
-    name = getattr(data, "name", None)
+    name = of_dataset(data).name
     return name if isinstance(name, str) and name else type(data).__name__
 
 

@@ -16,9 +16,10 @@ def kind_of(inputs: Any) -> str:
     """Return the kind of inputs: "images", "points" or "texts"; "items" where they are none of these.
 
     Args:
-        inputs: a tensor, or what is read where it is indexed.
+        inputs: a tensor, or `LazyInputs`.
     """
-    return KINDS.get(inputs.dtype, "items") if getattr(inputs, "has_images", True) else "items"
+    has_type = isinstance(inputs, Tensor) or inputs.has_images
+    return KINDS.get(inputs.dtype, "items") if has_type else "items"
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,14 @@ import importlib
 import json
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedgen import seeds
+from fedgen.data.optional_attributes import with_defaults
 from fedgen.embeddings.base import Embedding
 from fedgen.embeddings.names import SIZE, TIMM, TRANSFORMERS
 from fedgen.embeddings.weights import load_into, read_state
@@ -138,19 +139,38 @@ class _ImageFeatures(nn.Module):
             found = self.model(pixel_values=images)
         if isinstance(found, Tensor):
             return found.flatten(1)
-        pooled = getattr(found, "pooler_output", None)
+        pooled = getattr(found, "pooler_output", None)  # transformers' outputs have it where the model has a pooler
         return found.last_hidden_state[:, 0] if pooled is None else pooled.flatten(1)
+
+
+class ImageProcessor(Protocol):
+    """An image processor of transformers; each of its classes has some of these attributes.
+
+    Attributes:
+        crop_size: the side in pixels that is cut out, by "height" or "shortest_edge"; None if nothing is.
+        size: the side that is resized to, likewise.
+        rescale_factor: what grey levels are multiplied by.
+        resample: Pillow's number for the way to resize.
+        do_normalize: whether colours are normalised.
+        do_rescale: whether `rescale_factor` is used.
+    """
+
+    crop_size: Any = None
+    size: Any = None
+    rescale_factor: float | None = None
+    resample: int | None = None
+    do_normalize: bool | None = False
+    do_rescale: bool | None = False
 
 
 def _processing(processor: Any, name: str) -> tuple[int, list[float], list[float], str]:
     """Size, mean, std and resampling of an image processor; ValueError for one that does something else."""
-    sizes = [getattr(processor, "crop_size", None), getattr(processor, "size", None)]
-    found = [side for size in sizes for side in _sides(size)]
-    factor, resample = getattr(processor, "rescale_factor", None), getattr(processor, "resample", None)
-    normalises = getattr(processor, "do_normalize", False) and getattr(processor, "do_rescale", False)
+    own: ImageProcessor = with_defaults(processor, ImageProcessor)
+    found = [side for size in (own.crop_size, own.size) for side in _sides(size)]
+    factor, resample, normalises = own.rescale_factor, own.resample, own.do_normalize and own.do_rescale
     way = PILLOW.get(int(resample)) if resample is not None else None
     if not found or not normalises or way is None or abs((factor or 0) * 255 - 1) > 1e-6:
-        told = {"size": str(sizes[1]), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
+        told = {"size": str(own.size), "rescale_factor": factor, "do_normalize": bool(normalises), "resample": way}
         raise ValueError(
             f"embedding {TRANSFORMERS}{name}: its image processor does not resize, divide by 255 and normalise, but has"
             f" {json.dumps(told)}; wrap the model in a module of your own"
@@ -161,6 +181,7 @@ def _processing(processor: Any, name: str) -> tuple[int, list[float], list[float
 def _sides(size: Any) -> list[int]:
     """The side in pixels of a processor's size, if it says one."""
     keys = ("height", "shortest_edge")
+    # a dictionary, or transformers' own SizeDict
     values = [size.get(key) if isinstance(size, dict) else getattr(size, key, None) for key in keys]
     return [int(value) for value in values if value]
 

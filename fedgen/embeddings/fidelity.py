@@ -213,7 +213,7 @@ def load_dinov2(
     size = extractor.INPUT_IMAGE_SIZE
     other = OtherResize("Pillow bicubic", partial(_pillow_square, size=size)) if resize == DGM_EVAL else None
     full_name = f"{name}-{DGM_EVAL}" if other else name
-    dim = getattr(extractor.model, "embed_dim", DINOV2_DIMS[name])
+    dim = getattr(extractor.model, "embed_dim", DINOV2_DIMS[name])  # of the repository's own class
     return FidelityEmbedding(extractor, full_name, dim, dtype, other)
 
 

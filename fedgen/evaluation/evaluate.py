@@ -16,7 +16,7 @@ from fedgen.evaluation.gaps import GAPS, gaps_of
 from fedgen.evaluation.generation.answers import Answers, SeededAnswers
 from fedgen.evaluation.generation.density import density_of
 from fedgen.evaluation.generation.generated import GeneratedImages
-from fedgen.evaluation.generation.image_sampling import CHUNK, SAMPLES, Sample, draw_images, sampler_of
+from fedgen.evaluation.generation.image_sampling import CHUNK, SAMPLES, Sample, draw_images, of_sampler, sampler_of
 from fedgen.evaluation.generation.labelled import check_takes_labels, draw_labelled, frequencies_of, takes_labels
 from fedgen.evaluation.panels import DEFAULT_SCORES, EmbeddingLike, Panel, PresetLike, make_panels
 from fedgen.evaluation.plan import EvaluationPlan
@@ -287,7 +287,7 @@ class Evaluator:
             density: the model's, of `asked_of`.
             answers: the model's, of `asked_of`.
         """
-        sampling = dict(getattr(sample, "sampling", {}))
+        sampling = dict(of_sampler(sample).sampling)
         details = {"round": round, "checkpoint": checkpoint, "optimised_on": list(optimised_on), "note": note}
         found, images = self._of_model(sample, round, density, answers)
         return Evaluation(self.records(found, MODEL, len(images), sampling=sampling, **details), images)

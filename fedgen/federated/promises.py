@@ -2,10 +2,10 @@
 
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.nn import Module
-from torch.nn.modules.batchnorm import _NormBase
 
 from fedgen.federated.aggregators.mean import Aggregator
 from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.lightning.lightning_internals import NormBase
 from fedgen.models.optional_hooks import of_part
 
 
@@ -57,7 +57,7 @@ def check_counters(exchange: Exchange, module: Module) -> None:
     norms = {
         f"{name}.num_batches_tracked" if name else "num_batches_tracked"
         for name, part in module.named_modules()
-        if isinstance(part, _NormBase)
+        if isinstance(part, NormBase)
     }
     exchange.advancing |= norms & exchange.counters.keys() - exchange.declared
     exchange.hold_tables()

@@ -24,25 +24,13 @@ from fedgen.federated.algorithms.algorithm import ClientAlgorithm
 from fedgen.federated.client_state.local_state import OptimizerState
 from fedgen.federated.client_state.memory import ClientMemory
 from fedgen.federated.client_state.rules import Rule, check_rules
-from fedgen.federated.federation_view import FederationView, started
+from fedgen.federated.federation_view import started
 from fedgen.federated.lightning.boundary import RoundBoundary
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
-from fedgen.federated.lightning.checkpoints import (
-    RoundCheckpoints,
-    check_optimizers,
-    checked_weights,
-    naming_checkpoint,
-)
-from fedgen.federated.lightning.checks import (
-    check_settings,
-    check_trainer,
-    check_turn,
-)
-from fedgen.federated.lightning.last_round import settle_loops
-from fedgen.federated.lightning.lightning_internals import explain_other_lightning
+from fedgen.federated.lightning.checkpoints import CheckpointingStrategy, RoundCheckpoints
+from fedgen.federated.lightning.checks import check_settings, check_trainer, check_turn
+from fedgen.federated.lightning.lightning_internals import end_restart, explain_other_lightning
 from fedgen.federated.lightning.make_round import make_round
-from fedgen.federated.lightning.one_or_many import OneOrManyProcesses
-from fedgen.federated.lightning.plateau import start_afresh
 from fedgen.federated.lightning.turn_clock import StepSchedules, TurnClock, speak_globally, speak_locally
 from fedgen.federated.lightning.turn_loop import Driver, TurnLoop
 from fedgen.federated.lightning.whole_rounds import check_limits, run_whole_rounds
@@ -56,7 +44,7 @@ from fedgen.ranks import Ranks
 from fedgen.seeds import resolve
 
 
-class FedAvgStrategy(FederationView, OneOrManyProcesses):
+class FedAvgStrategy(CheckpointingStrategy):
     """Trains any LightningModule over many simulated clients by federated averaging.
 
     `Trainer(strategy=FedAvgStrategy(communication_interval=160))` with a `FederatedDataModule`. In each round every
@@ -64,36 +52,10 @@ class FedAvgStrategy(FederationView, OneOrManyProcesses):
     `training_step` of the unchanged module, automatic or manual optimisation) and sends its weights back; after the
     last turn the module holds the server's new model, and all that Lightning does at the end of an epoch sees it.
 
-    A turn is isolated: it starts from the server's whole module, and what it changes is exchanged, personal or reset.
-    Trained tensors are averaged, and so are others that a turn changes, such as a moving average; constants do not
-    travel. Of integer and boolean tensors, and Python counters, the server takes the largest; other state outside
-    `state_dict` is reset (`Exchange`, `OutsideState`). `rules` have the last word, and after the first round one
-    message says what was found.
-
-    Within a turn Lightning's words mean what they mean in an ordinary fit of one client: `batch_idx` restarts each
-    round, `global_step` is one client's count (after a round the largest), schedules with interval="step" move at each
-    local iteration and others at each round, `is_last_batch` holds in a turn's last iteration, and
-    `estimated_stepping_batches` is the interval times the rounds. The module's hooks around batches are called at each
-    iteration, callbacks' once a turn with its last batch.
-
-    Torch, NumPy and Python are seeded at (seed, round, client) before each turn, and at (seed, "server", round) before
-    the module's `on_round_end`, in which a server may train what does not travel: an optimizer none of whose parameters
-    are exchanged or personal is the server's, and keeps its state; so does one whose position is in the module's
-    `server_optimizers`, if it has that attribute. The module's `on_turn_start(turn)` is called before each turn and
-    `on_turn_end(completed)` after it, if it has them; the latter again with False, if what it changed is refused.
-    A client whose step raises (out of memory, say), or whose tensors are not finite or have other names,
-    shapes or types than the server's, is left out of the round with a warning, recorded in `left_out` and named when
-    fitting ends; where too few are left for the aggregator, all are, and the server's model stays. Checkpoints hold
-    whole rounds: a round cut short is dropped. Fitting the same module on goes on with its clients' personal tensors;
-    optimizers start anew, as ever in Lightning.
-
-    With `Trainer(devices=...)` or `num_nodes` above 1 each process trains a share of every round's clients, balanced by
-    examples, and one weighted sum over processes makes the round's average: the same model as of one process, to
-    rounding. A client of whom something is kept between rounds stays with one process; checkpoints hold all of them and
-    resume on any number. What a `training_step` logs with `sync_dist` is brought together at the round's end, as turns
-    differ between processes; without it, values are the process's own.
-
-    Training on a CPU lets freed memory stay with the process (`fedgen.allocator`), unless the environment sets that.
+    A turn is isolated: what it changes is exchanged, personal or reset, and to what runs in it Lightning's words mean
+    what they mean in an ordinary fit of one client. A client whose turn fails is left out of the round. Several
+    processes share a round's clients. Checkpoints hold whole rounds. `docs/state-in-turns.md` says all of this at
+    length: rules, words, draws, the server's own optimizers, hooks, clients left out.
 
     Args:
         communication_interval: local iterations per client and round (the papers use 160).
@@ -187,12 +149,7 @@ class FedAvgStrategy(FederationView, OneOrManyProcesses):
         self._round: Round | None = None
         self._loop: TurnLoop | None = None
         self._schedules: StepSchedules | None = None
-        self._checkpoints: RoundCheckpoints | None = None
-
-    @property
-    def _module(self) -> LightningModule:
-        assert self.lightning_module is not None
-        return self.lightning_module
+        self._checkpoints = None
 
     def setup(self, trainer: Trainer) -> None:
         fits = trainer.state.fn == TrainerFn.FITTING
@@ -281,7 +238,7 @@ class FedAvgStrategy(FederationView, OneOrManyProcesses):
         check_turn(batch)
         if batch.is_first:
             trainer = self._module.trainer
-            start_afresh(trainer)
+            end_restart(trainer)
             self._driver.begin(self._module.current_epoch, *self._sizes(), Path(trainer.default_root_dir))
         started(self._loop).begin_turn(batch)
 
@@ -329,30 +286,3 @@ class FedAvgStrategy(FederationView, OneOrManyProcesses):
     def client_iteration(self) -> int:
         """The iteration of the client that trains, since training began."""
         return 0 if self._loop is None else self._loop.client_iteration
-
-    # ---- checkpoints ----
-
-    @property
-    def checkpoints(self) -> RoundCheckpoints:
-        """The federation's part in checkpoints; made when fitting starts."""
-        return started(self._checkpoints)
-
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        state = super().lightning_module_state_dict()
-        return self.round.model.in_place_of(state) if self.in_round and self.in_turns else state
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        checkpoints = self._checkpoints
-        written = settle_loops(checkpoint) if checkpoints is None else checkpoints.to_write(checkpoint, filepath)
-        if written is not None:
-            super().save_checkpoint(written, filepath, storage_options)
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        with naming_checkpoint(self._module.trainer), checked_weights(self._module, checkpoint):
-            super().load_model_state_dict(checkpoint, strict)
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        with naming_checkpoint(self._module.trainer):
-            check_optimizers(self.optimizers, checkpoint)
-            super().load_optimizer_state_dict(checkpoint)
-            self.checkpoints.load(checkpoint)

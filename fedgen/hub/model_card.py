@@ -20,6 +20,7 @@ from fedgen.evaluation.tables.table import format_value
 from fedgen.foreign_text import printable_lines
 from fedgen.images import save_png, tile, to_uint8
 from fedgen.io.files import read_npz
+from fedgen.models.optional_hooks import of_module
 from fedgen.reports.contents import read_contents
 
 CARD, PICTURE = "README.md", "samples.png"
@@ -73,7 +74,7 @@ class ModelCard:
         if own := [r for r in card.records if r.is_model]:
             card.facts["scored against"] = own[0].reference
             card.facts["clients"] = str(own[0].num_clients)
-        if used := getattr(model, "optimised_on", []):
+        if used := of_module(model).optimised_on:
             card.facts["a loss was in"] = ", ".join(used)
         return card
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -143,7 +144,8 @@ class FeatureMetric(Metric):
         if isinstance(own, list):
             parts = [other] if isinstance(other, Tensor) else other
             return [*own, *(part.to(self._list_device) for part in parts)]
-        shape, unseen = getattr(other, "shape", ()), self._sized(0).get(name)
+        unseen = self._sized(0).get(name)
+        shape = other.shape if isinstance(other, Tensor | np.ndarray) else ()
         if unseen is not None and shape == unseen.shape:
             return own  # it has seen no images, and does not know how many features they have
         if not isinstance(other, Tensor) or shape != own.shape:

@@ -13,7 +13,7 @@ from fedgen.models.conditioning import AtPositions
 from fedgen.models.ema import EMA
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.spectral import refresh
-from fedgen.models.optional_hooks import data_module_of, data_of, of_module
+from fedgen.models.optional_hooks import data_module_of, data_of, of_module, of_network
 from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock
 from fedgen.models.round_means import RoundMeans
@@ -58,7 +58,7 @@ class LatentGenerator(RoundClock):
         self.automatic_optimization = False
         self.generator, self.ema_decay = generator, ema_decay
         self.latent_dim = int(generator.latent_dim)  # type: ignore[arg-type]
-        self.num_classes: int | None = getattr(generator, "num_classes", None)  # says that labels may be asked for
+        self.num_classes: int | None = of_network(generator).num_classes  # says that labels may be asked for
         self.label_frequencies = None if self.num_classes is None else LabelFrequencies(self.num_classes)
         self.generator_ema = EMA(generator, ema_warmup) if ema_decay is not None else None
         self.generator_losses = list(generator_losses or ())
@@ -152,7 +152,7 @@ class LatentGenerator(RoundClock):
         """Tells the losses whose turn it is: the client under `FedAvgStrategy`, nobody's elsewhere."""
         super().on_turn_start(turn)
         for loss in self.embedded_losses:
-            loss.start_turn(getattr(turn, "client", None))
+            loss.start_turn(None if turn is None else turn.client)
 
     @property
     def _loss_names(self) -> list[dict[str, str]]:
@@ -205,16 +205,18 @@ class LatentGenerator(RoundClock):
 
     def draw(self, count: int) -> tuple[nn.Module, Tensor]:
         """The generator as a function of one input an image, and so many inputs: latents, with labels drawn to them."""
-        latents, labels = self._draw_latents(count), self._draw_labels(count)
+        latents, labels = self.draw_latents(count), self.draw_labels(count)
         if labels is None:
             return self.generator, latents
         return AtPositions(self.generator, latents, labels), torch.arange(count, device=latents.device)
 
-    def _draw_latents(self, count: int) -> Tensor:
+    def draw_latents(self, count: int) -> Tensor:
+        """Draw latents [count, latent_dim] as the generator takes them, from the global generator of its device."""
         like = next(self.generator.parameters())
         return torch.randn(count, self.latent_dim, device=like.device, dtype=like.dtype)
 
-    def _draw_labels(self, count: int) -> Tensor | None:
+    def draw_labels(self, count: int) -> Tensor | None:
+        """Draw labels int64 [count] as often as the training data have them; None for an unconditional model."""
         return None if self.label_frequencies is None else self.label_frequencies.draw(count).to(self.device)
 
     # ---- after training ----

@@ -1,14 +1,17 @@
-"""Optional hooks that modules, data modules and strategies of one's own may define for the kit, with the default of
-each.
+"""Optional hooks that modules, networks, data modules, strategies and callbacks of one's own may define for the kit,
+with the default of each.
 
 All is optional, and none derives from these classes: it is enough to have an attribute or method of the name.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+
+from fedgen.data.optional_attributes import with_defaults
 
 
 class FederatedModule(Protocol):
@@ -37,16 +40,53 @@ class FederatedModule(Protocol):
     on_round_end: Callable[[int], object] | None = None
 
 
+class GenerativeModel(Protocol):
+    """A model that is evaluated.
+
+    Attributes:
+        sample: gives images in [-1, 1], points or texts by their number; None if there is nothing to draw.
+        num_classes: of labels 0 to num_classes - 1 that `sample` may be asked for; None for an unconditional model.
+        sampling: settings of `sample` beside the weights, plain types; None if there is one way only.
+        device: where its batches belong.
+    """
+
+    sample: Callable[..., Tensor] | None = None
+    num_classes: int | None = None
+    sampling: Any = None
+    device: torch.device | str = "cpu"
+
+
+class ImageNetwork(Protocol):
+    """A network that a model trains: a generator, a critic or a denoiser.
+
+    Attributes:
+        image_shape: channels, height and width; None if it does not say.
+        num_classes: of the labels that it takes; None for an unconditional network.
+        null_label: whether the label `num_classes` stands for "any class".
+        body: the part that adapters belong to, such as a UNet of diffusers; None for the network itself.
+        save_memory: has activations computed again in the backward pass; None if it cannot.
+    """
+
+    image_shape: Sequence[int] | None = None
+    num_classes: int | None = None
+    null_label: bool = False
+    body: torch.nn.Module | None = None
+    save_memory: Callable[[], object] | None = None
+
+
 class ModulePart(Protocol):
-    """A part of a module: a loss, a moving average, a queue.
+    """A part of a module: a network, a loss, a moving average, a queue.
 
     Attributes:
         exchanged: True as other tensors are, False if the part looks after its own, "personal" if clients keep them.
         shares_images: whether it looks at clients' images elsewhere than in their own turns.
+        settings: its constructor's arguments as plain types, from which a checkpoint makes it again; None if it keeps
+            none.
     """
 
     exchanged: bool | str = True
     shares_images: bool = False
+    settings: Any = None
 
 
 class FederatedData(Protocol):
@@ -97,29 +137,53 @@ class TurnTakingStrategy(Protocol):
     report: Sequence[Mapping[str, Any]] = ()
 
 
-class _Defaulted:
-    """An object's attributes, and a protocol's where it has none of the name."""
+class ScoringCallback(Protocol):
+    """A callback that scores the server's model at some rounds, as `FederatedEvaluation` does.
 
-    def __init__(self, found: object, protocol: type) -> None:
-        self._found, self._protocol = found, protocol
+    Attributes:
+        evaluated_round: the last one that was scored; None if none was.
+        evaluator: has `column_names()`, of the scores that it logs; None before training.
+        headline: the newest score in words, for the progress bar; "" for none.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._found, name, getattr(self._protocol, name))
+    evaluated_round: int | None = None
+    evaluator: Any = None
+    headline: str = ""
+
+
+class PrecisionPlugin(Protocol):
+    """Lightning's plugin for the precision of training; those of float16 scale gradients, all others do not.
+
+    Attributes:
+        scaler: torch's `GradScaler`; None without.
+    """
+
+    scaler: Any = None
 
 
 def of_module(module: object) -> FederatedModule:
     """Return a module's optional attributes, each its own or the default."""
-    return cast(FederatedModule, _Defaulted(module, FederatedModule))
+    return with_defaults(module, FederatedModule)
+
+
+def of_model(model: object) -> GenerativeModel:
+    """Return the optional attributes of a model that is evaluated, each its own or the default."""
+    return with_defaults(model, GenerativeModel)
+
+
+def of_network(network: object) -> ImageNetwork:
+    """Return a network's optional attributes, each its own or the default."""
+    return with_defaults(network, ImageNetwork)
 
 
 def of_part(part: object) -> ModulePart:
     """Return the optional attributes of a part of a module, each its own or the default."""
-    return cast(ModulePart, _Defaulted(part, ModulePart))
+    return with_defaults(part, ModulePart)
 
 
 def of_data(data: object) -> FederatedData:
     """Return a data module's optional attributes, each its own or the default; `data` may be None."""
-    return cast(FederatedData, _Defaulted(data, FederatedData))
+    return with_defaults(data, FederatedData)
 
 
 def data_module_of(trainer: object) -> Any:
@@ -134,4 +198,14 @@ def data_of(trainer: object) -> FederatedData:
 
 def of_strategy(strategy: object) -> TurnTakingStrategy:
     """Return a strategy's optional attributes, each its own or the default."""
-    return cast(TurnTakingStrategy, _Defaulted(strategy, TurnTakingStrategy))
+    return with_defaults(strategy, TurnTakingStrategy)
+
+
+def of_callback(callback: object) -> ScoringCallback:
+    """Return a callback's optional attributes, each its own or the default."""
+    return with_defaults(callback, ScoringCallback)
+
+
+def scaler_of(trainer: Any) -> Any:
+    """Return the gradient scaler of a trainer that trains in float16; None for any other."""
+    return with_defaults(trainer.precision_plugin, PrecisionPlugin).scaler

@@ -209,7 +209,8 @@ def train(cli: FedgenCLI) -> None:
         ValueError: for a checkpoint that is damaged, with what to do; for --explain without FedAvgStrategy.
         OSError: for a disk that is full or can only be read, naming the folder; if another run is at work there.
     """
-    first = not getattr(rank_zero_only, "rank", 0)  # of several processes one speaks and writes
+    # of several processes one speaks and writes; Lightning's function has its rank where a launcher or Trainer set it
+    first = not getattr(rank_zero_only, "rank", 0)
     trainer, console, recipe = cli.trainer, make_console(quiet=not first), cli.recipe
     check_explain(cli)
     folder = require_writable(trainer.default_root_dir)
@@ -311,7 +312,7 @@ def apply_control(config: Any) -> None:
         return
     if config.local_only and config.centralised:
         raise ValueError("--local_only and --centralised are two controls; give one of them")
-    strategy = config.trainer.strategy
+    strategy = config.trainer.strategy  # a name, or jsonargparse's Namespace with a class path
     if not str(getattr(strategy, "class_path", strategy)).endswith("FedAvgStrategy"):
         raise ValueError("--local_only and --centralised turn a recipe with FedAvgStrategy into its control")
     if config.local_only:

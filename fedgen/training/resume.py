@@ -130,7 +130,8 @@ def naming_write_errors(folder: Path, last: Path) -> Iterator[None]:
     shown = threading.excepthook
 
     def show(failure: threading.ExceptHookArgs) -> None:
-        if getattr(failure.exc_value, "errno", None) not in UNWRITABLE:  # the main thread raises the same
+        error = failure.exc_value
+        if not isinstance(error, OSError) or error.errno not in UNWRITABLE:  # the main thread raises the same
             shown(failure)
 
     threading.excepthook = show

@@ -26,7 +26,7 @@ def make(count=40, partition=None, **options):
 
 def under(module, strategy, round=0):
     """The training loader that a trainer would get."""
-    module.trainer = SimpleNamespace(strategy=strategy, current_epoch=round)
+    module.trainer = SimpleNamespace(strategy=strategy, current_epoch=round, max_epochs=None, world_size=1)
     return module.train_dataloader()
 
 

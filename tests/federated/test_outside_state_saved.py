@@ -92,7 +92,7 @@ def test_means_that_a_turn_elsewhere_cannot_have_are_refused(told, named):
     outside = outside_of(module, dict.fromkeys(("number", "tensor", "absent", "flag"), "mean"))
     outside.start_round()
     with pytest.raises(ValueError, match=named):
-        outside.heard_means({path: torch.tensor(value, dtype=torch.float64) for path, value in told.items()})
+        outside.messages.heard_means({path: torch.tensor(value, dtype=torch.float64) for path, value in told.items()})
 
 
 def test_means_of_turns_elsewhere_are_those_of_turns_here():
@@ -107,10 +107,11 @@ def test_means_of_turns_elsewhere_are_those_of_turns_here():
         if value is not None:
             here.number, here.tensor[0], here.array[1] = value, value, value
         near.end_turn(client, weight, True)
-        far.take_means(far.heard_means({} if value is None else near.means), weight)
+        means = {} if value is None else near.messages.means
+        far.messages.take_means(far.messages.heard_means(means), weight)
     near.end_round()
     far.end_round()
     assert here.number == there.number == (1 * 2 + 3 * 4 + 4 * 0.5) / 8
     assert torch.equal(here.tensor, there.tensor)
     assert here.array.tolist() == there.array.tolist() == [0, (1 * 2 + 3 * 4) / 8]
-    assert set(far.server_means) == set(rules)
+    assert set(far.messages.server_means) == set(rules)

@@ -1,6 +1,7 @@
 """Images that the library flwr-datasets has partitioned (its 0.6; nothing of it is imported here)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,7 @@ from fedgen.data.formats.huggingface import TableImages, read_images
 from fedgen.data.formats.image_files import check_form
 from fedgen.data.items import Items, Part
 from fedgen.data.lazy_examples import make_lazy
+from fedgen.data.optional_attributes import with_defaults
 
 
 class FlowerPartitioner(Protocol):
@@ -23,6 +25,18 @@ class FlowerPartitioner(Protocol):
     def num_partitions(self) -> int: ...
 
     def load_partition(self, partition_id: int) -> Any: ...
+
+
+class DescribedPartitioner(Protocol):
+    """A partitioner that says more of itself, as most of flwr-datasets' do.
+
+    Attributes:
+        is_dataset_assigned: gives whether it has its data set.
+        partition_id_to_natural_id: names of the partitions by their numbers.
+    """
+
+    is_dataset_assigned: Callable[[], bool] | None = None
+    partition_id_to_natural_id: Mapping[int, Any] = MappingProxyType({})
 
 
 class FlowerDataset(DataSet):
@@ -114,7 +128,8 @@ def load_partitions(partitioner: FlowerPartitioner, name: str) -> list[Any]:
             name of the data.
     """
     kind = type(partitioner).__name__
-    if not getattr(partitioner, "is_dataset_assigned", lambda: True)():
+    own: DescribedPartitioner = with_defaults(partitioner, DescribedPartitioner)
+    if own.is_dataset_assigned is not None and not own.is_dataset_assigned():
         raise ValueError(
             f"the {kind} of {name} has no dataset; give `partitioners` of its FederatedDataset, or assign its `dataset`"
         )
@@ -131,5 +146,6 @@ def load_partitions(partitioner: FlowerPartitioner, name: str) -> list[Any]:
 def partition_names(partitioner: FlowerPartitioner, kind: str) -> list[str]:
     """The partitions' natural ids where the partitioner has them, else their numbers after the kind: "client 0"."""
     count = partitioner.num_partitions
-    natural = getattr(partitioner, "partition_id_to_natural_id", {})
+    own: DescribedPartitioner = with_defaults(partitioner, DescribedPartitioner)
+    natural = own.partition_id_to_natural_id
     return [str(natural.get(number, f"{kind} {number}")) for number in range(count)]

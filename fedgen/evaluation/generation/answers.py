@@ -12,6 +12,7 @@ from fedgen.data.lazy_examples import CHUNK, LazyInputs
 from fedgen.evaluation.generation.methods import require_method
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.images import from_uint8
+from fedgen.models.optional_hooks import of_model
 from fedgen.progress import track
 from fedgen.seeds import derive
 
@@ -95,7 +96,7 @@ class Answers:
         if isinstance(examples, LazyInputs) and not examples.has_images:
             from lightning.fabric.utilities import move_data_to_device  # its models have Lightning loaded
 
-            device = getattr(self.model, "device", "cpu")
+            device = of_model(self.model).device
             for batch, count in examples.batches():
                 yield _Part(move_data_to_device(batch, device), None, count)
             return
@@ -106,7 +107,7 @@ class Answers:
             start = end
 
     def _labels(self, labels: Tensor | None) -> Tensor | None:
-        return labels if getattr(self.model, "num_classes", None) is not None else None
+        return labels if of_model(self.model).num_classes is not None else None
 
 
 @dataclass(frozen=True)

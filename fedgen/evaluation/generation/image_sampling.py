@@ -4,13 +4,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from fedgen.data.optional_attributes import with_defaults
 from fedgen.evaluation.generation.sampling_settings import sampling_of
 from fedgen.images import SeenRange, to_uint8
+from fedgen.models.optional_hooks import of_model
 from fedgen.models.sampling import evaluating
 from fedgen.progress import track
 from fedgen.ranks import spread
@@ -40,6 +43,25 @@ class ImageSampler:
         return self.draw(num_images, draws) if labels is None else self.draw(num_images, draws, labels)
 
 
+class DescribedSampler(Protocol):
+    """A sampler that says how it samples; a bare function of (number, torch.Generator) is one that does not.
+
+    Attributes:
+        sampling: settings that its images depend on beside the weights, as records keep them.
+        num_classes: of labels 0 to num_classes - 1 that it takes as its third argument; None if it takes none.
+        at_once: whether it draws from a finite store, so that all images are to be asked for in one call.
+    """
+
+    sampling: Mapping[str, Any] = MappingProxyType({})
+    num_classes: int | None = None
+    at_once: bool = False
+
+
+def of_sampler(sample: object) -> DescribedSampler:
+    """Return a sampler's optional attributes, each its own or the default."""
+    return with_defaults(sample, DescribedSampler)
+
+
 @torch.no_grad()
 def draw_images(
     sample: Sample,
@@ -63,8 +85,8 @@ def draw_images(
         seed: base seed.
         round: the round; -1 before training.
         stream: a name; other streams are independent.
-        chunk: images drawn at once; all of them from a sampler with the attribute `at_once`, which draws from a finite
-            store.
+        chunk: images drawn at once; all of them from a sampler that draws from a finite store
+            (`DescribedSampler.at_once`).
         description: text of the progress bar.
         seen: takes note of the images' range, and has warned already where several sets are drawn of one model. Floats
             that look like [0, 1] are warned of, no more: they end no training.
@@ -74,7 +96,7 @@ def draw_images(
     """
     images: Tensor | None = None
     seen = SeenRange(*SAMPLES) if seen is None else seen
-    if getattr(sample, "at_once", False):
+    if of_sampler(sample).at_once:
         chunk = max(1, num_images)
 
     def drawn(i: int) -> Tensor:
@@ -123,14 +145,14 @@ def sampler_of(module: nn.Module) -> ImageSampler:
     Raises:
         TypeError: if the model has no `sample(num_images, ...)`.
     """
-    method = getattr(module, "sample", None)
+    model = of_model(module)
+    method, classes = model.sample, model.num_classes
     if not callable(method):
         raise TypeError(
             f"{type(module).__name__} has no method sample(num_images, generator=None), which gives images float"
             " [N, C, H, W] in [-1, 1]; add one, so that it can be evaluated"
         )
     taken = inspect.signature(method).parameters
-    classes = getattr(module, "num_classes", None)
 
     def sample(num_images: int, draws: torch.Generator, labels: Tensor | None = None) -> Tensor:
         options: dict[str, Any] = {"generator": draws} if "generator" in taken else {}
@@ -153,7 +175,7 @@ def inside(context: Callable[[], AbstractContextManager[Any]], sample: Sample) -
         with context():
             return sample(num_images, draws).cpu()
 
-    return ImageSampler(sample_inside, getattr(sample, "sampling", {}))
+    return ImageSampler(sample_inside, of_sampler(sample).sampling)
 
 
 def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
@@ -176,4 +198,4 @@ def mixture(samplers: Sequence[Sample], weights: Tensor) -> ImageSampler:
         parts = [sample(count, draws).cpu() for sample, count in zip(samplers, counts) if count]
         return torch.cat(parts)[torch.randperm(num_images, generator=draws)]
 
-    return ImageSampler(mixed, getattr(samplers[0], "sampling", {}))
+    return ImageSampler(mixed, of_sampler(samplers[0]).sampling)

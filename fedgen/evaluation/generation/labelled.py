@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgen.evaluation.generation.image_sampling import CHUNK, Sample, chunk_draws, draw_images
+from fedgen.evaluation.generation.image_sampling import CHUNK, Sample, chunk_draws, draw_images, of_sampler
 from fedgen.evaluation.real.splits import Split
 from fedgen.models.label_frequencies import LabelFrequencies
 
@@ -21,7 +21,7 @@ def frequencies_of(split: Split) -> LabelFrequencies | None:
 
 def takes_labels(sample: Sample, frequencies: LabelFrequencies | None) -> bool:
     """Whether images can be asked for by the data's classes: a conditional model that knows all of them."""
-    classes = getattr(sample, "num_classes", None)
+    classes = of_sampler(sample).num_classes
     return frequencies is not None and classes is not None and classes >= frequencies.num_classes
 
 
@@ -35,7 +35,7 @@ def check_takes_labels(sample: Sample, frequencies: LabelFrequencies | None, sco
     """
     if takes_labels(sample, frequencies):
         return
-    classes = getattr(sample, "num_classes", None)
+    classes = of_sampler(sample).num_classes
     if classes is None:
         raise ValueError(
             f"score {score} trains a classifier on images of given classes, and this model is unconditional: use one"

@@ -1,5 +1,6 @@
 """Methods that scores ask of a model besides images."""
 
+from inspect import isclass, isroutine
 from typing import Any
 
 
@@ -16,5 +17,5 @@ def require_method(model: Any, method: str, gives: str, score: str) -> None:
         TypeError: if it has none, naming it.
     """
     if not callable(getattr(model, method.partition("(")[0], None)):
-        name = getattr(model, "__name__", type(model).__name__)
+        name = model.__name__ if isclass(model) or isroutine(model) else type(model).__name__
         raise TypeError(f"{name} has no method {method}, which gives {gives}; add one, or leave the score {score} out")

@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fedgen.models.optional_hooks import of_model
+
 
 def sampling_of(model: Any) -> dict[str, Any]:
     """A copy of a model's sampling settings; none for a model that samples in one way only.
@@ -16,7 +18,7 @@ def sampling_of(model: Any) -> dict[str, Any]:
     Raises:
         TypeError: if its attribute `sampling` is no dictionary of plain types.
     """
-    settings = getattr(model, "sampling", None)
+    settings = of_model(model).sampling
     if settings is None:
         return {}
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
 from fedgen.evaluation.runs.checkpoint_names import LAST, list_checkpoints
@@ -48,9 +49,8 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, Any]:
             that do not fit.
     """
     checkpoint = read_checkpoint(path)
-    hook = getattr(module, "on_load_checkpoint", None)
-    if callable(hook):
-        hook(checkpoint)
+    if isinstance(module, LightningModule):
+        module.on_load_checkpoint(checkpoint)
     try:
         check_state(module, checkpoint["state_dict"])
         if CHECKPOINT_KEY in checkpoint:

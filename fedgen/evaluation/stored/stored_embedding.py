@@ -36,6 +36,7 @@ class StoredNetwork:
     def name(self) -> str:
         """The name that is asked for; "unknown" for none."""
         if isinstance(self.embedding, nn.Module):
+            # embeddings have a name, anybody's module may
             return str(getattr(self.embedding, "name", type(self.embedding).__name__))
         return self.embedding or UNKNOWN
 

@@ -44,6 +44,7 @@ class Aggregator(ABC):
 
     Attributes:
         private: whether what it gives is differentially private, so that nothing else of clients may leave a round.
+        noise: where a private one has its noise from: "secret", or "seeded" by what every client knows.
         robust: whether it bounds what one client moves, so that nothing of a single client may go around it.
         federation: what it was told of the round.
 
@@ -66,6 +67,7 @@ class Aggregator(ABC):
     """
 
     private = False
+    noise: str = "secret"
     robust = False
     federation = Federation(0, 0, 1, 1)
 

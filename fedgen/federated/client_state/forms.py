@@ -6,7 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_KINDS = ("_parameters", "_buffers", "_modules")
+from fedgen.federated.lightning.lightning_internals import (
+    REGISTRIES,
+    buffers_in,
+    children_in,
+    parameters_in,
+    unsaved_buffers,
+)
+
 Contents = dict[str, Any]  # what hangs in a module itself by its key there: parameters, buffers or children
 
 
@@ -26,7 +33,7 @@ class Forms:
         self._kinds = {name: _kind(tensor) for name, tensor in tensors.items()}
         self._parts = list(module.modules())
         # with the dictionaries themselves: a Sequential makes a new one when a layer is deleted
-        places = [(vars(part), kind) for part in self._parts for kind in _KINDS]
+        places = [(vars(part), kind) for part in self._parts for kind in REGISTRIES]
         self._before = [(home, kind, home[kind], dict(home[kind])) for home, kind in places]
         known = {id(tensor): name for name, tensor in tensors.items()}
         # all tensors that a checkpoint would hold; None for those that averaging leaves alone
@@ -77,10 +84,10 @@ class Forms:
     def _remove(self, new: set[str]) -> None:
         known = {id(part) for part in self._parts}
         for prefix, part in list(self._module.named_modules()) if new else ():
-            for key, child in list(part._modules.items()):
+            for key, child in list(children_in(part).items()):
                 if id(child) not in known and any(place.startswith(f"{_joined(prefix, key)}.") for place in new):
-                    del part._modules[key]
-            for own in (part._parameters, part._buffers):
+                    del children_in(part)[key]
+            for own in (parameters_in(part), buffers_in(part)):
                 for key in [key for key in own if _joined(prefix, key) in new]:
                     del own[key]
 
@@ -106,9 +113,9 @@ def _saved(module: nn.Module) -> dict[str, tuple[Contents, str]]:
     return {
         _joined(prefix, key): (own, key)
         for prefix, part in module.named_modules()
-        for own in (part._parameters, part._buffers)
+        for own, unsaved in ((parameters_in(part), ()), (buffers_in(part), unsaved_buffers(part)))
         for key, value in own.items()
-        if value is not None and (own is part._parameters or key not in part._non_persistent_buffers_set)
+        if value is not None and key not in unsaved
     }
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fedgen.federated.client_state.optimizer_states import check_slots
+from fedgen.federated.lightning.lightning_internals import forget_stages
 from fedgen.io.files import in_bytes
 from fedgen.ranks import Ranks
 
@@ -207,8 +208,7 @@ class LocalState:
             scheduler.load_state_dict(copy.deepcopy(state))
         if scaler:
             self.scaler.load_state_dict(scaler)
-            # a step that raised between unscaling and update leaves its stage, and would fail every later client
-            getattr(self.scaler, "_per_optimizer_states", {}).clear()
+            forget_stages(self.scaler)
 
     def server_state(self) -> dict[str, Any]:
         """Return what the present round's turns begin with, wherever they are taken: settings, and states where

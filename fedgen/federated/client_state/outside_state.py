@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from fedgen.federated.client_state.exchange import accumulates
 from fedgen.federated.client_state.module_nodes import (
     NonPersistentBuffers,
+    Places,
     attributes_of,
     epoch_lists,
     no_parameters,
     owned_by,
     saved_tensors,
+    value_at,
 )
-from fedgen.federated.client_state.outside_values import OutsideValues, heard_number, told_number
+from fedgen.federated.client_state.outside_values import OutsideMessages, OutsideValues
 from fedgen.federated.client_state.python_state import (
     MISSING,
     Attributes,
@@ -30,10 +32,10 @@ from fedgen.federated.client_state.python_state import (
     PythonState,
     RandomState,
     reseed,
-    vars_of_class,
 )
-from fedgen.federated.client_state.rules import Rules
-from fedgen.federated.client_state.state_values import has_floats, in_the_form_of, is_plain, storage_of
+from fedgen.federated.client_state.rules import Rules, with_ancestors
+from fedgen.federated.client_state.state_values import has_floats, is_plain, storage_of
+from fedgen.federated.lightning.lightning_internals import parameters_in, unsaved_buffers
 from fedgen.io.tensor_files import bytes_of, tensors_in
 from fedgen.models.optional_hooks import of_part
 from fedgen.seeds import derive
@@ -68,11 +70,15 @@ class OutsideState:
         found: by path, what became of the state that turns have changed so far, in a word; for the report.
         exchanges: whether counters and means may be told over clients; False under differential privacy and masks, and
             under rules that bound what a single client does.
+        messages: what of it clients elsewhere are told, and tell.
+        rules: the declared ones.
+        round_values: of the present round's turns.
+        server_values: counters and means that rounds so far have made, by path.
         opaque: what cannot be looked into, and so not isolated: type names by path.
     """
 
     def __init__(self, module: nn.Module, rules: Rules, foreign: Iterable[Any] = (), seed: int = 0) -> None:
-        self._module, self._rules, self._seed = module, rules, seed
+        self.rules, self._module, self._seed = rules, module, seed
         self._foreign = [*foreign]
         self._gathered_names = set(epoch_lists(module))
         self.personal: dict[int, dict[str, Any]] = {}
@@ -80,14 +86,19 @@ class OutsideState:
         self.opaque: dict[str, str] = {}
         self.exchanges = True
         self._values: dict[str, Any] = {}  # of a checkpoint, for the round that starts next
-        self._kept_values: dict[str, Any] = {}  # the server's, of rounds so far
+        self.server_values: dict[str, Any] = {}
+        self.messages = OutsideMessages(self)
         self._clear_round()
 
     def _clear_round(self) -> None:
-        self._round = OutsideValues()
+        self.round_values = OutsideValues()
         self._gathered: dict[str, tuple[Node, Any, list[Any]]] = {}
 
     # ---- rounds ----
+
+    def begin_with(self, values: Mapping[str, Any]) -> None:
+        """Has the round that starts next begin with other values of the server's, by path."""
+        self._values = dict(values)
 
     def start_round(self) -> None:
         """Takes the present state as the server's."""
@@ -96,20 +107,18 @@ class OutsideState:
         self._storages = {storage_of(tensor) for tensor in saved_tensors(self._module)} - {0}
         self._metrics = [m for m in self._module.modules() if accumulates(m)]
         roots: list[Node] = [attributes_of(prefix, part) for prefix, part in self._parts()]
-        roots += [
-            NonPersistentBuffers(prefix, part) for prefix, part in self._parts() if part._non_persistent_buffers_set
-        ]
+        roots += [NonPersistentBuffers(prefix, part) for prefix, part in self._parts() if unsaved_buffers(part)]
         self._state = PythonState(roots, self._enter)
         self.opaque |= self._state.opaque
         self._kept_apart = [  # of the rule "personal"
             (node, key, path)
             for node in self._state.nodes
             for key, path, _ in node.children()
-            if self._rules.rule_of([path]) == "personal"
+            if self.rules.rule_of([path]) == "personal"
         ]
         self._random = [node for node in self._state.nodes if isinstance(node, RandomState)]
         if self._values:
-            self._write(self._values)
+            self.places.write(self._values)
             self._values = {}
             self.start_round()
 
@@ -125,7 +134,7 @@ class OutsideState:
             yield prefix, part
 
     def _enter(self, path: str, value: Any) -> bool:
-        if id(value) in self._owned or self._rules.rule_of([path]) == "personal":
+        if id(value) in self._owned or self.rules.rule_of([path]) == "personal":
             return False
         if isinstance(value, Tensor) and storage_of(value) in self._storages:
             return False  # a view of a parameter or saved buffer, which is isolated with it
@@ -138,7 +147,7 @@ class OutsideState:
     def start_turn(self, round: int, client: int) -> None:
         """Gives a client what it keeps, and seeds random generators; the rest is the server's already."""
         for generator in self._random:
-            if self._rules.rule_of([generator.path]) != "server":
+            if self.rules.rule_of([generator.path]) != "server":
                 reseed(generator, derive(self._seed, "state", generator.path, round, client))
         self._give_kept(client)
         self._metrics_before = PythonState([Attributes("", metric) for metric in self._metrics], no_parameters)
@@ -148,7 +157,7 @@ class OutsideState:
         for node, key, path in self._kept_apart:
             node.write(key, self._copy(kept.get(path, node.contents[key])))
         for path in kept.keys() - {path for *_, path in self._kept_apart}:  # what the server has not
-            if (place := self._place(path, {})) is not None:
+            if (place := self.places.attribute(path)) is not None:
                 place[0].write(place[1], self._copy(kept[path]))
 
     @contextmanager
@@ -173,7 +182,7 @@ class OutsideState:
         if completed:
             changes = [change for node in changed for change in node.changes()]
             self._keep(client, changes)
-            self._round.weight += weight
+            self.round_values.weight += weight
             self._take(changes, weight)
         else:
             for node in self._metrics_before.changed():
@@ -186,16 +195,16 @@ class OutsideState:
     def _keep(self, client: int, changes: Sequence[Change]) -> None:
         """Keeps what the rule "personal" says of the client's, also what its turn has made or taken away."""
         present = {path: _present(node, key) for node, key, path in self._kept_apart}
-        present |= {c.path: c.after for c in changes if self._rules.rule_of([c.path]) == "personal"}
+        present |= {c.path: c.after for c in changes if self.rules.rule_of([c.path]) == "personal"}
         if present:
             self.personal[client] = {path: value for path, value in present.items() if value is not MISSING}
 
     def _take(self, changes: Sequence[Change], weight: float) -> None:
         for change in changes:
-            if self._rules.rule_of([change.path]) == "personal":
+            if self.rules.rule_of([change.path]) == "personal":
                 self.found[change.path] = "personal"
                 continue
-            rule = self._rules.rule_of(_with_ancestors(change.path))
+            rule = self.rules.rule_of(with_ancestors(change.path))
             if isinstance(change.container, RandomState):
                 self.found[change.path] = "server" if rule == "server" else "seeded"
                 continue
@@ -207,7 +216,7 @@ class OutsideState:
                 self._gathered.setdefault(change.path, (change.container, change.key, []))[2].extend(added)
                 self.found[change.path] = "gathered"
             elif rule == "mean" and self.exchanges and _is_averaged(change):
-                self._round.add(change.path, change.after, weight)
+                self.round_values.add(change.path, change.after, weight)
                 self.found[change.path] = "mean"
             elif self.exchanges and (rule == "max" or (rule is None and _is_count(change))):
                 self._raise_to(change)
@@ -217,12 +226,12 @@ class OutsideState:
                 self.found[change.path] = "server" if rule == "server" else "reset"
 
     def _raise_to(self, change: Change) -> None:
-        declared = self._rules.rule_of(_with_ancestors(change.path)) == "max"
+        declared = self.rules.rule_of(with_ancestors(change.path)) == "max"
         if not declared and bool(change.after < change.before):
-            self._round.shrink(change.path)
+            self.round_values.shrink(change.path)
             self.found[change.path] = "reset"
             return
-        self._round.raise_to(change.path, change.after if _was_empty(change) else change.before, change.after)
+        self.round_values.raise_to(change.path, change.after if _was_empty(change) else change.before, change.after)
         self.found.setdefault(change.path, "max")
 
     def _added(self, change: Change) -> list[Any] | None:
@@ -244,66 +253,43 @@ class OutsideState:
 
     def news(self) -> dict[str, Any]:
         """Return what other ranks do not know of the round; what was gathered stays with its rank, as under DDP."""
-        return {**self._round.news(), "found": {p: word for p, word in self.found.items() if word != "gathered"}}
+        return {**self.round_values.news(), "found": {p: word for p, word in self.found.items() if word != "gathered"}}
 
     def hear(self, told: Sequence[Mapping[str, Any]]) -> None:
         """Takes every rank's `news`."""
-        self._round.hear(told)
+        self.round_values.hear(told)
         self.found = {path: word for one in reversed(told) for path, word in one["found"].items()} | self.found
 
     def end_round(self) -> None:
         """Writes the round's values into the module, which holds the server's state."""
-        for path in [path for path in self._round.largest if self._is_reset_with_others(path)]:
-            del self._round.largest[path]
+        for path in [path for path in self.round_values.largest if self.is_reset_with_others(path)]:
+            del self.round_values.largest[path]
             self.found[path] = "reset"
-        values = self._round.counters | self._round.means(self._present() if self._round else {})
-        self._write(values)
+        places = self.places
+        values = self.round_values.counters | self.round_values.means(places.values() if self.round_values else {})
+        places.write(values)
         for node, key, items in self._gathered.values():
-            before = _value_at(node, key, None)
+            before = value_at(node, key, None)
             node.write(key, [*(before or ()), *items])
-        self._kept_values = {**self._kept_values, **values}
+        self.server_values = {**self.server_values, **values}
         self._clear_round()
 
-    def _is_reset_with_others(self, path: str) -> bool:
+    @property
+    def places(self) -> Places:
+        """Places of the values, as they stood when the round began."""
+        return Places(self._state)
+
+    def is_reset_with_others(self, path: str) -> bool:
         """Whether a counter that nobody declared lies in an object, not a module, whose tensors or lists are reset."""
         parent = path.rpartition(".")[0]
         below = [other for other in self.found if other.startswith(f"{parent}.")]
-        if not parent or any(self._rules.rule_of(_with_ancestors(other)) is not None for other in below):
+        if not parent or any(self.rules.rule_of(with_ancestors(other)) is not None for other in below):
             return False  # who declares something of an object knows it
         if isinstance(next((n.holder for n in self._state.nodes if n.path == parent), None), nn.Module):
             return False
         reset = [other.split(".") for other in below if self.found[other] == "reset"]
         depth, own = parent.count(".") + 1, parent.split(".")
         return any(o[:depth] == own and all(part.isdecimal() for part in o[depth + 1 :]) for o in reset)
-
-    def _place(self, path: str, places: Mapping[str, tuple[Node, Any]]) -> tuple[Node, Any] | None:
-        """Return where a value stands, or would stand if its holder had it: its class may hold the first value."""
-        parent, _, key = path.rpartition(".")
-        if path in places:
-            return places[path]
-        node = next((n for n in self._state.nodes if n.path == parent and isinstance(n, Attributes)), None)
-        return None if node is None else (node, key)
-
-    def _places(self) -> dict[str, tuple[Node, Any]]:
-        """Return where everything stands, by path; of containers themselves, too."""
-        found: dict[str, tuple[Node, Any]] = {node.path: (node, None) for node in self._state.nodes}
-        for node in self._state.nodes:
-            for key, path, value in node.children():
-                if not isinstance(value, Tensor):
-                    found.setdefault(path, (node, key))
-        return found
-
-    def _present(self) -> dict[str, Any]:
-        places = self._places().items()
-        return {path: _value_at(node, key, None) for path, (node, key) in places}
-
-    def _write(self, values: Mapping[str, Any]) -> None:
-        places = self._places() if values else {}
-        for path, value in values.items():
-            if (place := self._place(path, places)) is not None:
-                node, key = place
-                before = _value_at(node, key, value)
-                node.write(key, in_the_form_of(before, value))
 
     def _copy(self, value: Any) -> Any:
         """A deep copy that shares what is the module's own: its parameters, buffers and parts."""
@@ -312,78 +298,11 @@ class OutsideState:
         memo |= {id(t): t.detach().clone() for t in tensors_in(value) if t.grad_fn is not None}
         return copy.deepcopy(value, memo)
 
-    # ---- clients elsewhere ----
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """The counters that the round's turns have raised, by path, as far as nothing keeps them from travelling."""
-        found = {path: int(value) for path, value in self._round.counters.items() if type(value) in (int, bool)}
-        return {path: value for path, value in found.items() if not self._is_reset_with_others(path)}
-
-    @property
-    def means(self) -> dict[str, Tensor]:
-        """The values that the turn before gave to means, float64, by path."""
-        return {path: told_number(value) for path, value in self._round.given.items()}
-
-    @property
-    def server_means(self) -> dict[str, Tensor]:
-        """The server's means of earlier rounds, with which every turn begins."""
-        return {path: told_number(value) for path, value in self._kept_values.items() if type(value) not in (int, bool)}
-
-    @property
-    def server_counts(self) -> dict[str, int]:
-        """The server's counters that turns have raised in earlier rounds, with which every turn begins."""
-        return {path: int(value) for path, value in self._kept_values.items() if type(value) in (int, bool)}
-
-    def take_counts(self, counts: Mapping[str, int]) -> None:
-        """Takes counters that a turn elsewhere has raised.
-
-        Raises:
-            ValueError: for one that the module does not have as a Python integer or boolean, or that is not larger.
-        """
-        places = self._places() if counts else {}
-        for path, count in counts.items():
-            place = self._place(path, places)
-            before: Any = MISSING if place is None or place[1] is None else self._own(place)
-            if type(before) not in (int, bool) or count <= before:
-                raise ValueError(f"its counter {path!r} is {count} and the server's {before!r}")
-            self._round.raise_to(path, before, type(before)(count))
-            self.found.setdefault(path, "max")
-
-    def _own(self, place: tuple[Node, Any]) -> Any:
-        before = _value_at(*place, MISSING)
-        return vars_of_class(type(place[0].holder), place[1]) if before is MISSING else before
-
-    def heard_means(self, means: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return what a turn elsewhere has given to means, in the kinds of the server's own values.
-
-        Raises:
-            ValueError: for what has no rule "mean" or no place in the module, has another shape or is not finite.
-        """
-        places, found = self._places() if means else {}, {}
-        for path, told in means.items():
-            if self._rules.rule_of(_with_ancestors(path)) != "mean":
-                raise ValueError(f"it tells {path!r}, which has no rule 'mean'")
-            place = self._place(path, places)
-            found[path] = heard_number(path, told, None if place is None else self._own(place))
-        return found
-
-    def take_means(self, means: Mapping[str, Any], weight: float) -> None:
-        """Takes a completed turn's `heard_means`, be there any or not."""
-        self._round.weight += weight
-        for path, value in means.items():
-            self._round.add(path, value, weight)
-            self.found[path] = "mean"
-
-    def begin_with(self, counts: Mapping[str, int], means: Mapping[str, Tensor]) -> None:
-        """Gives the server's counters and means to the turn that starts next, taken elsewhere."""
-        self._values = {**counts, **means}
-
     # ---- checkpoints ----
 
     def state_dict(self) -> dict[str, Any]:
         """The server's exchanged values and what clients keep, as far as they are plain values and tensors."""
-        values = {path: value for path, value in self._kept_values.items() if is_plain(value)}
+        values = {path: value for path, value in self.server_values.items() if is_plain(value)}
         personal = {
             client: {path: value for path, value in own.items() if is_plain(value)}
             for client, own in self.personal.items()
@@ -392,7 +311,8 @@ class OutsideState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores `state_dict`; values are written when the next round starts."""
-        self._values, self._kept_values = dict(state["values"]), dict(state["values"])
+        self.begin_with(state["values"])
+        self.server_values = dict(state["values"])
         self.personal = {int(client): dict(own) for client, own in state["personal"].items()}
 
     @property
@@ -404,19 +324,6 @@ class OutsideState:
         """Memory of one client's kept tensors."""
         own = next(iter(self.personal.values()), {})
         return bytes_of(tensors_in(own))
-
-
-def _value_at(node: Node, key: Any, default: Any) -> Any:
-    """Return what a node held at the snapshot under a key; all of it for None."""
-    if key is None or not isinstance(node.contents, (dict, tuple)):
-        return node.contents
-    return node.contents.get(key, default) if isinstance(node.contents, dict) else node.contents[key]
-
-
-def _with_ancestors(path: str) -> list[str]:
-    """A path and those of everything that holds it: a rule for a list is one for what is in it."""
-    parts = path.split(".")
-    return [".".join(parts[: count + 1]) for count in range(len(parts))][::-1]
 
 
 def _was_empty(change: Change) -> bool:
@@ -447,5 +354,6 @@ def _is_averaged(change: Change) -> bool:
 
 def _is_recomputed(change: Change) -> bool:
     """Whether an attribute is computed from parameters before each forward pass (old weight and spectral norm)."""
-    parameters = getattr(change.container.holder, "_parameters", None) or {}
+    holder = change.container.holder
+    parameters = parameters_in(holder) if isinstance(holder, nn.Module) else ()
     return any(f"{change.key}{ending}" in parameters for ending in ("_orig", "_v"))

@@ -197,6 +197,7 @@ class _Slots(Keyed):
     """The slots of an object that has no dictionary."""
 
     def now(self) -> Mapping[Any, Any]:
+        # Python's own, which a class has or inherits or does not have at all
         names = [n for kind in type(self.holder).__mro__ for n in _names(getattr(kind, "__slots__", ()))]
         return {n: getattr(self.holder, n) for n in names if n[:2] != "__" and hasattr(self.holder, n)}
 

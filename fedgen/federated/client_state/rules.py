@@ -77,13 +77,20 @@ def check_rules(where: str, rules: Mapping[str, str]) -> None:
             raise ValueError(f"{where}: {pattern!r} has the rule {rule!r}; choose one of {', '.join(get_args(Rule))}")
 
 
+def with_ancestors(path: str) -> list[str]:
+    """A path and those of everything that holds it: a rule for a list is one for what is in it."""
+    parts = path.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))][::-1]
+
+
 def _declared(module: nn.Module) -> Iterator[tuple[str, Mapping[str, Rule]]]:
     """The parts' own rules with their prefixes, the innermost parts first."""
     for prefix, part in sorted(module.named_modules(), key=lambda item: -len(item[0])):
         found: dict[str, Rule] = {}
         for holder in (part, *type(part).__mro__):  # a module's own patterns come first, then its subclass's
             own = vars(holder).get(MODULE_RULES, {})
-            check_rules(f"{getattr(holder, '__name__', type(part).__name__)}.{MODULE_RULES}", own)
+            name = (holder if isinstance(holder, type) else type(part)).__name__
+            check_rules(f"{name}.{MODULE_RULES}", own)
             found = {**found, **{pattern: rule for pattern, rule in own.items() if pattern not in found}}
         if found:
             yield (f"{prefix}." if prefix else ""), found

@@ -6,13 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgen.federated.lightning.lightning_internals import coordinates_and_values
+
 
 def _parts_of(tensor: Tensor) -> tuple[Tensor, ...]:
     """The dense tensors that hold a tensor's numbers."""
     if tensor.layout is torch.strided:
         return (tensor,)
     if tensor.layout is torch.sparse_coo:
-        return tensor._indices(), tensor._values()
+        return coordinates_and_values(tensor)
     by_rows = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
     outer = (tensor.crow_indices(), tensor.col_indices()) if by_rows else (tensor.ccol_indices(), tensor.row_indices())
     return (*outer, tensor.values())

@@ -7,6 +7,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.federated.left_out import report_of, tell
+from fedgen.federated.lightning.lightning_internals import hold_checkpoint, will_skip
+from fedgen.models.optional_hooks import scaler_of
 
 if TYPE_CHECKING:
     from fedgen.federated.strategy import FedAvgStrategy
@@ -32,7 +34,7 @@ class RoundBoundary(Callback):
         self._strategy.checkpoints.keep_last_round()
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        skipped = _will_be_skipped(getattr(trainer.precision_plugin, "scaler", None), optimizer)
+        skipped = will_skip(scaler_of(trainer), optimizer)
         if self._strategy.in_turns and not skipped:  # the server may take steps of its own after them
             self._strategy.client_algorithm.before_step(optimizer)
 
@@ -63,14 +65,8 @@ class RoundBoundary(Callback):
             rank_zero_warn("a round was cut short before its last client's turn and is dropped")
 
 
-def _will_be_skipped(scaler: Any, optimizer: Any) -> bool:
-    """Whether an fp16 grad scaler will skip an optimizer's step, for gradients that overflowed."""
-    found = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {}).get("found_inf_per_device", {})
-    return any(bool(overflow) for overflow in found.values())
-
-
 def _hold_checkpoints(trainer: Trainer) -> None:
     """Lets no ModelCheckpoint save at the present step: it would remove an older file for one never written."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint):
-            callback._last_global_step_saved = trainer.global_step
+            hold_checkpoint(callback, trainer.global_step)

@@ -13,7 +13,9 @@ from torch.optim import Optimizer
 from fedgen.federated.client_state.exchange import naming_difference
 from fedgen.federated.client_state.optimizer_states import check_optimizer_state
 from fedgen.federated.federation_state import CHECKPOINT_KEY, OLD_CLOCKS, merge_states, pack_state, unpack_state
+from fedgen.federated.federation_view import FederationView, started
 from fedgen.federated.lightning.last_round import LastRound, leave_ended_round, settle_loops
+from fedgen.federated.lightning.one_or_many import OneOrManyProcesses
 from fedgen.federated.lightning.plateau import PlateauUpdates
 from fedgen.federated.lightning.turn_clock import TurnClock
 from fedgen.federated.round import Round
@@ -120,6 +122,37 @@ class RoundCheckpoints:
         if iterations:
             self._clock.set_steps(round(total * rounds * self._clock.interval / iterations))
         return {**state, "clock": {"total_steps": total}, "outside": {"values": {}, "personal": {}}}
+
+
+class CheckpointingStrategy(FederationView, OneOrManyProcesses):
+    """A federation's part in what Lightning asks of a strategy about checkpoints."""
+
+    _checkpoints: RoundCheckpoints | None = None
+
+    @property
+    def checkpoints(self) -> RoundCheckpoints:
+        """The federation's part in checkpoints; made when fitting starts."""
+        return started(self._checkpoints)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        state = super().lightning_module_state_dict()
+        return self.round.model.in_place_of(state) if self.in_round and self.in_turns else state
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        checkpoints = self._checkpoints
+        written = settle_loops(checkpoint) if checkpoints is None else checkpoints.to_write(checkpoint, filepath)
+        if written is not None:
+            super().save_checkpoint(written, filepath, storage_options)
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        with naming_checkpoint(self._module.trainer), checked_weights(self._module, checkpoint):
+            super().load_model_state_dict(checkpoint, strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        with naming_checkpoint(self._module.trainer):
+            check_optimizers(self.optimizers, checkpoint)
+            super().load_optimizer_state_dict(checkpoint)
+            self.checkpoints.load(checkpoint)
 
 
 @contextmanager

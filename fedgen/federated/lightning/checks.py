@@ -16,6 +16,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.clients.turn import Turn
 from fedgen.federated.algorithms.algorithm import ClientAlgorithm
+from fedgen.federated.lightning.lightning_internals import saves_within_epochs, validation_interval
 from fedgen.federated.schedules import Schedule
 from fedgen.models.optional_hooks import data_module_of
 
@@ -91,14 +92,14 @@ def check_trainer(trainer: Trainer) -> None:
         MisconfigurationException: naming the setting and the remedy.
     """
     # a float is a fraction of the round; an integer (1 too) or a time means after so many turns or seconds
-    interval = getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval
+    interval = validation_interval(trainer)
     if not (isinstance(interval, float) and interval == 1.0):
         raise MisconfigurationException(
             f"val_check_interval={interval!r}: validation inside a round would see a client's model;"
             " use check_val_every_n_epoch, which counts rounds"
         )
     for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and (callback._every_n_train_steps or callback._train_time_interval):
+        if isinstance(callback, ModelCheckpoint) and saves_within_epochs(callback):
             raise MisconfigurationException(
                 "ModelCheckpoint(every_n_train_steps=... or train_time_interval=...) would save inside a round; use"
                 " every_n_epochs, which counts rounds"
@@ -140,5 +141,6 @@ def check_finders(trainer: Trainer) -> None:
 
 def _averages_steps(callback: Callback) -> bool:
     """Whether a weight average would be updated after steps, sooner or later."""
+    # Lightning's EMAWeightAveraging updates at such steps alone; 0 for none
     late = 10**9 * getattr(callback, "update_every_n_steps", 1)
     return isinstance(callback, WeightAveraging) and callback.should_update(step_idx=late)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightning.pytorch import Trainer
+from lightning.pytorch.core.mixins import HyperparametersMixin
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.federated.lightning.checkpoint_io import AtomicCheckpointIO
@@ -33,6 +34,6 @@ def warn_of_objects(trainer: Trainer) -> None:
 
 def _hyperparameters(owner: Any) -> Iterator[tuple[str, Any]]:
     """Those of a module or a data module that are not plain by their very type."""
-    for name, value in dict(getattr(owner, "hparams", None) or {}).items():
+    for name, value in dict(owner.hparams if isinstance(owner, HyperparametersMixin) else {}).items():
         if type(value) not in _PLAIN:
             yield str(name), value

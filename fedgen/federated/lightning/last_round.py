@@ -7,7 +7,8 @@ from typing import Any
 from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import OnExceptionCheckpoint
-from lightning.pytorch.loops.loop import _Loop
+
+from fedgen.federated.lightning.lightning_internals import begin_next_epoch, checkpoint_of
 
 Checkpoint = dict[str, Any]
 HYPERPARAMETERS = (LightningModule.CHECKPOINT_HYPER_PARAMS_KEY, LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY)
@@ -31,7 +32,7 @@ class LastRound:
             complete: adds to a checkpoint what the strategy does.
         """
         if any(isinstance(callback, OnExceptionCheckpoint) for callback in trainer.callbacks):
-            checkpoint = complete(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
+            checkpoint = complete(checkpoint_of(trainer))
             # not copied: training leaves them as they are
             objects = {key: checkpoint.pop(key) for key in HYPERPARAMETERS if key in checkpoint}
             self._kept = {**copy.deepcopy(move_data_to_device(checkpoint, "cpu")), **objects}
@@ -68,4 +69,4 @@ def leave_ended_round(trainer: Trainer) -> None:
     """
     loop, epochs = trainer.fit_loop, trainer.fit_loop.epoch_progress.current
     if loop.restarting and epochs.ready == epochs.started == epochs.processed:
-        _Loop.restarting.fset(loop, False)  # the fit loop's own setter says True again
+        begin_next_epoch(trainer)

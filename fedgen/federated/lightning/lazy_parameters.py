@@ -13,10 +13,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
 from fedgen.federated.lightning.checks import check_turn
+from fedgen.federated.lightning.lightning_internals import finish, is_unfinished, training_batches
 from fedgen.seeds import isolated, seed_all
 
 Inputs = dict[str, tuple[tuple[Any, ...], dict[str, Any]]]  # a lazy module's arguments by its name
@@ -51,8 +51,7 @@ def materialise(trainer: Trainer, seed: int) -> None:
         trial, inputs = _try_step(trainer, module, unknown, unfinished)
         seed_all(seed, "lazy")
         for name, (args, kwargs) in inputs.items():
-            part: Any = module.get_submodule(name)
-            part._infer_parameters(part, args, kwargs)
+            finish(module.get_submodule(name), args, kwargs)
         _take_shapes(module, trial)
     if left := _uninitialised(module):
         raise MisconfigurationException(_failed(left, "which the first client's first batch does not reach"))
@@ -60,8 +59,7 @@ def materialise(trainer: Trainer, seed: int) -> None:
 
 def _unfinished(module: nn.Module) -> list[str]:
     """The lazy modules that have not had an input yet, by name; a checkpoint may have given them their tensors."""
-    parts = module.named_modules()
-    return [name for name, part in parts if isinstance(part, LazyModuleMixin) and hasattr(part, "_initialize_hook")]
+    return [name for name, part in module.named_modules() if is_unfinished(part)]
 
 
 def _uninitialised(module: nn.Module) -> list[str]:
@@ -108,7 +106,7 @@ def _only_in(unknown: list[str], unfinished: list[str]) -> bool:
 
 def _first_batch(trainer: Trainer, names: list[str]) -> Any:
     """The first batch of the first client of the first round, or of a client elsewhere a blank one; on the device."""
-    turn = next(iter(trainer.fit_loop._data_source.dataloader()))
+    turn = next(iter(training_batches(trainer)))
     check_turn(turn)
     batch, strategy = turn.trial_batch, trainer.strategy
     if batch is None:

@@ -1,11 +1,36 @@
-"""Changes to Lightning itself, for want of a hook: each function says what and why."""
+"""The one place that reaches for what Lightning and torch keep to themselves: names that begin with an underscore.
 
+Each function says what it is for, as there is no public way to it; all of them hold for Lightning 2.6 and torch 2.11 to
+2.14. A test keeps the rest of `fedgen.federated` away from such names.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.loops.optimization.automatic import Closure
+from lightning.pytorch.trainer import call
 from lightning.pytorch.trainer import trainer as trainer_module
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric, _Sync
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedgen.pytorch_lightning_alias import OTHER, REMEDY
+
+# what torch and Lightning keep in every module: hooks, registrations, and links to trainer and logs
+KEPT_IN_MODULES = frozenset(vars(LightningModule())) | {"_forward_module", "_compiled_call_impl", "_compiler_ctx"}
+# the dictionaries of a module for what hangs in it
+REGISTRIES = ("_parameters", "_buffers", "_modules")
+NormBase = _NormBase  # BatchNorm and InstanceNorm of any dimension, lazy ones too: torch has no public name for it
+
+
+# ---- the Trainer ----
 
 
 def explain_other_lightning() -> None:
@@ -33,3 +58,221 @@ def explain_other_lightning() -> None:
 
     explained.explains = True  # type: ignore[attr-defined]
     trainer_module._maybe_unwrap_optimized = explained
+
+
+def checkpoint_of(trainer: Trainer) -> dict[str, Any]:
+    """Return the whole checkpoint of the present state; `Trainer.save_checkpoint` only writes it to a file."""
+    return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+
+
+def handler_before_fit(trainer: Trainer, signum: int) -> Any:
+    """Return the handler of a signal that Lightning has replaced for the time of fitting; None if it has not."""
+    return trainer._signal_connector._original_handlers.get(signum)
+
+
+def validation_interval(trainer: Trainer) -> Any:
+    """Return the batches, share of an epoch, or time, after which training stops for validation.
+
+    A time stands in an attribute of its own, which Lightning has since 2.6 and asks for by its name, too.
+    """
+    # not in every Lightning
+    return getattr(trainer, "_val_check_time_interval", None) or trainer.val_check_interval
+
+
+def call_module_hook(trainer: Trainer, hook: str, *arguments: Any) -> Any:
+    """Call a module's hook as Lightning's loops do: profiled, and with its name known to `log`."""
+    return call._call_lightning_module_hook(trainer, hook, *arguments)
+
+
+def optimizers_of(trainer: Trainer) -> Sequence[Any]:
+    """Return the optimizers as Lightning hands them to a module: its wrappers, which the strategy's `optimizers` lack.
+
+    `LightningModule.optimizers()` gives them too, but one alone if there is one, and marks it as about to step.
+    """
+    return trainer.strategy._lightning_optimizers
+
+
+def set_hook_name(module: LightningModule, name: str | None) -> str | None:
+    """Set the hook that `log` takes itself to be called in, and return the one of before.
+
+    Lightning sets it around each hook that it calls; here hooks are called in its place.
+    """
+    own = vars(module)  # a module's own way to set attributes looks for parameters and parts first
+    before, own["_current_fx_name"] = own["_current_fx_name"], name
+    return before
+
+
+# ---- its loops ----
+
+
+def training_loader(trainer: Trainer) -> Any:
+    """Return the loader that the fit loop has made, None before; the trainer's `train_dataloader` has no limits."""
+    return trainer.fit_loop._combined_loader
+
+
+def forget_training_loader(trainer: Trainer) -> None:
+    """Let the fit loop make its loader again, by the limits of now."""
+    trainer.fit_loop._combined_loader = None
+
+
+def training_batches(trainer: Trainer) -> Any:
+    """Return a new loader of the training data, before the fit loop has made one."""
+    return trainer.fit_loop._data_source.dataloader()
+
+
+def begin_next_epoch(trainer: Trainer) -> None:
+    """Let no loop go on in the middle of an epoch; the fit loop's own setter of `restarting` may say True again."""
+    _Loop.restarting.fset(trainer.fit_loop, False)
+
+
+def end_restart(trainer: Trainer) -> None:
+    """Let Lightning update ReduceLROnPlateau after a round that begins here, though training went on from a checkpoint.
+
+    It takes the first epoch after a resume for one whose metrics are lost in part; no checkpoint is written within a
+    round. The loop's own setter would pass it on to the loops within.
+    """
+    trainer.fit_loop._restarting = False
+
+
+def has_seen_all_batches(trainer: Trainer) -> bool:
+    """Whether the present epoch has no batch left: the loop's `done` also counts `max_steps`."""
+    return trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+
+
+def validates_after_batch(trainer: Trainer) -> bool:
+    """Whether validation comes after the present batch."""
+    return trainer.fit_loop.epoch_loop._should_check_val_epoch()
+
+
+# ---- automatic optimisation ----
+
+
+def result_of(closure: Closure) -> Any:
+    """Return the result of a closure's last call, None without; `consume_result` would take it away from Lightning."""
+    return closure._result
+
+
+def give_result(closure: Closure, result: Any) -> None:
+    """Give a closure the result that Lightning reads from it, of a step that it was not called for."""
+    closure._result = result
+
+
+def zeroing_of(closure: Closure) -> Any:
+    """Return the function by which a closure clears gradients; None if it does not."""
+    return closure._zero_grad_fn
+
+
+def set_zeroing(closure: Closure, zeroing: Any) -> None:
+    """Set the function by which a closure clears gradients, which Lightning chose for one call of it."""
+    closure._zero_grad_fn = zeroing
+
+
+# ---- checkpoints of callbacks ----
+
+
+def saves_within_epochs(callback: ModelCheckpoint) -> bool:
+    """Whether a callback saves after so many steps or so much time; what it was given it does not say publicly."""
+    return bool(callback._every_n_train_steps or callback._train_time_interval)
+
+
+def hold_checkpoint(callback: ModelCheckpoint, step: int) -> None:
+    """Let a callback take the present step for one that it has saved."""
+    callback._last_global_step_saved = step
+
+
+# ---- logged values ----
+
+
+def logged_values(trainer: Trainer) -> Any:
+    """Return the values that are logged in the hook that runs, by their keys, with sums and weights; None without.
+
+    `callback_metrics` has only what they have been reduced to.
+    """
+    return trainer._results
+
+
+def trained_values(trainer: Trainer) -> Any:
+    """Return what is logged in training, whatever hook runs."""
+    return trainer.fit_loop.epoch_loop._results
+
+
+def without_process_group(meta: Any) -> Any:
+    """Return how a value was logged, without the means to bring it together, which cannot be sent."""
+    return replace(meta, _sync=None)
+
+
+def set_reduced(results: Any, key: str, meta: Any, value: Tensor) -> None:
+    """Set what a logged value is over all processes, in the place of what Lightning would reduce it to.
+
+    Args:
+        results: `logged_values`.
+        key: of the value, which may not have been logged on this process.
+        meta: how it was logged where it was.
+        value: what it is.
+    """
+    if key not in results:
+        meta.sync = _Sync(_should=True)
+        results[key] = _ResultMetric(meta, is_tensor=True).to(value.device)
+    metric = results[key]
+    metric.has_reset, metric._computed = False, value
+    metric._update_count = max(1, metric._update_count)
+
+
+# ---- torch ----
+
+
+def parameters_in(part: nn.Module) -> dict[str, Any]:
+    """Return the dictionary itself of the parameters that hang in a module, to be changed without registering anew."""
+    return part._parameters
+
+
+def buffers_in(part: nn.Module) -> dict[str, Any]:
+    """Return the dictionary itself of the buffers that hang in a module; see `parameters_in`."""
+    return part._buffers
+
+
+def children_in(part: nn.Module) -> dict[str, Any]:
+    """Return the dictionary itself of a module's children; see `parameters_in`."""
+    return part._modules
+
+
+def unsaved_buffers(part: nn.Module) -> set[str]:
+    """Return the names of a module's non-persistent buffers, of which `register_buffer` alone is told."""
+    return part._non_persistent_buffers_set
+
+
+def is_unfinished(part: nn.Module) -> bool:
+    """Whether a lazy module has yet to see its first input."""
+    return isinstance(part, LazyModuleMixin) and hasattr(part, "_initialize_hook")
+
+
+def finish(part: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Give a lazy module its shapes by an input, without a forward pass; its own hook does it before the first."""
+    part._infer_parameters(part, arguments, keywords)
+
+
+def coordinates_and_values(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the dense tensors of a sparse COO tensor as it is: the public methods refuse one that is not coalesced."""
+    return tensor._indices(), tensor._values()
+
+
+def will_skip(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a gradient scaler will skip an optimizer's step, for gradients that overflowed.
+
+    It says so of the step only after it, by its scale.
+
+    Args:
+        scaler: torch's `GradScaler`; None skips nothing.
+        optimizer: whose gradients have been unscaled.
+    """
+    found = _stages_of(scaler).get(id(optimizer), {}).get("found_inf_per_device", {})
+    return any(bool(overflow) for overflow in found.values())
+
+
+def forget_stages(scaler: Any) -> None:
+    """Let a gradient scaler forget what it has unscaled: a step that raised in between would fail every later one."""
+    _stages_of(scaler).clear()
+
+
+def _stages_of(scaler: Any) -> dict[int, dict[str, Any]]:
+    return getattr(scaler, "_per_optimizer_states", {})  # of torch's; a precision plugin may bring another scaler

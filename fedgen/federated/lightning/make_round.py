@@ -13,13 +13,14 @@ from fedgen.federated.client_state.outside_state import OutsideState
 from fedgen.federated.client_state.trained_parameters import parameters_of
 from fedgen.federated.lightning.hyperparameters import warn_of_objects
 from fedgen.federated.lightning.lazy_parameters import materialise
+from fedgen.federated.lightning.lightning_internals import optimizers_of
 from fedgen.federated.lightning.plateau import check_plateaus
 from fedgen.federated.lightning.turn_clock import LoggedValues, TurnClock
 from fedgen.federated.promises import check_privacy, check_robustness
 from fedgen.federated.round import Round
 from fedgen.federated.schedules import check_rates
 from fedgen.federated.server_model import RoundSettings, ServerModel
-from fedgen.models.optional_hooks import data_module_of, of_module
+from fedgen.models.optional_hooks import data_module_of, of_module, scaler_of
 from fedgen.ranks import Ranks
 
 
@@ -63,7 +64,7 @@ def make_round(
     local = LocalState(
         _clients_optimizers(module, strategy.optimizers, model),
         [config.scheduler for config in strategy.lr_scheduler_configs],
-        getattr(strategy.precision_plugin, "scaler", None),
+        scaler_of(trainer),
         settings.optimizer_state,
     )
     check_rates(settings.client_schedule, local.optimizers)
@@ -88,4 +89,4 @@ def _managed(trainer: Trainer) -> list[Any]:
     strategy = trainer.strategy
     schedulers = [config.scheduler for config in strategy.lr_scheduler_configs]
     data = data_module_of(trainer)
-    return [strategy, trainer, data, *strategy.optimizers, *strategy._lightning_optimizers, *schedulers]
+    return [strategy, trainer, data, *strategy.optimizers, *optimizers_of(trainer), *schedulers]

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_prefixed_message
-from lightning.pytorch import Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.trainer.states import TrainerFn
@@ -15,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.nn import Module
 
 from fedgen.federated.lightning.checks import check_finders, warn_of_exchange_in_turn
+from fedgen.federated.lightning.lightning_internals import handler_before_fit
 from fedgen.federated.lightning.turn_clock import TurnClock
 from fedgen.ranks import heard, leave_at_exit
 
@@ -23,6 +24,11 @@ class OneOrManyProcesses(DDPStrategy):
     """One class for a notebook, one GPU and several ranks, each of which trains clients of its own."""
 
     _clock: TurnClock | None = None
+
+    @property
+    def _module(self) -> LightningModule:
+        assert self.lightning_module is not None
+        return self.lightning_module
 
     @property
     def _is_alone(self) -> bool:
@@ -35,9 +41,8 @@ class OneOrManyProcesses(DDPStrategy):
             super()._configure_launcher()
 
     def setup_environment(self) -> None:
-        assert self.lightning_module is not None
-        if self.lightning_module.trainer.state.fn == TrainerFn.FITTING:
-            check_finders(self.lightning_module.trainer)  # their own `setup` speaks of several processes, and is next
+        if self._module.trainer.state.fn == TrainerFn.FITTING:
+            check_finders(self._module.trainer)  # their own `setup` speaks of several processes, and is next
         super().setup_environment()
 
     def setup_distributed(self) -> None:
@@ -61,9 +66,8 @@ class OneOrManyProcesses(DDPStrategy):
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        assert self.lightning_module is not None
         if not self._is_alone:
-            end_on_sigterm(self.lightning_module.trainer)
+            end_on_sigterm(self._module.trainer)
 
     def _setup_model(self, model: Module) -> Module:
         return model  # no DistributedDataParallel: gradients stay with the client
@@ -86,7 +90,7 @@ def end_on_sigterm(trainer: Trainer) -> None:
     environment = trainer.strategy.cluster_environment
     if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
         return
-    before = trainer._signal_connector._original_handlers.get(signal.SIGTERM)
+    before = handler_before_fit(trainer, signal.SIGTERM)
 
     def end(signum: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever is impatient meets no half-made farewell

@@ -9,11 +9,16 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch.utilities.types import LRSchedulerConfig
 
+from fedgen.federated.lightning.lightning_internals import (
+    call_module_hook,
+    has_seen_all_batches,
+    trained_values,
+    validates_after_batch,
+)
 from fedgen.io.files import is_count
 
 Update = dict[str, Any]  # "scheduler": its place, "monitor": a name, "round": which, "value": a number, None if unknown
@@ -31,14 +36,6 @@ def check_plateaus(trainer: Trainer) -> None:
                 f"ReduceLROnPlateau with interval='step' would move after clients' turns, by what one client logged"
                 f" ({config.monitor!r}); pass interval='epoch', which counts rounds"
             )
-
-
-def start_afresh(trainer: Trainer) -> None:
-    """Lets Lightning update these schedulers after a round that begins here, though training went on from a checkpoint.
-
-    It takes the first epoch for one whose metrics are lost in part; no checkpoint is written within a round.
-    """
-    trainer.fit_loop._restarting = False  # the loop's own: the setter would pass it on to the loops within
 
 
 class PlateauUpdates:
@@ -88,7 +85,7 @@ class PlateauUpdates:
                 continue
             progress.increment_ready()
             metric = torch.tensor(value, dtype=torch.float64)
-            call._call_lightning_module_hook(trainer, "lr_scheduler_step", configs[place].scheduler, metric)
+            call_module_hook(trainer, "lr_scheduler_step", configs[place].scheduler, metric)
             progress.increment_completed()
 
 
@@ -114,7 +111,7 @@ def _is_due(trainer: Trainer, config: LRSchedulerConfig) -> bool:
         and (round + 1) % config.frequency == 0
         and not loop.restarting  # then it never will
         and epochs.completed < epochs.started == epochs.ready
-        and loop.epoch_loop._num_ready_batches_reached()
+        and has_seen_all_batches(trainer)
     )
 
 
@@ -130,10 +127,10 @@ def _value_of(trainer: Trainer, monitor: str) -> Any:
     loop = trainer.fit_loop
     if loop.epoch_progress.current.processed > loop.epoch_progress.current.completed:  # in `on_train_epoch_end`
         return trainer.callback_metrics.get(monitor)
-    trained = loop.epoch_loop._results.metrics(on_step=False)["callback"]
+    trained = trained_values(trainer).metrics(on_step=False)["callback"]
     if monitor in trained:
         return trained[monitor]
     batches = loop.epoch_loop.batch_progress.current
-    if batches.completed < batches.ready and loop.epoch_loop._should_check_val_epoch():  # validation is to come
+    if batches.completed < batches.ready and validates_after_batch(trainer):  # validation is to come
         return None
     return trainer.callback_metrics.get(monitor)

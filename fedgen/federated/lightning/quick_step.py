@@ -18,6 +18,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim import Optimizer
 
 from fedgen.federated.lightning.boundary import RoundBoundary
+from fedgen.federated.lightning.lightning_internals import give_result, set_hook_name
 from fedgen.models.optional_hooks import data_module_of
 
 CALLBACK_HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
@@ -73,13 +74,11 @@ def quick_step(
     """
     progress = module.trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.zero_grad
 
-    own = vars(module)  # a module's own way to set attributes looks for parameters and parts first
-
     @torch.enable_grad()
     def run() -> Any:
-        before, own["_current_fx_name"] = own["_current_fx_name"], "training_step"  # of which `log` must know
+        before = set_hook_name(module, "training_step")
         output = training_step()
-        own["_current_fx_name"] = before
+        set_hook_name(module, before)
         result = ClosureResult.from_training_step_output(output)
         progress.increment_ready()
         progress.increment_started()
@@ -90,7 +89,7 @@ def quick_step(
         else:
             result.closure_loss.backward()
         before_step(optimizer)
-        closure._result = result
+        give_result(closure, result)
         return result.loss
 
     return optimizer.step(run)

@@ -2,25 +2,29 @@
 
 An epoch is a round and a batch of Lightning's loops a whole turn. To what runs within a turn (a module's steps and
 hooks, its schedules) a batch is one local iteration and an epoch the turn, as if the client trained alone from the
-server's state. This file is where the strategy reaches into Lightning's counters and results.
+server's state.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loops.optimization.manual import ManualResult
-from lightning.pytorch.trainer import call
-from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric, _Sync
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedgen.clients.turn import Turn
+from fedgen.federated.lightning.lightning_internals import (
+    call_module_hook,
+    logged_values,
+    set_hook_name,
+    set_reduced,
+    without_process_group,
+)
 
 Sums = tuple[Tensor, Tensor]  # of logged values times their weights, and of the weights, where a mean is logged
 NEVER = 2**62  # a schedule's frequency, in Lightning's batches, that is never reached
@@ -42,13 +46,15 @@ class TurnClock:
         inside: whether a turn's iterations run now (or optimizers are made for them).
         iteration: of the turn that runs, from 0.
         total_steps: optimizer steps of all clients' completed turns since training began.
+        accumulation: batches of gradients a step, as the trainer was told.
+        holds_accumulation: whether the trainer's own loops are told 1 in its place, as a turn is one batch there.
     """
 
     def __init__(self, trainer: Trainer, interval: int, rounds: int | None = None) -> None:
         self.trainer, self.interval, self._rounds = trainer, interval, rounds
         self.inside, self.iteration, self.total_steps = False, 0, 0
         self.accumulation = trainer.accumulate_grad_batches
-        self._holds_accumulation = False
+        self.holds_accumulation = False
         self.start_round()
 
     @property
@@ -79,9 +85,9 @@ class TurnClock:
         """Takes the present count as the server's, and accumulation from Lightning's loops into turns."""
         self.server_steps = self._largest = self.steps
         self._total = 0
-        if not self._holds_accumulation:
+        if not self.holds_accumulation:
             self.accumulation = self.trainer.accumulate_grad_batches
-            self.trainer.accumulate_grad_batches, self._holds_accumulation = 1, True  # one turn is one batch there
+            self.trainer.accumulate_grad_batches, self.holds_accumulation = 1, True  # one turn is one batch there
 
     def start_turn(self) -> None:
         """Starts a client's count at the server's."""
@@ -126,8 +132,8 @@ class TurnClock:
 
     def release(self) -> None:
         """Gives the trainer its own setting of gradient accumulation back."""
-        if self._holds_accumulation:
-            self.trainer.accumulate_grad_batches, self._holds_accumulation = self.accumulation, False
+        if self.holds_accumulation:
+            self.trainer.accumulate_grad_batches, self.holds_accumulation = self.accumulation, False
 
     @property
     def is_last_iteration(self) -> bool:
@@ -149,7 +155,7 @@ class TurnClock:
         """Lets Lightning's words mean a turn's."""
         self.inside = True
         held = self.trainer.accumulate_grad_batches
-        if self._holds_accumulation:
+        if self.holds_accumulation:
             self.trainer.accumulate_grad_batches = self.accumulation
         try:
             yield
@@ -206,7 +212,7 @@ class _LocalWords:
         clock = self.turn_clock
         if clock.rounds == -1:
             return float("inf") if trainer.max_steps == -1 else trainer.max_steps
-        accumulation = clock.accumulation if clock._holds_accumulation else trainer.accumulate_grad_batches
+        accumulation = clock.accumulation if clock.holds_accumulation else trainer.accumulate_grad_batches
         steps = math.ceil(clock.interval / accumulation) * clock.rounds
         return min(steps, trainer.max_steps) if trainer.max_steps != -1 else steps
 
@@ -242,7 +248,7 @@ class StepSchedules:
         """Moves the schedules after a local iteration that took an optimizer step."""
         for config, frequency in self._frequencies:
             if (iteration + 1) % frequency == 0:
-                call._call_lightning_module_hook(self._trainer, "lr_scheduler_step", config.scheduler, None)
+                call_module_hook(self._trainer, "lr_scheduler_step", config.scheduler, None)
 
     def release(self) -> None:
         """Gives the schedules their frequencies back."""
@@ -293,10 +299,10 @@ class BatchHooks:
     def _call(self, name: str, *args: Any) -> Any:
         if (hook := self._own.get(name)) is None:
             return None
-        before, self._module._current_fx_name = self._module._current_fx_name, name  # of which `log` must know
+        before = set_hook_name(self._module, name)
         with self._trainer.profiler.profile(f"[LightningModule]{type(self._module).__name__}.{name}"):
             result = hook(*args)
-        self._module._current_fx_name = before
+        set_hook_name(self._module, before)
         return result
 
     @property
@@ -364,7 +370,7 @@ class LoggedValues:
 
     @property
     def _results(self) -> Any:
-        return self._trainer._results
+        return logged_values(self._trainer)
 
     def start_turn(self) -> None:
         """Notes the sums before a turn."""
@@ -397,7 +403,7 @@ class LoggedValues:
     def news(self) -> dict[str, Any]:
         """This rank's sums of values to be brought together, with how they were logged."""
         return {
-            key: (replace(metric.meta, _sync=None), *(tensor.cpu() for tensor in _sums(metric)))
+            key: (without_process_group(metric.meta), *(tensor.cpu() for tensor in _sums(metric)))
             for key, metric in self._results.items()
             if metric.is_tensor and not metric.has_reset and metric.meta.on_epoch and metric.meta.sync.should
         }
@@ -408,12 +414,7 @@ class LoggedValues:
         for key in dict.fromkeys(key for one in told for key in one):
             found = [one[key] for one in told if key in one]
             meta = found[0][0]
-            if key not in results:
-                meta.sync = _Sync(_should=True)
-                results[key] = _ResultMetric(meta, is_tensor=True).to(device)
-            metric = results[key]
-            metric.has_reset, metric._computed = False, _reduced(meta, found).to(device)
-            metric._update_count = max(1, metric._update_count)
+            set_reduced(results, key, meta, _reduced(meta, found).to(device))
 
 
 def _sums(metric: Any) -> Sums:

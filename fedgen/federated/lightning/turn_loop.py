@@ -18,6 +18,13 @@ from torch.optim import Optimizer
 from fedgen.clients.turn import Turn
 from fedgen.federated.client_state.trained_parameters import parameters_of
 from fedgen.federated.lightning.checks import warn_of_remainder, warn_unseen_steps
+from fedgen.federated.lightning.lightning_internals import (
+    logged_values,
+    optimizers_of,
+    result_of,
+    set_zeroing,
+    zeroing_of,
+)
 from fedgen.federated.lightning.quick_step import calls_no_hook, moves_plainly, quick_step
 from fedgen.federated.lightning.turn_clock import BatchHooks, StepSchedules, TurnClock, outputs_of
 from fedgen.federated.round import Round
@@ -163,7 +170,7 @@ class TurnLoop:
         failed, step = len(errors), self._automatic_step(plain, optimizer, closure, is_bare)
         output = self.take(step, lambda _: _outputs_of(closure))
         # Lightning wants a result from the closure whatever happened in it
-        if len(errors) > failed or (turn is not None and turn.is_elsewhere) or closure._result is None:
+        if len(errors) > failed or (turn is not None and turn.is_elsewhere) or result_of(closure) is None:
             self._skips_step = True
             closure()
             self._skips_step = False
@@ -197,7 +204,7 @@ class TurnLoop:
     def _iterate(self, turn: Turn, step: Callable[[], Any], outputs: Callable[[Any], Any]) -> Any:
         """Take the client's local iterations; the last one's output."""
         output, done = None, self._round.memory.iterations.get(turn.client, 0)
-        clock, hooks, schedules, results = self._clock, self._hooks, self._schedules, self._trainer._results
+        clock, hooks, schedules, results = self._clock, self._hooks, self._schedules, logged_values(self._trainer)
         assert results is not None
         with clock.within():
             for i, batch in enumerate(self._batches.batches_of(turn)):
@@ -237,19 +244,19 @@ class TurnLoop:
         self, plain: PlainStep, optimizer: Optimizer, closure: Closure, is_bare: bool
     ) -> Callable[[], Any]:
         """Return what Lightning's automatic optimisation does with one batch, counted as it counts."""
-        clock, hooks, zero_grad = self._clock, self._hooks, closure._zero_grad_fn
+        clock, hooks, zeroing = self._clock, self._hooks, zeroing_of(closure)
         progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step
         quick = self.no_hooks and is_bare and clock.accumulation == 1
 
         def step() -> Any:
-            closure._zero_grad_fn = zero_grad if clock.opens_accumulation else None
+            set_zeroing(closure, zeroing if clock.opens_accumulation else None)
             if clock.accumulates:
                 return closure()
             progress.increment_ready()
             if quick and self._num_arguments:
                 output = self._quick_step(optimizer, closure)
             elif hooks.steps:
-                output = hooks.step(self._batch_idx, self._trainer.strategy._lightning_optimizers[0], closure)
+                output = hooks.step(self._batch_idx, optimizers_of(self._trainer)[0], closure)
             else:
                 output = self._step(plain, optimizer, closure)
             progress.increment_completed()
@@ -275,4 +282,5 @@ class TurnLoop:
 
 def _outputs_of(closure: Closure) -> dict[str, Any]:
     """Return what Lightning tells hooks of a step's result."""
-    return {} if closure._result is None or closure._result.loss is None else closure._result.asdict()
+    result = result_of(closure)
+    return {} if result is None or result.loss is None else result.asdict()

@@ -5,6 +5,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from fedgen.federated.lightning.lightning_internals import forget_training_loader, training_loader
+
 
 def run_whole_rounds(trainer: Trainer) -> None:
     """Makes `fast_dev_run=N` mean N whole rounds; Lightning means N batches, each a client's turn here.
@@ -17,7 +19,7 @@ def run_whole_rounds(trainer: Trainer) -> None:
     trainer.limit_train_batches = 1.0
     loop.epoch_loop.max_steps = -1
     loop.max_epochs = rounds
-    loop._combined_loader = None  # a `setup` hook may have asked for it, with the limit of before
+    forget_training_loader(trainer)  # a `setup` hook may have asked for it, with the limit of before
     rank_zero_info(f"fast_dev_run: {rounds} whole round{'s' if rounds > 1 else ''} of federated averaging")
 
 
@@ -32,7 +34,7 @@ def check_limits(trainer: Trainer) -> None:
     Raises:
         MisconfigurationException: naming the setting, its value and the remedy.
     """
-    loader = trainer.fit_loop._combined_loader
+    loader = training_loader(trainer)
     lengths = [] if loader is None else [sized_len(part) for part in loader.flattened]
     for turns, limit in zip(lengths, [] if loader is None else loader.limits or []):
         if turns is not None and limit < turns:

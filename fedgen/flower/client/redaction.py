@@ -66,4 +66,5 @@ def _class_paths(settings: Any) -> Iterator[str]:
 
 def _is_private(path: str) -> bool:
     """Whether a class path names a private aggregator; recipes may call the project's by their bare names."""
-    return bool(getattr(locate(path) or locate(f"fedgen.federated.{path}"), "private", False))
+    found = locate(path) or locate(f"fedgen.federated.{path}")
+    return bool(getattr(found, "private", False))  # a recipe may name anybody's class

@@ -123,7 +123,7 @@ class OneTurn:
         round, task = self._round, self._task
         round.local.load_server_state(task.local)
         self._clock.set_steps(task.steps)
-        round.outside.begin_with(task.counts, task.means)
+        round.outside.messages.begin_with(task.counts, task.means)
         round.algorithm.load_state_dict({**round.algorithm.state_dict(), **_without_clients(task.algorithm)})
 
     def begin(self, number: int, clients: int, cohort: int, folder: Path) -> None:
@@ -151,8 +151,8 @@ class OneTurn:
                 recorder.told,
                 moved=round.local.moved and not self._schedules,
                 steps=self._clock.turn_steps,
-                counts=round.outside.counts,
-                means=round.outside.means,
+                counts=round.outside.messages.counts,
+                means=round.outside.messages.means,
             )
             self.kept = pack_state(round.memory, self.parts)
         round.leave()

@@ -35,7 +35,7 @@ class FlowerStrategy(FedAvgStrategy):
         self._transport = self._connection.transport
 
     def _drive(self, round: Round, schedules: StepSchedules) -> Driver:
-        if self.aggregator.private and getattr(self.aggregator, "noise", "secret") != "secret":
+        if self.aggregator.private and self.aggregator.noise != "secret":
             name = type(self.aggregator).__name__
             raise MisconfigurationException(
                 f"{name} draws its noise from the recipe's seed, and every client has the recipe: who knows the noise"
@@ -93,8 +93,8 @@ class FlowerStrategy(FedAvgStrategy):
                 steps=self.clock.server_steps,
                 rounds=max(0, self.clock.rounds),
                 fixed=round_state.settings.fixed,
-                counts=round_state.outside.server_counts,
-                means=round_state.outside.server_means,
+                counts=round_state.outside.messages.server_counts,
+                means=round_state.outside.messages.server_means,
             )
             for client in cohort
         }

@@ -192,7 +192,7 @@ class RemoteClients(LightningDataModule):
         return self.connection.transport.add_up(items, tensors, self.classes, largest, round)
 
     def train_dataloader(self) -> "_RemoteTurns | _Iterations":
-        strategy = getattr(self.trainer, "strategy", None)
+        strategy = None if self.trainer is None else self.trainer.strategy
         return _RemoteTurns(self, strategy) if isinstance(strategy, FedAvgStrategy) else _Iterations(self)
 
 

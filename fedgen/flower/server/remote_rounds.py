@@ -16,6 +16,7 @@ from fedgen.federated.round import Round
 from fedgen.flower.client.replies import Replies
 from fedgen.flower.wire.client_state_checks import Form, check_forms, check_states, forms_of
 from fedgen.flower.wire.messages import Answer
+from fedgen.models.optional_hooks import of_callback
 from fedgen.statistics.statistic_messages import MessageError
 
 # what servers log, whether or not this one does: whoever reads the logs takes it for theirs
@@ -108,8 +109,8 @@ class RemoteRounds:
                 check_states(answer.told, local.optimizers, turn.client, weight)
             check_forms(forms_of(answer.told), self._forms)
             self._round.merge(Replies([*self._told[:1], answer.told]))
-            outside.heard_means(answer.means)
-            outside.take_counts(answer.counts)
+            outside.messages.heard_means(answer.means)
+            outside.messages.take_counts(answer.counts)
         except Exception as error:  # whatever it is, it is the client's
             raise MessageError(f"what it tells beside its weights cannot be read: {error}") from error
         finally:
@@ -126,7 +127,8 @@ class RemoteRounds:
         sent = exchange.server | {name: t.to(round.device) for name, t in answer.weights.items()}
         counters = {name: sent[name] for name in exchange.counters}
         round.add(turn.client, [sent[name] for name in exchange.shared], counters, weight)
-        round.outside.take_means(round.outside.heard_means(answer.means), weight)
+        messages = round.outside.messages
+        messages.take_means(messages.heard_means(answer.means), weight)
         for name, value in answer.metrics.items() if not self._promised else ():
             if math.isfinite(value):
                 self._metrics.setdefault(name, []).append((weight, value))
@@ -163,6 +165,6 @@ class RemoteRounds:
     def _own_names(self) -> set[str]:
         """Return the values that the server itself logs: no client has a say in them."""
         trainer: Any = self._trainer
-        evaluators = [getattr(callback, "evaluator", None) for callback in trainer.callbacks]
+        evaluators = [of_callback(callback).evaluator for callback in trainer.callbacks]
         columns = [name for one in evaluators if one is not None for name in one.column_names()]
         return {*trainer.strategy.metrics, *columns, *RESERVED}

@@ -168,7 +168,7 @@ def default_summary(loss: FeatureLoss) -> Summary:
     """The one that a loss has unless it is told otherwise."""
     if isinstance(loss, FastFIDLoss):
         return PooledMoments()
-    return Sketches() if getattr(loss, "kernel", None) == PolynomialKernel() else Nystrom()
+    return Sketches() if isinstance(loss, MMD2Loss) and loss.kernel == PolynomialKernel() else Nystrom()
 
 
 def _check_kernel_loss(loss: FeatureLoss, summary: Summary) -> MMD2Loss:

@@ -18,7 +18,7 @@ from fedgen.models.ema import EMA
 from fedgen.models.fine_tuning.lora import LoRA, add_adapters, merge_adapters, read_adapters, write_adapters
 from fedgen.models.label_frequencies import LabelFrequencies
 from fedgen.models.networks.network import build, describe, require_shape
-from fedgen.models.optional_hooks import data_module_of, of_data
+from fedgen.models.optional_hooks import data_module_of, of_data, of_network
 from fedgen.models.require import require
 from fedgen.models.round_clock import RoundClock
 from fedgen.models.round_means import RoundMeans
@@ -384,24 +384,26 @@ def _take_pretrained(name: str, network: Any, schedule: Any, prediction: Any) ->
 
 def _shape_and_labels(network: nn.Module) -> tuple[tuple[int, ...], int | None, bool]:
     """Return what a network says of itself: image shape, classes, and whether it knows "any class"."""
-    shape: Any = getattr(network, "image_shape", None)
-    name = type(network).__name__
+    own, name = of_network(network), type(network).__name__
+    shape = own.image_shape
     require(shape is not None, f"the network {name} needs an attribute image_shape: (channels, height, width)")
-    classes: Any = getattr(network, "num_classes", None)
-    return tuple(shape), classes, bool(getattr(network, "null_label", False))
+    assert shape is not None
+    return tuple(shape), own.num_classes, bool(own.null_label)
 
 
 def _adapted(network: nn.Module) -> nn.Module:
     """The part of a network that adapters belong to: a UNet's own of diffusers, so that they fit its folders."""
-    return getattr(network, "body", network)
+    body = of_network(network).body
+    return network if body is None else body
 
 
 def _save_memory(network: nn.Module) -> None:
-    save: Any = getattr(network, "save_memory", None)
+    save = of_network(network).save_memory
     require(
         save is not None,
         f"gradient_checkpointing needs a network with save_memory(), as UNet has; got {type(network).__name__}",
     )
+    assert save is not None
     save()
 
 

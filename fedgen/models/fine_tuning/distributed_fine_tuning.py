@@ -1,6 +1,5 @@
 """A generator trained against a server's own images and, by their MMD^2 or FID, towards clients who keep theirs."""
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
@@ -12,10 +11,10 @@ from torch import Tensor, nn
 from fedgen.data import DataSet, Examples
 from fedgen.data.model_batches import Batch
 from fedgen.io.files import in_bytes
-from fedgen.io.tensor_files import bytes_of
-from fedgen.losses import AdaptiveWeight, DistributedLoss, EmbeddedLoss, FeatureLoss, OneMessageLoss
-from fedgen.losses.distributed.distributed import Traffic, check_mean_of_clients
+from fedgen.losses import EmbeddedLoss, OneMessageLoss
+from fedgen.losses.distributed.distributed import Traffic
 from fedgen.models.checkpoint_file import OPTIMISED_ON
+from fedgen.models.fine_tuning.fine_tuning_forms import FORMS, Form, TrafficAccount, bring_into_form, check_strategy
 from fedgen.models.fine_tuning.server_data import ServerData
 from fedgen.models.latent_generator import LatentGenerator
 from fedgen.models.networks.network import build, describe
@@ -25,8 +24,6 @@ from fedgen.models.round_clock import RoundClock
 from fedgen.models.round_means import RoundMeans
 from fedgen.seeds import resolve, seed_all
 
-Form = Literal["exact", "local", "message"]
-FORMS = ("exact", "local", "message")
 TRAFFIC = "traffic"  # the key of what was sent; older checkpoints have none
 PUBLIC = 10_000  # of the server's images, at most, that references are approximated on
 
@@ -71,16 +68,9 @@ class LocalSteps:
 class DistributedFineTuning(RoundClock):
     """Fine-tuning of a game on the server's images with a score to the clients' images as a second objective.
 
-    The clients' images are those of the trainer's `FederatedDataModule`. Three forms, of the same objective:
-
-    - "exact": generator steps on GAN loss + weight * score; clients are asked about every generated batch
-      (`DistributedLoss`). Runs under any strategy for one process, `Trainer(strategy="auto")`, and a batch of the
-      trainer's loader, whose content is not used, stands for one iteration.
-    - "message": likewise, but clients are asked once, when fitting starts (`OneMessageLoss`), with the server's images
-      as public ones.
-    - "local": under `FedAvgStrategy`. In its turn a client takes steps of the generator on its own score (the loss with
-      aggregate "own"), with an optimizer of its own; the strategy averages the generators; then the server takes
-      iterations of the game on its images. Nothing but the generator travels.
+    The clients' images are those of the trainer's `FederatedDataModule`. Three forms, of the same objective: "exact"
+    asks clients about every generated batch, "message" once, both with the server alone training; in the form "local",
+    under `FedAvgStrategy`, clients' steps on their own scores alternate with the server's game (`fine_tuning_forms`).
 
     Batches of the server and latents follow from (seed, round). At a round's end the game's means are logged, what the
     objective measured ("kid_loss/<embedding>", "kid_loss/weight"), and what was sent in the round, over all clients:
@@ -112,7 +102,7 @@ class DistributedFineTuning(RoundClock):
 
     server_iterations: Tensor
 
-    own_turn_state = ("_step", "_sent", "_logged", "_batches")
+    own_turn_state = ("_step", "_account", "_batches")
     federated_rules: ClassVar[dict[str, str]] = {"server_iterations": "server"}
 
     def __init__(
@@ -147,7 +137,7 @@ class DistributedFineTuning(RoundClock):
         self._batches: Iterator[Batch] = iter(())
         self._step = 0  # within a client's turn
         self._is_client = False  # whether one client takes its turns here and the server is elsewhere
-        self._sent, self._logged = Traffic(), Traffic()
+        self._account = TrafficAccount()
         if form == "local":
             self.server_optimizers = (0, 1)
             self.unexchanged = tuple(f"model.{n}." for n, _ in self.model.named_children() if n != "generator")
@@ -160,30 +150,12 @@ class DistributedFineTuning(RoundClock):
 
     def _take(self, objective: EmbeddedLoss) -> None:
         """Puts the form's losses into the objective, and it where it belongs."""
-        local = self.form == "local"
-        require(
-            not (local and isinstance(objective.weight, AdaptiveWeight)),
-            "AdaptiveWeight follows a critic's loss, and clients' turns have no critic; give the objective a number as"
-            " its weight",
-        )
-        objective.replace_losses(self._of_form)
+        bring_into_form(objective, self.form)
         self._objectives = [objective]
-        if local:
+        if self.form == "local":
             self.local_losses.append(objective)
         else:
             self.model.add_loss(objective)
-
-    def _of_form(self, loss: FeatureLoss) -> FeatureLoss:
-        kinds = {"exact": DistributedLoss, "message": OneMessageLoss}
-        if isinstance(loss, DistributedLoss | OneMessageLoss):
-            require(type(loss) is kinds.get(self.form), f"form={self.form!r} does not go with a {type(loss).__name__}")
-            return loss
-        if self.form != "local":
-            return kinds[self.form](loss)
-        check_mean_of_clients(loss)
-        own = copy.deepcopy(loss)
-        own.aggregate = "own"
-        return own
 
     @property
     def objective(self) -> EmbeddedLoss | None:
@@ -193,8 +165,7 @@ class DistributedFineTuning(RoundClock):
     @property
     def traffic(self) -> Traffic:
         """The bytes of the whole training, over all clients; a checkpoint has what was sent before it."""
-        asked = [getattr(loss, "traffic", Traffic()) for o in self._objectives for loss in o.losses]
-        return Traffic(*(sum(getattr(each, k) for each in [*asked, self._sent]) for k in ("down", "up", "questions")))
+        return self._account.total(loss for objective in self._objectives for loss in objective.losses)
 
     # ---- before training ----
 
@@ -219,12 +190,12 @@ class DistributedFineTuning(RoundClock):
         require(objective is not None, "DistributedFineTuning has no objective; give an EmbeddedLoss(MMD2Loss(), ...)")
         assert objective is not None
         self._is_client = bool(data.is_one_client)
-        self._check_strategy()
+        check_strategy(self.form, self._strategy_calls(), type(self.trainer.strategy).__name__)
         for client in data.clients or ():
             require(len(client.train) > 0, f"client {client.name} has no training image; leave it out of the partition")
         if not self._is_client:
             self._start_server(objective)
-        self._sent, self._logged = Traffic(), Traffic()
+        self._account = TrafficAccount()
         if elsewhere := data.give_references:
             elsewhere(objective, self.trainer.strategy.root_device)
         self.model.setup(stage)
@@ -241,17 +212,6 @@ class DistributedFineTuning(RoundClock):
         self.model.own_data, self._server = server, server
         if any(isinstance(loss, OneMessageLoss) and loss.wants_public for loss in objective.losses):
             objective.set_public(server.some(PUBLIC), self.trainer.strategy.root_device)
-
-    def _check_strategy(self) -> None:
-        federated, name = self._strategy_calls(), type(self.trainer.strategy).__name__
-        require(
-            federated or self.form != "local",
-            f"form='local' is federated averaging of the generator: use FedAvgStrategy, got {name}",
-        )
-        require(
-            not federated or self.form == "local",
-            f"form={self.form!r} trains on the server alone: use Trainer(strategy='auto'), got {name}",
-        )
 
     def teardown(self, stage: str) -> None:
         """Tear the model down."""
@@ -309,12 +269,8 @@ class DistributedFineTuning(RoundClock):
     def on_turn_end(self, completed: bool) -> None:
         """Counts what was measured in the turn and what was sent for it."""
         if self.form == "local":
-            exchange: Any = self.trainer.strategy.exchange
-            kept = bytes_of([*exchange.counters.values(), *exchange.held.values()])
-            self._sent.down += exchange.num_bytes + kept
-            # what is masked has more bytes a number than what is not
-            masked = of_strategy(self.trainer.strategy).bytes_masked
-            self._sent.up += (exchange.num_bytes if masked is None else masked) if completed else 0
+            strategy: Any = self.trainer.strategy
+            self._account.add_turn(strategy.exchange, of_strategy(strategy).bytes_masked, completed)
             self.means.add(*self._objectives[0].take_totals())
         else:
             self.model.on_turn_end(completed)
@@ -340,10 +296,10 @@ class DistributedFineTuning(RoundClock):
         """The round's means, and what was sent in it."""
         if self._is_client:  # the server counts
             return self.model.take_means() | super().take_means()
-        now, before = self.traffic, self._logged
-        self._logged = now
-        sent = {"megabytes_down": (now.down - before.down) / 1e6, "megabytes_up": (now.up - before.up) / 1e6}
-        if not before.down:
+        now = self.traffic
+        since, is_first = self._account.tell(now)
+        sent = {"megabytes_down": since.down / 1e6, "megabytes_up": since.up / 1e6}
+        if is_first:
             rank_zero_info(
                 f"form {self.form!r}: {in_bytes(now.down)} to the clients and {in_bytes(now.up)} from them in a round"
                 " and before it"
@@ -403,7 +359,7 @@ class DistributedFineTuning(RoundClock):
         """
         self.model.on_load_checkpoint(checkpoint)
         # clients that were asked in this process, when it set up, are counted by the losses
-        self._sent, self._logged = (Traffic(**checkpoint.get(TRAFFIC, {})) for _ in range(2))
+        self._account = TrafficAccount(Traffic(**checkpoint.get(TRAFFIC, {})))
         if not self._objectives:
             own = ("local_losses.", *(() if self.model.generator_losses else ("model.loss_modules.",)))
             state = checkpoint["state_dict"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import ParametrizationList
 
-from fedgen.losses import AdaptiveWeight, ImageLosses
+from fedgen.losses import AdaptiveWeight, EmbeddedLoss, ImageLosses
 from fedgen.models.checkpoint_file import read_generator
 from fedgen.models.conditioning import AtPositions
 from fedgen.models.gan.game_checks import check_images
@@ -165,15 +165,15 @@ class FineTuning(LatentGenerator):
         """One step of the generator; the batch itself is not used."""
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        shared = [loss for loss in self.generator_losses if not getattr(loss, "separate", False)]
+        apart = [loss for loss in self.embedded_losses if loss.separate]
+        shared = [loss for loss in self.generator_losses if not (isinstance(loss, EmbeddedLoss) and loss.separate)]
         if shared:
             losses = ImageLosses(shared)
             for part in losses.backward_parts(*self.draw(self.batch), self.chunk, self._note):
                 self.manual_backward(part)
-        for loss in self.embedded_losses:
-            if loss.separate:
-                for part in loss.backward_parts(*self.draw(loss.num_images or self.batch), None):
-                    self.manual_backward(part)
+        for loss in apart:
+            for part in loss.backward_parts(*self.draw(loss.num_images or self.batch), None):
+                self.manual_backward(part)
         optimizer.step()
 
     def draw(self, count: int) -> tuple[nn.Module, Tensor]:

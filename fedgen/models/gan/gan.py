@@ -188,7 +188,7 @@ class GAN(CriticLosses, LatentGenerator):
             self._largest_batch = 0
         self._largest_before = self._largest_batch
         # of a turn that a client takes on its own machine no batch is seen here
-        self._turn_batch = turn.batch_length if getattr(turn, "is_elsewhere", False) else 0
+        self._turn_batch = turn.batch_length if turn is not None and turn.is_elsewhere else 0
         super().on_turn_start(turn)
 
     def training_step(self, batch: Sequence[Tensor], batch_idx: int) -> None:
@@ -212,7 +212,7 @@ class GAN(CriticLosses, LatentGenerator):
         """
         by_server = self.generator_trained_by == "server"
         with torch.no_grad(), keeping_buffers(self.generator) if by_server else nullcontext():
-            fake = generate(self.generator, self._draw_latents(len(real)), labels)
+            fake = generate(self.generator, self.draw_latents(len(real)), labels)
         require_shape(real, fake.shape[1:], "the generator")
         terms = self.loss.critic_loss(critic_function(self.critic, len(real), labels), real, fake)
         self.manual_backward(terms.loss, inputs=self.start_step(optimizer))
@@ -224,7 +224,7 @@ class GAN(CriticLosses, LatentGenerator):
 
         What is logged as its loss leaves out the losses of second passes.
         """
-        fake = generate(self.generator, self._draw_latents(count), labels)
+        fake = generate(self.generator, self.draw_latents(count), labels)
         adversarial = self.loss.generator_loss(critic_function(self.critic, count, labels), fake)
         loss, separate = adversarial, [extra for extra in self.embedded_losses if extra.separate]
         for extra in self.generator_losses:
@@ -265,7 +265,7 @@ class GAN(CriticLosses, LatentGenerator):
             loss.start_turn(None)
         with self.trainer.precision_plugin.train_step_context():
             for _ in range(steps):
-                self.generator_step(optimizers[0], count, self._draw_labels(count))
+                self.generator_step(optimizers[0], count, self.draw_labels(count))
 
     def on_train_epoch_end(self) -> None:
         """Logs the round's means and moves the learning rates, which mean rounds."""

@@ -1,14 +1,13 @@
 """StyleGAN2 and StyleGAN2-ADA as a Lightning module (arXiv 1912.04958 and 2006.06676), with the published training."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from fedgen.losses import EmbeddedLoss
 from fedgen.models.ema import EMA
 from fedgen.models.gan.critic_losses import CriticLosses
 from fedgen.models.gan.game_checks import check_images
@@ -20,13 +19,11 @@ from fedgen.models.sampling import evaluating, require_batch_size
 from fedgen.models.stylegan2.augment.ada import AdaptiveAugment
 from fedgen.models.stylegan2.clocks import TrainingClock, ema_decay, ema_decay_over
 from fedgen.models.stylegan2.discriminator import StyleGAN2Discriminator
-from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
+from fedgen.models.stylegan2.drawing import changed_sampling, sample_images
 from fedgen.models.stylegan2.generator import StyleGAN2Generator
+from fedgen.models.stylegan2.micro_batches import check_batches
 from fedgen.models.stylegan2.network_file import NetworkFile, take_weights
-from fedgen.models.stylegan2.penalties import path_lengths, r1_penalty
-
-PATH_DECAY = 0.01  # of the running mean of path lengths, an update
-PATH_SHARE = 2  # path lengths are measured on every so-manieth latent
+from fedgen.models.stylegan2.steps import TrainingSteps, lazy_adam
 
 
 class StyleGAN2(CriticLosses, LatentGenerator):
@@ -123,16 +120,8 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         compile: bool = False,
         weights: str | Path | None = None,
     ) -> None:
-        require(lr > 0 and (critic_lr is None or critic_lr > 0), f"rates must be above 0, got {lr=}, {critic_lr=}")
-        require(min(r1_gamma, path_weight) >= 0, f"penalties have weights from 0: {r1_gamma=}, {path_weight=}")
-        require(0 <= style_mixing <= 1, f"style_mixing={style_mixing}: a probability lies in [0, 1]")
-        require(
-            min(path_interval, r1_interval, ada_interval) >= 1,
-            f"intervals count iterations from 1: {path_interval=}, {r1_interval=}, {ada_interval=}",
-        )
-        require(ema_kimg > 0, f"ema_kimg={ema_kimg}: a half-life is above 0")
-        require(ema_rampup is None or ema_rampup > 0, f"ema_rampup={ema_rampup}: a share above 0, or None for none")
-        require(micro_batch is None or micro_batch >= 1, f"micro_batch={micro_batch}: at least one image at once")
+        _check_settings(lr, critic_lr, r1_gamma, path_weight, style_mixing)
+        _check_intervals(path_interval, r1_interval, ada_interval, ema_kimg, ema_rampup, micro_batch)
         network, critic, average = build(generator, "generator"), build(critic, "critic"), None
         if weights is not None:
             network, critic, average = take_weights(weights, network, critic)
@@ -157,7 +146,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         self.path_interval, self.r1_interval, self.ada_interval = path_interval, r1_interval, ada_interval
         self.ema_kimg, self.ema_rampup, self.flips = ema_kimg, ema_rampup, flips
         self.micro_batch, self.compiles = micro_batch, compile
-        self._sampling = {"truncation": truncation, "noise": noise}
+        self._sampling: dict[str, Any] = {"truncation": truncation, "noise": noise}
         self.sampling = self._sampling
         self._compiled: dict[str, Any] = {}
         self._shown_before_round = 0.0
@@ -212,21 +201,12 @@ class StyleGAN2(CriticLosses, LatentGenerator):
     # ---- before training ----
 
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
-        """Two Adams, generator's first, corrected for the additional steps of lazy regularisation.
-
-        With a step more every k-th iteration, lr * m and betas^m, m = k / (k + 1), move the weights as far and remember
-        as long (Karras et al. 2020, appendix B).
-        """
-        optimizers: list[torch.optim.Optimizer] = []
-        for network, lr, interval in (
-            (self.generator, self.lr, self.path_interval),
-            (self.critic, self.critic_lr or self.lr, self.r1_interval),
-        ):
-            m = interval / (interval + 1)
-            trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
-            betas = (self.betas[0] ** m, self.betas[1] ** m)
-            optimizers.append(torch.optim.Adam(trained, lr=lr * m, betas=betas, eps=1e-8))
-        return optimizers
+        """Two Adams, generator's first, corrected for the additional steps of lazy regularisation."""
+        critic_lr = self.critic_lr or self.lr
+        return [
+            lazy_adam(self.generator, self.lr, self.betas, self.path_interval),
+            lazy_adam(self.critic, critic_lr, self.betas, self.r1_interval),
+        ]
 
     def setup(self, stage: str) -> None:
         """Checks that networks and data fit each other, and gives losses without references the clients' images.
@@ -238,7 +218,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
             return
         with evaluating(self):
             check_images(self.generator, self.critic, of_data(self.data).image_shape)
-        self._check_batches(self.data)
+        check_batches(self.data, self.critic.group_size, self.micro_batch)
         self.start_losses()
         if self.compiles:
             self._compiled = {
@@ -249,27 +229,6 @@ class StyleGAN2(CriticLosses, LatentGenerator):
     def teardown(self, stage: str) -> None:
         """Lets go of the compiled networks."""
         self._compiled = {}
-
-    def _check_batches(self, data: Any) -> None:
-        """Refuses clients whose batches do not divide into the critic's groups, before any of them trains."""
-        clients, batch = of_data(data).clients, of_data(data).batch_size
-        group = self.critic.group_size
-        if not clients or batch is None or group is None:
-            return
-        for client in clients:
-            count = len(client.train)
-            require(count > 0, f"client {client.name} has no training image; leave it out of the partition")
-            for part in self._micro_sizes(min(batch, count)):
-                require(
-                    part % min(group, part) == 0,
-                    f"client {client.name} trains on batches of {min(batch, count)} images, of which {part} at once do"
-                    f" not divide into the critic's minibatch-std groups of {group}; choose batch_size, micro_batch and"
-                    " group_size that do, or leave that client out",
-                )
-
-    def _micro_sizes(self, count: int) -> list[int]:
-        size = min(self.micro_batch or count, count)
-        return [min(size, count - start) for start in range(0, count, size)]
 
     # ---- training ----
 
@@ -288,12 +247,13 @@ class StyleGAN2(CriticLosses, LatentGenerator):
             real = torch.where(torch.rand(len(real), 1, 1, 1, device=real.device) < 0.5, real.flip(3), real)
         iteration = self.iteration(batch_idx)
         optimizers: Any = self.optimizers()
-        self._generator_step(optimizers[0], len(real))
+        steps = TrainingSteps(self, optimizers, self._compiled)
+        steps.train_generator(len(real))
         if self.path_weight and iteration % self.path_interval == 0:
-            self._path_step(optimizers[0], len(real))
-        self._critic_step(optimizers[1], real, labels)
+            steps.regularise_paths(len(real))
+        steps.train_critic(real, labels)
         if self.r1_gamma and iteration % self.r1_interval == 0:
-            self._r1_step(optimizers[1], real, labels)
+            steps.penalise_slopes(real, labels)
         if not self._strategy_calls():
             decay = ema_decay(len(real), float(self.clock.images), self.ema_kimg, self.ema_rampup)
             self._average(decay)
@@ -301,92 +261,6 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         if self.augment is not None and (iteration + 1) % self.ada_interval == 0:
             r = self.augment.update(len(real) * self.ada_interval)
             self.means.add({"real_signs": r, "augment_p": self.augment.p})
-
-    def _generator_step(self, optimizer: Any, count: int) -> None:
-        own = self.start_step(optimizer)
-        for n in self._micro_sizes(count):
-            labels = self._draw_labels(n)
-            fake = self._synthesize(draw_styles(self.generator, n, labels, self.style_mixing))
-            adversarial = F.softplus(-self._logits(fake, labels)).mean()
-            loss = adversarial
-            for extra in self.generator_losses:
-                if isinstance(extra, EmbeddedLoss):
-                    loss = loss if extra.separate else loss + extra(fake, adversarial.detach())
-                else:
-                    loss = loss + extra(fake)
-            self.manual_backward(loss, inputs=own)
-            self.means.add({"generator_loss": loss})
-        for extra in self.embedded_losses:
-            if extra.separate:
-                generator, inputs = self.draw(extra.num_images or count)
-                for part in extra.backward_parts(generator, inputs, adversarial.detach()):
-                    self.manual_backward(part, inputs=own)
-        self._end_step(optimizer, own)
-
-    def _path_step(self, optimizer: Any, count: int) -> None:
-        own = self.start_step(optimizer)
-        for n in self._micro_sizes(count):
-            share = max(n // PATH_SHARE, 1)
-            styles = draw_styles(self.generator, share, self._draw_labels(share), self.style_mixing)
-            lengths = path_lengths(self.generator.synthesize(styles), styles)
-            mean = self.clock.path_length.to(lengths).lerp(lengths.mean(), PATH_DECAY)
-            self.clock.path_length.copy_(mean.detach())
-            penalty = (lengths - mean).square().mean()
-            self.manual_backward(penalty * self.path_weight * self.path_interval, inputs=own)
-            self.means.add({"path_length": lengths.mean(), "path_penalty": penalty})
-        self._end_step(optimizer, own)
-
-    def _critic_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
-        own = self.start_step(optimizer)
-        for images, given in self._micro_batches(real, labels):
-            drawn = self._draw_labels(len(images))
-            with torch.no_grad():
-                fake = self._synthesize(draw_styles(self.generator, len(images), drawn, self.style_mixing))
-            on_fake = F.softplus(self._logits(fake, drawn)).mean()
-            self.manual_backward(on_fake, inputs=own)
-            logits = self._logits(images, given)
-            on_real = F.softplus(-logits).mean()
-            self.manual_backward(on_real, inputs=own)
-            self._observe(logits)
-            self.means.add({"critic_loss": on_fake + on_real})
-        self._end_step(optimizer, own)
-
-    def _r1_step(self, optimizer: Any, real: Tensor, labels: Tensor | None) -> None:
-        own = self.start_step(optimizer)
-        for images, given in self._micro_batches(real, labels):
-            points = images.detach().requires_grad_()
-            logits = self.critic(self._augmented(points), given)
-            penalty = r1_penalty(logits, points).mean()
-            self.manual_backward(penalty * (self.r1_gamma / 2 * self.r1_interval), inputs=own)
-            self._observe(logits)
-            self.means.add({"r1_penalty": penalty})
-        self._end_step(optimizer, own)
-
-    def _micro_batches(self, real: Tensor, labels: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-        sizes = self._micro_sizes(len(real))
-        given = [None] * len(sizes) if labels is None else labels.split(sizes)
-        return zip(real.split(sizes), given)
-
-    def _synthesize(self, styles: Tensor) -> Tensor:
-        return self._compiled.get("synthesize", self.generator.synthesize)(styles)
-
-    def _logits(self, images: Tensor, labels: Tensor | None) -> Tensor:
-        return self._compiled.get("critic", self.critic)(self._augmented(images), labels)
-
-    def _augmented(self, images: Tensor) -> Tensor:
-        return images if self.augment is None else self.augment(images)
-
-    def _observe(self, logits: Tensor) -> None:
-        if self.augment is not None:
-            self.augment.observe(logits)
-
-    def _end_step(self, optimizer: Any, own: list[Tensor]) -> None:
-        """A step by gradients without NaN and infinity, as published; a gradient scaler has its own way with those."""
-        if getattr(self.trainer.precision_plugin, "scaler", None) is None:
-            for parameter in own:
-                if parameter.grad is not None:
-                    torch.nan_to_num(parameter.grad, nan=0.0, posinf=1e5, neginf=-1e5, out=parameter.grad)
-        optimizer.step()
 
     def on_round_end(self, iterations: int) -> None:
         """Under `FedAvgStrategy` moves the average of weights by the decays of the round's iterations."""
@@ -416,12 +290,7 @@ class StyleGAN2(CriticLosses, LatentGenerator):
 
     @sampling.setter
     def sampling(self, settings: Mapping[str, Any]) -> None:
-        unknown = set(settings) - set(self._sampling)
-        require(not unknown, f"StyleGAN2 samples by truncation and noise, and not by {', '.join(sorted(unknown))}")
-        changed = self._sampling | dict(settings)
-        noise = changed["noise"]
-        require(noise in ("random", "const", "none"), f"noise={noise!r}: choose 'random', 'const' or 'none'")
-        self._sampling = changed
+        self._sampling = changed_sampling(self._sampling, settings)
 
     @torch.no_grad()
     def sample(
@@ -450,17 +319,35 @@ class StyleGAN2(CriticLosses, LatentGenerator):
         """
         require_batch_size(batch_size)
         latents, labels = self.latents_and_labels(num_images, generator, labels)
-        chosen = self._sampling | {k: v for k, v in (("truncation", truncation), ("noise", noise)) if v is not None}
+        given = {"truncation": truncation, "noise": noise}
+        chosen = self._sampling | {name: value for name, value in given.items() if value is not None}
         network = self.averaged
         assert isinstance(network, StyleGAN2Generator)
-        found = []
         with evaluating(network):
-            for start in range(0, num_images, batch_size):
-                part = latents[start : start + batch_size].to(self.device)
-                given = None if labels is None else labels[start : start + batch_size].to(self.device)
-                drawn = (
-                    draw_noise(network, len(part), generator).to(self.device) if chosen["noise"] == "random" else None
-                )
-                images = network(part, given, chosen["truncation"], noise=chosen["noise"] if drawn is None else drawn)
-                found.append(images.float().clamp(-1, 1))
-        return torch.cat(found)
+            parts = zip(latents.split(batch_size), repeat(None) if labels is None else labels.split(batch_size))
+            return torch.cat([sample_images(network, *part, generator, **chosen) for part in parts])
+
+
+def _check_settings(
+    lr: float, critic_lr: float | None, r1_gamma: float, path_weight: float, style_mixing: float
+) -> None:
+    require(lr > 0 and (critic_lr is None or critic_lr > 0), f"rates must be above 0, got {lr=}, {critic_lr=}")
+    require(min(r1_gamma, path_weight) >= 0, f"penalties have weights from 0: {r1_gamma=}, {path_weight=}")
+    require(0 <= style_mixing <= 1, f"style_mixing={style_mixing}: a probability lies in [0, 1]")
+
+
+def _check_intervals(
+    path_interval: int,
+    r1_interval: int,
+    ada_interval: int,
+    ema_kimg: float,
+    ema_rampup: float | None,
+    micro_batch: int | None,
+) -> None:
+    require(
+        min(path_interval, r1_interval, ada_interval) >= 1,
+        f"intervals count iterations from 1: {path_interval=}, {r1_interval=}, {ada_interval=}",
+    )
+    require(ema_kimg > 0, f"ema_kimg={ema_kimg}: a half-life is above 0")
+    require(ema_rampup is None or ema_rampup > 0, f"ema_rampup={ema_rampup}: a share above 0, or None for none")
+    require(micro_batch is None or micro_batch >= 1, f"micro_batch={micro_batch}: at least one image at once")

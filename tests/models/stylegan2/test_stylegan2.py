@@ -19,6 +19,7 @@ from fedgen.models.stylegan2 import AdaptiveAugment, StyleGAN2, StyleGAN2Discrim
 from fedgen.models.stylegan2.clocks import ema_decay
 from fedgen.models.stylegan2.drawing import draw_noise, draw_styles
 from fedgen.models.stylegan2.penalties import path_lengths, r1_penalty
+from fedgen.models.stylegan2.steps import TrainingSteps
 from fedgen.seeds import seed_all
 
 SHARED = {"image_size": 8, "channels": 1, "channel_base": 32}
@@ -129,11 +130,19 @@ def test_an_iteration_is_the_published_one():
     torch.testing.assert_close(module.averaged.mapping.w_avg, generator.mapping.w_avg)  # buffers are copied
 
 
-def test_lazy_phases_come_when_due():
+def test_lazy_phases_come_when_due(monkeypatch):
     module, ran = make(path_interval=2, r1_interval=3, ada_interval=2, augment=AdaptiveAugment(None)), []
-    for name in ("_generator_step", "_path_step", "_critic_step", "_r1_step"):
-        real = getattr(module, name)
-        setattr(module, name, lambda *given, name=name, real=real: (ran.append(name[1:-5]), real(*given))[1])
+    called = {
+        "train_generator": "generator",
+        "regularise_paths": "path",
+        "train_critic": "critic",
+        "penalise_slopes": "r1",
+    }
+    for name, phase in called.items():
+        real = getattr(TrainingSteps, name)
+        monkeypatch.setattr(
+            TrainingSteps, name, lambda *given, phase=phase, real=real: (ran.append(phase), real(*given))[1]
+        )
     fit(module, batches=4)
     expected = ["generator", "path", "critic", "r1", "generator", "critic", "generator", "path", "critic"]
     assert ran == [*expected, "generator", "critic", "r1"]
@@ -155,8 +164,9 @@ def test_micro_batches_sum_gradients():
     for micro in (None, 2):
         module = make(micro_batch=micro)
         module.manual_backward = lambda loss, inputs: loss.backward(inputs=inputs)
-        module._end_step = lambda optimizer, own: None
-        module._r1_step(module.configure_optimizers()[1], images(4), None)
+        steps = TrainingSteps(module, module.configure_optimizers(), {})
+        steps.end = lambda optimizer, own: None
+        steps.penalise_slopes(images(4), None)
         found[micro] = torch.cat([p.grad.flatten() for p in module.critic.parameters() if p.grad is not None])
     module = make()
     points = images(4).requires_grad_()
@@ -196,7 +206,7 @@ def test_gradients_are_cleaned_as_published():
             assert float(weight.grad[0, 0]) == 1e5
             assert float(weight.grad[0, 1:].abs().sum()) == 0
 
-    module._end_step(Optimizer(), [weight])
+    TrainingSteps(module, (None, None), {}).end(Optimizer(), [weight])
     assert torch.equal(weight, before)
     assert trainer.precision_plugin.precision == "32-true"
 

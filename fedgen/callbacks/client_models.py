@@ -1,0 +1,77 @@
+"""Clients' models in an evaluation: their mixture where they train alone, and those with tensors that they keep."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+
+from fedgen.evaluation import Evaluator, mixture
+from fedgen.evaluation.generation.image_sampling import Sample, inside
+from fedgen.evaluation.panels import Panel
+from fedgen.evaluation.personal.own_models import OwnModels
+from fedgen.evaluation.runs.evaluate_run import LOCAL_NOTE, refuse_mixture
+from fedgen.federated import FedAvgStrategy
+from fedgen.models.optional_hooks import of_strategy
+
+
+def sampler_in(trainer: Trainer, evaluator: Evaluator, module: LightningModule) -> tuple[Sample, str]:
+    """Return the model's sampler, or that of the mixture of the clients' models, and a note that says so.
+
+    Raises:
+        ValueError: if a score needs one model, and clients train alone.
+        MisconfigurationException: if they train alone on several processes.
+    """
+    sample, strategy = evaluator.sampler_of(module), trainer.strategy
+    if not of_strategy(strategy).local_only:
+        return sample, ""
+    if trainer.world_size > 1:
+        raise MisconfigurationException(
+            f"clients that train alone are on {trainer.world_size} processes, and their mixture is sampled in one:"
+            " pass Trainer(devices=1, num_nodes=1)"
+        )
+    refuse_mixture(evaluator)
+    weights = evaluator.client_weights()
+    samplers = [inside(partial(strategy.client_model, k), sample) for k in range(len(weights))]
+    return mixture(samplers, weights), LOCAL_NOTE
+
+
+def personal_panels(trainer: Trainer, models: OwnModels, module: LightningModule, elsewhere: str) -> list[Panel]:
+    """Return the embeddings whose scores hang on tensors that clients keep, where something is exchanged beside them.
+
+    Args:
+        trainer: that fits.
+        models: the clients', in the evaluation.
+        module: the server's model.
+        elsewhere: where tensors of single clients are, and a remedy, if not in this process.
+
+    Raises:
+        ValueError: if a score needs one model's images, and there will be none.
+        MisconfigurationException: if such tensors are elsewhere.
+    """
+    strategy = trainer.strategy
+    if not isinstance(strategy, FedAvgStrategy) or strategy.local_only or not strategy.exchange.personal:
+        return []
+    found = models.hanging_on(module, strategy.exchange.personal)
+    models.refuse(found)
+    if found and elsewhere:
+        names = ", ".join(list(strategy.exchange.personal)[:3])
+        raise MisconfigurationException(
+            f"scores hang on tensors that clients keep to themselves ({names}, ...), which {elsewhere}, or leave these"
+            " scores out"
+        )
+    return found
+
+
+def personal_tensors(
+    trainer: Trainer, models: OwnModels, module: LightningModule, elsewhere: str
+) -> Mapping[int, Mapping[str, Tensor]]:
+    """Return the tensors that clients keep, where something is exchanged beside them; see `personal_panels`."""
+    strategy = trainer.strategy
+    if not isinstance(strategy, FedAvgStrategy) or strategy.local_only:
+        return {}
+    if elsewhere:
+        personal_panels(trainer, models, module, elsewhere)  # nothing hangs on them by now either
+        return {}
+    return strategy.personal_tensors
