@@ -12,6 +12,7 @@ from scipy import stats
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.tables.table import format_value
+from fedgen.recipe.recipe_keys import flatten
 from fedgen.reports.contents import Contents
 from fedgen.reports.sentences import best_of
 from fedgen.scores.rankings import Z
@@ -40,7 +41,7 @@ def arms_of(runs: Sequence[Contents]) -> list[ComparedArm]:
     flat: dict[str, dict[str, Any]] = {}
     for place, run in enumerate(runs):
         if run.kind == "training" and run.settings:
-            flattened = _flat(_without_place(run.settings)).items()
+            flattened = flatten(_without_place(run.settings)).items()
             settings = {name: value for name, value in flattened if name.split(".")[-1] not in SHOWN_ALONE}
             key = json.dumps(settings, sort_keys=True, default=str)
             flat[key] = settings
@@ -137,16 +138,6 @@ def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
     if isinstance(trainer, dict):
         kept["trainer"] = {key: value for key, value in trainer.items() if key not in FREE}
     return kept
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {
-            key: part for name, own in value.items() for key, part in _flat(own, f"{prefix}.{name}".lstrip(".")).items()
-        }
-    if isinstance(value, list) and any(isinstance(part, dict) for part in value):
-        return _flat(dict(enumerate(value)), prefix)
-    return {prefix: value}
 
 
 def _name_of(varied: dict[str, Any], number: int) -> str:

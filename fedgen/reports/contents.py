@@ -19,7 +19,8 @@ from fedgen.reports.kept import REAL, Kept, read_kept
 from fedgen.reports.logged import LoggedSeries, Logs, by_round
 from fedgen.reports.pictures import Picture, Pictures
 
-STORED, RESULTS, ROSTER = "scores.json", "results.json", "clients.json"
+STORED = ("scores.json", "reference.json")  # of `fedgen evaluate --generated`, with clients or one reference
+RESULTS, ROSTER = "results.json", "clients.json"
 MOST_FIGURES = 12
 LONGEST_RECIPE = 300_000  # characters
 T = TypeVar("T")
@@ -89,7 +90,8 @@ def read_contents(run: str | Path, logs: Logs | None = None, pictures: Pictures 
     path, pictures = Path(run), pictures or Pictures()
     folder = path if path.is_dir() else path.parent
     found = Contents(str(run), folder)
-    stored = path if path.is_file() and path.name != SCORES_FILE else folder / STORED
+    kept = next((folder / name for name in STORED if (folder / name).exists()), folder / STORED[0])
+    stored = path if path.is_file() and path.name != SCORES_FILE else kept
     if (folder / SCORES_FILE).exists() and stored != path:
         _read_training(found, logs or Logs(folder), pictures)
     elif path.is_file() or stored.exists():

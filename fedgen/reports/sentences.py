@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedgen.called_as import program
 from fedgen.evaluation.gaps import GAPS, gap_title, interval
 from fedgen.evaluation.marks import mark_of
 from fedgen.evaluation.record_names import HELD_OUT
@@ -293,11 +294,11 @@ def next_steps(
     group = sorted(_trained(columns[name]), key=lambda record: record.round or 0)
     steps = {}
     if len(group) > 1:
-        steps[f"fedgen select {folder} --by {name}"] = "ranks the checkpoints and prints the best one's path"
+        steps[f"{program()} select {folder} --by {name}"] = "ranks the checkpoints and prints the best one's path"
     improving = len(group) > 1 and best_of(group) is group[-1] and differ(group[-1], group[-2])
     if improving and has_recipe and ended:
         more = 2 * ((group[-1].round or 0) + 1)
-        command = f"fedgen fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
+        command = f"{program()} fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
         steps[command] = f"goes on: {name} was still improving when training ended"
     if has_recipe:
         steps |= _another_embedding(records, folder)
@@ -312,7 +313,7 @@ def _another_embedding(records: Sequence[ScoreRecord], folder: str) -> dict[str,
         return {}
     other = "pixels" if next(iter(embeddings)) != "pixels" else "efficientnet-lite0-32"
     words = "adds scores in a second embedding, as one may mislead"
-    return {f"fedgen evaluate {folder} {other} --num_images {first.num_generated}": words}
+    return {f"{program()} evaluate {folder} {other} --num_images {first.num_generated}": words}
 
 
 def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
@@ -321,7 +322,7 @@ def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
         return {}
     words = {LOCAL_ONLY: "is the control without exchange", CENTRALISED: "is the control on pooled data"}
     missing = [end for end in words if not folder.with_name(folder.name + end).exists()]
-    return {f"fedgen fit {shlex.quote(recipe)} --{end[1:]}": words[end] for end in missing}
+    return {f"{program()} fit {shlex.quote(recipe)} --{end[1:]}": words[end] for end in missing}
 
 
 def _count(number: int, what: str) -> str:
