@@ -1,4 +1,4 @@
-"""How this process was started, for the commands that it suggests."""
+"""Words that this process was started by, for the commands that it suggests."""
 
 import shlex
 import shutil

@@ -12,6 +12,7 @@ from scipy import stats
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.tables.table import format_value
+from fedgen.federated.left_out import shorten
 from fedgen.recipe.recipe_keys import flatten
 from fedgen.reports.contents import Contents
 from fedgen.reports.sentences import best_of
@@ -19,6 +20,7 @@ from fedgen.scores.rankings import Z
 
 FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
 SHOWN_ALONE = ("page", "report", "grid")  # of a callback: they change no number
+LONGEST_AXIS = 160  # characters
 NAMED = 3  # settings that an arm is called by
 
 
@@ -84,23 +86,79 @@ def last_of(run: Contents) -> dict[str, ScoreRecord]:
     return {name: group[-1] for name, group in columns.items() if _is_compared(group[0])}
 
 
-def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor."""
-    columns = [by_column(run.records) if run.records else {} for run in runs]
-    names = [name for name in dict.fromkeys(n for own in columns for n in own) if _is_first(columns, name)]
-    headings = ["run", "seed", "last round", *names]
+@dataclass(frozen=True)
+class Axis:
+    """Values of several runs that compare: of one score and aggregate, measured alike.
+
+    Args:
+        column: score and aggregate, "fid_all".
+        name: the same with what tells it from others of this column: "fid_all, embedding pixels".
+        groups: a run's records by its place, each with the column's name in that run.
+    """
+
+    column: str
+    name: str
+    groups: dict[int, tuple[str, list[ScoreRecord]]]
+
+
+def axes_of(runs: Sequence[Contents]) -> list[Axis]:
+    """The scores of runs in avg and all by what values must share to stand on one axis: split, embedding, conditions.
+
+    A run's column is taken by its last record.
+    """
+    found: dict[tuple[str, ...], dict[int, tuple[str, list[ScoreRecord]]]] = {}
+    for place, run in enumerate(runs):
+        for column, group in by_column(run.records).items() if run.records else ():
+            if _is_compared(group[0]):
+                found.setdefault((group[-1].name, *_measured(group[-1])), {})[place] = (column, group)
+    shared: dict[str, list[tuple[str, ...]]] = {}
+    for name, *parts in found:
+        shared.setdefault(name, []).append(tuple(parts))
+    axes = []
+    for (name, *parts), groups in found.items():
+        varied = [part for place, part in enumerate(parts) if len({other[place] for other in shared[name]}) > 1]
+        axes.append(Axis(name, ", ".join([name, *varied]), groups))
+    return axes
+
+
+def _measured(record: ScoreRecord) -> tuple[str, ...]:
+    """In words, how a value was measured."""
+    fingerprint, reference, number, weights, settings = record.conditions
+    return (
+        f"embedding {record.embedding}",
+        f"split {record.split}",
+        f"{number:,} generated images" if number else "images of unknown number",
+        f"against {reference}",
+        f"weights {weights}",
+        f"fingerprint {fingerprint}",
+        f"settings {settings}",
+    )
+
+
+def chart_rows(axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    """Axes for the page's charts: "column", "name" and "lines", a run's place and its column; of runs with rounds."""
     rows = []
-    for run, own in zip(runs, columns):
+    for axis in axes:
+        lines = [[k, column] for k, (column, group) in axis.groups.items() if any(r.round is not None for r in group)]
+        if lines:
+            rows.append({"column": axis.column, "name": shorten(axis.name, LONGEST_AXIS), "lines": lines})
+    return rows
+
+
+def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
+    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor.
+
+    Columns are those of a run's first split and embedding, one each for values that compare.
+    """
+    axes = [axis for axis in axes_of(runs) if any("/" not in column for column, _ in axis.groups.values())]
+    headings = ["run", "seed", "last round", *(shorten(axis.name, LONGEST_AXIS) for axis in axes)]
+    rows = []
+    for place, run in enumerate(runs):
         rounds = [record.round for record in run.records if record.is_model and record.round is not None]
         seed = run.settings.get("seed_everything", run.settings.get("seed"))
         row = [run.place, "" if seed is None else str(seed), str(max(rounds)) if rounds else ""]
-        rows.append([*row, *(_best(own.get(name, []), run.records) for name in names)])
+        rows.append([*row, *(_best(axis.groups.get(place, ("", []))[1], run.records) for axis in axes)])
     return headings, rows
-
-
-def _is_first(columns: Sequence[dict[str, list[ScoreRecord]]], name: str) -> bool:
-    group = next(own[name] for own in columns if name in own)
-    return _is_compared(group[0]) and "/" not in name
 
 
 def _is_compared(record: ScoreRecord) -> bool:

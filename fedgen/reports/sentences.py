@@ -9,7 +9,7 @@ from fedgen.called_as import program
 from fedgen.evaluation.gaps import GAPS, gap_title, interval
 from fedgen.evaluation.marks import mark_of
 from fedgen.evaluation.record_names import HELD_OUT
-from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
 from fedgen.evaluation.tables.table import format_value
@@ -57,13 +57,22 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     if not models:
         return ["No model has been scored yet: there is nothing to choose."]
     if not _trained(models):
-        return [*_served(models, models[0].round), *_cautions(models)]
+        return [*_stored(models), *_served(models, models[0].round), *_cautions(models)]
     lines = [_length(models)]
     lines += [line for comparison in _main(records) for line in _of_score(records, comparison)]
     lines += [*_alone(records), *_controls(records, Path(run))]
     if chosen := _chosen(records):
         lines += [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)]
     return lines
+
+
+def _stored(models: Sequence[ScoreRecord]) -> list[str]:
+    """The scores in avg and all of images that have no rounds, one sentence a split and embedding."""
+    columns, lines = Columns.of(models), dict[tuple[str, str], list[str]]()
+    for record in models:
+        if record.aggregate in ("avg", "all") and record.split not in GAPS:
+            lines.setdefault((record.split, record.embedding), []).append(_value(columns.name(record), record))
+    return [f"{', '.join(values)}." for values in lines.values()]
 
 
 def _length(models: Sequence[ScoreRecord]) -> str:
