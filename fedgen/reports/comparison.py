@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from fedgen.evaluation.tables.table import format_value
 from fedgen.federated.left_out import shorten
 from fedgen.recipe.recipe_keys import flatten
 from fedgen.reports.contents import Contents
-from fedgen.reports.sentences import best_of
+from fedgen.reports.sentences import best_of, floors_of
 from fedgen.scores.rankings import Z
 
 FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
@@ -157,7 +157,8 @@ def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
         rounds = [record.round for record in run.records if record.is_model and record.round is not None]
         seed = run.settings.get("seed_everything", run.settings.get("seed"))
         row = [run.place, "" if seed is None else str(seed), str(max(rounds)) if rounds else ""]
-        rows.append([*row, *(_best(axis.groups.get(place, ("", []))[1], run.records) for axis in axes)])
+        floors = floors_of(run.records)
+        rows.append([*row, *(_best(axis.groups.get(place, ("", []))[1], floors) for axis in axes)])
     return headings, rows
 
 
@@ -165,13 +166,12 @@ def _is_compared(record: ScoreRecord) -> bool:
     return record.aggregate in ("avg", "all") and record.split not in GAPS and record.score != BALANCED
 
 
-def _best(group: Sequence[ScoreRecord], records: Sequence[ScoreRecord]) -> str:
+def _best(group: Sequence[ScoreRecord], floors: Mapping[tuple[str, ...], ScoreRecord]) -> str:
     if not group:
         return ""
     best = best_of(group)
     where = "" if best.round is None else f" at round {best.round}"
-    same = (best.split, best.embedding, best.score, best.aggregate)
-    floor = next((r for r in records if r.is_floor and (r.split, r.embedding, r.score, r.aggregate) == same), None)
+    floor = floors.get(best.identity[2:])
     beside = f"; floor {format_value(floor.value, floor.standard_error)}" if floor else ""
     return f"{format_value(best.value, best.standard_error)}{where}{beside}"
 

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedgen.called_as import program
@@ -59,7 +59,8 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     if not _trained(models):
         return [*_stored(models), *_served(models, models[0].round), *_cautions(models)]
     lines = [_length(models)]
-    lines += [line for comparison in _main(records) for line in _of_score(records, comparison)]
+    columns, floors = by_column(records), floors_of(records)
+    lines += [line for comparison in _main(records) for line in _of_score(columns, floors, comparison)]
     lines += [*_alone(records), *_controls(records, Path(run))]
     if chosen := _chosen(records):
         lines += [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)]
@@ -103,9 +104,10 @@ def _main(records: Sequence[ScoreRecord]) -> list[Comparison]:
     return [one for one in aggregates_compared(records) if columns[one.first_column][0].split == records[0].split]
 
 
-def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[str]:
+def _of_score(
+    columns: Mapping[str, list[ScoreRecord]], floors: Mapping[tuple[str, ...], ScoreRecord], comparison: Comparison
+) -> list[str]:
     """Say which checkpoint each aggregate prefers, which cannot be told from it, and how far real images are."""
-    columns = by_column(records)
     names = comparison.first_column, comparison.second_column
     groups = [_trained(columns[name]) for name in names]
     if not all(groups):
@@ -131,7 +133,7 @@ def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[st
         ]
     if comparison.checkpoints > 2:
         lines.append(f"{names[0]} and {names[1]} order {_pairs(comparison)}.")
-    return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(records, names[1], second)]
+    return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(floors, names[1], second)]
 
 
 def _pairs(comparison: Comparison) -> str:
@@ -169,10 +171,18 @@ def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[st
     return [f"By {name}, {many} {shown}{rest} cannot be told from the best: the difference lies within the errors."]
 
 
-def _above_floor(records: Sequence[ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
+def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreRecord]:
+    """The floors by split, embedding, score and aggregate."""
+    found: dict[tuple[str, ...], ScoreRecord] = {}
+    for record in records:
+        if record.is_floor:
+            found.setdefault(record.identity[2:], record)
+    return found
+
+
+def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
     """Say how far the best of a column is from real images scored in its place."""
-    same = (best.split, best.embedding, best.score, best.aggregate)
-    floor = next((r for r in records if r.is_floor and (r.split, r.embedding, r.score, r.aggregate) == same), None)
+    floor = floors.get(best.identity[2:])
     if floor is None or not math.isfinite(best.value) or not math.isfinite(floor.value):
         return []
     error = math.hypot(best.generated_error, floor.generated_error)

@@ -63,8 +63,8 @@ def test_stored_images_have_a_row_of_their_scores_too():
     table = score_table([*FLOOR, *stored])
     assert [str(cell) for cell in table.columns[0].cells] == ["generated", "floor"]
     assert table.columns[0].header == ""
-    for column in table.columns[1:]:
-        assert all(cell for cell in column.cells), column.header
+    for own in table.columns[1:]:
+        assert all(own.cells), own.header
     assert "10±5" in text(table)
 
 
@@ -119,6 +119,15 @@ def test_inversions_are_counted_and_listed():
         ["kid_avg / kid_all", "1.00", "no pair inverted", "", ""],
     ]
     assert "none" in text(inversion_table(RECORDS[:1]))
+
+
+def test_of_very_many_inverted_pairs_some_are_listed_and_all_counted():
+    rounds = range(12)
+    records = [*column("fid_avg", {k: float(k) for k in rounds}), *column("fid_all", {k: -float(k) for k in rounds})]
+    shown = text(inversion_table(records))
+    assert "disagree on 66 pair(s)" in shown
+    assert "and 36 more pairs" in shown
+    assert shown.count("round ") == 2 * 30
 
 
 def test_two_columns_are_compared_in_a_table_of_their_own():

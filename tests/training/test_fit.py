@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedgen.__main__ import main
 from fedgen.evaluation import Run, read_records
@@ -108,6 +109,13 @@ def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys)
     assert "Selected by each column" in shown
     assert "report: checkpoints/tiny/report.html\n" in shown
     torch.load(folder / "last.ckpt", weights_only=True)
+    logs = EventAccumulator(str(folder / "logs")).Reload()
+    tags = set(logs.Tags()["scalars"])
+    assert {"fid/avg", "fid/all", "fid/avg_floor", "fid/all_floor", "fid/clients/p50"} <= tags  # a group a score
+    assert "hp_metric" not in tags  # one number for ever, as Lightning's logger sends by default
+    shown = logs.Images("samples")[-1]  # nine generated images, and below them real ones
+    assert shown.height > shown.width
+    assert logs.Tags()["images"] == ["samples"]
 
 
 def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe, capsys):
