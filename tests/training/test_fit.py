@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import io
 import json
 import os
 import re
@@ -13,9 +14,11 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedgen.__main__ import main
@@ -113,9 +116,12 @@ def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys)
     tags = set(logs.Tags()["scalars"])
     assert {"fid/avg", "fid/all", "fid/avg_floor", "fid/all_floor", "fid/clients/p50"} <= tags  # a group a score
     assert "hp_metric" not in tags  # one number for ever, as Lightning's logger sends by default
-    shown = logs.Images("samples")[-1]  # nine generated images, and below them real ones
-    assert shown.height > shown.width
     assert logs.Tags()["images"] == ["samples"]
+    first, last = (np.asarray(Image.open(io.BytesIO(one.encoded_image_string))) for one in logs.Images("samples"))
+    half = len(first) // 2  # generated images, and below them real ones, which stay
+    assert not np.array_equal(first[:half], last[:half])
+    assert np.array_equal(first[-half // 2 :], last[-half // 2 :])
+    assert len(np.unique(last[-half // 2 :])) > 2
 
 
 def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe, capsys):
