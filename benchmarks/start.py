@@ -41,6 +41,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         **{f"`fedgen {name} --help`": [*fedgen, name, "--help"] for name in HELP},
         "`fedgen select RUN`": [*fedgen, "select", str(folder)],
         "`fedgen evaluate` of folders that are not there": [*fedgen, "evaluate", *images],
+        "`fedgen fit` of a recipe that is not there": [*fedgen, "fit", str(folder / "nothere.yaml")],
         "`fedgen fit` of a recipe with a wrong first key": [*fedgen, "fit", "--config", str(recipe)],
     }
 
@@ -64,7 +65,8 @@ def main() -> int:
     least = {name: min(run[name] for run in runs) for name in started}
     print_seconds = [report(name, least[name], "processor seconds") for name in (TORCH, LIGHTNING)]
     limits = {FIT: (LIGHTNING, 1.05), "`fedgen fit` of a recipe with a wrong first key": (LIGHTNING, 1.1)}
-    limits |= {"`fedgen select RUN`": (TORCH, 1.2), "`fedgen evaluate` of folders that are not there": (TORCH, 1.3)}
+    limits |= {"`fedgen select RUN`": (TORCH, 1.2), "`fedgen fit` of a recipe that is not there": (TORCH, 1.3)}
+    limits |= {"`fedgen evaluate` of folders that are not there": (TORCH, 1.3)}
     limits |= {f"`fedgen {name} --help`": (TORCH, 0.15) for name in HELP}
     within = [
         report(name, least[name] / least[reference], f"times `{reference}`", limit)

@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from typing import Any
 
 from fedgen import __version__
-from fedgen.cli.fit_help import print_help
+from fedgen.class_paths import nearest
 from fedgen.extras import MissingExtraError
 from fedgen.foreign_text import printable_lines
 from fedgen.own_code import from_own_code
@@ -20,7 +20,7 @@ _python_format = warnings.formatwarning
 
 # command -> (module:function, what it does); the function takes the remaining arguments
 COMMANDS = {
-    "fit": ("fedgen.training.fit:fit", "train from a recipe: federated, or one of its controls"),
+    "fit": ("fedgen.cli.fit:fit", "train from a recipe: federated, or one of its controls"),
     "recipes": ("fedgen.cli.recipes:recipes", "list the recipes that fit finds by name, a line each"),
     "evaluate": ("fedgen.cli.run:evaluate", "score stored images or features of anybody, or a run's checkpoints again"),
     "select": ("fedgen.cli.run:select", "rank a run's checkpoints by a score and print the best one's path"),
@@ -70,11 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedgen {__version__}")
         return 0
     if arguments[0] not in COMMANDS:
-        print(f"fedgen: no command {arguments[0]!r}\n\n{usage()}", file=sys.stderr)
+        told = nearest(arguments[0], list(COMMANDS))
+        print(f"fedgen: no command {printable_lines(repr(arguments[0]))}{told}\n\n{usage()}", file=sys.stderr)
         return 2
-    if arguments[0] == "fit" and {"-h", "--help"} & set(arguments[1:]):
-        print_help()
-        return 0
     alias_if_unused()  # before a recipe's own classes are imported
     module, function = COMMANDS[arguments[0]][0].split(":")
     try:

@@ -4,14 +4,10 @@ import difflib
 import importlib
 import inspect
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
-
-HINT = (
-    "is its package installed, or its folder on PYTHONPATH? `python -m fedgen` finds modules of the current folder,"
-    " which `fedgen` does not"
-)
 
 CLASSES = (
     "callbacks",
@@ -58,11 +54,24 @@ def import_by_path(path: str) -> Any:
     except ModuleNotFoundError as error:
         missing = str(error.name)
         if module == missing or module.startswith(f"{missing}."):
-            raise ValueError(f"there is no module {missing!r} for {path}; {HINT}") from error
+            raise ValueError(f"there is no module {missing!r} for {path}; {looked_in()}") from error
         raise ValueError(f"{path}: its module {module!r} imports {missing!r}, which is not installed") from error
     if not hasattr(found, name):
         raise ValueError(f"module {module!r} has no {name!r}{nearest(name, public_names(found))}")
     return getattr(found, name)
+
+
+def looked_in() -> str:
+    """Return where modules of the user's own are looked for, and how another folder is looked into."""
+    here = str(Path.cwd())
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    places = dict.fromkeys(str(Path(place or here)) for place in sys.path if not place.endswith(".zip"))
+    own = [place for place in places if not place.startswith(tuple(libraries))]
+    hint = "" if here in own else "; `python -m fedgen` looks in the current folder, too"
+    return (
+        f"looked in {', '.join(own) or 'no folder of your own'} and among the installed packages: put its folder on"
+        f" PYTHONPATH, or install it{hint}"
+    )
 
 
 def import_object(text: str) -> Any:

@@ -1,9 +1,36 @@
-"""Yes-or-no options of commands that stand alone."""
+"""Options of commands: yes-or-no ones that stand alone, and the nearest name of a mistyped one."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import argparse
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
+
+from fedgen.class_paths import nearest
+
+UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
+
+
+class CommandParser(ArgumentParser):
+    """jsonargparse's parser, which suggests the nearest option for a mistyped one."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Ends the process with status 2, or raises where the parser was told to."""
+        super().error(_suggesting(message, self._option_string_actions), ex)
+
+
+class PlainCommandParser(argparse.ArgumentParser):
+    """argparse's parser, which suggests the nearest option for a mistyped one."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the process with status 2."""
+        super().error(_suggesting(message, self._option_string_actions))
+
+
+def _suggesting(message: str, options: Iterable[str]) -> str:
+    match = UNKNOWN.search(message)
+    return f"{message}{nearest(match[1], list(options))}" if match else message
 
 
 def with_flags(function: Callable[..., Any], arguments: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ def test_a_dotted_name_is_what_it_names():
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("my_kit.Net", r"there is no module 'my_kit' for my_kit.Net; .*PYTHONPATH.*`python -m fedgen`"),
+        ("my_kit.Net", r"there is no module 'my_kit' for my_kit.Net; looked in .*PYTHONPATH"),
         ("torch.nn.Liner", r"module 'torch.nn' has no 'Liner'; did you mean 'Linear'\?"),
         ("torch.nn.zzzzzz", r"module 'torch.nn' has no 'zzzzzz'$"),
         ("Linear", r"'Linear' is no class path"),
@@ -26,6 +26,23 @@ def test_a_dotted_name_is_what_it_names():
 def test_a_name_of_nothing_says_which_part_is_missing(path, message):
     with pytest.raises(ValueError, match=message):
         import_by_path(path)
+
+
+def test_a_module_that_is_not_there_says_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    with pytest.raises(ValueError, match="there is no module") as caught:
+        import_by_path("my_kit.Net")
+    said = str(caught.value)
+    assert f"looked in {tmp_path / 'mine'}" in said
+    assert "site-packages" not in said
+    assert said.endswith("`python -m fedgen` looks in the current folder, too")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="there is no module") as caught:
+        import_by_path("my_kit.Net")
+    assert f"looked in {tmp_path}, " in str(caught.value)
+    assert "current folder" not in str(caught.value)
 
 
 def test_a_module_that_lacks_another_names_that_one(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ ROOT = Path(fedgen.__file__).parent
 LAYERS = [
     (
         "allocator",
+        "called_as",
         "class_paths",
         "extras",
         "flags",
@@ -25,8 +26,7 @@ LAYERS = [
         "progress",
         "pytorch_lightning_alias",
         "ranks",
-        "recipe_errors",
-        "recipe_files",
+        "recipe",
         "seeds",
     ),
     ("data",),

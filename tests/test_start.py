@@ -92,9 +92,11 @@ def test_a_choice_among_checkpoints_imports_no_torch(folder):
         (["evaluate", "--generated", "none", "--clients", "nobody"], "there is no nobody"),
         (["evaluate", "nowhere", "pixels"], "nowhere/recipe.yaml does not exist"),
         (["clients", "nowhere.yaml"], "nowhere.yaml does not exist"),
+        (["fit", "nowhere.yaml"], "there is no recipe nowhere.yaml"),
+        (["fit", "--config=nowhere", "--trainer.max_epochs", "3"], "there is no recipe nowhere;"),
         (["convert", "empty.pkl", "empty.safetensors"], "empty.pkl is empty"),
     ],
-    ids=["folders", "run", "recipe", "pickle"],
+    ids=["folders", "run", "recipe", "fit", "config", "pickle"],
 )
 def test_what_is_given_is_checked_without_lightning(arguments, said, tmp_path):
     (tmp_path / "empty.pkl").touch()

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser
-
 from fedgen.clients.heterogeneity.entropy_options import DEFAULT, EntropyOptions
-from fedgen.flags import with_flags
-from fedgen.recipe_files import find_recipe
+from fedgen.flags import CommandParser, with_flags
+from fedgen.recipe.recipe_files import find_recipe
 
 if TYPE_CHECKING:  # the parser is made, and help printed, without torch
     from fedgen.evaluation.tables.partition_summary import PartitionSummary
@@ -104,7 +102,7 @@ def same_network(summary: "PartitionSummary", embedding: str) -> list[str]:
 def clients(arguments: Sequence[str]) -> int:
     """`fedgen clients RECIPE [--data.SETTING VALUE ...] [--option VALUE ...]`."""
     own, overrides = split_arguments(with_flags(look_at_clients, arguments))
-    parser = ArgumentParser(prog="fedgen clients", description=DESCRIPTION)
+    parser = CommandParser(prog="fedgen clients", description=DESCRIPTION)
     parser.add_function_arguments(look_at_clients, as_positional=True, skip={"overrides"})
     look_at_clients(**vars(parser.instantiate(parser.parse_args(own))), overrides=overrides)
     return 0

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from fedgen.foreign_text import printable
-from fedgen.recipe_files import known_recipes
+from fedgen.recipe.recipe_files import known_recipes
 
 BASH = """\
 _fedgen() {

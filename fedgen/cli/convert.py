@@ -6,7 +6,7 @@ from typing import Any
 
 from jsonargparse import auto_cli
 
-from fedgen.flags import with_flags
+from fedgen.flags import CommandParser, with_flags
 
 
 def convert_networks(source: Path, target: Path, half: bool = False, overwrite: bool = False) -> None:
@@ -46,5 +46,5 @@ def convert_networks(source: Path, target: Path, half: bool = False, overwrite: 
 def convert(arguments: Sequence[str]) -> int:
     """`fedgen convert SOURCE TARGET`."""
     given = with_flags(convert_networks, arguments)
-    auto_cli(convert_networks, args=given, as_positional=True, prog="fedgen convert")
+    auto_cli(convert_networks, args=given, as_positional=True, prog="fedgen convert", parser_class=CommandParser)
     return 0

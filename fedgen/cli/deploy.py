@@ -6,8 +6,8 @@ from typing import Any
 
 from jsonargparse import auto_cli
 
-from fedgen.flags import with_flags
-from fedgen.recipe_files import find_recipe, suggest_recipe
+from fedgen.flags import CommandParser, with_flags
+from fedgen.recipe.recipe_files import find_recipe, suggest_recipe
 
 
 def deploy_recipe(
@@ -105,5 +105,11 @@ _OF_MANY = ("owner_folders", "owner_column", "test_root")  # of data of many own
 
 def deploy(arguments: Sequence[str]) -> int:
     """`fedgen deploy RECIPE FOLDER [--option VALUE ...]`."""
-    auto_cli(deploy_recipe, args=with_flags(deploy_recipe, arguments), as_positional=True, prog="fedgen deploy")
+    auto_cli(
+        deploy_recipe,
+        args=with_flags(deploy_recipe, arguments),
+        as_positional=True,
+        prog="fedgen deploy",
+        parser_class=CommandParser,
+    )
     return 0

@@ -5,8 +5,9 @@ from textwrap import shorten
 
 from jsonargparse import auto_cli
 
+from fedgen.flags import CommandParser
 from fedgen.progress import make_console
-from fedgen.recipe_files import describe, known_recipes
+from fedgen.recipe.recipe_files import describe, known_recipes
 
 
 def list_recipes() -> None:
@@ -25,5 +26,5 @@ def list_recipes() -> None:
 
 def recipes(arguments: Sequence[str]) -> int:
     """`fedgen recipes`."""
-    auto_cli(list_recipes, args=list(arguments), prog="fedgen recipes")
+    auto_cli(list_recipes, args=list(arguments), prog="fedgen recipes", parser_class=CommandParser)
     return 0

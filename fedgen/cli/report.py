@@ -1,8 +1,9 @@
 """`fedgen report RUN [RUN ...]`: one HTML page of a run, or of several side by side."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
+
+from fedgen.flags import PlainCommandParser
 
 DESCRIPTION = (
     "Write one HTML page, which a browser shows without a network: conclusions, scores over rounds with errors and"
@@ -10,9 +11,9 @@ DESCRIPTION = (
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> PlainCommandParser:
     """The command's arguments."""
-    parser = argparse.ArgumentParser(prog="fedgen report", description=DESCRIPTION)
+    parser = PlainCommandParser(prog="fedgen report", description=DESCRIPTION)
     parser.add_argument(
         "runs",
         nargs="+",

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from jsonargparse import ArgumentParser, auto_cli
+from jsonargparse import auto_cli
 
 from fedgen.cli.stored import build_parser, embeddings_in, evaluate_stored, is_stored, names_in, scores_in
-from fedgen.flags import with_flags
+from fedgen.flags import CommandParser, with_flags
 
 if TYPE_CHECKING:  # the parsers are made, and help printed, without torch; `select` needs no Lightning either
     from lightning.pytorch import LightningModule
@@ -217,7 +217,7 @@ def evaluate(arguments: Sequence[str]) -> int:
         print(f"Two forms.\n\n1. Anybody's images, without a recipe:\n\n{build_parser().format_help()}")
         print("2. A run's checkpoints:\n")
     arguments = with_flags(evaluate_checkpoints, arguments)
-    parser = ArgumentParser(prog="fedgen evaluate")
+    parser = CommandParser(prog="fedgen evaluate")
     parser.add_function_arguments(evaluate_checkpoints, as_positional=True, skip={"embeddings"})
     parser.add_argument(
         "embeddings",
@@ -233,5 +233,7 @@ def evaluate(arguments: Sequence[str]) -> int:
 
 def select(arguments: Sequence[str]) -> int:
     """`fedgen select RUN --by COLUMN [--against COLUMN]`."""
-    auto_cli(select_checkpoint, args=list(arguments), as_positional=True, prog="fedgen select")
+    auto_cli(
+        select_checkpoint, args=list(arguments), as_positional=True, prog="fedgen select", parser_class=CommandParser
+    )
     return 0

@@ -10,6 +10,7 @@ from jsonargparse.typing import PositiveInt
 
 from fedgen import __version__
 from fedgen.evaluation.preset_names import NAMES, SUBSET_SIZE, Peer
+from fedgen.flags import CommandParser
 
 if TYPE_CHECKING:  # the parser is made, and help printed, without torch
     from rich.console import Console
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # the parser is made, and help printed, without torch
     from fedgen.evaluation.stored.stored_embedding import Named
 
 FLAGS = ("--generated", "--clients", "--reference")
+OUTPUT, REFERENCE_OUTPUT = "scores.json", "reference.json"  # two names, so that one folder holds both
 PATHS = ("generated", "clients", "reference", "weights", "cache", "output", "save_statistics", "save_features")
 DESCRIPTION = (
     "Score stored images: a generated set against clients (each client's score, avg, all, worst), or against one"
@@ -34,7 +36,7 @@ def is_stored(arguments: Sequence[str]) -> bool:
 
 def build_parser() -> ArgumentParser:
     """The command's arguments."""
-    parser = ArgumentParser(prog="fedgen evaluate", description=DESCRIPTION)
+    parser = CommandParser(prog="fedgen evaluate", description=DESCRIPTION)
     _add_sets(parser)
     _add_embedding(parser)
     _add_reading(parser)
@@ -121,9 +123,10 @@ def _add_output(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--output",
-        default="scores.json",
+        default=None,
         metavar="FILE",
-        help="scores and settings as JSON; with --clients a figure of the same name ending in .png",
+        help=f"scores and settings as JSON; with --clients {OUTPUT} by default, and a figure of the same name ending in"
+        f" .png; with --reference {REFERENCE_OUTPUT}",
     )
     add("--overwrite", action="store_true", help="replace files of an earlier evaluation")
     add("--save_statistics", default=None, metavar="DIR", help="mu and sigma of every set, as pytorch-fid's")
@@ -166,6 +169,7 @@ def evaluate_stored(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> Any:
     """The settings, paths as `Path`; with that for a type, jsonargparse would read their text as YAML."""
     settings = build_parser().parse_args(list(arguments))
+    settings.output = settings.output or (REFERENCE_OUTPUT if settings.reference else OUTPUT)
     for name in PATHS:
         given = getattr(settings, name)
         if given is not None:

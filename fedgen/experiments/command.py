@@ -7,7 +7,7 @@ from importlib import import_module
 from jsonargparse import auto_cli
 
 from fedgen.experiments import EXPERIMENTS
-from fedgen.flags import with_flags
+from fedgen.flags import CommandParser, with_flags
 
 
 def usage() -> str:
@@ -48,5 +48,6 @@ def reproduce(arguments: Sequence[str]) -> int:
         args=with_flags(experiment, arguments[1:]),
         as_positional=False,
         prog=f"fedgen reproduce {name}",
+        parser_class=CommandParser,
     )
     return 0

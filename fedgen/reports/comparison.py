@@ -3,7 +3,7 @@
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,15 @@ from scipy import stats
 from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
 from fedgen.evaluation.tables.table import format_value
+from fedgen.federated.left_out import shorten
+from fedgen.recipe.recipe_keys import flatten
 from fedgen.reports.contents import Contents
-from fedgen.reports.sentences import best_of
+from fedgen.reports.sentences import best_of, floors_of
 from fedgen.scores.rankings import Z
 
 FREE = ("default_root_dir", "logger", "enable_progress_bar", "devices", "accelerator", "num_nodes", "profiler")
 SHOWN_ALONE = ("page", "report", "grid")  # of a callback: they change no number
+LONGEST_AXIS = 160  # characters
 NAMED = 3  # settings that an arm is called by
 
 
@@ -40,7 +43,7 @@ def arms_of(runs: Sequence[Contents]) -> list[ComparedArm]:
     flat: dict[str, dict[str, Any]] = {}
     for place, run in enumerate(runs):
         if run.kind == "training" and run.settings:
-            flattened = _flat(_without_place(run.settings)).items()
+            flattened = flatten(_without_place(run.settings)).items()
             settings = {name: value for name, value in flattened if name.split(".")[-1] not in SHOWN_ALONE}
             key = json.dumps(settings, sort_keys=True, default=str)
             flat[key] = settings
@@ -83,36 +86,92 @@ def last_of(run: Contents) -> dict[str, ScoreRecord]:
     return {name: group[-1] for name, group in columns.items() if _is_compared(group[0])}
 
 
-def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
-    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor."""
-    columns = [by_column(run.records) if run.records else {} for run in runs]
-    names = [name for name in dict.fromkeys(n for own in columns for n in own) if _is_first(columns, name)]
-    headings = ["run", "seed", "last round", *names]
+@dataclass(frozen=True)
+class Axis:
+    """Values of several runs that compare: of one score and aggregate, measured alike.
+
+    Args:
+        column: score and aggregate, "fid_all".
+        name: the same with what tells it from others of this column: "fid_all, embedding pixels".
+        groups: a run's records by its place, each with the column's name in that run.
+    """
+
+    column: str
+    name: str
+    groups: dict[int, tuple[str, list[ScoreRecord]]]
+
+
+def axes_of(runs: Sequence[Contents]) -> list[Axis]:
+    """The scores of runs in avg and all by what values must share to stand on one axis: split, embedding, conditions.
+
+    A run's column is taken by its last record.
+    """
+    found: dict[tuple[str, ...], dict[int, tuple[str, list[ScoreRecord]]]] = {}
+    for place, run in enumerate(runs):
+        for column, group in by_column(run.records).items() if run.records else ():
+            if _is_compared(group[0]):
+                found.setdefault((group[-1].name, *_measured(group[-1])), {})[place] = (column, group)
+    shared: dict[str, list[tuple[str, ...]]] = {}
+    for name, *parts in found:
+        shared.setdefault(name, []).append(tuple(parts))
+    axes = []
+    for (name, *parts), groups in found.items():
+        varied = [part for place, part in enumerate(parts) if len({other[place] for other in shared[name]}) > 1]
+        axes.append(Axis(name, ", ".join([name, *varied]), groups))
+    return axes
+
+
+def _measured(record: ScoreRecord) -> tuple[str, ...]:
+    """In words, how a value was measured."""
+    fingerprint, reference, number, weights, settings = record.conditions
+    return (
+        f"embedding {record.embedding}",
+        f"split {record.split}",
+        f"{number:,} generated images" if number else "images of unknown number",
+        f"against {reference}",
+        f"weights {weights}",
+        f"fingerprint {fingerprint}",
+        f"settings {settings}",
+    )
+
+
+def chart_rows(axes: Sequence[Axis]) -> list[dict[str, Any]]:
+    """Axes for the page's charts: "column", "name" and "lines", a run's place and its column; of runs with rounds."""
     rows = []
-    for run, own in zip(runs, columns):
+    for axis in axes:
+        lines = [[k, column] for k, (column, group) in axis.groups.items() if any(r.round is not None for r in group)]
+        if lines:
+            rows.append({"column": axis.column, "name": shorten(axis.name, LONGEST_AXIS), "lines": lines})
+    return rows
+
+
+def summary_rows(runs: Sequence[Contents]) -> tuple[list[str], list[list[str]]]:
+    """Headings and a row for each run: seed, last round, and each column's best value, its round and its floor.
+
+    Columns are those of a run's first split and embedding, one each for values that compare.
+    """
+    axes = [axis for axis in axes_of(runs) if any("/" not in column for column, _ in axis.groups.values())]
+    headings = ["run", "seed", "last round", *(shorten(axis.name, LONGEST_AXIS) for axis in axes)]
+    rows = []
+    for place, run in enumerate(runs):
         rounds = [record.round for record in run.records if record.is_model and record.round is not None]
         seed = run.settings.get("seed_everything", run.settings.get("seed"))
         row = [run.place, "" if seed is None else str(seed), str(max(rounds)) if rounds else ""]
-        rows.append([*row, *(_best(own.get(name, []), run.records) for name in names)])
+        floors = floors_of(run.records)
+        rows.append([*row, *(_best(axis.groups.get(place, ("", []))[1], floors) for axis in axes)])
     return headings, rows
-
-
-def _is_first(columns: Sequence[dict[str, list[ScoreRecord]]], name: str) -> bool:
-    group = next(own[name] for own in columns if name in own)
-    return _is_compared(group[0]) and "/" not in name
 
 
 def _is_compared(record: ScoreRecord) -> bool:
     return record.aggregate in ("avg", "all") and record.split not in GAPS and record.score != BALANCED
 
 
-def _best(group: Sequence[ScoreRecord], records: Sequence[ScoreRecord]) -> str:
+def _best(group: Sequence[ScoreRecord], floors: Mapping[tuple[str, ...], ScoreRecord]) -> str:
     if not group:
         return ""
     best = best_of(group)
     where = "" if best.round is None else f" at round {best.round}"
-    same = (best.split, best.embedding, best.score, best.aggregate)
-    floor = next((r for r in records if r.is_floor and (r.split, r.embedding, r.score, r.aggregate) == same), None)
+    floor = floors.get(best.identity[2:])
     beside = f"; floor {format_value(floor.value, floor.standard_error)}" if floor else ""
     return f"{format_value(best.value, best.standard_error)}{where}{beside}"
 
@@ -137,16 +196,6 @@ def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
     if isinstance(trainer, dict):
         kept["trainer"] = {key: value for key, value in trainer.items() if key not in FREE}
     return kept
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if isinstance(value, dict) and value:
-        return {
-            key: part for name, own in value.items() for key, part in _flat(own, f"{prefix}.{name}".lstrip(".")).items()
-        }
-    if isinstance(value, list) and any(isinstance(part, dict) for part in value):
-        return _flat(dict(enumerate(value)), prefix)
-    return {prefix: value}
 
 
 def _name_of(varied: dict[str, Any], number: int) -> str:

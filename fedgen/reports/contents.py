@@ -11,16 +11,18 @@ from fedgen.clients.partitions import load_partition
 from fedgen.evaluation.records import Columns, ScoreRecord, say_mixed, unique
 from fedgen.evaluation.runs.run_files import PARTITION, RECIPE
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
-from fedgen.federated.left_out import Entry, read_left_out
+from fedgen.federated.left_out import Entry, read_left_out, shorten
 from fedgen.federated.state_table import read_state
 from fedgen.io.files import read_json, read_yaml
-from fedgen.io.regular_files import read_regular
-from fedgen.reports.kept import REAL, Kept, read_kept
+from fedgen.io.regular_files import is_regular, read_regular
+from fedgen.reports.kept import CONCLUSIONS, REAL, Kept, read_kept
 from fedgen.reports.logged import LoggedSeries, Logs, by_round
 from fedgen.reports.pictures import Picture, Pictures
 
-STORED, RESULTS, ROSTER = "scores.json", "results.json", "clients.json"
+STORED = ("scores.json", "reference.json")  # of `fedgen evaluate --generated`, with clients or one reference
+RESULTS, ROSTER = "results.json", "clients.json"
 MOST_FIGURES = 12
+MOST_CONCLUSIONS, LONGEST_CONCLUSION = 40, 400
 LONGEST_RECIPE = 300_000  # characters
 T = TypeVar("T")
 
@@ -47,6 +49,7 @@ class Contents:
         left_out: entries of clients left out of rounds.
         state: what becomes of the model's state in turns, as lines of text.
         results: an experiment's numbers, settings and name.
+        said: an experiment's conclusions.
         below: runs in folders below, by their path.
         warnings: what must be known of the numbers.
         missing: what the page lacks, with the reason.
@@ -69,6 +72,7 @@ class Contents:
     left_out: list[Entry] = field(default_factory=list)
     state: str = ""
     results: dict[str, Any] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
@@ -89,7 +93,8 @@ def read_contents(run: str | Path, logs: Logs | None = None, pictures: Pictures 
     path, pictures = Path(run), pictures or Pictures()
     folder = path if path.is_dir() else path.parent
     found = Contents(str(run), folder)
-    stored = path if path.is_file() and path.name != SCORES_FILE else folder / STORED
+    kept = next((folder / name for name in STORED if (folder / name).exists()), folder / STORED[0])
+    stored = path if path.is_file() and path.name != SCORES_FILE else kept
     if (folder / SCORES_FILE).exists() and stored != path:
         _read_training(found, logs or Logs(folder), pictures)
     elif path.is_file() or stored.exists():
@@ -119,7 +124,8 @@ def _read_training(found: Contents, logs: Logs, pictures: Pictures) -> None:
     _read_pictures(found, pictures)
     logs.refresh()
     columns = Columns.of(found.records)
-    scores = frozenset(columns.name(record) for record in found.records)
+    names = {(columns.score(one.split, one.embedding, one.score), one.aggregate) for one in found.records}
+    scores = frozenset(mark.join(name) for name in names for mark in "_/")  # CSV's and TensorBoard's names
     found.series, found.are_rounds = by_round(logs.series, scores)
     found.warnings += logs.unread
     found.left_out = _attempt(found, "clients left out", lambda: read_left_out(folder), [])
@@ -230,6 +236,9 @@ def _read_results(found: Contents, pictures: Pictures) -> None:
         raise ValueError(f"{found.folder / RESULTS} is no experiment's: it lacks its numbers")
     found.kind, found.results = "experiment", content
     found.settings = content["settings"] if isinstance(content.get("settings"), dict) else {}
+    if is_regular(path := found.folder / CONCLUSIONS):
+        text = _attempt(found, "conclusions", lambda: read_regular(path).decode(errors="replace"), "")
+        found.said = [shorten(line, LONGEST_CONCLUSION) for line in text.splitlines() if line][:MOST_CONCLUSIONS]
     versions = content.get("versions")
     found.versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {}
     paths = sorted(found.folder.glob("*.png"))[:MOST_FIGURES]

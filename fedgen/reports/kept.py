@@ -7,6 +7,7 @@ from typing import Any
 from fedgen.io.files import is_count, read_json
 
 KEPT, REAL = "federation.json", "real.png"
+CONCLUSIONS = "conclusions.txt"  # of an experiment, a line each
 
 
 @dataclass

@@ -17,7 +17,7 @@ from fedgen.io.regular_files import is_regular, open_regular
 MOST_POINTS = 400  # of a series on a page
 MOST_FILES, MOST_BYTES = 50, 500_000_000  # of one folder's logs
 MOST_RECORD = 64_000_000  # bytes of one event: histograms and pictures are passed over
-SKIPPED = re.compile(r"_clients/p\d+$|^hp_metric$")
+SKIPPED = re.compile(r"[_/]clients/p\d+$|^hp_metric$")
 _HEAD = struct.Struct("<QI")  # length of a record and a checksum
 
 
@@ -149,7 +149,7 @@ def by_round(series: dict[str, LoggedSeries], scores: frozenset[str]) -> tuple[d
 
     Args:
         series: as logged.
-        scores: names of columns of scores, which charts show from the records.
+        scores: names of columns of scores, which charts show from the records, with their floors.
 
     Returns:
         The series, and whether their steps are rounds.
@@ -158,7 +158,7 @@ def by_round(series: dict[str, LoggedSeries], scores: frozenset[str]) -> tuple[d
     rounds = {step: int(value) for step, value in zip(epochs.steps, epochs.values)}
     found, all_rounds = {}, True
     for tag, own in series.items():
-        if tag in scores or tag == "epoch":
+        if tag.removesuffix("_floor") in scores or tag == "epoch":
             continue
         known = all(step in rounds for step in own.steps) or not rounds
         all_rounds &= known

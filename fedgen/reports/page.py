@@ -19,7 +19,7 @@ from fedgen.federated.left_out import describe, shorten
 from fedgen.io.files import atomic_write
 from fedgen.io.regular_files import open_regular
 from fedgen.reports.charts import clients, panels, plain
-from fedgen.reports.comparison import paired_rows, summary_rows
+from fedgen.reports.comparison import axes_of, chart_rows, paired_rows, summary_rows
 from fedgen.reports.contents import Contents, read_contents
 from fedgen.reports.logged import MOST_POINTS, thinned
 from fedgen.reports.sentences import conclusions
@@ -136,6 +136,7 @@ def render(runs: Sequence[Contents], live: bool = False) -> Report:
     parts = [_shown(run, lines) for run, lines in zip(runs, said.values())] if len(said) == len(runs) else []
     parts = parts or [_shown(run, _conclusions(run, live)) for run in runs]
     data = {"live": live, "runs": [part.pop("data") for part in parts]}
+    data["axes"] = chart_rows(axes_of(runs)) if len(runs) > 1 else []
     page = _template().render(
         mark=f"{MARK} {__version__}",
         policy=_policy(style, script),
@@ -161,7 +162,7 @@ def _template() -> Template:
 
 def _conclusions(run: Contents, live: bool) -> list[str]:
     if run.kind == "experiment":
-        return ["This experiment's numbers and figure are below; its command prints what was expected of them."]
+        return run.said or ["Its numbers and figure are below; its command prints what was expected of them."]
     return conclusions(run.records, run.place, bool(run.recipe), not live)
 
 

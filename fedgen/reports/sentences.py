@@ -2,13 +2,14 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedgen.called_as import program
 from fedgen.evaluation.gaps import GAPS, gap_title, interval
 from fedgen.evaluation.marks import mark_of
 from fedgen.evaluation.record_names import HELD_OUT
-from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
 from fedgen.evaluation.runs.scores_file import SCORES_FILE, read_records
 from fedgen.evaluation.runs.selection import DEFAULT_COLUMN, Comparison, aggregates_compared, unmarked
 from fedgen.evaluation.tables.table import format_value
@@ -56,13 +57,23 @@ def findings(records: Sequence[ScoreRecord], run: str | Path = "RUN") -> list[st
     if not models:
         return ["No model has been scored yet: there is nothing to choose."]
     if not _trained(models):
-        return [*_served(models, models[0].round), *_cautions(models)]
+        return [*_stored(models), *_served(models, models[0].round), *_cautions(models)]
     lines = [_length(models)]
-    lines += [line for comparison in _main(records) for line in _of_score(records, comparison)]
+    columns, floors = by_column(records), floors_of(records)
+    lines += [line for comparison in _main(records) for line in _of_score(columns, floors, comparison)]
     lines += [*_alone(records), *_controls(records, Path(run))]
     if chosen := _chosen(records):
         lines += [*_served(models, chosen[0].round), *_unseen(models, chosen[0].round), *_cautions(models)]
     return lines
+
+
+def _stored(models: Sequence[ScoreRecord]) -> list[str]:
+    """The scores in avg and all of images that have no rounds, one sentence a split and embedding."""
+    columns, lines = Columns.of(models), dict[tuple[str, str], list[str]]()
+    for record in models:
+        if record.aggregate in ("avg", "all") and record.split not in GAPS:
+            lines.setdefault((record.split, record.embedding), []).append(_value(columns.name(record), record))
+    return [f"{', '.join(values)}." for values in lines.values()]
 
 
 def _length(models: Sequence[ScoreRecord]) -> str:
@@ -93,9 +104,10 @@ def _main(records: Sequence[ScoreRecord]) -> list[Comparison]:
     return [one for one in aggregates_compared(records) if columns[one.first_column][0].split == records[0].split]
 
 
-def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[str]:
+def _of_score(
+    columns: Mapping[str, list[ScoreRecord]], floors: Mapping[tuple[str, ...], ScoreRecord], comparison: Comparison
+) -> list[str]:
     """Say which checkpoint each aggregate prefers, which cannot be told from it, and how far real images are."""
-    columns = by_column(records)
     names = comparison.first_column, comparison.second_column
     groups = [_trained(columns[name]) for name in names]
     if not all(groups):
@@ -121,7 +133,7 @@ def _of_score(records: Sequence[ScoreRecord], comparison: Comparison) -> list[st
         ]
     if comparison.checkpoints > 2:
         lines.append(f"{names[0]} and {names[1]} order {_pairs(comparison)}.")
-    return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(records, names[1], second)]
+    return [*lines, *_ties(names[1], second, groups[1]), *_above_floor(floors, names[1], second)]
 
 
 def _pairs(comparison: Comparison) -> str:
@@ -159,10 +171,18 @@ def _ties(name: str, best: ScoreRecord, group: Sequence[ScoreRecord]) -> list[st
     return [f"By {name}, {many} {shown}{rest} cannot be told from the best: the difference lies within the errors."]
 
 
-def _above_floor(records: Sequence[ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
+def floors_of(records: Sequence[ScoreRecord]) -> dict[tuple[str, ...], ScoreRecord]:
+    """The floors by split, embedding, score and aggregate."""
+    found: dict[tuple[str, ...], ScoreRecord] = {}
+    for record in records:
+        if record.is_floor:
+            found.setdefault(record.identity[2:], record)
+    return found
+
+
+def _above_floor(floors: Mapping[tuple[str, ...], ScoreRecord], name: str, best: ScoreRecord) -> list[str]:
     """Say how far the best of a column is from real images scored in its place."""
-    same = (best.split, best.embedding, best.score, best.aggregate)
-    floor = next((r for r in records if r.is_floor and (r.split, r.embedding, r.score, r.aggregate) == same), None)
+    floor = floors.get(best.identity[2:])
     if floor is None or not math.isfinite(best.value) or not math.isfinite(floor.value):
         return []
     error = math.hypot(best.generated_error, floor.generated_error)
@@ -293,11 +313,11 @@ def next_steps(
     group = sorted(_trained(columns[name]), key=lambda record: record.round or 0)
     steps = {}
     if len(group) > 1:
-        steps[f"fedgen select {folder} --by {name}"] = "ranks the checkpoints and prints the best one's path"
+        steps[f"{program()} select {folder} --by {name}"] = "ranks the checkpoints and prints the best one's path"
     improving = len(group) > 1 and best_of(group) is group[-1] and differ(group[-1], group[-2])
     if improving and has_recipe and ended:
         more = 2 * ((group[-1].round or 0) + 1)
-        command = f"fedgen fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
+        command = f"{program()} fit --config {folder}/recipe.yaml --trainer.max_epochs {more}"
         steps[command] = f"goes on: {name} was still improving when training ended"
     if has_recipe:
         steps |= _another_embedding(records, folder)
@@ -312,7 +332,7 @@ def _another_embedding(records: Sequence[ScoreRecord], folder: str) -> dict[str,
         return {}
     other = "pixels" if next(iter(embeddings)) != "pixels" else "efficientnet-lite0-32"
     words = "adds scores in a second embedding, as one may mislead"
-    return {f"fedgen evaluate {folder} {other} --num_images {first.num_generated}": words}
+    return {f"{program()} evaluate {folder} {other} --num_images {first.num_generated}": words}
 
 
 def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
@@ -321,7 +341,7 @@ def _missing_controls(folder: Path, recipe: str | None) -> dict[str, str]:
         return {}
     words = {LOCAL_ONLY: "is the control without exchange", CENTRALISED: "is the control on pooled data"}
     missing = [end for end in words if not folder.with_name(folder.name + end).exists()]
-    return {f"fedgen fit {shlex.quote(recipe)} --{end[1:]}": words[end] for end in missing}
+    return {f"{program()} fit {shlex.quote(recipe)} --{end[1:]}": words[end] for end in missing}
 
 
 def _count(number: int, what: str) -> str:

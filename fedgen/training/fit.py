@@ -3,7 +3,6 @@
 import inspect
 import logging
 import os
-import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -32,19 +31,22 @@ from fedgen.evaluation.runs.checkpoint_names import LAST
 from fedgen.evaluation.runs.rebuild import RECIPE, keep_clients
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.federated import FedAvgStrategy
-from fedgen.federated.left_out import describe, read_left_out
+from fedgen.federated.left_out import describe, read_left_out, shorten
 from fedgen.federated.state_table import read_state
-from fedgen.foreign_text import printable_lines
 from fedgen.io.files import atomic_write, read_yaml, require_writable
 from fedgen.progress import make_console
 from fedgen.pytorch_lightning_alias import alias_if_unused
-from fedgen.recipe_errors import explain
-from fedgen.recipe_files import name_of, with_recipe
+from fedgen.recipe.recipe_errors import explain, refuse
+from fedgen.recipe.recipe_files import name_of
+from fedgen.recipe.recipe_keys import flatten
+from fedgen.recipe.recipe_objects import instantiate
+from fedgen.recipe.recipe_settings import plain_settings
 from fedgen.reports import write_report
 from fedgen.reports.figures import report_run
 from fedgen.training.resume import naming_write_errors, progress_from, put_in_place, resumes_at, starting_point
 from fedgen.training.run_lock import only_run
 
+MOST_DIFFERENCES = 8  # that the refusal of another recipe names
 _NOT_RECIPE = {"config", "ckpt_path", "local_only", "centralised", "threads", "explain"}
 # what may change between a run and its continuation; among it the processes, on whose number no result depends
 _FREE = {
@@ -70,10 +72,11 @@ class RecipeParser(LightningArgumentParser):
         """Ends the process with status 2, or raises where the parser was told to."""
         if not self.exit_on_error or os.environ.get("FEDGEN_TRACEBACK"):
             super().error(message, ex)
-        accepted = list(self.get_defaults().as_flat().__dict__)
-        hint = "(fedgen fit --help lists the usual options, --help-all every one)"
-        print(f"fedgen: error: {printable_lines(explain(message, accepted))}\n{hint}", file=sys.stderr)
-        raise SystemExit(2)
+        refuse(explain(message, list(self.get_defaults().as_flat().__dict__)))
+
+    def instantiate_classes(self, cfg: Any, **options: Any) -> Any:
+        """Makes the objects of the settings; an error of their constructors is raised as it was."""
+        return instantiate(self, cfg)
 
 
 class FedgenCLI(LightningCLI):
@@ -171,7 +174,7 @@ class FedgenCLI(LightningCLI):
     @property
     def recipe(self) -> dict[str, Any]:
         """The complete settings, controls applied, as plain types."""
-        settings = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, format="yaml"))
+        settings = plain_settings(self.parser, self.config)
         return {key: value for key, value in settings.items() if key not in _NOT_RECIPE}
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -335,14 +338,6 @@ def apply_control(config: Any) -> None:
     config.trainer.default_root_dir += "-centralised"
 
 
-def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one level of dotted keys."""
-    if isinstance(settings, dict) and settings:
-        items = [flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in settings.items()]
-        return {key: value for item in items for key, value in item.items()}
-    return {prefix: settings}
-
-
 def canonical(settings: Any) -> Any:
     """The settings with each class under the name of its own module, as one class may be listed in several.
 
@@ -392,11 +387,23 @@ def check_recipe(folder: Path, settings: dict[str, Any], scored: Path, last: Pat
     before, now = (flatten(canonical(recipe)) for recipe in (stored, settings))
     changed = sorted(key for key in before.keys() | now.keys() if key not in _FREE and before.get(key) != now.get(key))
     if changed and has_results(stored, folder, scored, last):
-        lines = [f"  {key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in changed[:5]]
         raise MisconfigurationException(
             f"{folder} holds a run of another recipe; remove it, or choose another --trainer.default_root_dir\n"
-            + "\n".join(lines)
+            + "\n".join(_differences(changed, before, now))
         )
+
+
+def _differences(changed: Sequence[str], before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Lines "key: old there, new now"; of another class, one for the class and none for its arguments."""
+    classes = [key.removesuffix("class_path") for key in changed if key.endswith("class_path")]
+    told = [key for key in changed if key.endswith("class_path") or not key.startswith(tuple(classes))]
+    told = [key for key in told if not any(key.startswith(f"{one}init_args.") for one in classes)]
+    lines = [f"  {key}: {_told(before, key)} there, {_told(now, key)} now" for key in told[:MOST_DIFFERENCES]]
+    return [*lines, *([f"  and {len(told) - len(lines)} more"] if len(told) > len(lines) else [])]
+
+
+def _told(settings: dict[str, Any], key: str) -> str:
+    return shorten(repr(settings[key]), 100) if key in settings else "nothing"
 
 
 def has_results(recipe: dict[str, Any], folder: Path, scored: Path, last: Path) -> bool:
@@ -419,14 +426,12 @@ def write_settings(cli: FedgenCLI, folder: Path, recipe: dict[str, Any]) -> None
         keep_clients(data, folder)
 
 
-def fit(arguments: Sequence[str]) -> int:
-    """`fedgen fit RECIPE [--any.override ...]`, a recipe's name or --config and its path."""
+def fit(arguments: Sequence[str]) -> None:
+    """Trains as the arguments of `fedgen fit` say, with recipes by their paths."""
     # said by Lightning of every run on this torch; nothing that its user can change
     warnings.filterwarnings("ignore", message=".*LeafSpec.*", category=FutureWarning)
     # Lightning recommends another of its products at every start
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(
         lambda line: "litlogger" not in line.getMessage()
     )
-    given = ["--help" if argument == "--help-all" else argument for argument in arguments]
-    train(FedgenCLI(with_recipe(given)))
-    return 0
+    train(FedgenCLI(["--help" if argument == "--help-all" else argument for argument in arguments]))

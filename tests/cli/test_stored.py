@@ -137,10 +137,26 @@ def test_one_reference_in_place_of_clients(root, capsys):
     out = capsys.readouterr().out
     assert "kid_subsets" in out
     assert not Path("scores.png").exists()
-    records = json.loads(Path("scores.json").read_text())["records"]
+    records = json.loads(Path("reference.json").read_text())["records"]
     assert [(r["score"], r["aggregate"]) for r in records] == [(s, "all") for s in ("fid", "kid", "kid_subsets")]
     assert evaluate("--reference", "data/beta", "--embedding", "pixels", "--overwrite") == 0
     assert "torch-fidelity's kid needs 1000 images" in " ".join(capsys.readouterr().out.split())
+
+
+def test_scores_of_clients_and_of_a_reference_stand_in_one_folder(root, capsys):
+    """As README lists the two commands."""
+    assert against_clients() == 0
+    first = Path("scores.json").read_bytes()
+    assert evaluate("--reference", "data/beta", "--embedding", "pixels") == 0
+    assert "written: reference.json" in said(capsys)
+    assert Path("scores.json").read_bytes() == first
+    assert main(["report", "reference.json", "--output", "reference.html"]) == 0
+    assert main(["report", "."]) == 0
+    Path("scores.json").unlink()
+    Path("report.html").unlink()
+    assert main(["report", "."]) == 0  # of the one that is left
+    assert evaluate("--reference", "data/beta", "--embedding", "pixels") == 2
+    assert "reference.json is there already; choose another place" in capsys.readouterr().err
 
 
 def test_counts_are_given_by_name(root, capsys):

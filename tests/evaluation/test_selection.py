@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.evaluation import InvertedPair, append_records, compare, inversions, select
+from fedgen.evaluation.records import Columns, by_column
 from fedgen.evaluation.runs.selection import reported
 from tests.evaluation.samples import record
 
@@ -80,10 +81,11 @@ def test_one_checkpoint_has_no_pair_and_other_splits_have_their_own():
 
 def test_the_selected_checkpoint_is_reported_on_other_images():
     report = column("fid_all", {2: 5.5}, split="report")
-    assert reported(RECORDS + report, "fid_all", 2).value == 5.5
-    assert reported(RECORDS + report, "fid_avg", 2) is None
-    assert reported(RECORDS, "fid_all", 1) is None
-    assert reported(RECORDS, "nothing", 1) is None
+    fid_avg, fid_all = (next(r for r in RECORDS if (r.name, r.round) == (name, 2)) for name in ("fid_avg", "fid_all"))
+    names, columns = Columns.of(RECORDS), by_column(RECORDS + report)
+    assert reported(columns, names, fid_all).value == 5.5
+    assert reported(columns, names, fid_avg) is None
+    assert reported(by_column(RECORDS), names, fid_all) is None
 
 
 PRECISION = [

@@ -57,6 +57,29 @@ def test_scores_have_a_row_a_round_and_one_for_the_floor():
     assert "40 real images" in " ".join(" ".join(lines).split())
 
 
+def test_stored_images_have_a_row_of_their_scores_too():
+    """They have no round."""
+    stored = [replace(one, round=None, checkpoint=None) for one in RECORDS if one.round == 0 and one.split == "train"]
+    table = score_table([*FLOOR, *stored])
+    assert [str(cell) for cell in table.columns[0].cells] == ["generated", "floor"]
+    assert table.columns[0].header == ""
+    for own in table.columns[1:]:
+        assert all(own.cells), own.header
+    assert "10±5" in text(table)
+
+
+def test_columns_of_other_splits_and_embeddings_are_explained_where_they_are_printed():
+    other = [replace(one, embedding="vgg16") for one in RECORDS if one.split == "train"]
+    records = [*RECORDS, *(replace(one, split="report") for one in RECORDS), *other]
+    said = " ".join(text(inversion_table(records)).split())
+    assert "report/: another sample, against images that neither training nor selection has seen" in said
+    assert "vgg16/: in that embedding, else pixels" in said
+    chosen = " ".join(text(selection_table(records)).split())
+    assert "vgg16/: in that embedding" in chosen
+    assert "report/" not in chosen  # none of its columns is called so
+    assert "else" not in text(inversion_table([one for one in RECORDS if one.split == "train"]))
+
+
 def test_names_are_no_markup():
     odd = [
         record("fid", a, 1.0, r, reference="my[/data]/train", embedding="[bold]", note="[x]")
@@ -96,6 +119,15 @@ def test_inversions_are_counted_and_listed():
         ["kid_avg / kid_all", "1.00", "no pair inverted", "", ""],
     ]
     assert "none" in text(inversion_table(RECORDS[:1]))
+
+
+def test_of_very_many_inverted_pairs_some_are_listed_and_all_counted():
+    rounds = range(12)
+    records = [*column("fid_avg", {k: float(k) for k in rounds}), *column("fid_all", {k: -float(k) for k in rounds})]
+    shown = text(inversion_table(records))
+    assert "disagree on 66 pair(s)" in shown
+    assert "and 36 more pairs" in shown
+    assert shown.count("round ") == 2 * 30
 
 
 def test_two_columns_are_compared_in_a_table_of_their_own():

@@ -1,6 +1,8 @@
 """Several runs side by side, paired by their seeds."""
 
-from fedgen.reports.comparison import arms_of, paired_rows, summary_rows
+from dataclasses import replace
+
+from fedgen.reports.comparison import arms_of, axes_of, chart_rows, paired_rows, summary_rows
 from fedgen.reports.contents import read_contents
 from tests.reports.folders import make_records, write_run
 
@@ -47,6 +49,47 @@ def test_values_of_other_conditions_are_not_paired(tmp_path):
     runs = four_runs(tmp_path)
     runs[2].records = make_records(num_generated=99)
     assert paired_rows([runs[0], runs[2]]) == []
+
+
+def test_values_that_were_measured_otherwise_have_a_column_and_a_chart_of_their_own(tmp_path):
+    runs = four_runs(tmp_path)[:3]
+    runs[1].records = make_records(scores=("fid",), embedding="vgg16")
+    runs[2].records = make_records(scores=("fid",), num_generated=2000)
+    headings, rows = summary_rows(runs)
+    own, other = "embedding pixels", "embedding vgg16"
+    number = next(one.num_generated for one in runs[0].records if one.is_model)
+    assert [name for name in headings if name.startswith("fid_all")] == [
+        f"fid_all, {own}, {number:,} generated images",
+        f"fid_all, {other}, {number:,} generated images",
+        f"fid_all, {own}, 2,000 generated images",
+    ]
+    for place, row in enumerate(rows):
+        filled = [bool(cell) for name, cell in zip(headings, row) if name.startswith("fid_all")]
+        assert filled == [column == place for column in range(3)]
+    charts = [row for row in chart_rows(axes_of(runs)) if row["column"] == "fid_all"]
+    assert [row["lines"] for row in charts] == [[[0, "fid_all"]], [[1, "fid_all"]], [[2, "fid_all"]]]
+
+
+def test_a_second_embedding_of_one_run_stands_beside_the_first_of_another(tmp_path):
+    """Columns are named by a run's first embedding; what compares is told by what was measured."""
+    runs = four_runs(tmp_path)[:2]
+    vgg16 = make_records(scores=("fid",), embedding="vgg16")
+    runs[0].records = [*make_records(scores=("fid",)), *vgg16]
+    runs[1].records = vgg16
+    charts = {row["name"]: row["lines"] for row in chart_rows(axes_of(runs)) if row["column"] == "fid_all"}
+    assert charts == {
+        "fid_all, embedding pixels": [[0, "fid_all"]],
+        "fid_all, embedding vgg16": [[0, "vgg16/fid_all"], [1, "fid_all"]],
+    }
+
+
+def test_stored_images_have_a_column_and_no_chart(tmp_path):
+    runs = four_runs(tmp_path)[:2]
+    runs[1].records = [replace(one, round=None, checkpoint=None) for one in make_records(rounds=(0,)) if one.is_model]
+    headings, rows = summary_rows(runs)
+    assert "fid_all" in headings
+    assert rows[1][headings.index("fid_all")] == "9.0±0.4"
+    assert all(place == 0 for row in chart_rows(axes_of(runs)) for place, _ in row["lines"])
 
 
 def test_each_run_has_a_row_with_its_best_values_and_floors(tmp_path):

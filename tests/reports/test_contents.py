@@ -89,8 +89,11 @@ def test_stored_images_an_experiment_and_another_folder(tmp_path):
     toy = tmp_path / "toy"
     save_png(toy / "figure.png", torch.zeros(1, 4, 4, dtype=torch.uint8))
     (toy / "results.json").write_text('{"experiment": "toy", "settings": {"seed": 0}, "numbers": {"fid": 1.5}}')
+    (toy / "conclusions.txt").write_text("FID orders 82 of 210 pairs differently.\n\nas expected: " + 9000 * "x")
     write_run(toy / "runs" / "a")
     found = read_contents(toy)
+    assert found.said[0] == "FID orders 82 of 210 pairs differently."
+    assert len(found.said[1]) < 500
     assert (found.kind, [one.name for one in found.figures]) == ("experiment", ["figure.png"])
     assert found.below == [str(toy / "runs" / "a")]
     (tmp_path / "empty").mkdir()

@@ -6,7 +6,9 @@ import time
 import pytest
 from torch.utils.tensorboard import SummaryWriter
 
+from fedgen.reports.contents import read_contents
 from fedgen.reports.logged import LoggedSeries, Logs, by_round, log_files, thinned
+from tests.reports.folders import write_run
 
 
 def write_events(folder, values, tag="loss", purge=""):
@@ -47,6 +49,20 @@ def test_steps_become_rounds_and_scores_are_left_to_the_records(tmp_path):
     logs.refresh()
     found, are_rounds = by_round(logs.series, frozenset({"fid_all"}))
     assert (list(found), found["loss"].steps, found["loss"].values, are_rounds) == (["loss"], [0, 1], [2.5, 1.5], True)
+
+
+def test_scores_floors_and_percentiles_of_tensorboard_are_left_to_the_records_too(tmp_path):
+    """A floor is one number: its panel would be a flat line."""
+    write_run(tmp_path)
+    names = ("fid/avg", "fid/all", "fid/all_floor", "kid/avg_floor", "fid/clients/p90", "loss_floor", "gan/loss")
+    writer = SummaryWriter(tmp_path / "logs")
+    for name in names:
+        writer.add_scalar(name, 1.0, 0)
+    writer.close()
+    table = "step,fid_all_floor,fid_clients/p10,kid_avg\n0,1.0,2.0,3.0\n"
+    (tmp_path / "logs" / "version_1").mkdir()
+    (tmp_path / "logs" / "version_1" / "metrics.csv").write_text(table)
+    assert sorted(read_contents(tmp_path).series) == ["gan/loss", "loss", "loss_floor", "lr-SGD"]
 
 
 def test_steps_without_an_epoch_stay_steps():

@@ -55,7 +55,8 @@ def test_higher_may_be_better_and_a_model_may_be_better_than_its_floor():
 def test_stored_images_have_no_rounds_and_a_run_without_scores_says_so():
     stored = [replace(one, round=None, checkpoint=None) for one in make_records(rounds=(0,)) if one.is_model]
     assert conclusions(stored) == [
-        "By fid, client 'client 2' (30.1±0.5) is served worst and client 'client 0' (29.9±0.5) best."
+        "fid_avg 30.0±0.4, fid_all 9.0±0.4, kid_avg 30.0±0.4, kid_all 9.0±0.4.",
+        "By fid, client 'client 2' (30.1±0.5) is served worst and client 'client 0' (29.9±0.5) best.",
     ]
     assert conclusions([]) == ["No model has been scored yet: there is nothing to choose."]
 

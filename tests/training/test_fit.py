@@ -1,6 +1,8 @@
 """The command line, as a newcomer and as somebody who makes mistakes would use it."""
 
+import copy
 import errno
+import io
 import json
 import os
 import re
@@ -12,9 +14,12 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedgen.__main__ import main
 from fedgen.evaluation import Run, read_records
@@ -107,6 +112,16 @@ def test_a_run_leaves_checkpoints_scores_grids_logs_and_a_figure(recipe, capsys)
     assert "Selected by each column" in shown
     assert "report: checkpoints/tiny/report.html\n" in shown
     torch.load(folder / "last.ckpt", weights_only=True)
+    logs = EventAccumulator(str(folder / "logs")).Reload()
+    tags = set(logs.Tags()["scalars"])
+    assert {"fid/avg", "fid/all", "fid/avg_floor", "fid/all_floor", "fid/clients/p50"} <= tags  # a group a score
+    assert "hp_metric" not in tags  # one number for ever, as Lightning's logger sends by default
+    assert logs.Tags()["images"] == ["samples"]
+    first, last = (np.asarray(Image.open(io.BytesIO(one.encoded_image_string))) for one in logs.Images("samples"))
+    half = len(first) // 2  # generated images, and below them real ones, which stay
+    assert not np.array_equal(first[:half], last[:half])
+    assert np.array_equal(first[-half // 2 :], last[-half // 2 :])
+    assert len(np.unique(last[-half // 2 :])) > 2
 
 
 def test_the_end_names_commands_that_train_the_controls_of_this_very_run(recipe, capsys):
@@ -157,6 +172,63 @@ def test_another_recipe_in_the_same_folder_is_an_error(recipe, capsys):
     message = capsys.readouterr().err
     assert "another recipe" in message
     assert "model.init_args.lr: 0.0002 there, 0.01 now" in message
+
+
+def test_only_the_settings_of_a_list_that_differ_are_named(recipe, capsys):
+    fit(recipe)
+    other = copy.deepcopy(RECIPE)
+    other["trainer"]["callbacks"][0]["init_args"]["num_images"] = 50
+    stopping = {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "fid_all"}}
+    other["trainer"]["callbacks"].append(stopping)
+    recipe.write_text(yaml.safe_dump(other))
+    capsys.readouterr()
+    assert fit(recipe) == 2
+    _, *lines, _hint = capsys.readouterr().err.strip().split("\n")
+    assert lines == [
+        "  trainer.callbacks.EarlyStopping.class_path: nothing there,"
+        " 'lightning.pytorch.callbacks.early_stopping.EarlyStopping' now",
+        "  trainer.callbacks.FederatedEvaluation.init_args.num_images: 40 there, 50 now",
+    ]
+
+
+AUGMENTED = """\
+from typing import Callable
+
+from torch.utils.data import Dataset
+
+import fedgen
+
+class Augmented(Dataset):
+    def __init__(self, transform: Callable):
+        digits = fedgen.Digits().read("train")
+        self.images, self.targets, self.transform = digits.inputs, digits.labels, transform
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        return self.transform(self.images[i].float() / 127.5 - 1), self.targets[i]
+"""
+
+
+@pytest.mark.slow
+def test_a_transform_by_its_class_path_is_kept_and_the_folder_can_be_scored_and_looked_at(
+    recipe, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "own_data.py").write_text(AUGMENTED)
+    monkeypatch.syspath_prepend(tmp_path)
+    other = copy.deepcopy(RECIPE)
+    affine = {"class_path": "torchvision.transforms.v2.RandomAffine", "init_args": {"degrees": 5}}
+    other["data"]["init_args"]["data"] = {"class_path": "own_data.Augmented", "init_args": {"transform": affine}}
+    recipe.write_text(yaml.safe_dump(other))
+    assert fit(recipe) == 0
+    kept = yaml.safe_load(Path("checkpoints/tiny/recipe.yaml").read_text())
+    assert kept["data"]["init_args"]["data"]["init_args"]["transform"]["init_args"]["degrees"] == 5
+    assert main(["evaluate", "checkpoints/tiny", "pixels", "--num_images", "20"]) == 0
+    assert main(["clients", "checkpoints/tiny", "--embedding", "pixels", "--controls", "1"]) == 0
+    assert fit(recipe) == 0
+    assert "checkpoints/tiny is finished" in capsys.readouterr().out
+    monkeypatch.delitem(sys.modules, "own_data")
 
 
 MISTAKES = {  # and what each leaves behind: a recipe, then floors of real images

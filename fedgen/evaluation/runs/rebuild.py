@@ -13,7 +13,8 @@ from fedgen.clients.three_way import load_roles, save_roles
 from fedgen.evaluation.runs.checkpoint_names import list_checkpoints
 from fedgen.evaluation.runs.run_files import PARTITION, RECIPE, ROLES, read_recipe
 from fedgen.models.checkpoint_file import rebuild_model
-from fedgen.recipe_errors import explain
+from fedgen.recipe.recipe_errors import explain
+from fedgen.recipe.recipe_objects import instantiate
 from fedgen.seeds import isolated
 
 
@@ -49,7 +50,7 @@ def rebuild(run: str | Path) -> tuple[LightningModule, FederatedDataModule]:
         own["seed"] = recipe.get("seed_everything", 0)
     try:
         with isolated():
-            made = parser.instantiate(settings)
+            made = instantiate(parser, settings)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(made.data, FederatedDataModule):

@@ -10,7 +10,9 @@ from jsonargparse import ArgumentError, ArgumentParser
 from fedgen.class_paths import load_classes
 from fedgen.evaluation.runs.run_files import PARTITION, RECIPE, is_python_run
 from fedgen.io.files import read_yaml
-from fedgen.recipe_errors import explain
+from fedgen.recipe.recipe_errors import explain
+from fedgen.recipe.recipe_keys import check_arguments
+from fedgen.recipe.recipe_objects import instantiate
 
 if TYPE_CHECKING:  # a file that is no recipe is refused without Lightning
     from fedgen.clients import FederatedDataModule
@@ -54,7 +56,7 @@ def load_federation(source: str | Path, overrides: Sequence[str] = ()) -> "Feder
         own["seed"] = 0 if isinstance(settings.seed_everything, bool) else settings.seed_everything
     try:
         with isolated():
-            data = _parser().instantiate(settings).data
+            data = instantiate(_parser(), settings).data
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     if not isinstance(data, FederatedDataModule):
@@ -118,6 +120,7 @@ def _read(path: Path) -> dict[str, Any]:
     recipe = read_yaml(path)
     if not isinstance(recipe, dict) or not isinstance(recipe.get("data"), dict):
         raise ValueError(f"{path} is no recipe with clients: it has no 'data' with a class_path")
+    check_arguments(path, recipe)
     unknown = [key for key in recipe if key not in (*PARTS, *WRITTEN)]
     if unknown:
         raise ValueError(f"{path}: Option {unknown[0]!r} is not accepted; a recipe has {', '.join(PARTS)}")

@@ -112,7 +112,17 @@ def select(run: Run | str | Path | Sequence[ScoreRecord], by: str = DEFAULT_COLU
         run = Run(run)
     if isinstance(run, Run):
         folder, run = run.folder, run.records
-    found = sorted(_trained(_column(by_column(run), by)), key=lambda record: (record.badness, record.round))
+    return rank(_column(by_column(run), by), folder)
+
+
+def rank(column: Sequence[ScoreRecord], folder: Path | None = None) -> list[Ranked]:
+    """The trained checkpoints of one column's records, best first; see `select`.
+
+    Args:
+        column: its records.
+        folder: of the run, which the checkpoints' paths begin with.
+    """
+    found = sorted(_trained(column), key=lambda record: (record.badness, record.round))
     return [_ranked(record, folder) for record in found]
 
 
@@ -123,9 +133,13 @@ def inversions(records: Sequence[ScoreRecord]) -> list[InvertedPair]:
 
 def aggregates_compared(records: Sequence[ScoreRecord]) -> list[Comparison]:
     """avg against all, for each score, split and embedding; not of gaps, nor of memorisation, best in the middle."""
-    columns = by_column([record for record in records if record.score != BALANCED and record.split not in GAPS])
+    columns = {
+        name: group
+        for name, group in by_column(records).items()
+        if group[0].score != BALANCED and group[0].split not in GAPS
+    }
     pairs = [(name, name.removesuffix("avg") + "all") for name in columns if name.endswith("_avg")]
-    return [compare(records, avg, all_) for avg, all_ in pairs if all_ in columns]
+    return [_compare(columns, avg, all_) for avg, all_ in pairs if all_ in columns]
 
 
 def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparison:
@@ -139,7 +153,10 @@ def compare(records: Sequence[ScoreRecord], first: str, second: str) -> Comparis
     Raises:
         ValueError: for a column that the run does not have, listing those it has.
     """
-    columns = by_column(records)
+    return _compare(by_column(records), first, second)
+
+
+def _compare(columns: dict[str, list[ScoreRecord]], first: str, second: str) -> Comparison:
     marks = strongest(_column(columns, first)), strongest(_column(columns, second))
     by_round = {record.round: record for record in _trained(_column(columns, second))}
     pairs = [
@@ -187,11 +204,16 @@ def _ranked(record: ScoreRecord, folder: Path | None) -> Ranked:
     return Ranked(record.round or 0, path, record.value, error, mark_of(record), over_clients)
 
 
-def reported(records: Sequence[ScoreRecord], column: str, round: int, split: str = REPORT) -> ScoreRecord | None:
-    """The record of a column's score and embedding on the report split at a round, if it was measured."""
-    names = Columns.of(records)
-    columns = by_column(records, names)
-    if column not in columns:
-        return None
-    wanted = names.name(replace(columns[column][0], split=split))
-    return next((record for record in columns.get(wanted, ()) if record.round == round), None)
+def reported(
+    columns: dict[str, list[ScoreRecord]], names: Columns, record: ScoreRecord, split: str = REPORT
+) -> ScoreRecord | None:
+    """The record of a score, embedding and round on the report split, if it was measured.
+
+    Args:
+        columns: a run's records by column.
+        names: the columns' names.
+        record: of another split.
+        split: the report split.
+    """
+    wanted = names.name(replace(record, split=split))
+    return next((one for one in columns.get(wanted, ()) if one.round == record.round), None)

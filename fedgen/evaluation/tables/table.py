@@ -11,10 +11,12 @@ from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.marks import explained, mark_of, marked, say_marks
 from fedgen.evaluation.record_names import DISTRIBUTION, REPORT, UNPART
-from fedgen.evaluation.records import BALANCED, ScoreRecord, by_column
-from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, reported, select
+from fedgen.evaluation.records import BALANCED, Columns, ScoreRecord, by_column
+from fedgen.evaluation.runs.selection import Comparison, aggregates_compared, rank, reported
+from fedgen.evaluation.tables.column_legend import say_columns
 
 HIDDEN = frozenset({"worst", *DISTRIBUTION})  # in tables over rounds
+MOST_PAIRS = 30  # listed of two columns
 ROUND_WIDTH, VALUE_WIDTH = 9, 16  # characters of the first column and of another, borders included
 
 
@@ -31,22 +33,25 @@ def score_table(records: Sequence[ScoreRecord], split: str | None = None, embedd
     split, embedding = split or records[0].split, embedding or records[0].embedding
     shown = [record for record in _of(records, split, embedding) if record.aggregate not in HIDDEN]
     models = [record for record in shown if record.is_model]
-    names = list(dict.fromkeys(record.name for record in shown))
+    by_name: dict[str, list[ScoreRecord]] = {}
+    rows: dict[int | None, dict[str, ScoreRecord]] = {}
+    for record in shown:
+        by_name.setdefault(record.name, []).append(record)
+        if record.is_model:
+            rows.setdefault(record.round, {})[record.name] = record
     table = Table(title=_title(models or shown), caption=_caption(shown), caption_justify="left")
-    table.add_column("round", justify="right")
-    for name in names:
-        own = [record for record in shown if record.name == name]
+    rounds = sorted(rows, key=lambda round: -2 if round is None else round)
+    table.add_column("" if rounds == [None] else "round", justify="right")
+    for name, own in by_name.items():
         table.add_column(escape(marked(name, own)), justify="right")
-    rounds = sorted({-1 if record.round is None else record.round for record in models})
-    best = {name: min((r.badness for r in models if r.name == name), default=None) for name in names}
+    best = {name: min((r.badness for r in own if r.is_model), default=None) for name, own in by_name.items()}
     for round in rounds:
-        row = {record.name: record for record in models if record.round == round}
-        label = "before" if round < 0 else str(round)
-        table.add_row(label, *(_cell(row.get(name), best[name]) for name in names))
+        label = "generated" if round is None else "before" if round < 0 else str(round)
+        table.add_row(label, *(_cell(rows[round].get(name), best[name]) for name in by_name))
     floor = {record.name: record for record in shown if record.is_floor}
     if floor:
         table.add_section()
-        table.add_row("floor", *(_cell(floor.get(name)) for name in names), style="dim")
+        table.add_row("floor", *(_cell(floor.get(name)) for name in by_name), style="dim")
     return table
 
 
@@ -110,15 +115,20 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
         left = heading in ("column", "checkpoint")
         table.add_column(heading, justify="left" if left else "right", overflow="fold")  # names are there to be copied
     marks: set[str] = set()
-    for column, group in by_column(records).items():
+    shown: list[str] = []
+    names = Columns.of(records)
+    columns = by_column(records, names)
+    for column, group in columns.items():
         if group[0].split in (final, *GAPS) or group[0].aggregate in HIDDEN or group[0].score == BALANCED:
             continue
-        ranking = select(records, column)
+        ranking = rank(group)
         if ranking:
             best = ranking[0]
+            shown.append(column)
             value = format_value(best.value, best.standard_error)
             equals = sum(entry.value == best.value for entry in ranking)
-            held_out = reported(records, column, best.round, final)
+            chosen = next(record for record in group if record.round == best.round)
+            held_out = reported(columns, names, chosen, final)
             marks |= {best.mark, mark_of(held_out) if held_out else ""}
             table.add_row(
                 escape(f"{column} {best.mark}".rstrip()),
@@ -127,7 +137,8 @@ def selection_table(records: Sequence[ScoreRecord]) -> Table:
                 value,
                 marked(_cell(held_out), [held_out]) if held_out else "",
             )
-    table.caption, table.caption_justify = escape("; ".join(say_marks(marks))) or None, "left"
+    legend = [*say_columns(records, shown), *say_marks(marks)]
+    table.caption, table.caption_justify = escape("; ".join(legend)) or None, "left"
     return table
 
 
@@ -136,7 +147,8 @@ def inversion_table(records: Sequence[ScoreRecord]) -> Table:
     comparisons = aggregates_compared(records)
     pairs = [pair for comparison in comparisons for pair in comparison.pairs]
     title = f"avg and all disagree on {len(pairs)} pair(s), {sum(pair.beyond_error for pair in pairs)} beyond error"
-    return _comparisons(title, comparisons, ("avg prefers", "all prefers"))
+    columns = {name for one in comparisons for name in (one.first_column, one.second_column)}
+    return _comparisons(title, comparisons, ("avg prefers", "all prefers"), say_columns(records, columns))
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -147,10 +159,12 @@ def comparison_table(comparison: Comparison) -> Table:
     return _comparisons(title, [comparison], (f"{first} prefers", f"{second} prefers"))
 
 
-def _comparisons(title: str, comparisons: Sequence[Comparison], preferences: tuple[str, str]) -> Table:
+def _comparisons(
+    title: str, comparisons: Sequence[Comparison], preferences: tuple[str, str], columns: Sequence[str] = ()
+) -> Table:
     legend = "tau: Kendall's rank correlation of the two columns, 1 if they rank alike"
     meanings = say_marks(mark for comparison in comparisons for mark in comparison.marks)
-    table = Table(title=escape(title), caption=escape("; ".join([legend, *meanings])), caption_justify="left")
+    table = Table(title=escape(title), caption=escape("; ".join([legend, *columns, *meanings])), caption_justify="left")
     for heading in ("columns", "tau", *preferences, "beyond error"):
         table.add_column(escape(heading), justify="right" if heading == "tau" else "left")
     for comparison in comparisons:
@@ -158,10 +172,12 @@ def _comparisons(title: str, comparisons: Sequence[Comparison], preferences: tup
         label = escape(" / ".join(f"{name} {mark}".rstrip() for name, mark in names))
         if not comparison.pairs:
             table.add_row(label, _tau(comparison), "no pair inverted" if comparison.checkpoints > 1 else "", "", "")
-        for place, pair in enumerate(comparison.pairs):
+        for place, pair in enumerate(comparison.pairs[:MOST_PAIRS]):
             rounds = f"round {pair.better_by_first}", f"round {pair.better_by_second}"
             head = (label, _tau(comparison)) if place == 0 else ("", "")
             table.add_row(*head, *rounds, "yes" if pair.beyond_error else "no")
+        if len(comparison.pairs) > MOST_PAIRS:
+            table.add_row("", "", f"and {len(comparison.pairs) - MOST_PAIRS:,} more pairs", "", "")
     if not comparisons:
         table.add_row("none", "", "", "", "")
     return table

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgen.experiments.engine.results import RESULTS, read_results, save_results
-from fedgen.io.files import require_writable
+from fedgen.io.files import atomic_write, require_writable
 from fedgen.progress import make_console, track
+from fedgen.reports.kept import CONCLUSIONS
 
 T = TypeVar("T")
 FOLDER = Path("checkpoints")  # where experiments go that are not told otherwise
@@ -88,6 +89,9 @@ class Study:
         """Prints the tables (or lines), and where numbers and figure are."""
         for table in tables:
             self.console.print(table)
+        lines = "".join(f"{line}\n" for line in tables if isinstance(line, str))
+        with atomic_write(self.path(CONCLUSIONS)) as file:  # which the folder's report shows
+            file.write(lines.encode(errors="replace"))
         self.console.print(f"numbers: {self.folder / RESULTS}")
         if figure is not None:
             self.console.print(f"figure: {figure}")

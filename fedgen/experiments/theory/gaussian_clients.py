@@ -66,6 +66,7 @@ def gaussian_toy(
     tables: list[Table | str] = [
         table_of(rows, found["0"], checked),
         agreement_table({score.upper(): row for score, row in ranked.items()}, "21 generators, two clients"),
+        in_words(ranked),
         *outcomes(checked, found, ranked),
     ]
     study.report(tables, draw(rows, found["0"], ranked, study.path(FIGURE)))
@@ -121,6 +122,17 @@ def against_theory(rows: Rows, found: Mapping[str, Mapping[str, float]]) -> dict
         error = statistics.stdev(drawn)
         constants[name] = {"value": drawn[0], "closed form": value, "error": error, "z": (drawn[0] - value) / error}
     return {"curves": curves, "constants": constants, "lowest fid avg": min(column(rows, "fid", "avg"))}
+
+
+def in_words(ranked: Mapping[str, Any]) -> str:
+    """Return the toy's conclusion: how many pairs of generators each score's aggregates order differently."""
+    parts = []
+    for score, row in ranked.items():
+        inverted, pairs, clear = len(row["inverted"]), row["pairs"], row["beyond error"]
+        told = f"{inverted} of {pairs} pairs of generators differently, {clear} beyond their errors"
+        both = f"{score.upper()}-avg and {score.upper()}-all"
+        parts.append(f"{both} order {told}" if inverted else f"{both} order none of the {pairs} pairs differently")
+    return f"{'; '.join(parts)}."
 
 
 def outcomes(checked: Mapping[str, Any], found: Mapping[str, Any], ranked: Mapping[str, Any]) -> list[str]:

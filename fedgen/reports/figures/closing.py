@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 
+from fedgen.called_as import program
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.runs.rebuild import RECIPE
 from fedgen.reports.sentences import findings, next_steps
@@ -31,7 +32,7 @@ def closing_lines(
     """
     room, models = width - len(INDENT), any(record.is_model for record in records)
     said = findings(records, folder) if models else []
-    steps = {f"fedgen report {_quoted(folder)}": "shows the run as one page"} if models else {}
+    steps = {f"{program()} report {_quoted(folder)}": "shows the run as one page"} if models else {}
     steps |= next_steps(records, folder, (folder / RECIPE).exists(), recipe=recipe)
     parts = {
         "In short": [part for line in said for part in wrap(line, room, subsequent_indent="  ")],

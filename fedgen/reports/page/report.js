@@ -184,7 +184,7 @@ function mixture(parent, labels, classes) {
 
 function startClients(place, run, host, state) {
   if (!run.clients.length) { element("p", { class: "missing" }, host, "The folder does not tell who the clients are."); return; }
-  const scored = run.panels.some((panel) => panel.clients.values);
+  const isDrawn = run.panels.some((panel) => panel.clients.values) && document.querySelector(`[data-run="${place}"] [data-part="scores"] .chart`);
   const controls = element("div", { class: "controls noprint" }, host);
   const find = labelled(controls, "find", element("input", { type: "search", placeholder: "part of a name" }));
   const slider = labelled(controls, "round", element("input", { type: "range", min: 0, step: 1 })), shown = element("output", {}, controls);
@@ -247,7 +247,7 @@ function startClients(place, run, host, state) {
     const line = element("tr", row.name === state.picked ? { class: "picked" } : {}, body);
     for (const [name, value] of named) {
       const cell = element("td", {}, line);
-      if (name === "client" && scored) {
+      if (name === "client" && isDrawn) {
         const button = element("button", { type: "button", "aria-pressed": String(row.name === state.picked), title: row.name }, cell);
         element("bdi", {}, button, row.name);
         button.addEventListener("click", () => { state.picked = row.name === state.picked ? null : row.name; state.changed(); });
@@ -263,7 +263,7 @@ function startClients(place, run, host, state) {
   on.addEventListener("click", () => { first += PAGE_ROWS; refresh(); });
   state.listeners.push(refresh);
   refresh();
-  if (scored) element("p", { class: "about" }, host, "A client's button draws its line in the chart of scores; headings sort.");
+  if (isDrawn) element("p", { class: "about" }, host, "A client's button draws its line in the chart of scores; headings sort.");
 }
 
 // ---- samples ----
@@ -310,30 +310,41 @@ function startSeries(place, run, host) {
 
 // ---- several runs ----
 
+// A chart for each way in which a score was measured: values of other embeddings or images do not compare.
 function startCompared() {
   const host = document.querySelector('[data-chart="compared"]');
-  if (!host) return;
-  const names = [...new Set(data.runs.flatMap((run) => run.panels.flatMap((panel) => panel.lines.filter((line) => line.aggregate !== "worst").map((line) => line.column))))];
-  if (!names.length) return;
-  const controls = element("div", { class: "controls noprint" }, host);
+  if (!host || !data.axes.length) return;
+  const names = [...new Set(data.axes.map((axis) => axis.column))];
+  const controls = element("div", { class: "controls noprint" }, host), charts = element("div", {}, host);
   const select = choice(controls, "score", names, Math.max(0, names.indexOf("fid_all")));
-  const spec = () => {
-    const name = names[Number(select.value)];
-    const lines = data.runs.flatMap((run, k) => run.panels.flatMap((panel) => panel.lines.filter((line) => line.column === name).map((line) => ({
-      name: run.name, colour: k % 7, mark: k % 3, dash: k % DASHES.length, x: line.rounds, y: line.values, error: twice(line.errors), errors: line.errors, floor: line.floor,
-    }))));
-    const places = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
-    return {
-      title: `${name} of all runs`, x: "round", y: name, whole: true, places, lines,
-      floors: lines.filter((line) => line.floor).map((line) => ({ colour: line.colour, y: line.floor.value })),
-      describe: (at) => [roundName(places[at]), ...lines.filter((line) => line.x.includes(places[at])).map((line) => {
-        const k = line.x.indexOf(places[at]);
-        return `${line.name}: ${formatted(line.y[k], line.errors[k])}`;
-      })].join("\n"),
-    };
+  const refresh = () => {
+    const own = data.axes.filter((axis) => axis.column === names[Number(select.value)]);
+    charts.replaceChildren();
+    charts.className = own.length > 1 ? "several" : "";
+    for (const axis of own) {
+      const place = element("div", {}, charts);
+      if (own.length > 1) element("h4", {}, place, axis.name);
+      new Chart(place, comparedSpec(axis));
+    }
   };
-  const chart = new Chart(host, spec());
-  select.addEventListener("change", () => chart.update(spec()));
+  select.addEventListener("change", refresh);
+  refresh();
+}
+
+function comparedSpec(axis) {
+  const lines = axis.lines.map(([k, column]) => {
+    const run = data.runs[k], line = run.panels.flatMap((panel) => panel.lines).find((one) => one.column === column);
+    return { name: run.name, colour: k % 7, mark: k % 3, dash: k % DASHES.length, x: line.rounds, y: line.values, error: twice(line.errors), errors: line.errors, floor: line.floor };
+  });
+  const places = [...new Set(lines.flatMap((line) => line.x))].sort((a, b) => a - b);
+  return {
+    title: `${axis.column} of ${lines.length === 1 ? lines[0].name : "all runs that were measured so"}`, x: "round", y: axis.column, whole: true, places, lines,
+    floors: lines.filter((line) => line.floor).map((line) => ({ name: `floor of ${line.name}`, colour: line.colour, y: line.floor.value })),
+    describe: (at) => [roundName(places[at]), ...lines.filter((line) => line.x.includes(places[at])).map((line) => {
+      const k = line.x.indexOf(places[at]);
+      return `${line.name}: ${formatted(line.y[k], line.errors[k])}`;
+    })].join("\n"),
+  };
 }
 
 function startCopying() {

@@ -5,12 +5,13 @@ import inspect
 import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NoReturn
 
 from jsonargparse import ArgumentParser
 
+from fedgen.called_as import program
 from fedgen.class_paths import import_by_path, nearest
-from fedgen.recipe_files import suggest_recipe
+from fedgen.foreign_text import printable_lines
 
 KEY = re.compile(r'Parser key "([^"]+)"')
 OF_CLASS = re.compile(r"Problem with given class_path '([^']+)':")
@@ -19,9 +20,11 @@ UNKNOWN_IN_GROUP = re.compile(r"Group '([^']+)' does not accept option '([^']+)'
 UNKNOWN_ALONE = re.compile(r"^\s*Option '([^']+)' is not accepted")
 UNRECOGNIZED = re.compile(r"[Uu]nrecognized arguments: (--[^\s=]+)")
 NO_CLASS = re.compile(r"Expected a dot import path string: (\S+)")
-NO_FILE = re.compile(r"""Parser key "config": File does not exist: '?([^'\n]+)'?""")
 EXPECTED = re.compile(r"Expected an? (?:<class '([^']+)'>|([^\n]+))")
 NAMED = re.compile(r"'class_path': '([^']+)'")
+NOT_OF_CLASS = re.compile(r"Not a valid subclass of ([\w.]+)\. Got value: ([^\n]+)")
+BRANCH = re.compile(r"^ *- (?!Problem with|Does not validate|Parser key|Expected an? )([^\n]+)", re.MULTILINE)
+OTHER_CLASS = re.compile(r"does not correspond to a subclass of|^Subclasses are disabled for")
 GIVEN = re.compile(r"Given value: (.+)")
 
 
@@ -35,17 +38,17 @@ def explain(message: str, accepted: Sequence[str] = ()) -> str:
     Returns:
         The line; the message itself where nothing shorter says it.
     """
-    for rule in (_no_file, _unknown, _no_import, _no_class, _another_type):
+    for rule in (_unknown, _no_import, _no_class, _no_instance, _another_type, _branch):
         if line := rule(message):
             return line
     return _unknown_here(message, accepted) or message
 
 
-def _no_file(message: str) -> str:
-    if not (match := NO_FILE.search(message)):
-        return ""
-    name = Path(match[1]).name
-    return f"there is no recipe {name}{suggest_recipe(name)}"
+def refuse(message: str) -> NoReturn:
+    """Ends `fedgen fit` with status 2 and a line."""
+    hint = f"({program()} fit --help lists the usual options, --help-all every one)"
+    print(f"fedgen: error: {printable_lines(message)}\n{hint}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def _unknown(message: str) -> str:
@@ -101,11 +104,27 @@ def _another_type(message: str) -> str:
     given = GIVEN.search(rest)
     if not kinds or given is None or "Problem with" in rest[: given.start()]:
         return ""
+    if kinds == ["None"] and (line := _branch(message)):
+        return line
     depth = len(re.match(r"[^\n]*", rest)[0])  # type: ignore[index]
     kinds = list(dict.fromkeys(kind.strip() for kind in kinds[: max(1, rest[depth : given.start()].count("Expected"))]))
     if unsaid := _unsaid(given[1]):
         return f"{_where(message, keys[-1].end())}{unsaid}"
     return f"{_where(message, keys[-1].end())}expected {' or '.join(kinds)}, got {given[1].strip()!r}"
+
+
+def _no_instance(message: str) -> str:
+    """A value in the place of an object of a class."""
+    if not (found := list(NOT_OF_CLASS.finditer(message))):
+        return ""
+    kind, value = found[-1].groups()
+    return f"{_where(message, found[-1].end())}expected the class_path and init_args of {kind}, got {value}"
+
+
+def _branch(message: str) -> str:
+    """Return what went wrong where a value might have been of several types, and was of one of them."""
+    found = [match for match in BRANCH.finditer(message) if not OTHER_CLASS.search(match[1])]
+    return f"{_where(message, found[-1].end())}{found[-1][1]}" if found else ""
 
 
 def _unsaid(given: str) -> str:

@@ -1,6 +1,11 @@
-"""`fedgen fit --help`: the usual options on one screen; `--help-all` has every one."""
+"""`fedgen fit`: the usual options on one screen, and a look at the recipe before Lightning is loaded."""
 
-TEXT = """\
+import os
+from collections.abc import Sequence
+
+from fedgen.recipe.recipe_files import given_recipes, read_given, with_recipe
+
+HELP = """\
 usage: fedgen fit RECIPE [--setting VALUE ...] [--local_only | --centralised]
 
 Train from a recipe, score it at rounds, and say which checkpoint is best.
@@ -41,6 +46,27 @@ to look:
 """
 
 
-def print_help() -> None:
-    """Prints the usual options."""
-    print(TEXT, end="")
+def fit(arguments: Sequence[str]) -> int:
+    """`fedgen fit RECIPE [--any.override ...]`, a recipe's name or --config and its path."""
+    if {"-h", "--help"} & set(arguments):
+        print(HELP, end="")
+        return 0
+    given = with_recipe(arguments)
+    check_recipes(given)
+    from fedgen.training.fit import fit as train
+
+    train(given)
+    return 0
+
+
+def check_recipes(arguments: Sequence[str]) -> None:
+    """Ends with a line and status 2 for a recipe that is not there, or is none."""
+    try:
+        for text in given_recipes(arguments):
+            read_given(text)
+    except (OSError, ValueError) as error:
+        if os.environ.get("FEDGEN_TRACEBACK"):
+            raise
+        from fedgen.recipe.recipe_errors import refuse
+
+        refuse(str(error))

@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from torch.utils.data import Dataset
 
 from fedgen.__main__ import main
-from fedgen.recipe_errors import explain
-from fedgen.recipe_files import find_recipe
+from fedgen.recipe.recipe_errors import explain
+from fedgen.recipe.recipe_files import find_recipe
 
-QUICKSTART = Path(__file__).parent.parent / "recipes" / "quickstart.yaml"
+QUICKSTART = Path(__file__).parent.parent.parent / "recipes" / "quickstart.yaml"
 
 
 def fails(capsys, *arguments):
@@ -66,7 +68,7 @@ EVALUATION = ("trainer", "callbacks", 0, "init_args")
         (
             ("model",),
             {"class_path": "my_kit.Net"},
-            ["model: there is no module 'my_kit' for my_kit.Net;", "PYTHONPATH", "`python -m fedgen`"],
+            ["model: there is no module 'my_kit' for my_kit.Net; looked in ", "PYTHONPATH"],
         ),
         (
             ("trainer", "strategy", "init_args", "cohort_size"),
@@ -87,6 +89,57 @@ def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, place, value, part
     assert line.startswith("fedgen: error: ")
     for part in parts:
         assert part in line
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [
+        (("data", "init_args"), "data.init_args"),
+        (("data", "init_args", "data", "init_args"), "data.init_args.data.init_args"),
+        (("model", "init_args", "generator", "init_args"), "model.init_args.generator.init_args"),
+        (EVALUATION, "trainer.callbacks.0.init_args"),
+    ],
+)
+def test_arguments_that_are_empty_are_named_by_their_key(tmp_path, capsys, place, key):
+    path = changed(tmp_path, place, None)
+    said = f"{path}: {key} is empty; give the class's arguments below it, or leave the line out"
+    assert fails(capsys, path) == f"fedgen: error: {said}"
+    if place[0] == "data":
+        assert main(["clients", str(path)]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a: [b", "is no recipe in YAML"), ("- a", "it has no settings such as trainer"), ("", "no settings")],
+)
+def test_a_file_that_is_no_recipe_is_named(tmp_path, capsys, text, said):
+    (tmp_path / "bad.yaml").write_text(text)
+    line = fails(capsys, tmp_path / "bad.yaml")
+    assert line.startswith(f"fedgen: error: {tmp_path / 'bad.yaml'}")
+    assert said in line
+
+
+class Sized(Dataset):
+    def __init__(self, size: np.int64):
+        self.size = size
+
+
+class ByArray(Dataset):
+    def __init__(self, array=np.array([1.0, 2.0])):  # noqa: B008
+        self.array = array
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "said"),
+    [
+        ("Sized", {"size": 3}, "data.data.size: expected the class_path and init_args of int64, got 3"),
+        ("ByArray", {"array": 3}, "data.data: The truth value of an array with more than one element is ambiguous"),
+    ],
+)
+def test_of_several_types_that_of_the_given_class_is_told(tmp_path, capsys, kind, arguments, said):
+    value = {"class_path": f"{__name__}.{kind}", "init_args": arguments}
+    assert fails(capsys, changed(tmp_path, ("data", "init_args", "data"), value)).startswith(f"fedgen: error: {said}")
 
 
 def test_recipes_are_found_by_name_and_others_suggested(tmp_path, monkeypatch, capsys):

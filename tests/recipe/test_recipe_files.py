@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fedgen import recipe_files
 from fedgen.__main__ import main
-from fedgen.recipe_files import describe, find_recipe, known_recipes, name_of, recipe_folders, with_recipe
+from fedgen.recipe import recipe_files
+from fedgen.recipe.recipe_files import describe, find_recipe, known_recipes, name_of, recipe_folders, with_recipe
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture

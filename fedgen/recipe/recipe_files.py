@@ -6,8 +6,12 @@ import sysconfig
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-CHECKOUT = Path(__file__).parent.parent / "recipes"
+from fedgen.io.files import read_yaml
+from fedgen.recipe.recipe_keys import check_arguments
+
+CHECKOUT = Path(__file__).parent.parent.parent / "recipes"
 INSTALLED = "share/fedgen/recipes"  # below the environment's prefix; pyproject.toml puts them there
 SUFFIXES = (".yaml", ".yml")
 OPTIONS = ("--config", "-c")
@@ -72,6 +76,31 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
         else:
             found.append(argument)
     return found
+
+
+def given_recipes(arguments: Sequence[str]) -> list[str]:
+    """The recipes' files among the arguments that `with_recipe` gives; not a recipe's text in a file's place."""
+    pairs = zip(arguments, [*arguments[1:], ""])
+    named = [value for option, value in pairs if option in OPTIONS]
+    named += [one.partition("=")[2] for one in arguments if one.startswith("--config=")]
+    return [text for text in named if "\n" not in text and not text.lstrip().startswith("{")]
+
+
+def read_given(text: str) -> Any:
+    """The settings of a recipe that is named: its path or its name.
+
+    Raises:
+        FileNotFoundError: if there is none, with the nearest name.
+        ValueError: if it is no YAML, holds no settings, or has an `init_args:` with nothing below it.
+    """
+    path = find_recipe(text)
+    if path is None:
+        raise FileNotFoundError(f"there is no recipe {text}{suggest_recipe(Path(text).name)}")
+    settings = read_yaml(path)
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} is no recipe: it has no settings such as trainer, model and data")
+    check_arguments(path, settings)
+    return settings
 
 
 def suggest_recipe(name: str) -> str:

@@ -1,0 +1,43 @@
+"""The keys of a recipe's settings: one level of dotted ones, and those that lack what belongs below them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level of dotted keys; of lists of classes, each by its class's name or its place."""
+    if isinstance(settings, Mapping) and settings:
+        items = [flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in settings.items()]
+    elif isinstance(settings, list) and any(isinstance(part, Mapping) for part in settings):
+        items = [flatten(part, f"{prefix}.{name}") for name, part in zip(_names(settings), settings)]
+    else:
+        return {prefix: settings}
+    return {key: value for item in items for key, value in item.items()}
+
+
+def _names(parts: list[Any]) -> list[str]:
+    """Names of a list's parts: the class's, where no other part has it, or the place."""
+    paths = [part.get("class_path") if isinstance(part, Mapping) else None for part in parts]
+    return [
+        path.rsplit(".", 1)[-1] if isinstance(path, str) and paths.count(path) == 1 else str(place)
+        for place, path in enumerate(paths)
+    ]
+
+
+def check_arguments(path: Any, settings: Any) -> None:
+    """Raises ValueError, naming the key, where a recipe's `init_args:` has nothing below it."""
+    for key in _empty(settings):
+        raise ValueError(f"{path}: {key} is empty; give the class's arguments below it, or leave the line out")
+
+
+def _empty(settings: Any, prefix: str = "") -> list[str]:
+    """The dotted keys of each `init_args:` with nothing below it."""
+    if isinstance(settings, list):
+        return [key for place, part in enumerate(settings) for key in _empty(part, f"{prefix}.{place}")]
+    if not isinstance(settings, Mapping):
+        return []
+    here = "class_path" in settings and "init_args" in settings and settings["init_args"] is None
+    below = [
+        key for name, part in settings.items() for key in _empty(part, f"{prefix}.{name}" if prefix else str(name))
+    ]
+    return [*([f"{prefix}.init_args"] if here else []), *below]

@@ -1,0 +1,98 @@
+"""An error of a recipe's class is told as it was raised, with the user's line."""
+
+import re
+import sys
+
+import pytest
+import yaml
+
+from fedgen.__main__ import main
+from tests.recipe.test_recipe_errors import QUICKSTART
+
+KIT = """\
+from typing import Callable
+
+import fedgen
+from torch.utils.data import Dataset
+
+class Scans(Dataset):
+    def __init__(self, transform: Callable | None = None, error: str = "KeyError"):
+        if error:
+            raise __builtins__[error]("no scans here")
+
+class Blur:
+    def __init__(self, width: float = 0.5):
+        self.width = width.nothing
+
+    def __call__(self, image):
+        return image
+
+class Net(fedgen.WGANGP):
+    def __init__(self, width: int = 3):
+        raise RuntimeError(f"width {width} is odd")
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes the quickstart with another part, beside a module of one's own; returns its path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_kit", raising=False)
+    (tmp_path / "own_kit.py").write_text(KIT)
+
+    def change(part, value):
+        recipe = yaml.safe_load(QUICKSTART.read_text())
+        (recipe["data"]["init_args"] if part == "data" else recipe)[part] = value
+        (tmp_path / "own.yaml").write_text(yaml.safe_dump(recipe))
+        return "own.yaml"
+
+    return change
+
+
+def scans(**arguments):
+    return {"class_path": "own_kit.Scans", "init_args": arguments}
+
+
+BLUR = {"class_path": "own_kit.Blur"}
+
+
+@pytest.mark.parametrize(
+    ("command", "part", "value", "line", "said"),
+    [
+        ("fit", "data", scans(), 9, "KeyError: 'no scans here'"),
+        ("fit", "data", scans(error="ValueError"), 9, "ValueError: no scans here"),
+        ("fit", "data", scans(transform=BLUR), 13, "AttributeError: 'float' object has no attribute 'nothing'"),
+        ("fit", "model", {"class_path": "own_kit.Net"}, 20, "RuntimeError: width 3 is odd"),
+        ("clients", "data", scans(), 9, "KeyError: 'no scans here'"),
+    ],
+)
+def test_an_error_of_ones_own_constructor_is_told_with_its_line(write, capsys, command, part, value, line, said):
+    assert main([command, write(part, value)]) == 1
+    error = capsys.readouterr().err
+    assert "Traceback (from your code on):\n" in error
+    assert f'own_kit.py", line {line}, in __init__' in error
+    assert said in error
+    assert "Union" not in error
+
+
+def test_an_error_of_a_librarys_constructor_names_the_class(write, capsys):
+    affine = {"class_path": "torchvision.transforms.v2.RandomAffine", "init_args": {"degrees": 5, "scale": [2, 1, 3]}}
+    assert main(["fit", write("data", scans(transform=affine))]) == 2
+    said = capsys.readouterr().err
+    assert re.search(
+        r"^fedgen: error: torchvision\..*RandomAffine: scale should be a sequence of length 2.$", said, re.M
+    )
+
+
+def test_an_error_of_the_kits_own_constructor_is_one_line(write, capsys):
+    assert main(["fit", write("data", {"class_path": "fedgen.data.Digits"}), "--data.batch_size", "0"]) == 2
+    assert "fedgen: error: batch_size=0: a batch has at least one example\n" in capsys.readouterr().err
+
+
+def test_a_run_whose_class_fails_by_now_says_so_too(write, tmp_path, capsys):
+    write("data", scans())
+    (tmp_path / "run").mkdir()
+    (tmp_path / "own.yaml").rename(tmp_path / "run" / "recipe.yaml")
+    assert main(["evaluate", "run", "pixels"]) == 1
+    assert 'own_kit.py", line 9, in __init__' in capsys.readouterr().err

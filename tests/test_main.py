@@ -1,0 +1,41 @@
+"""A mistyped command or option is answered with the nearest one."""
+
+import pytest
+
+from fedgen.__main__ import COMMANDS, main
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("evalute", "evaluate"), ("reports", "report"), ("slect", "select"), ("recipe", "recipes"), ("cliens", "clients")],
+)
+def test_a_mistyped_command_has_a_suggestion(typed, meant, capsys):
+    assert main([typed, "run"]) == 2
+    assert capsys.readouterr().err.startswith(f"fedgen: no command '{typed}'; did you mean '{meant}'?\n")
+
+
+def test_a_word_like_no_command_has_none(capsys):
+    assert main(["zzz\x1b[31m"]) == 2
+    first = capsys.readouterr().err.split("\n")[0]
+    assert first == "fedgen: no command 'zzz\\x1b[31m'"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "option", "meant"),
+    [
+        ("select", ["run"], "--againts", "--against"),
+        ("evaluate", ["run", "pixels"], "--num_imags", "--num_images"),
+        ("evaluate", ["--generated", "a", "--clients", "b"], "--embeding", "--embedding"),
+        ("report", ["run"], "--outptu", "--output"),
+        ("clients", ["quickstart"], "--embeding", "--embedding"),
+        ("deploy", ["quickstart", "app"], "--exprot", "--export"),
+        ("convert", ["a", "b"], "--overwirte", "--overwrite"),
+        ("reproduce", ["gaussian-toy"], "--sede", "--seed"),
+    ],
+)
+def test_a_mistyped_option_has_a_suggestion(command, arguments, option, meant, capsys):
+    assert command in COMMANDS
+    with pytest.raises(SystemExit) as ended:
+        main([command, *arguments, option, "3"])
+    assert ended.value.code == 2
+    assert f"{option} 3; did you mean {meant!r}?" in capsys.readouterr().err
