@@ -10,70 +10,36 @@ network on MNIST, for its pictures. The published settings are recipes: sngan_ci
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.table import Table
-from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.experiments.engine.choice import quickly
+from fedgen.experiments.engine.arms.scored_arms import ScoredArms
 from fedgen.experiments.engine.image_scores import real_side
-from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.run_images import generated_images
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trained_runs import require_each_once, runs_folder
 from fedgen.experiments.engine.trainings import train_all
-from fedgen.experiments.engine.unrelated import require_unrelated
-from fedgen.experiments.paired.gans.gan_arms import (
-    DIGITS,
-    EMA,
-    FORMS,
-    NETWORKS,
-    PICTURES,
-    QUICK_IMAGES,
-    WITHOUT,
-    GANRuns,
-)
+from fedgen.experiments.paired.gans.gan_arms import DIGITS, PICTURES, QUICK_IMAGES, WITHOUT, Bench, GanChoice
 from fedgen.experiments.paired.gans.gan_report import (
-    GRID,
-    PICTURES_FIGURE,
-    REAL,
-    REAL_GRID,
-    SCORES_FIGURE,
-    Compared,
-    compare,
-    draw_pictures,
+    PAIR,
+    draw_samples,
     draw_scores,
     grid_of,
     key_of,
     outcomes,
     pair_outcomes,
-    table_of,
+    scored,
+    tables_of,
 )
 from fedgen.images import save_png, tile
 
-Run = tuple[str, str, int]  # network, arm, seed
-PAIR = (WITHOUT, EMA)  # the arms of the pictures
 UNRELATED = "pixels"  # to the pictures' loss; the classifier was trained on images of the very data
+GRID, REAL_GRID = (10, 5), (20, 2)  # pictures across and down
 
 
-@quickly(networks=lambda names: names[:1], seeds=1, rounds=1, picture_rounds=1, parallel=lambda _: 2)
-def fid_loss_gans(
-    output: Path | None = None,
-    networks: tuple[str, ...] = tuple(NETWORKS),
-    arms: tuple[str, ...] = FORMS,
-    embedding: str = "classifier-mnist5k",
-    weights: Path | None = None,
-    seeds: int = 5,
-    rounds: int | None = None,
-    pictures: bool = True,
-    picture_rounds: int | None = None,
-    runs: Path | None = None,
-    recipes: Path = Path("recipes"),
-    parallel: int = 1,
-    seed: int = 0,
-    quick: bool = False,
-) -> None:
+def fid_loss_gans(output: Path | None = None, **options: Any) -> None:
     """Trains GANs of digits without and with FID in three forms, and pairs on MNIST-5k for pictures; scores them all.
 
     66 runs of one to fifteen minutes each: about two hours with --parallel 2. Finished runs are kept and not run again;
@@ -81,133 +47,86 @@ def fid_loss_gans(
 
     Args:
         output: folder of results.json and two figures; checkpoints/fid-loss-gans by default.
-        networks: sngan, dcgan, sagan.
-        arms: forms of the loss beside the control without it: minibatch (the paper's), queue, ema.
-        embedding: to score digits in besides pixels; no loss uses it.
-        weights: a local file of its weights.
-        seeds: runs of each network and arm on digits; 1 with --quick.
-        rounds: of each run on digits; the recipe's by default, 1 with --quick.
-        pictures: whether each network is trained on MNIST-5k too, without the loss and with its form ema.
-        picture_rounds: of each of those runs; 200, 300 and 150 by default, 1 with --quick.
-        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
-        recipes: folder of the recipes.
-        parallel: runs at once; 2 with --quick.
-        seed: of the first runs, the held-out images and the samples.
-        quick: takes less than a minute, to see that it runs: the first of the networks, a few iterations.
-
-    Raises:
-        ValueError: for unknown networks or arms, numbers out of range, or a second embedding that is optimised.
-        FileNotFoundError: if a recipe is not there.
+        options: the fields of `GanChoice`.
     """
-    _check(networks, arms, embedding, seeds=seeds, rounds=rounds, picture_rounds=picture_rounds, parallel=parallel)
-    folder = runs_folder(runs, output)
-    digits, pairs = (
-        GANRuns(bench, folder, recipes, seed, number, QUICK_IMAGES if quick else None)
-        for bench, number in ((DIGITS, rounds), (PICTURES, picture_rounds))
-    )
-    for network in networks:  # refuses recipes that are not there before any training
-        for one in (digits, pairs) if pictures else (digits,):
-            one.training(network, WITHOUT, seed)
-    settings = {
-        "embedding": embedding, "weights": None if weights is None else str(weights), "rounds": rounds,
-        "picture_rounds": picture_rounds, "seed": seed, "quick": quick,
-        # of all networks: what is measured of some joins the others'
-        "recipes": fingerprints(one.recipe_of(network) for one in (digits, pairs) for network in NETWORKS),
-    }  # fmt: skip
-    judge = load_embedding(embedding, weights=weights)
-    study = Study("fid-loss-gans", output, settings)
-    arms, numbers = (WITHOUT, *(arm for arm in FORMS if arm in arms)), tuple(range(seed, seed + seeds))
-    for number in numbers:  # a stopped experiment has all arms of the first seeds
-        wanted = [(network, arm, number) for network in networks for arm in arms]
-        measure(study, digits, wanted, [load_embedding(DIGITS.optimised), judge], parallel)
-    compared = compare_all(study, digits, networks, arms, numbers)
-    report = _tables(study, digits, compared, networks, arms)
-    report += outcomes(compared, DIGITS, embedding, networks, arms) if seeds > 1 else []
-    report += _pictures(study, pairs, networks, seed, parallel) if pictures else []
-    floor = study.numbers[f"floor of {DIGITS.data}"]
-    figure = draw_scores(compared, floor, DIGITS, embedding, networks, arms, study.path(SCORES_FIGURE))
-    study.report(report, figure)
+    choice = GanChoice(output=output, **options)
+    for network in choice.networks:  # refuses recipes that are not there before any training
+        for bench in (DIGITS, PICTURES) if choice.pictures else (DIGITS,):
+            choice.training(bench, network, WITHOUT, choice.seed)
+    judge = load_embedding(choice.embedding, weights=choice.weights)
+    study = Study("fid-loss-gans", output, choice.settings())
+    for seed in choice.seeds_of:  # a stopped experiment has all arms of the first seeds
+        measure(study, choice, DIGITS, choice.trained, seed, [load_embedding(DIGITS.optimised), judge])
+    about = choice.networks, choice.trained
+    found, report = compared(study, DIGITS, *about, choice.seeds_of)
+    report += outcomes(found, DIGITS, choice.embedding, *about) if choice.seeds > 1 else []
+    report += _pictures(study, choice) if choice.pictures else []
+    study.report(report, draw_scores(found, choice.embedding, *about, study.path("fid_loss_gans.png")))
 
 
-def _pictures(study: Study, pairs: GANRuns, networks: Sequence[str], seed: int, parallel: int) -> list[Table | str]:
+def _pictures(study: Study, choice: GanChoice) -> list[Table | str]:
     """Trains the pairs, draws their samples, and gives tables and outcomes."""
-    wanted = [(network, arm, seed) for network in networks for arm in PAIR]
-    measure(study, pairs, wanted, [load_embedding(PICTURES.optimised), load_embedding(UNRELATED)], parallel, grids=True)
-    compared = compare_all(study, pairs, networks, PAIR, [seed])
-    samples = draw_pictures(compared, PICTURES, UNRELATED, networks, study.folder, study.path(PICTURES_FIGURE))
-    lines = pair_outcomes(compared, PICTURES, UNRELATED, networks, EMA)
-    return [*_tables(study, pairs, compared, networks, PAIR), *lines, f"samples: {samples}"]
+    embeddings = [load_embedding(PICTURES.optimised), load_embedding(UNRELATED)]
+    measure(study, choice, PICTURES, PAIR, choice.seed, embeddings, grids=True)
+    found, lines = compared(study, PICTURES, choice.networks, PAIR, [choice.seed])
+    path = study.path("fid_loss_gans_samples.png")
+    samples = draw_samples(found, UNRELATED, choice.networks, study.folder, path)
+    return [*lines, *pair_outcomes(found, UNRELATED, choice.networks), f"samples: {samples}"]
 
 
-def _check(networks: Sequence[str], arms: Sequence[str], embedding: str, **numbers: int | None) -> None:
-    for what, names, known in (("networks", networks, tuple(NETWORKS)), ("arms", arms, FORMS)):
-        require_each_once(what, names, known)
-    require_unrelated(embedding, [DIGITS.optimised], DIGITS.data)
-    for what, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{what}={number}: must be at least 1")
+def compared(
+    study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
+) -> tuple[ScoredArms, list[Table | str]]:
+    """Compare every arm of every network with the control, keep the numbers, and give them with their tables."""
+    found = scored(study, bench, networks, arms, seeds)
+    name = f"compared on {bench.data}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    study.each(name, {key: key for key in found.states}, found.rows, "arms")
+    return found, tables_of(found, bench, networks, arms)
 
 
 def measure(
     study: Study,
-    runs: GANRuns,
-    wanted: Sequence[Run],
+    choice: GanChoice,
+    bench: Bench,
+    arms: Sequence[str],
+    seed: int,
     embeddings: Sequence[Embedding],
-    parallel: int,
     grids: bool = False,
 ) -> None:
-    """Trains and scores those of the wanted runs that are not known yet.
+    """Trains and scores those of a seed's runs that are not known yet.
 
     Args:
         study: takes the scores, the real floor and the number of images.
-        runs: of the data set.
-        wanted: of these.
+        choice: of the networks.
+        bench: the data set.
+        arms: of every network.
+        seed: of the runs.
         embeddings: to score in.
-        parallel: runs at once.
         grids: whether pictures of their samples, and of real images, are kept too.
     """
-    data, known = runs.bench.data, study.numbers.get(runs.bench.data, {})
+    data, known = bench.data, study.numbers.get(bench.data, {})
     missing = {
-        one: runs.training(*one)
-        for one in wanted
-        if key_of(*one) not in known or (grids and not study.path(grid_of(*one[:2])).exists())
+        (network, arm): choice.training(bench, network, arm, seed)
+        for network in choice.networks
+        for arm in arms
+        if key_of(network, arm, seed) not in known or (grids and not study.path(grid_of(network, arm)).exists())
     }
     if not missing:
         return
-    train_all(list(missing.values()), parallel)
-    scores, held_out = real_side([one.folder for one in missing.values()], embeddings, runs.num_images)
+    train_all(list(missing.values()), choice.parallel)
+    number = QUICK_IMAGES if choice.quick else None
+    scores, held_out = real_side([one.folder for one in missing.values()], embeddings, number)
     study.step(f"images of {data}", lambda: len(held_out))
     study.step(f"floor of {data}", lambda: scores.floor)
-    folders = {key_of(*one): training.folder for one, training in missing.items()}
+    folders = {key_of(*one, seed): training.folder for one, training in missing.items()}
 
     def score(folder: Path) -> dict[str, dict[str, float]]:
-        return scores.score(generated_images(folder, len(held_out), runs.split_seed))
+        return scores.score(generated_images(folder, len(held_out), choice.seed))
 
     study.each(data, folders, score, "generators")
     if grids:
-        for (network, arm, _), training in missing.items():
-            images = generated_images(training.folder, math.prod(GRID), runs.split_seed)
-            _save_grid(study.path(grid_of(network, arm)), images, GRID)
+        for one, training in missing.items():
+            images = generated_images(training.folder, math.prod(GRID), choice.seed)
+            save_png(study.path(grid_of(*one)), tile(images, GRID[0]))
         spread = torch.linspace(0, len(held_out) - 1, math.prod(REAL_GRID)).long()  # they lie class by class
-        _save_grid(study.path(grid_of(REAL)), held_out[spread], REAL_GRID)
-
-
-def _save_grid(path: Path, images: Tensor, shape: tuple[int, int]) -> None:
-    save_png(path, tile(images, shape[0]))
-
-
-def compare_all(
-    study: Study, runs: GANRuns, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
-) -> Compared:
-    """Every arm of every network beside the control, as `compare` gives it, by `key_of`."""
-    scores = study.numbers[runs.bench.data]
-    pairs = {key_of(network, arm): (network, arm) for network in networks for arm in arms}
-    name = f"compared on {runs.bench.data}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
-    return study.each(name, pairs, lambda pair: compare(scores, *pair, seeds), "arms")
-
-
-def _tables(
-    study: Study, runs: GANRuns, compared: Compared, networks: Sequence[str], arms: Sequence[str]
-) -> list[Table | str]:
-    floor = study.numbers[f"floor of {runs.bench.data}"]
-    return [table_of(compared, floor, runs.bench, embedding, networks, arms) for embedding in floor]
+        save_png(study.path(grid_of("real")), tile(held_out[spread], REAL_GRID[0]))

@@ -1,37 +1,22 @@
 """Tables and figures of `fid_loss_gans`: what FID as a loss changes over paired seeds, and whether it was expected."""
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
-from fedgen.evaluation.marks import RELATED, SAME, say_marks
-from fedgen.experiments.engine.image_scores import (
-    HELD_OUT,
-    HIGHER,
-    SCORES,
-    Scored,
-    badness,
-    compare_scores,
-    mark_of,
-    scores_table,
-)
-from fedgen.experiments.engine.paired_seeds import CELL, by_chance, cell, change_of, compare_pairs, mean_of, verdict
-from fedgen.experiments.engine.results import save_figure
-from fedgen.experiments.paired.gans.gan_arms import EMA, MINIBATCH, NETWORKS, QUEUE, WITHOUT, Bench
-from fedgen.reports.figures.picture_panels import show_picture
-
-Compared = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""key of an arm -> embedding -> score -> as `compare_pairs` gives it"""
+from fedgen.experiments.engine.arms.arm_panels import REAL, Picture, draw_panels, draw_pictures, pairs_panel
+from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, Line, ScoredArms
+from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, badness
+from fedgen.experiments.engine.paired_seeds import by_chance, change_of, pair
+from fedgen.experiments.engine.study import Study
+from fedgen.experiments.paired.gans.gan_arms import DIGITS, EMA, MINIBATCH, NETWORKS, PICTURES, QUEUE, WITHOUT, Bench
 
 HEADINGS = {"fid": "FID", HELD_OUT: "FID, held out", "recall": "recall", "coverage": "coverage", "trace": "trace"}
-SCORES_FIGURE, PICTURES_FIGURE = "fid_loss_gans.png", "fid_loss_gans_samples.png"
 COLOURS = {WITHOUT: "0.35", MINIBATCH: "#c4560b", QUEUE: "#3a8a3a", EMA: "#1f5fa8"}
-GRID = (10, 5)  # samples across and down
-REAL_GRID = (20, 2)
-REAL = "real"
+MEAN = {"marker": "_", "markersize": 22, "markeredgewidth": 2.5}
+STYLES = {**{arm: {"color": colour, **MEAN} for arm, colour in COLOURS.items()}, REAL_IMAGES: REAL}
+PAIR = (WITHOUT, EMA)  # the arms of the pictures
 
 
 def key_of(network: str, arm: str, seed: int | None = None) -> str:
@@ -44,98 +29,88 @@ def name_of(arm: str) -> str:
     return "EMA" if arm == EMA else arm
 
 
-def compare(scores: Mapping[str, Scored], network: str, arm: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """Embedding -> score -> an arm beside that without a loss, by seed (see `compare_pairs`).
+def scored(
+    study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
+) -> ScoredArms:
+    """Return the scores of the networks' arms on a data set, each beside that without a loss, by `key_of`."""
+    known = study.numbers[bench.data]
+    pairs = {key_of(network, arm): (network, arm) for network in networks for arm in arms}
+    return ScoredArms(
+        {key: {0: [known[key_of(*one, seed)] for seed in seeds]} for key, one in pairs.items()},
+        [study.numbers[f"floor of {bench.data}"]],
+        HEADINGS,
+        {key: (bench.optimised,) for key, (_, arm) in pairs.items() if arm != WITHOUT},
+        {key: (key_of(network, WITHOUT), None) for key, (network, arm) in pairs.items() if arm != WITHOUT},
+    )
+
+
+def tables_of(found: ScoredArms, bench: Bench, networks: Sequence[str], arms: Sequence[str]) -> list[Table | str]:
+    """Scores in each embedding by network and arm: means, differences from the control, and real images beside."""
+    count = len(found.at(key_of(networks[0], WITHOUT)))
+    note = (
+        "FID: FID-all, to the images trained on and to held-out ones; recall and coverage: of held-out ones; trace: of"
+        " the covariance, over that of the images trained on; real images: those trained on, as if generated"
+    )
+    lines: list[Line | None] = [((REAL_IMAGES, ""), REAL_IMAGES)]
+    for network in networks:
+        titles = [NETWORKS[network].title, *[""] * len(arms)]
+        lines += [None, *(((title, name_of(arm)), key_of(network, arm)) for title, arm in zip(titles, arms))]
+    tables: list[Table | str] = []
+    for embedding in found.floor[0]:
+        used = "in which FID was a loss" if embedding == bench.optimised else "which no loss used"
+        title = f"{bench.title}, {embedding}, {used}: mean of {count} seed{'s' * (count > 1)}"
+        tables.append(found.table(title, embedding, ("network", "FID as a loss"), lines, WITHOUT, [note]))
+    return tables
+
+
+def outcomes(found: ScoredArms, bench: Bench, judge: str, networks: Sequence[str], arms: Sequence[str]) -> list[str]:
+    """Return what was expected of the arms with a loss, and whether it is so beyond the interval of paired seeds.
 
     Args:
-        scores: of runs, by `key_of`.
-        network: whose arm.
-        arm: that without a loss has its "values" alone.
-        seeds: of the runs.
+        found: of `scored`.
+        bench: the data set.
+        judge: the embedding that no loss used.
+        networks: in order.
+        arms: in order.
     """
-    control, own = ([scores[key_of(network, one, seed)] for seed in seeds] for one in (WITHOUT, arm))
-    return compare_scores(None if arm == WITHOUT else control, own)
-
-
-def table_of(
-    compared: Compared,
-    floor: Mapping[str, Mapping[str, float]],
-    bench: Bench,
-    embedding: str,
-    networks: Sequence[str],
-    arms: Sequence[str],
-) -> Table:
-    """Scores in one embedding by network and arm: means, differences from the control, and real images beside."""
-    count = len(compared[key_of(networks[0], arms[0])][embedding]["fid"]["values"])
-    own = embedding == bench.optimised
-    lines = [
-        "FID: FID-all, to the images trained on and to held-out ones; recall and coverage: of held-out ones; trace: of"
-        " the covariance, over that of the images trained on; real images: those trained on, as if generated",
-        *([f"{CELL}, beside without"] if count > 1 else []),
-    ]
-    used = "in which FID was a loss" if own else "which no loss used"
-    title = f"{bench.title}, {embedding}, {used}: mean of {count} seed{'s' * (count > 1)}"
-    lines += say_marks({SAME, RELATED} if own else ())
-    table = scores_table(title, lines, ["network", "FID as a loss"], HEADINGS.values())
-    table.add_row("real images", "", *(f"{floor[embedding][score]:.3g}" for score in SCORES))
+    lines, optimised = [], bench.optimised
     for network in networks:
-        table.add_section()
-        for arm in arms:
-            rows, trained_on = compared[key_of(network, arm)][embedding], () if arm == WITHOUT else (bench.optimised,)
-            cells = (cell(rows[score], mark_of(score, embedding, trained_on)) for score in SCORES)
-            table.add_row(NETWORKS[network].title if arm == arms[0] else "", name_of(arm), *cells)
-    return table
-
-
-def outcomes(
-    compared: Compared, bench: Bench, unrelated: str, networks: Sequence[str], arms: Sequence[str]
-) -> list[str]:
-    """Return what was expected of the arms with a loss, and whether it is so beyond the interval of paired seeds."""
-    lines = []
-    for network in networks:
-        forms = [arm for arm in arms if arm != WITHOUT]
-        for arm in forms:
-            name, rows = f"{NETWORKS[network].title}, {name_of(arm)}", compared[key_of(network, arm)]
-            text = (
-                f"{name}: FID to held-out images falls in {unrelated}, which no loss used (in {bench.optimised},"
-                f" optimised: {change_of(rows[bench.optimised][HELD_OUT])})"
-            )
-            lines.append(verdict(text, rows[unrelated][HELD_OUT], "less"))
+        for arm in arms[1:]:
+            name, key = f"{NETWORKS[network].title}, {name_of(arm)}", key_of(network, arm)
+            there = f"(in {optimised}, optimised: {change_of(found.row(key, optimised, HELD_OUT))})"
+            text = f"{name}: FID to held-out images falls in {judge}, which no loss used {there}"
+            lines.append(found.verdict(text, key, judge, HELD_OUT, "less"))
             for score in HIGHER:
-                text = f"{name}: {score} does not fall in {unrelated}"
-                lines.append(verdict(text, rows[unrelated][score], "not less"))
-        lines += _traces(compared, bench, network, forms)
+                lines.append(found.verdict(f"{name}: {score} does not fall in {judge}", key, judge, score, "not less"))
+        lines += _traces(found, optimised, network, arms) if MINIBATCH in arms else []
     return [*lines, by_chance(len(lines))]
 
 
-def _traces(compared: Compared, bench: Bench, network: str, forms: Sequence[str]) -> list[str]:
+def _traces(found: ScoredArms, optimised: str, network: str, arms: Sequence[str]) -> list[str]:
     """Say what a batch's bias does to the spread of images, and a longer memory not."""
-    if MINIBATCH not in forms:
-        return []
-    title = NETWORKS[network].title
-    rows = {arm: compared[key_of(network, arm)][bench.optimised]["trace"] for arm in (WITHOUT, *forms)}
-    least, usual = (mean_of(rows[arm]) for arm in (MINIBATCH, WITHOUT))
-    what = f"trace in {bench.optimised} {least:.3g} beside {usual:.3g}"
+    title, keys = NETWORKS[network].title, {arm: key_of(network, arm) for arm in arms}
+    means = {arm: found.mean(key, optimised, "trace") for arm, key in keys.items()}
+    far = {arm: list(map(badness("trace"), found.values(key, optimised, "trace"))) for arm, key in keys.items()}
+    what = f"trace in {optimised} {means[MINIBATCH]:.3g} beside {means[WITHOUT]:.3g}"
     text = f"{title}, minibatch: images spread less than without, {what}"
-    lines = [verdict(text, rows[MINIBATCH], "less")]
-    far = {arm: list(map(badness("trace"), row["values"])) for arm, row in rows.items()}
-    for arm in forms:
-        if arm != MINIBATCH:
-            text = f"{title}, {name_of(arm)}: trace {mean_of(rows[arm]):.3g} is nearer to the data's than minibatch's"
-            lines.append(verdict(text, compare_pairs(far[MINIBATCH], far[arm]), "less"))
+    lines = [found.verdict(text, keys[MINIBATCH], optimised, "trace", "less")]
+    for arm in arms:
+        if arm not in (WITHOUT, MINIBATCH):
+            text = f"{title}, {name_of(arm)}: trace {means[arm]:.3g} is nearer to the data's than minibatch's"
+            lines.append(pair(text, far[MINIBATCH], far[arm], "less"))
     return lines
 
 
-def pair_outcomes(compared: Compared, bench: Bench, unrelated: str, networks: Sequence[str], arm: str) -> list[str]:
+def pair_outcomes(found: ScoredArms, judge: str, networks: Sequence[str]) -> list[str]:
     """Say of one pair of each network what FID in the embedding that no loss used does."""
     lines = []
     for network in networks:
-        before, after = (compared[key_of(network, one)][unrelated][HELD_OUT] for one in (WITHOUT, arm))
+        before, after = (found.mean(key_of(network, arm), judge, HELD_OUT) for arm in PAIR)
         text = (
-            f"{NETWORKS[network].title}, {name_of(arm)}, {bench.title}: FID to held-out images falls in {unrelated},"
-            f" which no loss used, {mean_of(before):.3g} to {mean_of(after):.3g}"
+            f"{NETWORKS[network].title}, {name_of(EMA)}, {PICTURES.title}: FID to held-out images falls in {judge},"
+            f" which no loss used, {before:.3g} to {after:.3g}"
         )
-        lines.append(verdict(text, after, "less"))
+        lines.append(found.verdict(text, key_of(network, EMA), judge, HELD_OUT, "less"))
     return lines
 
 
@@ -144,87 +119,51 @@ def grid_of(network: str, arm: str = "") -> str:
     return f"samples-{network}-{arm}.png" if arm else f"samples-{network}.png"
 
 
-def draw_scores(
-    compared: Compared,
-    floor: Mapping[str, Mapping[str, float]],
-    bench: Bench,
-    unrelated: str,
-    networks: Sequence[str],
-    arms: Sequence[str],
-    path: Path,
-) -> Path:
+def draw_scores(found: ScoredArms, judge: str, networks: Sequence[str], arms: Sequence[str], path: Path) -> Path:
     """A column for each network: FID-all to held-out images in both embeddings, and the trace where it was optimised.
 
     A point is a run; thin lines join the runs of a seed, bars are means, dashes are what real images score.
     """
-    from matplotlib.figure import Figure
-
     rows = [
-        (unrelated, HELD_OUT, f"FID-all, held-out images\n{unrelated}\n(no loss used it)"),
-        (bench.optimised, HELD_OUT, f"FID-all, held-out images\n{bench.optimised}\n(optimised)"),
-        (bench.optimised, "trace", f"trace of covariance /\nthe data's, {bench.optimised}\n(optimised)"),
+        (judge, HELD_OUT, f"FID-all, held-out images\n{judge}\n(no loss used it)"),
+        (DIGITS.optimised, HELD_OUT, f"FID-all, held-out images\n{DIGITS.optimised}\n(optimised)"),
+        (DIGITS.optimised, "trace", f"trace of covariance /\nthe data's, {DIGITS.optimised}\n(optimised)"),
     ]
-    figure = Figure(figsize=(max(5.0, 2.9 * len(networks) + 0.6), 7.8), layout="constrained")
-    panels = figure.subplots(len(rows), len(networks), squeeze=False, sharex=True)
-    for line, (embedding, score, title) in zip(panels, rows):
-        for axes, network in zip(line, networks):
-            runs = [compared[key_of(network, arm)][embedding][score]["values"] for arm in arms]
-            real = 1.0 if score == "trace" else floor[embedding][score]
-            axes.axhline(real, color="black", linestyle="--", linewidth=1)
-            _draw_pairs(axes, runs, arms)
-            axes.set_ylim(bottom=0)
-        line[0].set_ylabel(title, fontsize=10)
-    for axes, network in zip(panels[0], networks):
-        axes.set_title(NETWORKS[network].title, fontsize=12, weight="bold")
-    for axes in panels[-1]:
-        axes.set_xticks(range(len(arms)), [name_of(arm) for arm in arms], fontsize=10, rotation=20)
-    figure.suptitle(f"GANs of {bench.title} without and with FID as a loss\ndashed: real images", fontsize=11)
-    return save_figure(figure, path)
+    panels = [
+        [
+            pairs_panel(
+                {arm: found.values(key_of(network, arm), embedding, score) for arm in arms},
+                {EMA: name_of(EMA)},
+                levels={REAL_IMAGES: [1.0] if score == "trace" else found.values(REAL_IMAGES, embedding, score)},
+                title=NETWORKS[network].title,
+                label=label if network == networks[0] else "",
+                bottom=0,
+            )
+            for network in networks
+        ]
+        for embedding, score, label in rows
+    ]
+    return draw_panels(panels, STYLES, path, f"GANs of {DIGITS.title} without and with FID as a loss")
 
 
-def _draw_pairs(axes: Any, runs: Sequence[Sequence[float]], arms: Sequence[str]) -> None:
-    """The values of every arm, those of a seed joined, and their means."""
-    places = range(len(arms))
-    for one_seed in zip(*runs):
-        axes.plot(places, one_seed, color="0.7", linewidth=0.8, zorder=1)
-    for place, arm, values in zip(places, arms, runs):
-        axes.scatter([place] * len(values), values, color=COLOURS[arm], s=22, alpha=0.85, linewidths=0, zorder=2)
-        axes.plot([place - 0.25, place + 0.25], [statistics.mean(values)] * 2, color=COLOURS[arm], linewidth=2.5)
-    axes.set_xlim(-0.5, len(arms) - 0.5)
-    axes.grid(alpha=0.25, axis="y")
-    axes.tick_params(labelsize=9)
-
-
-def draw_pictures(
-    compared: Compared, bench: Bench, unrelated: str, networks: Sequence[str], folder: Path, path: Path
-) -> Path:
+def draw_samples(found: ScoredArms, judge: str, networks: Sequence[str], folder: Path, path: Path) -> Path:
     """A row for each network: samples of the first seed without and with the loss, and their scores; real ones below.
 
     Args:
-        compared: of the pairs.
-        bench: what they were trained on.
-        unrelated: the embedding that no loss used.
+        found: the scores of the pairs.
+        judge: the embedding that no loss used.
         networks: in order.
         folder: that holds `grid_of` each.
         path: of the PNG.
     """
-    from matplotlib.figure import Figure
 
-    arms = (WITHOUT, EMA)
-    figure = Figure(figsize=(9.4, 2.75 * len(networks) + 1.3), layout="constrained")
-    cells = figure.add_gridspec(len(networks) + 1, 2, height_ratios=[*[1.0] * len(networks), 0.4])
-    sheets = {cells[len(networks), :]: (grid_of(REAL), f"real images of {bench.title}", "black")}
-    for row, network in enumerate(networks):
-        for column, arm in enumerate(arms):
-            title = f"{NETWORKS[network].title}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
-            rows = compared[key_of(network, arm)]
-            fids = (f"{mean_of(rows[name][HELD_OUT]):.3g} in {name}" for name in (unrelated, bench.optimised))
-            trace = mean_of(rows[unrelated]["trace"])
-            text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {trace:.2f}"
-            sheets[cells[row, column]] = (grid_of(network, arm), text, COLOURS[arm])
-    for place, (file, text, colour) in sheets.items():
-        show_picture(figure.add_subplot(place), folder / file, text, fontsize=9, color=colour)
-    figure.suptitle(
-        f"{bench.title}: FID as a loss in {bench.optimised}; trace of covariance in {unrelated}", fontsize=11
-    )
-    return save_figure(figure, path)
+    def picture(network: str, arm: str) -> Picture:
+        key = key_of(network, arm)
+        title = f"{NETWORKS[network].title}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
+        fids = (f"{found.mean(key, name, HELD_OUT):.3g} in {name}" for name in (judge, PICTURES.optimised))
+        text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {found.mean(key, judge, 'trace'):.2f}"
+        return folder / grid_of(network, arm), text, COLOURS[arm]
+
+    real = [(folder / grid_of("real"), f"real images of {PICTURES.title}", "black")]
+    about = f"{PICTURES.title}: FID as a loss in {PICTURES.optimised}; trace of covariance in {judge}"
+    return draw_pictures([*([picture(one, arm) for arm in PAIR] for one in networks), real], path, about, (4.7, 2.75))

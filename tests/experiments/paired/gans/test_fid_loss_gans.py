@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ from torch import nn
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
+from fedgen.experiments.engine.image_scores import real_side
 from fedgen.experiments.paired.gans import fid_loss_gans as experiment
 from fedgen.experiments.paired.gans.fid_loss_gans import fid_loss_gans
 from fedgen.experiments.paired.gans.gan_arms import (
@@ -20,15 +22,16 @@ from fedgen.experiments.paired.gans.gan_arms import (
     PICTURES,
     QUEUE,
     WITHOUT,
-    GANRuns,
+    GanChoice,
     losses_of,
 )
-from fedgen.experiments.paired.gans.gan_report import compare, key_of, outcomes, pair_outcomes, table_of
+from fedgen.experiments.paired.gans.gan_report import key_of, outcomes, pair_outcomes, scored, tables_of
 from fedgen.losses import AdaptiveWeight, BatchMoments, EMAMoments, QueueMoments
 from tests.experiments.tiny_runs import settings_of, untrained
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 JUDGE = "judge"
+CHOICE = GanChoice(recipes=RECIPES)
 LOSSES = "--model.init_args.generator_losses"
 
 
@@ -47,8 +50,8 @@ def model_of(training, folder):
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("bench", [DIGITS, PICTURES], ids=["digits", "mnist5k"])
 def test_arms_of_a_network_differ_by_their_loss_alone(network, bench, tmp_path):
-    runs = GANRuns(bench, tmp_path, RECIPES, split_seed=7, rounds=3)
-    trainings = [runs.training(network, arm, 1) for arm in (WITHOUT, *FORMS)]
+    choice = GanChoice(runs=tmp_path, recipes=RECIPES, seed=7, rounds=3, picture_rounds=3)
+    trainings = [choice.training(bench, network, arm, 1) for arm in (WITHOUT, *FORMS)]
     given = [settings_of(one) for one in trainings]
     assert [one.pop(LOSSES) == "null" for one in given] == [True, False, False, False]
     assert given[0] == given[1] == given[2] == given[3]
@@ -60,7 +63,7 @@ def test_arms_of_a_network_differ_by_their_loss_alone(network, bench, tmp_path):
 
 @pytest.mark.parametrize(("arm", "moments"), [(MINIBATCH, BatchMoments), (QUEUE, QueueMoments), (EMA, EMAMoments)])
 def test_a_form_is_a_loss_that_the_model_takes(arm, moments, tmp_path):
-    model = model_of(GANRuns(DIGITS, tmp_path, RECIPES).training("dcgan", arm, 0), tmp_path / "run")
+    model = model_of(CHOICE.training(DIGITS, "dcgan", arm, 0), tmp_path / "run")
     (loss,) = model.embedded_losses
     assert type(loss.losses[0].moments) is moments
     assert type(loss.weight) is AdaptiveWeight
@@ -68,9 +71,8 @@ def test_a_form_is_a_loss_that_the_model_takes(arm, moments, tmp_path):
 
 
 def test_the_control_has_no_loss_and_the_pictures_have_one_in_a_network(tmp_path):
-    runs = GANRuns(PICTURES, tmp_path, RECIPES)
-    assert model_of(runs.training("sagan", WITHOUT, 0), tmp_path / "a").generator_losses == []
-    model = model_of(runs.training("sagan", EMA, 0), tmp_path / "b")
+    assert model_of(CHOICE.training(PICTURES, "sagan", WITHOUT, 0), tmp_path / "a").generator_losses == []
+    model = model_of(CHOICE.training(PICTURES, "sagan", EMA, 0), tmp_path / "b")
     assert model.optimised_on == ["efficientnet-lite0-32"]
     assert model.embedded_losses[0].losses[0].refresh_every == 16
 
@@ -82,10 +84,9 @@ def test_queue_and_average_remember_as_many_images(bench):
     assert arms[QUEUE]["init_args"]["size"] == pytest.approx(batch * (1 + decay) / (1 - decay))
 
 
-def test_lengths_are_the_recipes_on_digits_and_the_networks_own_for_pictures(tmp_path):
+def test_lengths_are_the_recipes_on_digits_and_the_networks_own_for_pictures():
     for bench, expected in ((DIGITS, (200, 500, 150)), (PICTURES, (200, 300, 150))):
-        runs = GANRuns(bench, tmp_path, RECIPES)
-        found = [int(settings_of(runs.training(one, EMA, 0))["--trainer.max_epochs"]) for one in NETWORKS]
+        found = [int(settings_of(CHOICE.training(bench, one, EMA, 0))["--trainer.max_epochs"]) for one in NETWORKS]
         assert tuple(found) == expected
 
 
@@ -137,9 +138,13 @@ def scores_with(arms):
     }  # fmt: skip
 
 
-def compared_with(arms):
-    scores = scores_with(arms)
-    return {key_of("sngan", arm): compare(scores, "sngan", arm, range(3)) for arm in arms}
+def found_of(scores, bench=DIGITS):
+    """The scores of SNGAN's runs, and its arms."""
+    arms = list(dict.fromkeys(key.split(", ")[1] for key in scores))
+    seeds = sorted({int(key.rsplit(" ", 1)[1]) for key in scores})
+    floor = {"pixels": row(0.1), JUDGE: row(0.2)}
+    study = SimpleNamespace(numbers={bench.data: scores, f"floor of {bench.data}": floor})
+    return scored(study, bench, ["sngan"], arms, seeds), arms
 
 
 def test_arms_are_compared_with_the_control_by_seed():
@@ -148,31 +153,31 @@ def test_arms_are_compared_with_the_control_by_seed():
         for arm, values in {WITHOUT: [(4, 0.9), (6, 1.3)], EMA: [(3, 1.2), (3, 1.2)]}.items()
         for seed, (value, trace) in enumerate(values)
     }
-    found = compare(scores, "sngan", EMA, [0, 1])["pixels"]
+    compared = found_of(scores)[0]
+    found = compared.rows(key_of("sngan", EMA))["pixels"]
     assert found["fid, held out"]["values"] == [3, 3]
     assert found["fid, held out"]["difference"] == -2
     assert found["fid, held out"]["improved"] == 2
     assert found["trace"]["improved"] == 1  # 0.9 to 1.2 is worse, 1.3 to 1.2 better
     assert found["fid"]["improved"] == 0
-    assert compare(scores, "sngan", WITHOUT, [0, 1])["pixels"]["fid, held out"] == {"values": [4, 6]}
+    assert compared.rows(key_of("sngan", WITHOUT))["pixels"]["fid, held out"] == {"values": [4, 6]}
 
 
 def test_the_table_has_means_differences_and_marks():
-    compared = compared_with({WITHOUT: (2, 4, 0.8, 0.5), EMA: (1, 3, 1, 0.5)})
-    table = table_of(compared, {"pixels": row(0.1)}, DIGITS, "pixels", ["sngan"], [WITHOUT, EMA])
+    found, arms = found_of(scores_with({WITHOUT: (2, 4, 0.8, 0.5), EMA: (1, 3, 1, 0.5)}))
+    table, other = tables_of(found, DIGITS, ["sngan"], arms)
     columns = {str(column.header): [str(cell) for cell in column.cells] for column in table.columns}
     assert columns["network"] == ["real images", "SNGAN", ""]
     assert columns["FID as a loss"] == ["", "without", "EMA"]
     assert columns["FID, held out"] == ["0.1", "2.01", "1.01 (*)\n-1, 3/3\n-1 to -1"]
     assert "proves little" in table.caption
-    other = table_of(compared, {JUDGE: row(0.2)}, DIGITS, JUDGE, ["sngan"], [WITHOUT, EMA])
     assert "proves little" not in other.caption
     assert "which no loss used" in other.title
 
 
 def lines_of(arms):
-    compared = compared_with(arms)
-    return outcomes(compared, DIGITS, JUDGE, ["sngan"], list(arms))
+    found, names = found_of(scores_with(arms))
+    return outcomes(found, DIGITS, JUDGE, ["sngan"], names)
 
 
 def test_better_where_it_was_optimised_only_is_told_from_better():
@@ -189,8 +194,8 @@ def test_recall_that_scatters_is_not_said_to_stay():
     scores = scores_with({WITHOUT: (2, 4, 0.8, 0.5), EMA: (1, 3, 0.9, 0.5)})
     for seed, shift in enumerate((-0.3, 0.1, 0.0)):
         scores[key_of("sngan", EMA, seed)][JUDGE]["recall"] += shift
-    compared = {key_of("sngan", arm): compare(scores, "sngan", arm, range(3)) for arm in (WITHOUT, EMA)}
-    line = outcomes(compared, DIGITS, JUDGE, ["sngan"], [WITHOUT, EMA])[1]
+    found, arms = found_of(scores)
+    line = outcomes(found, DIGITS, JUDGE, ["sngan"], arms)[1]
     assert line.startswith("cannot be told from these 3 seeds: SNGAN, EMA: recall does not fall in judge: -0.0667 (")
 
 
@@ -208,8 +213,7 @@ def test_the_batchs_shrinkage_is_judged_beside_the_control_and_the_longer_memori
 
 def test_one_pair_is_no_evidence():
     scores = {key_of("sngan", arm, 0): {"pixels": row(value)} for arm, value in ((WITHOUT, 9), (EMA, 8))}
-    compared = {key_of("sngan", arm): compare(scores, "sngan", arm, [0]) for arm in (WITHOUT, EMA)}
-    (line,) = pair_outcomes(compared, PICTURES, "pixels", ["sngan"], EMA)
+    (line,) = pair_outcomes(found_of(scores, PICTURES)[0], "pixels", ["sngan"])
     assert line.startswith("cannot be told from one seed: SNGAN, EMA, MNIST 5k")
     assert line.endswith("9 to 8: -1")
 
@@ -266,7 +270,7 @@ def test_it_scores_all_runs_draws_both_figures_and_prints_again_from_its_file(tm
 
 def test_more_seeds_join_those_that_are_known_and_give_intervals(tmp_path, trained, monkeypatch, capsys):
     options = {"embedding": JUDGE, "recipes": RECIPES, "networks": ("dcgan",), "arms": (QUEUE,), "pictures": False}
-    monkeypatch.setattr(experiment, "GANRuns", lambda *given: GANRuns(*given[:-1], 60))
+    monkeypatch.setattr(experiment, "real_side", lambda runs, embeddings, _: real_side(runs, embeddings, 60))
     fid_loss_gans(tmp_path / "out", **options, seeds=1)
     assert len(trained) == 2
     assert "seen" not in capsys.readouterr().out
