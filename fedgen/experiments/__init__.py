@@ -106,7 +106,7 @@ EXPERIMENTS = {
         "the optimum that FID and KID pull a generator to in both aggregates: a toy from messages, a GAN on digits",
     ),
     "fid-finetune": (
-        "fedgen.experiments.paired.fine_tuning.fid_finetune:fid_finetune",
+        "fedgen.experiments.paired.fid_finetune:fid_finetune",
         "trained generators fine-tuned on FID alone: all layers, the first, two embeddings; tracked images over steps",
     ),
     "fid-loss-gans": (
@@ -114,7 +114,7 @@ EXPERIMENTS = {
         "SNGAN, DCGAN and SAGAN with and without FID as a loss in three forms: paired seeds, a second embedding",
     ),
     "fid-loss-artifacts": (
-        "fedgen.experiments.paired.artifacts.fid_loss_artifacts:fid_loss_artifacts",
+        "fedgen.experiments.paired.fid_loss_artifacts:fid_loss_artifacts",
         "a GAN whose critic is removed and a Glow, with FID as a loss: what samples show and the score does not",
     ),
     "participation-gap": (

@@ -52,22 +52,22 @@ def test_of_a_score_that_is_better_when_higher_more_is_an_improvement():
 
 
 def test_too_few_seeds_or_no_recipe_are_refused_before_any_run(tmp_path):
-    with pytest.raises(ValueError, match="seeds=1: a comparison needs at least 2"):
-        digits_fid_loss(tmp_path / "out", RECIPE, seeds=1)
+    with pytest.raises(ValueError, match="seeds=1: must be at least 2"):
+        digits_fid_loss(tmp_path / "out", recipe=RECIPE, seeds=1)
     with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist.*--recipe"):
-        digits_fid_loss(tmp_path / "out", tmp_path / "nowhere.yaml")
+        digits_fid_loss(tmp_path / "out", recipe=tmp_path / "nowhere.yaml")
     with pytest.raises(ValueError, match=r"LICENSE (must say max_epochs|is no recipe)"):
-        digits_fid_loss(tmp_path / "out", RECIPE.parents[1] / "LICENSE")
+        digits_fid_loss(tmp_path / "out", recipe=RECIPE.parents[1] / "LICENSE")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_options_out_of_range_and_a_folder_of_other_results_are_refused_before_any_run(tmp_path):
     for options, message in (({"rounds": 0}, "rounds=0"), ({"parallel": 0}, "parallel=0"), ({"seed": -1}, "seed=-1")):
         with pytest.raises(ValueError, match=message):
-            digits_fid_loss(tmp_path / "out", RECIPE, **options)
+            digits_fid_loss(tmp_path / "out", recipe=RECIPE, **options)
     before = save_results(tmp_path, "digits-fid-loss", {"recipe": str(RECIPE), "seeds": 3, "rounds": None}, {"a": 1})
     with pytest.raises(ValueError, match=r"results of other settings(.*\n)*  seeds: 3 there, 5 now"):
-        digits_fid_loss(tmp_path, RECIPE)
+        digits_fid_loss(tmp_path, recipe=RECIPE)
     assert list(tmp_path.iterdir()) == [before]
 
 
@@ -77,7 +77,7 @@ def test_the_recipe_runs_whole_in_both_arms(tmp_path, capsys, monkeypatch):
     recipe["trainer"]["callbacks"][0]["init_args"] |= {"num_images": 20, "embeddings": ["pixels"]}
     short = tmp_path / "short.yaml"
     short.write_text(yaml.safe_dump(recipe))
-    digits_fid_loss(tmp_path / "out", short, seeds=2, rounds=2, parallel=2)
+    digits_fid_loss(tmp_path / "out", recipe=short, seeds=2, rounds=2, parallel=2)
     stored = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]["compared"]
     assert {"fid_avg", "fid_all", "kid_all", "report/fid_all"} <= set(stored)
     assert stored["fid_all"]["mark"] == "*"
@@ -86,7 +86,7 @@ def test_the_recipe_runs_whole_in_both_arms(tmp_path, capsys, monkeypatch):
     assert "proves little" in " ".join(first.split())
     assert (tmp_path / "out" / "pairs.png").exists()
     monkeypatch.setattr(module, "train_all", None)  # prints again without asking the runs
-    digits_fid_loss(tmp_path / "out", short, seeds=2, rounds=2)
+    digits_fid_loss(tmp_path / "out", recipe=short, seeds=2, rounds=2)
     assert capsys.readouterr().out == first
 
 
@@ -118,9 +118,9 @@ def test_a_finished_experiment_asks_no_run_again(tmp_path, monkeypatch, capsys):
             append_records(run.folder / SCORES_FILE, [record(3.0 + run.seed - len(used), used)])
 
     monkeypatch.setattr(module, "train_all", train_all)
-    digits_fid_loss(tmp_path / "out", RECIPE, seeds=2)
+    digits_fid_loss(tmp_path / "out", recipe=RECIPE, seeds=2)
     first = capsys.readouterr().out
     monkeypatch.setattr(module, "train_all", None)
-    digits_fid_loss(tmp_path / "out", RECIPE, seeds=2)
+    digits_fid_loss(tmp_path / "out", recipe=RECIPE, seeds=2)
     assert capsys.readouterr().out == first
     assert "-1 (-1 to -1)" in first

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedgen.experiments.engine.results import save_figure
-from fedgen.reports.figures.picture_panels import show_picture
+from fedgen.reports.figures.picture_panels import show_picture, show_rows
 
 REAL: Mapping[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1.2}
 """the stroke of what real images have"""
+MANY = 20  # places, whose values need no points
 Picture = tuple[Path, str, str]
 """file, what stands above it, and that text's colour"""
 Styles = Mapping[str, Mapping[str, Any]]
@@ -70,7 +73,8 @@ def draw_panel(axes: Any, panel: Panel, styles: Styles) -> None:
         axes.set_xlim(min(places) - 0.5, max(places) + 0.5)
     for arm, states in panel.arms.items():
         style = {"markersize": 5, "linewidth": 1.8, **styles[arm], **panel.styles.get(arm, {})}
-        thin = {"color": style["color"], "linestyle": style.get("linestyle"), "marker": ".", "alpha": 0.4}
+        thin = {"color": style["color"], "linestyle": style.get("linestyle"), "alpha": 0.4}
+        thin["marker"] = "." if len(states) < MANY else ""
         for seed in zip(*states.values()):
             axes.plot(list(states), seed, linewidth=0.8, markersize=4, **thin)
         axes.plot(list(states), [statistics.mean(values) for values in states.values()], label=arm, **style)
@@ -98,7 +102,7 @@ def draw_panels(
     """Write a figure of panels with one legend, and a row of pictures below.
 
     Args:
-        rows: as many panels in each.
+        rows: as many panels in each; one without arms leaves its place empty.
         styles: in the legend's order; those that no panel has are left out of it.
         path: of the PNG.
         title: above all.
@@ -108,8 +112,8 @@ def draw_panels(
     """
     from matplotlib.figure import Figure
 
-    height = size[1] * len(rows) + 0.8
-    figure = Figure(figsize=(size[0] * len(rows[0]), height + 2.6 * bool(pictures)), layout="constrained")
+    height, width = size[1] * len(rows) + 0.8, max(6.4, size[0] * len(rows[0]))
+    figure = Figure(figsize=(width, height + 2.6 * bool(pictures)), layout="constrained")
     parts: Any = figure.subfigures(
         1 + bool(pictures), 1, height_ratios=[height, 2.6][: 1 + bool(pictures)], squeeze=False
     )
@@ -117,6 +121,7 @@ def draw_panels(
     for line, panels in zip(lines, rows):
         for axes, panel in zip(line, panels):
             draw_panel(axes, panel, styles)
+            axes.set_visible(bool(panel.arms))
     for axes in lines[-1]:
         axes.set_xlabel(across, fontsize=10)
     add_legend(parts[0, 0], [panel for panels in rows for panel in panels], styles)
@@ -132,7 +137,9 @@ def add_legend(figure: Any, panels: Sequence[Panel], styles: Styles) -> None:
 
     shown = {name for panel in panels for name in (*panel.arms, *panel.levels)}
     handles = [Line2D([], [], label=name, **style) for name, style in styles.items() if name in shown]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(5, len(handles)), fontsize=9, frameon=False)
+    across = figure.bbox.width / figure.dpi / (0.7 + 0.08 * max(map(len, shown)))  # as many as find room side by side
+    ncols = max(1, min(len(handles), int(across)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=ncols, fontsize=9, frameon=False)
 
 
 def draw_pictures(rows: Sequence[Sequence[Picture]], path: Path, title: str, size: tuple[float, float]) -> Path:
@@ -152,6 +159,32 @@ def draw_pictures(rows: Sequence[Sequence[Picture]], path: Path, title: str, siz
     for part, row in zip(parts[:, 0], rows):
         show_pictures(part, row)
     figure.suptitle(title, fontsize=11)
+    return save_figure(figure, path)
+
+
+def draw_images(
+    blocks: Mapping[str, Mapping[str, Tensor]], path: Path, label: str = "", colours: Sequence[str] = ()
+) -> Path:
+    """Write a figure of blocks of images, one latent a column.
+
+    Args:
+        blocks: title -> what a row is -> uint8 images [columns, C, H, W], of as many columns in each.
+        path: of the PNG.
+        label: of the rows.
+        colours: of the blocks' titles; black by default.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    columns = len(next(iter(next(iter(blocks.values())).values())))
+    height = sum(0.55 * len(rows) + 0.6 for rows in blocks.values())
+    layout = ConstrainedLayoutEngine(w_pad=0.2)  # labels reach beyond what the layout reserves
+    figure = Figure(figsize=(0.6 * columns + 1.4, height), layout=layout)
+    panels = figure.subplots(len(blocks), 1, squeeze=False)[:, 0]
+    for axes, (title, rows), colour in zip(panels, blocks.items(), colours or ["black"] * len(blocks)):
+        show_rows(axes, rows)
+        axes.set_ylabel(label, fontsize=10)
+        axes.set_title(title, fontsize=10, color=colour)
     return save_figure(figure, path)
 
 

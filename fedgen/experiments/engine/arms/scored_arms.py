@@ -17,6 +17,27 @@ Line = tuple[Sequence[str], str]
 """what a line of a table is called, and its arm; or `REAL_IMAGES`"""
 
 
+def states_in(
+    scores: Mapping[str, Scored],
+    places: Mapping[str, Iterable[int]],
+    seeds: Iterable[int],
+    key: Callable[[str, int, int], str],
+) -> dict[str, dict[int, list[Scored]]]:
+    """Return the `states` of `ScoredArms` from scores that were kept by checkpoint.
+
+    Args:
+        scores: of checkpoints.
+        places: arm -> those of its checkpoints, in order.
+        seeds: of the runs.
+        key: of a checkpoint, by arm, seed and place.
+    """
+    numbers = list(seeds)
+    return {
+        arm: {place: [scores[key(arm, seed, place)] for seed in numbers] for place in own}
+        for arm, own in places.items()
+    }
+
+
 @dataclass(frozen=True)
 class ScoredArms:
     """What arms score at places of their training, and what real images score in a generator's place.
@@ -111,20 +132,24 @@ class ScoredArms:
                 told |= "interval" in row
             rows.append((*line[0], *cells))
         said = [*notes, *([f"{CELL}, beside {control}"] if told else []), *say_marks(marks)]
-        return make_table(title, [*names, *self.titles.values()], rows, said, len(names), max_width=16)
+        return make_table(title, [*names, *self.titles.values()], rows, said, len(names), max_width=18)
 
-    def panel(self, arms: Iterable[str], embedding: str, score: str, unit: float = 1, **more: Any) -> Panel:
+    def panel(
+        self, arms: Iterable[str], embedding: str, score: str, unit: Mapping[str, float] | float = 1, **more: Any
+    ) -> Panel:
         """Return one score of some arms along their places, and that of real images.
 
         Args:
             arms: which.
             embedding: in which.
             score: which.
-            unit: places are divided by it.
+            unit: places are divided by it, or by that of each arm.
             more: fields of `Panel`.
         """
+        units = unit if isinstance(unit, Mapping) else dict.fromkeys(self.states, unit)
         curves = {
-            arm: {place / unit: self.values(arm, embedding, score, place) for place in self.states[arm]} for arm in arms
+            arm: {place / units[arm]: self.values(arm, embedding, score, place) for place in self.states[arm]}
+            for arm in arms
         }
         levels = {REAL_IMAGES: [mean_of({"values": self.values(REAL_IMAGES, embedding, score)})]}
         return Panel(curves, **{"levels": levels, **more})

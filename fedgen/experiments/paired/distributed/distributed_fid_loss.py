@@ -14,8 +14,6 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation.marks import mark_of
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.recipe_file import fingerprints, local_iterations
 from fedgen.experiments.engine.run_images import client_images, generated_images
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Training, by_seed, train_all
@@ -23,26 +21,26 @@ from fedgen.experiments.paired.digits_fid_loss import compare, last_scores
 from fedgen.experiments.paired.distributed.distributed_digits import (
     ARMS,
     CONTROL,
-    OPTIMISED,
-    UNRELATED,
-    DigitsSettings,
+    DistributedChoice,
     floors,
     messages_against_images,
     real_traces,
     traces,
     trainings,
 )
-from fedgen.experiments.paired.distributed.distributed_figures import draw_digits, draw_toy, save_samples
 from fedgen.experiments.paired.distributed.distributed_report import (
     difference_table,
     digits_outcomes,
     digits_table,
+    draw_digits,
+    draw_toy,
+    save_samples,
     toy_outcomes,
     toy_table,
 )
 from fedgen.experiments.paired.distributed.distributed_toy import ToySettings, train_toy
 
-EMBEDDINGS = (UNRELATED, OPTIMISED)
+TOY = ToySettings()
 QUICK_TOY = ToySettings(points=2000, kernel_points=500, batch=256, queue=1024, steps=200)
 FIGURES = ("distributed_fid_toy.png", "distributed_fid_digits.png")
 KID_AVG = (
@@ -51,82 +49,55 @@ KID_AVG = (
 )
 
 
-@quickly(seeds=1, rounds=2, parallel=lambda _: 2)
-def distributed_fid_loss(
-    output: Path | None = None,
-    recipe: Path = Path("recipes/wgan_gp_digits_fid.yaml"),
-    seeds: int = 3,
-    rounds: int | None = None,
-    fid_weight: float = 10.0,
-    kid_weight: float = 200.0,
-    parallel: int = 1,
-    seed: int = 0,
-    quick: bool = False,
-) -> None:
+def distributed_fid_loss(output: Path | None = None, **options: Any) -> None:
     """Trains the toy by four objectives and the digits' GAN by three of them and by none, and compares where they end.
 
     Finished runs are kept and not run again; stopped ones go on. 12 runs of two minutes, and three minutes for the toy.
 
     Args:
         output: folder of the runs, results.json and two figures; checkpoints/distributed-fid-loss by default.
-        recipe: of a federation on digits with `generator_losses`.
-        seeds: runs of the toy and of each arm on digits; 1 with --quick.
-        rounds: of each run on digits, of which the last is scored; the recipe's by default, 2 with --quick.
-        fid_weight: factor of FID beside the adversarial loss.
-        kid_weight: factor of KID, whose values are about twenty times smaller.
-        parallel: runs at once; 2 with --quick.
-        seed: of the first runs and of the images drawn; the others follow it.
-        quick: takes a minute, to see that it runs; scored in pixels alone.
+        options: the fields of `DistributedChoice`.
     """
-    if seeds < 1 or parallel < 1 or (rounds is not None and rounds < 1):
-        raise ValueError(f"seeds={seeds}, rounds={rounds}, parallel={parallel}: each must be at least 1")
-    if min(fid_weight, kid_weight) <= 0:
-        raise ValueError(f"fid_weight={fid_weight:g}, kid_weight={kid_weight:g}: a loss needs a positive weight")
-    local_iterations(recipe)  # refuses what is no recipe of a federation
-    settings = {
-        "recipe": str(recipe), "seeds": seeds, "rounds": rounds, "fid_weight": fid_weight, "kid_weight": kid_weight,
-        "seed": seed, "quick": quick, "recipes": fingerprints([recipe]),
-    }  # fmt: skip
-    study = Study("distributed-fid-loss", output, settings)
-    numbers, toy_settings = tuple(range(seed, seed + seeds)), QUICK_TOY if quick else ToySettings()
-    toy = study.each("toy", {f"seed {one}": one for one in numbers}, lambda one: train_toy(toy_settings, one))
-    embeddings = (OPTIMISED,) if quick else EMBEDDINGS
-    runs = trainings(DigitsSettings(recipe, numbers, rounds, fid_weight, kid_weight, embeddings), study.folder)
+    choice = DistributedChoice(**options)
+    study, toy_settings = Study("distributed-fid-loss", output, choice.settings()), QUICK_TOY if choice.quick else TOY
+    toy = study.each("toy", {f"seed {one}": one for one in choice.seeds_of}, lambda one: train_toy(toy_settings, one))
+    runs = trainings(choice, study.folder)
     if study.missing("digits"):
-        train_all(by_seed(runs), parallel)
-    digits = study.step("digits", lambda: measure(runs, embeddings, rounds, seed))
+        train_all(by_seed(runs), choice.parallel)
+    digits = study.step("digits", lambda: measure(runs, choice))
     samples = {arm: study.path(f"samples-{arm}.png") for arm in (*ARMS, "real")}
     if not all(path.exists() for path in samples.values()):
-        images = {arm: generated_images(own[0].folder, seed=seed) for arm, own in runs.items()}
+        images = {arm: generated_images(own[0].folder, seed=choice.seed) for arm, own in runs.items()}
         save_samples(images | {"real": client_images(runs[CONTROL][0].folder)}, samples)
     tables: list[Table | str] = [toy_table(toy), *toy_outcomes(toy), digits_table(digits)]
-    tables += [difference_table(digits)] if seeds > 1 else []
+    tables += [difference_table(digits)] if choice.seeds > 1 else []
     tables += [*digits_outcomes(digits), KID_AVG, f"figure: {draw_toy(toy, study.path(FIGURES[0]))}"]
     study.report(tables, draw_digits(digits, samples, study.path(FIGURES[1])))
 
 
-def measure(
-    runs: Mapping[str, Sequence[Training]], embeddings: Sequence[str], rounds: int | None, seed: int = 0
-) -> dict[str, Any]:
+def measure(runs: Mapping[str, Sequence[Training]], choice: DistributedChoice) -> dict[str, Any]:
     """Measure what the digits' runs left, as numbers for `results.json`.
 
     Keys: "scores" (column -> arm -> values by seed), "marks" (column -> mark), "floor" (column -> value), "against no
     loss" (arm -> `digits_fid_loss.compare`, from two seeds on), "traces" (embedding -> arm -> values by seed), "real
     traces" (embedding -> pool, within), "messages" (see `messages_against_images`).
     """
-    scored = {arm: [last_scores(run.folder, rounds) for run in own] for arm, own in runs.items()}
+    scored = {arm: [last_scores(run.folder, choice.rounds) for run in own] for arm, own in runs.items()}
     columns = [name for name in scored[CONTROL][0] if name.endswith(("_all", "_avg"))]
     found: dict[str, Any] = {
         "scores": {name: {arm: [run[name].value for run in own] for arm, own in scored.items()} for name in columns},
         "marks": {name: mark_of(scored["fid_all"][0][name]) for name in columns},
         "floor": floors(runs[CONTROL][0].folder),
-        "real traces": real_traces(runs[CONTROL][0].folder, embeddings),
+        "real traces": real_traces(runs[CONTROL][0].folder, choice.embeddings),
         "messages": messages_against_images(runs[CONTROL][0].folder),
     }
     if len(scored[CONTROL]) > 1:
         found["against no loss"] = {arm: compare(scored[CONTROL], own) for arm, own in scored.items() if arm != CONTROL}
     measured = {
-        arm: [traces(generated_images(run.folder, seed=seed), embeddings) for run in own] for arm, own in runs.items()
+        arm: [traces(generated_images(run.folder, seed=choice.seed), choice.embeddings) for run in own]
+        for arm, own in runs.items()
     }
-    found["traces"] = {name: {arm: [run[name] for run in own] for arm, own in measured.items()} for name in embeddings}
+    found["traces"] = {
+        name: {arm: [run[name] for run in own] for arm, own in measured.items()} for name in choice.embeddings
+    }
     return found

@@ -1,12 +1,12 @@
 """Tables and outcomes of the distributed losses, from numbers by hand."""
 
+from fedgen.experiments.engine.paired_seeds import mean_and_spread
 from fedgen.experiments.paired.distributed.distributed_digits import ARMS
 from fedgen.experiments.paired.distributed.distributed_report import (
     apart,
     difference_table,
     digits_outcomes,
     digits_table,
-    mean_and_spread,
     toy_outcomes,
     toy_table,
 )

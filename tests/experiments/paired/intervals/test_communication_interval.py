@@ -10,8 +10,7 @@ from fedgen.embeddings import load_embedding
 from fedgen.embeddings.module import ModuleEmbedding
 from fedgen.experiments.engine import trainings
 from fedgen.experiments.engine.scored_checkpoints import Scorers
-from fedgen.experiments.paired.intervals.communication_interval import communication_interval, grids_in
-from fedgen.experiments.paired.intervals.interval_runs import IntervalChoice
+from fedgen.experiments.paired.intervals.communication_interval import IntervalChoice, communication_interval, grids_in
 from tests.experiments.tiny_runs import untrained, write_recipe
 
 RECIPES = Path(__file__).parents[4] / "recipes"

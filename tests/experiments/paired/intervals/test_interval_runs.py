@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgen.experiments.engine.trained_runs import RUNS
-from fedgen.experiments.paired.intervals.interval_runs import IntervalChoice
+from fedgen.experiments.paired.intervals.communication_interval import IntervalChoice
 from tests.experiments.tiny_runs import settings_of
 
 RECIPES = Path(__file__).parents[4] / "recipes"
@@ -87,7 +87,7 @@ def test_paths_and_speed_are_no_settings_of_the_numbers():
         ({"num_images": 1}, "num_images=1"),
         ({"dealings": 0}, "dealings=0"),
         ({"embedding": "pixels"}, "name another"),
-        ({"seeds": 0}, "--seeds 1 or more"),
+        ({"seeds": 0}, "seeds=0: must be at least 1"),
         ({"checkpoints": 1}, "checkpoints=1"),
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],

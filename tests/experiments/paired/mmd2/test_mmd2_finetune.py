@@ -22,7 +22,7 @@ from fedgen.experiments.paired.mmd2.mmd2_arms import (
     images_of,
 )
 from fedgen.experiments.paired.mmd2.mmd2_clients import find_centres, latent, write_clients
-from fedgen.experiments.paired.mmd2.mmd2_scores import FID_SERVER, KID_ALL, KID_AVG, SCORES
+from fedgen.experiments.paired.mmd2.mmd2_scores import FID_SERVER, KID_ALL, KID_AVG, TITLES
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles, read_styles
 from fedgen.images import save_png
 from fedgen.models import StyleGAN2
@@ -68,11 +68,11 @@ def known_by_brightness(styles):
     ("settings", "message"),
     [
         ({"judge": "efficientnet-lite0-32"}, "has the network of efficientnet-lite0"),
-        ({"client_images": 25}, "an even number of images from 24"),
-        ({"clients": 1}, "at least 2 clients"),
+        ({"client_images": 25}, "multiples of 2 and 4"),
+        ({"clients": 1}, "clients=1: must be at least 2"),
         ({"centres": (1, 2, 2), "clients": 3}, "give 3 different ones"),
-        ({"rounds": 6}, "a multiple of 4"),
-        ({"local_steps": 0}, "count from 1"),
+        ({"rounds": 6}, "rounds=6: .* multiples of 2 and 4"),
+        ({"local_steps": 0}, "local_steps=0: must be at least 1"),
         ({"weight": 0.0}, "above 0"),
         ({"device": "cuda:99"}, "cuda"),
     ],
@@ -157,42 +157,40 @@ def rows_with(fall, seeds=5):
         own = {KID_AVG: kid + noise + 1.0, KID_ALL: kid + noise, "recall": 0.5, "coverage": 0.5, FID_SERVER: fid}
         return dict.fromkeys(("classifier-mnist5k", "efficientnet-lite0"), own)
 
-    rows = {
-        arm: {
-            0: [state(2.0, 10.0, k) for k in range(seeds)],
-            64: [state(2.0 if arm == CONTROL else 2.0 - fall - 0.01 * k, 10.0, k) for k in range(seeds)],
+    last = {arm: 2.0 if arm == CONTROL else 2.0 - fall for arm in ARMS}
+    scores = {
+        str(k): {
+            "floor": state(0.0, 110.0, k),
+            "start, 0 images": state(2.0, 10.0, k),
+            **{f"{arm}, 64 images": state(kid - 0.01 * k * (arm != CONTROL), 10.0, k) for arm, kid in last.items()},
         }
-        for arm in ARMS
+        for k in range(seeds)
     }
-    floors = [state(0.0, 110.0, k) for k in range(seeds)]
-    return rows, floors
+    return experiment.scored(scores, dict.fromkeys(ARMS, (0, 64)), Mmd2Choice())
 
 
 def test_outcomes_are_told_from_paired_seeds():
-    rows, floors = rows_with(fall=0.5)
-    lines = experiment.outcomes(rows, floors, Mmd2Choice())
+    lines = experiment.outcomes(rows_with(fall=0.5), Mmd2Choice())
     assert len(lines) == 5 * len(FORMS) + 2
     assert all(line.startswith("as expected") for line in lines[:-1])
-    rows, floors = rows_with(fall=-0.5)
-    lines = experiment.outcomes(rows, floors, Mmd2Choice())
+    lines = experiment.outcomes(rows_with(fall=-0.5), Mmd2Choice())
     assert sum("KID-avg" in line and line.startswith("not seen") for line in lines) == 2 * len(FORMS)
 
 
 def test_a_generator_that_has_gone_over_to_the_clients_is_told():
-    rows, floors = rows_with(fall=0.5)
-    for state in rows[MESSAGE][64]:
+    rows = rows_with(fall=0.5)
+    for state in rows.states[MESSAGE][64]:
         for scores in state.values():
             scores[FID_SERVER] = 70.0
-    (line,) = [one for one in experiment.outcomes(rows, floors, Mmd2Choice()) if "60.0%" in one]
+    (line,) = [one for one in experiment.outcomes(rows, Mmd2Choice()) if "60.0%" in one]
     assert line.startswith("not seen: (c) one message")
 
 
 def test_a_gap_between_the_aggregates_that_moves_is_told():
-    rows, floors = rows_with(fall=0.5)
-    rows[LOCAL][64][2]["classifier-mnist5k"][KID_ALL] += 1e-6
-    assert any(
-        line.startswith("not seen: KID-avg - KID-all") for line in experiment.outcomes(rows, floors, Mmd2Choice())
-    )
+    rows = rows_with(fall=0.5)
+    rows.states[LOCAL][64][2]["classifier-mnist5k"][KID_ALL] += 1e-6
+    lines = experiment.outcomes(rows, Mmd2Choice())
+    assert any(line.startswith("not seen: KID-avg - KID-all") for line in lines)
 
 
 # ---- the command ----
@@ -220,7 +218,7 @@ def test_a_quick_run_measures_all_and_goes_on(tmp_path, capsys):
         "start, 0 images",
         *(f"{arm}, {32 * k} images" for arm in ARMS for k in (1, 2, 3, 4)),
     }
-    assert set(states["start, 0 images"]["pixels"]) == set(SCORES)
+    assert set(states["start, 0 images"]["pixels"]) == set(TITLES)
     gaps = [s["pixels"][KID_AVG] - s["pixels"][KID_ALL] for name, s in states.items() if name != "floor"]
     assert max(gaps) - min(gaps) < 1e-9 * abs(gaps[0])
     assert numbers["traffic"]["(a) exact"]["questions"] == 8  # steps

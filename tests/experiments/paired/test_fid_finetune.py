@@ -1,6 +1,7 @@
 """Fine-tuning on FID alone: which runs are asked for, what is compared, and the whole from untrained weights."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,20 +10,24 @@ from torch import nn
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
-from fedgen.experiments.engine.trained_runs import Plan
+from fedgen.experiments.engine.arms.scored_arms import ScoredArms
+from fedgen.experiments.engine.image_scores import TITLES
 from fedgen.experiments.engine.unrelated import require_unrelated
-from fedgen.experiments.paired.fine_tuning import fid_finetune as experiment
-from fedgen.experiments.paired.fine_tuning.fid_finetune import compare, fid_finetune, outcomes, table_of
-from fedgen.experiments.paired.fine_tuning.finetune_arms import (
+from fedgen.experiments.paired import fid_finetune as experiment
+from fedgen.experiments.paired.fid_finetune import (
     ALL,
     ARMS,
     BOTH,
     FIRST,
     NETWORK,
     PIXELS,
+    START,
     TUNINGS,
-    TuningRuns,
+    TuningChoice,
+    fid_finetune,
     images_of,
+    outcomes,
+    table_of,
     tracked,
 )
 from fedgen.models import FineTuning
@@ -36,8 +41,7 @@ JUDGE = "judge"
 def arms_of(folder, **options):
     write_recipe(folder / "recipes")
     (folder / "recipes" / "finetune_digits.yaml").write_text("model: {}")
-    plan = Plan((0, 1), runs=folder / "runs", recipes=folder / "recipes")
-    return TuningRuns("digits", plan, **options)
+    return TuningChoice(seeds=2, runs=folder / "runs", recipes=folder / "recipes", **options)
 
 
 def save_generator(path, seed, width=4):
@@ -55,7 +59,7 @@ def save_generator(path, seed, width=4):
 
 def test_an_arm_starts_from_the_last_checkpoint_of_its_gan_and_trains_its_layers_on_its_embeddings(tmp_path):
     arms = arms_of(tmp_path)
-    base = arms.bases()[1]
+    base = arms.bases[1]
     asked = {arm: settings_of(arms.training(arm, base)) for arm in ARMS}
     for given in asked.values():
         assert given["--model.init_args.generator"] == str(base.folder / "last.ckpt")
@@ -67,13 +71,13 @@ def test_an_arm_starts_from_the_last_checkpoint_of_its_gan_and_trains_its_layers
     assert {arm: own[0]["init_args"]["embeddings"] for arm, own in losses.items()} == {
         ALL: [PIXELS], FIRST: [PIXELS], BOTH: [PIXELS, NETWORK],
     }  # fmt: skip
-    assert len({arms.training(arm, one).folder for arm in ARMS for one in arms.bases()}) == 6
+    assert len({arms.training(arm, one).folder for arm in ARMS for one in arms.bases}) == 6
     assert {arms.training(arm, base).seed for arm in ARMS} == {1}
 
 
 def test_steps_are_spread_over_eight_checkpoints_and_the_start_is_the_gans(tmp_path):
     arms = arms_of(tmp_path, steps=81)
-    base = arms.bases()[0]
+    base = arms.bases[0]
     given = settings_of(arms.training(ALL, base))
     assert (given["--trainer.max_epochs"], given["--data.init_args.iterations"]) == ("8", "10")
     states = arms.states(ALL, base)
@@ -84,7 +88,7 @@ def test_steps_are_spread_over_eight_checkpoints_and_the_start_is_the_gans(tmp_p
 
 def test_a_precision_and_the_recipe_of_the_gan_make_another_run(tmp_path):
     plain, half = arms_of(tmp_path), arms_of(tmp_path, precision="bf16-mixed")
-    base = plain.bases()[0]
+    base = plain.bases[0]
     assert "--trainer.precision" not in settings_of(plain.training(ALL, base))
     assert settings_of(half.training(ALL, base))["--trainer.precision"] == "bf16-mixed"
     before = plain.training(ALL, base).folder
@@ -94,7 +98,7 @@ def test_a_precision_and_the_recipe_of_the_gan_make_another_run(tmp_path):
     assert plain.training(ALL, base).folder == before
     recipe.write_text(recipe.read_text().replace("width: 4", "width: 8"))
     assert plain.training(ALL, base).folder != before
-    assert plain.bases()[0].folder == base.folder
+    assert replace(plain).bases[0].folder == base.folder
 
 
 def test_every_data_set_has_a_judge_of_another_network_that_has_not_seen_its_images():
@@ -123,7 +127,7 @@ def test_the_first_layers_patterns_match_the_generators_that_are_tuned():
         ({"steps": 0}, "all layers: 0 step"),
         ({"steps_both": 0, "quick": True}, "two embeddings: 0 step.* at least 2"),
         ({"precision": "half"}, "precision='half': give one of bf16-mixed, 16-mixed, or none"),
-        ({"seeds": 0}, "no seeds"),
+        ({"seeds": 0}, "seeds=0: must be at least 1"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
@@ -150,8 +154,8 @@ def test_tracked_states_are_the_first_the_last_and_evenly_between(tmp_path):
     for k in range(9):
         save_generator(tmp_path / f"{k}.ckpt", k)
         states[10 * k] = tmp_path / f"{k}.ckpt"
-    assert list(tracked(states, rows=5, columns=2, seed=0)) == [0, 20, 40, 60, 80]
-    assert list(tracked(dict(list(states.items())[:3]), rows=5, columns=2, seed=0)) == [0, 10, 20]
+    assert list(tracked(states, rows=5, columns=2, seed=0)) == ["0", "20", "40", "60", "80"]
+    assert list(tracked(dict(list(states.items())[:3]), rows=5, columns=2, seed=0)) == ["0", "10", "20"]
 
 
 # ---- what comes out ----
@@ -167,19 +171,20 @@ def rows_with(own, unrelated, trace=(0.9, 0.9, 0.9)):
         10 * k: [{PIXELS: row(a + s, a + s), NETWORK: row(1, 1), JUDGE: row(b, b + s, t + s / 10)} for s in (0, 1)]
         for k, (a, b, t) in enumerate(zip(own, unrelated, trace))
     }
-    return dict.fromkeys(ARMS, states)
+    arms = {START: {0: states[0]}, **dict.fromkeys(ARMS, states)}
+    return ScoredArms(arms, [FLOOR], TITLES, ARMS, dict.fromkeys(ARMS, (START, None)))
 
 
 FLOOR = {PIXELS: row(1.5, 1.5), NETWORK: row(1, 1), JUDGE: row(1, 1)}
 
 
 def test_an_arm_that_games_its_embedding_is_told_from_one_that_does_not():
-    games = outcomes(rows_with((9, 5, 0.5), (9, 4, 6)), FLOOR, JUDGE)
+    games = outcomes(rows_with((9, 5, 0.5), (9, 4, 6)), JUDGE)
     said = ["as expected", "cannot be told from these 2 seeds", "as expected", "as expected", "not seen"]
     assert [line.startswith(start) for line, start in zip(games, said)] == [True] * 5
     assert games[1].endswith("all layers: to 1, below the 1.5 of held-out real images: -0.5 (-6.85 to +5.85)")
     assert games[3].endswith("from step 10 on FID to held-out images in judge rises: +2 (+2 to +2)")
-    honest = outcomes(rows_with((9, 5, 2), (9, 4, 3)), FLOOR, JUDGE)
+    honest = outcomes(rows_with((9, 5, 2), (9, 4, 3)), JUDGE)
     assert honest[3].startswith("not seen: all layers: from step 10 on FID to held-out images in judge rises: -1 (")
 
 
@@ -187,21 +192,21 @@ def test_spread_is_judged_beside_the_start_and_not_beside_one():
     """A generator that drops modes has a trace below 1 before it is tuned."""
     same, less = (rows_with((9, 5, 2), (9, 4, 3), trace=trace) for trace in ((0.8, 0.8, 0.8), (0.8, 0.7, 0.6)))
     for rows, said in ((same, "not seen"), (less, "as expected")):
-        line = outcomes(rows, FLOOR, JUDGE)[4]
+        line = outcomes(rows, JUDGE)[4]
         assert line.startswith(f"{said}: all layers: images spread less than at the start, trace in judge ")
 
 
 def test_a_flat_curve_that_ends_higher_by_chance_is_no_rise():
     rows = rows_with((9, 5, 2), (4, 4, 4))
     for seed, shift in ((0, 0.3), (1, -0.1)):  # the arms' rows are one
-        rows[ALL][20][seed][JUDGE]["fid, held out"] += shift
-    assert outcomes(rows, FLOOR, JUDGE)[3].startswith("cannot be told from these 2 seeds")
+        rows.states[ALL][20][seed][JUDGE]["fid, held out"] += shift
+    assert outcomes(rows, JUDGE)[3].startswith("cannot be told from these 2 seeds")
 
 
 def test_changes_are_paired_and_tables_mark_what_was_trained_on():
     rows = rows_with((9, 5, 0.5), (9, 4, 6))
-    assert compare(rows, ALL)[JUDGE]["fid, held out"]["interval"] == [-3, -3]
-    tables = {name: table_of(rows, FLOOR, name) for name in FLOOR}
+    assert rows.row(ALL, JUDGE, "fid, held out")["interval"] == [-3, -3]
+    tables = {name: table_of(rows, name) for name in FLOOR}
     columns = {name: [str(cell) for cell in table.columns[2].cells] for name, table in tables.items()}
     assert columns[JUDGE] == ["1", "9.5", *["6.5\n-3, 2/2\n-3 to -3"] * 3]
     assert [cell.split("\n")[0][2:] for cell in columns[PIXELS]] == ["5", "5", "(*)", "(*)", "(*)"]

@@ -3,7 +3,9 @@
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,28 +13,34 @@ import yaml
 
 from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
-from fedgen.experiments.engine.image_scores import HELD_OUT, compare_scores
-from fedgen.experiments.paired.artifacts import artifact_arms, fid_loss_artifacts
-from fedgen.experiments.paired.artifacts.artifact_arms import (
+from fedgen.experiments.engine.arms.scored_arms import ScoredArms
+from fedgen.experiments.engine.image_scores import HELD_OUT, TITLES
+from fedgen.experiments.paired import fid_loss_artifacts as module
+from fedgen.experiments.paired.fid_loss_artifacts import (
     FAMILIES,
     FLOW,
     FLOW_FID,
     GAN,
     REMOVED,
-    ArtifactRuns,
+    ArtifactChoice,
     Lengths,
+    bits_of,
+    fid_loss_artifacts,
+    key_of,
+    outcomes,
+    scored,
 )
-from fedgen.experiments.paired.artifacts.fid_loss_artifacts import curve_of, key_of, last_of
 from tests.experiments.tiny_runs import settings_of
 
-RECIPES = Path(__file__).parents[4] / "recipes"
+RECIPES = Path(__file__).parents[3] / "recipes"
 JUDGE = "judge"
 TINY = Lengths(before=4, after=4, gan_every=4, removed_every=2, flow=4, flow_every=2, images=30)
 
 
 @pytest.fixture
-def arms(tmp_path):
-    return ArtifactRuns(tmp_path / "runs", RECIPES, TINY, split_seed=5)
+def arms(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "USUAL", TINY)
+    return ArtifactChoice(runs=tmp_path / "runs", recipes=RECIPES, seed=5)
 
 
 def pretend(training):
@@ -87,25 +95,28 @@ def test_a_round_is_one_step_of_the_generator_with_and_without_its_critic(arms):
     assert (arms.steps(GAN, 7), arms.steps(REMOVED, 3)) == (8, 8)
 
 
-def test_the_last_checkpoint_and_the_curve_are_found_by_arm_and_seed():
-    rows = {key_of(GAN, 1, 4): "a", key_of(GAN, 1, 8): "b", key_of(GAN, 10, 8): "c", key_of(REMOVED, 1, 8): "d"}
-    assert [last_of(rows, *which) for which in ((GAN, 1), (GAN, 10), (REMOVED, 1))] == ["b", "c", "d"]
-    curves = {key_of(GAN, 1, steps): {"pixels": {"fid, held out": steps / 10}} for steps in (12, 4)}
-    assert curve_of(curves, GAN, 1, "pixels") == [(4, 0.4), (12, 1.2)]
+def test_checkpoints_are_found_by_arm_and_seed_in_the_order_of_their_rounds():
+    name, seeds = "WGAN-GP + FID", (1, 10)
+    keys = [(GAN, 1, 12), (GAN, 1, 4), (GAN, 10, 4), (GAN, 10, 12), (REMOVED, 1, 8), (REMOVED, 10, 8)]
+    numbers = {name: {key_of(*key): key for key in keys}, f"floor of {name}": {"scores": {}}}
+    found = scored(numbers, name, SimpleNamespace(seed=1, seeds_of=seeds)).states
+    assert found[GAN] == {steps: [(GAN, seed, steps) for seed in seeds] for steps in (4, 12)}
+    assert list(found[GAN]) == [4, 12]
+    assert list(found[REMOVED]) == [8]
 
 
 @pytest.mark.slow
 def test_scores_table_and_figure_of_runs_that_were_never_trained(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(fid_loss_artifacts, "Lengths", lambda: TINY)
+    monkeypatch.setattr(module, "USUAL", TINY)
     calls = []
 
     def train(trainings, parallel):
         calls.append([training.folder.name for training in trainings])
         return [pretend(training) for training in trainings]
 
-    monkeypatch.setattr(fid_loss_artifacts, "train_all", train)
+    monkeypatch.setattr(module, "train_all", train)
     out = tmp_path / "out"
-    fid_loss_artifacts.fid_loss_artifacts(out, seeds=2, recipes=RECIPES)
+    fid_loss_artifacts(out, seeds=2, recipes=RECIPES)
     assert [len(call) for call in calls] == [6, 2]
     assert [name.split("-after4-of-")[0] for name in calls[1]] == ["fid_alone_digits-critic-removed-split0-rounds4"] * 2
     assert [name[-6:] for name in calls[1]] == ["-seed0", "-seed1"]
@@ -122,9 +133,9 @@ def test_scores_table_and_figure_of_runs_that_were_never_trained(tmp_path, monke
     assert sum(printed.count(said) for said in ("as expected", "not seen", "cannot be told")) == 9
     assert "proves little" in printed
     assert (out / "fid_loss_artifacts.png").read_bytes().startswith(b"\x89PNG")
-    grids = [out / fid_loss_artifacts.grid_of(arm) for pair in FAMILIES.values() for arm in pair]
+    grids = [out / module.grid_of(arm) for pair in FAMILIES.values() for arm in pair]
     assert all(grid.exists() for grid in grids)
-    fid_loss_artifacts.fid_loss_artifacts(out, seeds=2, recipes=RECIPES)  # prints again, trains nothing
+    fid_loss_artifacts(out, seeds=2, recipes=RECIPES)  # prints again, trains nothing
     assert len(calls) == 2
 
 
@@ -133,10 +144,15 @@ def test_a_fid_that_may_have_risen_is_not_said_to_be_no_higher():
         return {"fid": fid, HELD_OUT: fid, "recall": 0.5, "coverage": 0.5, "trace": 1}
 
     def first_line(fids):
-        usual, own = ([{"pixels": row(fid), JUDGE: row(1)} for fid in values] for values in ((4, 4, 4), fids))
-        compared = {name: {treated: compare_scores(usual, own)} for name, (_, treated) in FAMILIES.items()}
-        bits = {f"{arm}, seed {seed}": 3.0 for arm in (FLOW, FLOW_FID) for seed in range(3)}
-        return fid_loss_artifacts.expectations(compared, bits, JUDGE)[0]
+        found = {}
+        for name, (control, treated) in FAMILIES.items():
+            states = {
+                arm: {1: [{"pixels": row(fid), JUDGE: row(1)} for fid in values]}
+                for arm, values in ((control, (4, 4, 4)), (treated, fids))
+            }
+            found[name] = ScoredArms(states, [], TITLES, beside={treated: (control, None)})
+        bits = bits_of({f"{arm}, seed {seed}": 3.0 for arm in (FLOW, FLOW_FID) for seed in range(3)})
+        return outcomes(found, bits, JUDGE)[0]
 
     text = ": WGAN-GP + FID, critic removed: FID in pixels, which is optimised, is not above that of critic stays: "
     # differences 0, 2 and 4: deviation 2, half width 4.303 * 2 / sqrt(3)
@@ -148,38 +164,38 @@ def test_a_fid_that_may_have_risen_is_not_said_to_be_no_higher():
 def test_no_seeds_and_the_optimised_embedding_are_refused_before_any_run(tmp_path):
     for options in ({"seeds": 0}, {"parallel": 0}):
         with pytest.raises(ValueError, match="=0"):
-            fid_loss_artifacts.fid_loss_artifacts(tmp_path, **options)
+            fid_loss_artifacts(tmp_path, **options)
     with pytest.raises(FileNotFoundError, match=r"wgan_gp_digits_fid.yaml does not exist"):
-        fid_loss_artifacts.fid_loss_artifacts(tmp_path, recipes=tmp_path)
+        fid_loss_artifacts(tmp_path, recipes=tmp_path)
     with pytest.raises(ValueError, match="embedding='pixels' is the one that FID is optimised in"):
-        fid_loss_artifacts.fid_loss_artifacts(tmp_path, embedding="pixels")
+        fid_loss_artifacts(tmp_path, embedding="pixels")
 
 
 def test_without_the_extra_nothing_is_trained(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "normflows", None)
-    monkeypatch.setattr(fid_loss_artifacts, "train_all", None)
+    monkeypatch.setattr(module, "train_all", None)
     with pytest.raises(ModuleNotFoundError, match=r"fedgen\[flows\]"):
-        fid_loss_artifacts.fid_loss_artifacts(tmp_path, recipes=RECIPES)
+        fid_loss_artifacts(tmp_path, recipes=RECIPES)
 
 
-def test_runs_are_named_by_their_lengths_and_that_without_the_critic_by_its_start(tmp_path):
+def test_runs_are_named_by_their_lengths_and_that_without_the_critic_by_its_start(arms, tmp_path, monkeypatch):
     shutil.copytree(RECIPES, tmp_path / "recipes")
-    arms = ArtifactRuns(tmp_path, tmp_path / "recipes", TINY, split_seed=5)
-    assert arms.run_folder(FLOW, 1).name == "glow_digits_fid-likelihood-split5-rounds4-seed1"
-    longer = ArtifactRuns(tmp_path, tmp_path / "recipes", Lengths(before=8, after=4, gan_every=4), split_seed=5)
-    before = arms.run_folder(REMOVED, 0)
-    assert len({before, longer.run_folder(REMOVED, 0)}) == 2
+    own = replace(arms, recipes=tmp_path / "recipes")
+    assert own.run_folder(FLOW, 1).name == "glow_digits_fid-likelihood-split5-rounds4-seed1"
+    before = own.run_folder(REMOVED, 0)
     recipe = tmp_path / "recipes" / "wgan_gp_digits_fid.yaml"
     recipe.write_text(recipe.read_text().replace("lr: 1.0e-3", "lr: 5.0e-4"))
+    assert own.run_folder(REMOVED, 0) != before
+    monkeypatch.setattr(module, "USUAL", replace(TINY, before=8))
     assert arms.run_folder(REMOVED, 0) != before
 
 
 @pytest.mark.slow
 def test_the_recipes_run_whole(tmp_path, monkeypatch, capsys):
     short = Lengths(before=2, after=1, gan_every=2, removed_every=1, flow=1, flow_every=1, images=30)
-    monkeypatch.setattr(fid_loss_artifacts, "QUICK", short)
-    fid_loss_artifacts.fid_loss_artifacts(tmp_path / "out", recipes=RECIPES, parallel=2, quick=True)
+    monkeypatch.setattr(module, "QUICK", short)
+    fid_loss_artifacts(tmp_path / "out", recipes=RECIPES, parallel=2, quick=True)
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
     assert set(numbers["WGAN-GP + FID"]) == {key_of(GAN, 0, 2), key_of(GAN, 0, 3), key_of(REMOVED, 0, 3)}
     assert "mean of 1 seed " in " ".join(capsys.readouterr().out.split())
-    assert artifact_arms.OPTIMISED in numbers["floor of Glow"]["scores"]
+    assert module.OPTIMISED in numbers["floor of Glow"]["scores"]
