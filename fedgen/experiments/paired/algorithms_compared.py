@@ -21,6 +21,7 @@ from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, Curve, las
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import Found, gap_verdicts, report_arms, run_arms
 from fedgen.experiments.engine.recipe_file import component
+from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, Training
 from fedgen.federated.client_state.exchange import Exchange
@@ -140,25 +141,24 @@ def reached_after(curve: Curve, target: float) -> int | None:
 
 
 def reach_table(
-    rounds: Mapping[str, Sequence[int | None]], sizes: Mapping[str, Mapping[str, int]], target: str
+    reached_at: Mapping[str, Sequence[int | None]], sizes: Mapping[str, Mapping[str, int]], target: str
 ) -> Table:
     """Rounds and bytes to a target, by arm; a repetition that does not reach it has none.
 
     Args:
-        rounds: of `reached`.
+        reached_at: of `reached`.
         sizes: bytes that a client sends in a round, by arm and part.
         target: in words.
     """
-    table = Table(
-        title=f"to {REACHED} on unseen clients of {target}",
-        caption="rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean"
-        " of the seeds that reach it",
-    )
-    for heading in ("trained", "rounds", "a message", "sent"):
-        table.add_column(heading, justify="left" if heading == "trained" else "right")
-    for arm, found in rounds.items():
+    rows = []
+    for arm, found in reached_at.items():
         there = [round for round in found if round is not None]
         message = sum(sizes[arm].values())
         sent = in_bytes(round(statistics.mean(there) * message)) if there else ""
-        table.add_row(arm, ", ".join("-" if one is None else str(one) for one in found), in_bytes(message), sent)
-    return table
+        rows.append((arm, ", ".join("-" if one is None else str(one) for one in found), in_bytes(message), sent))
+    title = f"to {REACHED} on unseen clients of {target}"
+    note = (
+        "rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean of the"
+        " seeds that reach it"
+    )
+    return make_table(title, ("trained", "rounds", "a message", "sent"), rows, note)

@@ -6,14 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 import yaml
-from torch import nn
 
-from fedgen.embeddings import load_embedding
 from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
 from fedgen.experiments.engine.arms.scored_arms import ScoredArms
 from fedgen.experiments.engine.image_scores import TITLES
 from fedgen.experiments.engine.unrelated import require_unrelated
-from fedgen.experiments.paired import fid_finetune as experiment
 from fedgen.experiments.paired.fid_finetune import (
     ALL,
     ARMS,
@@ -24,7 +21,6 @@ from fedgen.experiments.paired.fid_finetune import (
     START,
     TUNINGS,
     TuningChoice,
-    fid_finetune,
     images_of,
     outcomes,
     table_of,
@@ -33,7 +29,7 @@ from fedgen.experiments.paired.fid_finetune import (
 from fedgen.models import FineTuning
 from fedgen.models.networks import SmallGenerator
 from fedgen.models.networks.network import describe
-from tests.experiments.tiny_runs import settings_of, untrained, write_recipe
+from tests.experiments.tiny_runs import settings_of, write_recipe
 
 JUDGE = "judge"
 
@@ -115,27 +111,6 @@ def test_the_first_layers_patterns_match_the_generators_that_are_tuned():
         assert trained == [name for name, _ in network.named_parameters()][:3]  # weight, gain, bias
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"data": "celeba"}, "no fine-tuning for data 'celeba'; choose one of digits, mnist5k"),
-        ({"data": "cifar10"}, "no fine-tuning for data 'cifar10'; choose one of digits, mnist5k"),
-        ({"embedding": PIXELS}, "embedding='pixels' is the one that FID is optimised in; name another"),
-        ({"embedding": "efficientnet-lite0"}, "has the network of efficientnet-lite0-32"),
-        ({"data": "mnist5k", "embedding": "classifier-mnist5k"}, "was trained on images of mnist5k"),
-        ({"steps": 7}, "all layers: 0 step.* at least 8"),
-        ({"steps": 0}, "all layers: 0 step"),
-        ({"steps_both": 0, "quick": True}, "two embeddings: 0 step.* at least 2"),
-        ({"precision": "half"}, "precision='half': give one of bf16-mixed, 16-mixed, or none"),
-        ({"seeds": 0}, "seeds=0: must be at least 1"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        fid_finetune(tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
-
-
 # ---- images ----
 
 
@@ -214,60 +189,6 @@ def test_changes_are_paired_and_tables_mark_what_was_trained_on():
     assert training == ["1", "1", "1", "1", "1 *"]
     assert "proves little" in tables[PIXELS].caption
     assert "proves little" not in tables[JUDGE].caption
-
-
-# ---- all of it ----
-
-
-@pytest.mark.slow
-def test_it_scores_every_state_draws_both_figures_and_prints_again_from_its_file(tmp_path, monkeypatch, capsys):
-    """Trainings are replaced by generators of random weights; everything else is as it is run."""
-    write_recipe(tmp_path / "recipes")
-    write_recipe(tmp_path / "recipes", "finetune_digits.yaml")
-    trained = []
-
-    def train_all(trainings, parallel):
-        for training in trainings:
-            trained.append(training.folder.name)
-            untrained(training)
-            if training.recipe.stem == "quickstart":
-                save_generator(training.folder / "last.ckpt", training.seed)
-            else:
-                for k in range(2):
-                    save_generator(training.folder / checkpoint_name(k), 10 * len(trained) + k)
-
-    def pick(name, **options):
-        names = {NETWORK: 2, "mean": 1}
-        return load_embedding(name) if name == PIXELS else load_embedding(Means(names[name]), name=name)
-
-    monkeypatch.setattr(experiment, "train_all", train_all)
-    monkeypatch.setattr("fedgen.experiments.engine.trained_runs.train_all", train_all)
-    monkeypatch.setattr(experiment, "load_embedding", pick)
-    options = {"embedding": "mean", "recipes": tmp_path / "recipes", "quick": True}
-    fid_finetune(tmp_path / "out", **options)
-    first = capsys.readouterr().out
-    assert len(trained) == 1 + 3
-    stored = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert len(stored["numbers"]["scores"]) == 1 + 3 * 2
-    assert stored["settings"]["steps"] == {ALL: 40, FIRST: 40, BOTH: 4}
-    assert set(stored["numbers"]["floor"]) == {PIXELS, NETWORK, "mean"}
-    for name in ("fid_finetune.png", "tracked_images.png"):
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    trained.clear()
-    fid_finetune(tmp_path / "out", **options)
-    assert capsys.readouterr().out == first
-    assert trained == []
-
-
-class Means(nn.Module):
-    """Means of an image's columns, every `stride`-th."""
-
-    def __init__(self, stride):
-        super().__init__()
-        self.stride = stride
-
-    def forward(self, images):
-        return images.mean((1, 2))[:, :: self.stride]
 
 
 @pytest.mark.slow

@@ -1,18 +1,13 @@
 """The GAN without its critic and the flow with FID, beside their controls: runs, scores, table and figure."""
 
-import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 import yaml
 
-from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
-from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.experiments.engine.arms.scored_arms import ScoredArms
 from fedgen.experiments.engine.image_scores import HELD_OUT, TITLES
 from fedgen.experiments.paired import fid_loss_artifacts as module
@@ -25,7 +20,6 @@ from fedgen.experiments.paired.fid_loss_artifacts import (
     ArtifactChoice,
     Lengths,
     bits_of,
-    fid_loss_artifacts,
     key_of,
     outcomes,
     scored,
@@ -41,32 +35,6 @@ TINY = Lengths(before=4, after=4, gan_every=4, removed_every=2, flow=4, flow_eve
 def arms(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "USUAL", TINY)
     return ArtifactChoice(runs=tmp_path / "runs", recipes=RECIPES, seed=5)
-
-
-def pretend(training):
-    """A run folder as the training would leave it, with random weights in place of trained ones."""
-    given = settings_of(training)
-    recipe = yaml.safe_load(training.recipe.read_text()) | {"seed_everything": training.seed}
-    for key, value in given.items():
-        *path, last = key.removeprefix("--").split(".")
-        place = recipe
-        for name in path:
-            place = place.setdefault(name, {})
-        place[last] = yaml.safe_load(value)
-    training.folder.mkdir(parents=True)
-    (training.folder / RECIPE).write_text(yaml.safe_dump(recipe))
-    rounds = recipe["trainer"]["max_epochs"]
-    every = recipe["trainer"]["callbacks"][0]["init_args"]["every_n_rounds"]
-    for done in range(every, rounds + 1, every):
-        torch.manual_seed(100 * training.seed + done)
-        model, _ = rebuild(training.folder)
-        state = {
-            name: value + 0.01 * torch.randn_like(value) if value.is_floating_point() else value
-            for name, value in model.state_dict().items()
-        }
-        checkpoint = {"state_dict": state, "hyper_parameters": dict(model.hparams), "epoch": done - 1}
-        torch.save(checkpoint, training.folder / checkpoint_name(done - 1))
-    return training.folder
 
 
 def test_every_recipe_is_there_and_the_arms_of_a_family_differ_by_what_is_studied(arms):
@@ -105,40 +73,6 @@ def test_checkpoints_are_found_by_arm_and_seed_in_the_order_of_their_rounds():
     assert list(found[REMOVED]) == [8]
 
 
-@pytest.mark.slow
-def test_scores_table_and_figure_of_runs_that_were_never_trained(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(module, "USUAL", TINY)
-    calls = []
-
-    def train(trainings, parallel):
-        calls.append([training.folder.name for training in trainings])
-        return [pretend(training) for training in trainings]
-
-    monkeypatch.setattr(module, "train_all", train)
-    out = tmp_path / "out"
-    fid_loss_artifacts(out, seeds=2, recipes=RECIPES)
-    assert [len(call) for call in calls] == [6, 2]
-    assert [name.split("-after4-of-")[0] for name in calls[1]] == ["fid_alone_digits-critic-removed-split0-rounds4"] * 2
-    assert [name[-6:] for name in calls[1]] == ["-seed0", "-seed1"]
-    numbers = json.loads((out / "results.json").read_text())["numbers"]
-    assert len(numbers["WGAN-GP + FID"]) == 2 * (2 + 2)
-    assert len(numbers["Glow"]) == 2 * (2 + 2)
-    assert set(numbers["bits per dimension"]) == {f"{arm}, seed {seed}" for arm in (FLOW, FLOW_FID) for seed in (0, 1)}
-    assert numbers["floor of Glow"]["samples"] == 30
-    control, treated = (numbers["compared"]["Glow"][arm]["pixels"]["fid"] for arm in (FLOW, FLOW_FID))
-    assert "difference" not in control
-    pairs = zip(control["values"], treated["values"])
-    assert treated["difference"] == pytest.approx(sum(b - a for a, b in pairs) / 2)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert sum(printed.count(said) for said in ("as expected", "not seen", "cannot be told")) == 9
-    assert "proves little" in printed
-    assert (out / "fid_loss_artifacts.png").read_bytes().startswith(b"\x89PNG")
-    grids = [out / module.grid_of(arm) for pair in FAMILIES.values() for arm in pair]
-    assert all(grid.exists() for grid in grids)
-    fid_loss_artifacts(out, seeds=2, recipes=RECIPES)  # prints again, trains nothing
-    assert len(calls) == 2
-
-
 def test_a_fid_that_may_have_risen_is_not_said_to_be_no_higher():
     def row(fid):
         return {"fid": fid, HELD_OUT: fid, "recall": 0.5, "coverage": 0.5, "trace": 1}
@@ -161,23 +95,6 @@ def test_a_fid_that_may_have_risen_is_not_said_to_be_no_higher():
     assert first_line((3, 3, 3)) == f"as expected{text}-1 (-1 to -1)"
 
 
-def test_no_seeds_and_the_optimised_embedding_are_refused_before_any_run(tmp_path):
-    for options in ({"seeds": 0}, {"parallel": 0}):
-        with pytest.raises(ValueError, match="=0"):
-            fid_loss_artifacts(tmp_path, **options)
-    with pytest.raises(FileNotFoundError, match=r"wgan_gp_digits_fid.yaml does not exist"):
-        fid_loss_artifacts(tmp_path, recipes=tmp_path)
-    with pytest.raises(ValueError, match="embedding='pixels' is the one that FID is optimised in"):
-        fid_loss_artifacts(tmp_path, embedding="pixels")
-
-
-def test_without_the_extra_nothing_is_trained(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "normflows", None)
-    monkeypatch.setattr(module, "train_all", None)
-    with pytest.raises(ModuleNotFoundError, match=r"fedgen\[flows\]"):
-        fid_loss_artifacts(tmp_path, recipes=RECIPES)
-
-
 def test_runs_are_named_by_their_lengths_and_that_without_the_critic_by_its_start(arms, tmp_path, monkeypatch):
     shutil.copytree(RECIPES, tmp_path / "recipes")
     own = replace(arms, recipes=tmp_path / "recipes")
@@ -188,14 +105,3 @@ def test_runs_are_named_by_their_lengths_and_that_without_the_critic_by_its_star
     assert own.run_folder(REMOVED, 0) != before
     monkeypatch.setattr(module, "USUAL", replace(TINY, before=8))
     assert arms.run_folder(REMOVED, 0) != before
-
-
-@pytest.mark.slow
-def test_the_recipes_run_whole(tmp_path, monkeypatch, capsys):
-    short = Lengths(before=2, after=1, gan_every=2, removed_every=1, flow=1, flow_every=1, images=30)
-    monkeypatch.setattr(module, "QUICK", short)
-    fid_loss_artifacts(tmp_path / "out", recipes=RECIPES, parallel=2, quick=True)
-    numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
-    assert set(numbers["WGAN-GP + FID"]) == {key_of(GAN, 0, 2), key_of(GAN, 0, 3), key_of(REMOVED, 0, 3)}
-    assert "mean of 1 seed " in " ".join(capsys.readouterr().out.split())
-    assert module.OPTIMISED in numbers["floor of Glow"]["scores"]

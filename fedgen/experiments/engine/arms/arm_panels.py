@@ -25,7 +25,7 @@ class Panel:
     """Values of one score: of arms at places along an axis, and of what has no place there.
 
     Args:
-        arms: arm -> place -> one value a seed, as many at every place.
+        arms: arm -> place, a number -> one value a seed, as many at every place.
         levels: name -> values: a line at their mean, over a band as high as they lie apart.
         title: above it.
         label: of its upright axis.
@@ -36,12 +36,12 @@ class Panel:
         bottom: where the upright axis begins; below the values if None.
     """
 
-    arms: Mapping[str, Mapping[float, Sequence[float]]]
+    arms: Mapping[str, Mapping[Any, Sequence[float]]]
     levels: Mapping[str, Sequence[float]] = field(default_factory=dict)
     title: str = ""
     label: str = ""
     styles: Styles = field(default_factory=dict)
-    ticks: Mapping[float, str] = field(default_factory=dict)
+    ticks: Mapping[Any, str] = field(default_factory=dict)
     joined: bool = False
     log: str = ""
     bottom: float | None = None

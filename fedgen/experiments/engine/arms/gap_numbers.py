@@ -13,6 +13,7 @@ from fedgen.evaluation.gaps import GAPS
 from fedgen.evaluation.records import FLOOR
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.paired_seeds import beside_zero, change_of, compare_pairs
+from fedgen.experiments.engine.results import make_table
 
 OUT_OF_SAMPLE, PARTICIPATION = GAPS
 COLUMNS = (("loss", "avg"), ("kid", "avg"), ("kid", "all"), ("fid", "avg"), ("fid", "all"))
@@ -146,11 +147,8 @@ def arms_table(
     caption = "gaps: mean over seeds with 95 % intervals over clients and seeds"
     if has_floor:
         caption += ";\nbeyond the floor: less the gap of real images of all clients, over seeds"
-    table = Table(title=f"{title}: {column}", caption=caption)
-    table.add_column("trained", no_wrap=True)
-    headings = [*SPLITS, "out of sample", "participation", *(["beyond the floor"] if has_floor else [])]
-    for heading in (*headings, *([f"unpart beside {control}"] if control else [])):
-        table.add_column(heading, justify="right")
+    headings = ["trained", *SPLITS, "out of sample", "participation", *(["beyond the floor"] if has_floor else [])]
+    rows = []
     for arm, seeds in found.items():
         curves = [by_column[column] for by_column in seeds.values() if column in by_column]
         if not curves:
@@ -165,5 +163,5 @@ def arms_table(
             first = [last(by_column[column], SPLITS[2]) for by_column in found[control].values()]
             row = compare_pairs(first, [last(curve, SPLITS[2]) for curve in curves])
             cells.append("" if arm == control else change_of(row))
-        table.add_row(arm, *cells)
-    return table
+        rows.append((arm, *cells))
+    return make_table(f"{title}: {column}", headings + ([f"unpart beside {control}"] if control else []), rows, caption)

@@ -23,7 +23,7 @@ from fedgen.experiments.engine.arms.gap_numbers import (
     last,
 )
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.paired_seeds import beside_zero, by_chance, compare_pairs, difference, verdict
+from fedgen.experiments.engine.paired_seeds import beside_zero, by_chance, pair, verdict
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, train_all
 
@@ -146,11 +146,14 @@ def gap_verdicts(found: Found, control: str, gaps: Sequence[str]) -> list[str]:
         control: the arm that others are compared with.
         gaps: names of gaps.
     """
-    lines = []
-    for gap, column in product(gaps, AVERAGES):
-        of = {arm: [last(by_column[column], gap) for by_column in seeds.values()] for arm, seeds in found.items()}
-        for arm in found:
-            if arm != control:
-                text = f"{arm}: {gap_title(gap)} in {column} beside {control}"
-                lines.append(difference(text, compare_pairs(of[control], of[arm])))
+    lines = [
+        pair(f"{arm}: {gap_title(gap)} in {column} beside {control}", *values_of(found, column, gap, control, arm))
+        for gap, column, arm in product(gaps, AVERAGES, found)
+        if arm != control
+    ]
     return [*lines, by_chance(len(lines))]
+
+
+def values_of(found: Found, column: str, place: str, *arms: str) -> list[list[float]]:
+    """Return each arm's last values on a split, or of a gap, a number a seed."""
+    return [[last(by_column[column], place) for by_column in found[arm].values()] for arm in arms]

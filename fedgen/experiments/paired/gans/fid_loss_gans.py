@@ -16,24 +16,183 @@ import torch
 from rich.table import Table
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.experiments.engine.arms.scored_arms import ScoredArms
-from fedgen.experiments.engine.image_scores import real_side
+from fedgen.experiments.engine.arms.arm_panels import REAL, Picture, draw_panels, draw_pictures, pairs_panel
+from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, Line, ScoredArms
+from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, badness, real_side
+from fedgen.experiments.engine.paired_seeds import by_chance, change_of, pair
 from fedgen.experiments.engine.run_images import generated_images
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import train_all
-from fedgen.experiments.paired.gans.gan_arms import DIGITS, PICTURES, QUICK_IMAGES, WITHOUT, Bench, GanChoice
-from fedgen.experiments.paired.gans.gan_report import (
-    PAIR,
-    draw_samples,
-    draw_scores,
-    grid_of,
-    key_of,
-    outcomes,
-    pair_outcomes,
-    scored,
-    tables_of,
+from fedgen.experiments.paired.gans.gan_arms import (
+    DIGITS,
+    EMA,
+    MINIBATCH,
+    NETWORKS,
+    PICTURES,
+    QUEUE,
+    QUICK_IMAGES,
+    WITHOUT,
+    Bench,
+    GanChoice,
 )
 from fedgen.images import save_png, tile
+
+HEADINGS = {"fid": "FID", HELD_OUT: "FID, held out", "recall": "recall", "coverage": "coverage", "trace": "trace"}
+COLOURS = {WITHOUT: "0.35", MINIBATCH: "#c4560b", QUEUE: "#3a8a3a", EMA: "#1f5fa8"}
+MEAN = {"marker": "_", "markersize": 22, "markeredgewidth": 2.5}
+STYLES = {**{arm: {"color": colour, **MEAN} for arm, colour in COLOURS.items()}, REAL_IMAGES: REAL}
+PAIR = (WITHOUT, EMA)  # the arms of the pictures
+
+
+def key_of(network: str, arm: str, seed: int | None = None) -> str:
+    """Return the key of an arm, or a run of it, in results.json: "sngan, ema", "sngan, ema, seed 0"."""
+    return f"{network}, {arm}" + ("" if seed is None else f", seed {seed}")
+
+
+def name_of(arm: str) -> str:
+    """Return an arm's name."""
+    return "EMA" if arm == EMA else arm
+
+
+def scored(
+    study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
+) -> ScoredArms:
+    """Return the scores of the networks' arms on a data set, each beside that without a loss, by `key_of`."""
+    known = study.numbers[bench.data]
+    pairs = {key_of(network, arm): (network, arm) for network in networks for arm in arms}
+    return ScoredArms(
+        {key: {0: [known[key_of(*one, seed)] for seed in seeds]} for key, one in pairs.items()},
+        [study.numbers[f"floor of {bench.data}"]],
+        HEADINGS,
+        {key: (bench.optimised,) for key, (_, arm) in pairs.items() if arm != WITHOUT},
+        {key: (key_of(network, WITHOUT), None) for key, (network, arm) in pairs.items() if arm != WITHOUT},
+    )
+
+
+def tables_of(found: ScoredArms, bench: Bench, networks: Sequence[str], arms: Sequence[str]) -> list[Table | str]:
+    """Scores in each embedding by network and arm: means, differences from the control, and real images beside."""
+    count = len(found.at(key_of(networks[0], WITHOUT)))
+    note = (
+        "FID: FID-all, to the images trained on and to held-out ones; recall and coverage: of held-out ones; trace: of"
+        " the covariance, over that of the images trained on; real images: those trained on, as if generated"
+    )
+    lines: list[Line | None] = [((REAL_IMAGES, ""), REAL_IMAGES)]
+    for network in networks:
+        titles = [NETWORKS[network].title, *[""] * len(arms)]
+        lines += [None, *(((title, name_of(arm)), key_of(network, arm)) for title, arm in zip(titles, arms))]
+    tables: list[Table | str] = []
+    for embedding in found.floor[0]:
+        used = "in which FID was a loss" if embedding == bench.optimised else "which no loss used"
+        title = f"{bench.title}, {embedding}, {used}: mean of {count} seed{'s' * (count > 1)}"
+        tables.append(found.table(title, embedding, ("network", "FID as a loss"), lines, WITHOUT, [note]))
+    return tables
+
+
+def outcomes(found: ScoredArms, bench: Bench, judge: str, networks: Sequence[str], arms: Sequence[str]) -> list[str]:
+    """Return what was expected of the arms with a loss, and whether it is so beyond the interval of paired seeds.
+
+    Args:
+        found: of `scored`.
+        bench: the data set.
+        judge: the embedding that no loss used.
+        networks: in order.
+        arms: in order.
+    """
+    lines, optimised = [], bench.optimised
+    for network in networks:
+        for arm in arms[1:]:
+            name, key = f"{NETWORKS[network].title}, {name_of(arm)}", key_of(network, arm)
+            there = f"(in {optimised}, optimised: {change_of(found.row(key, optimised, HELD_OUT))})"
+            text = f"{name}: FID to held-out images falls in {judge}, which no loss used {there}"
+            lines.append(found.verdict(text, key, judge, HELD_OUT, "less"))
+            for score in HIGHER:
+                lines.append(found.verdict(f"{name}: {score} does not fall in {judge}", key, judge, score, "not less"))
+        lines += _traces(found, optimised, network, arms) if MINIBATCH in arms else []
+    return [*lines, by_chance(len(lines))]
+
+
+def _traces(found: ScoredArms, optimised: str, network: str, arms: Sequence[str]) -> list[str]:
+    """Say what a batch's bias does to the spread of images, and a longer memory not."""
+    title, keys = NETWORKS[network].title, {arm: key_of(network, arm) for arm in arms}
+    means = {arm: found.mean(key, optimised, "trace") for arm, key in keys.items()}
+    far = {arm: list(map(badness("trace"), found.values(key, optimised, "trace"))) for arm, key in keys.items()}
+    what = f"trace in {optimised} {means[MINIBATCH]:.3g} beside {means[WITHOUT]:.3g}"
+    text = f"{title}, minibatch: images spread less than without, {what}"
+    lines = [found.verdict(text, keys[MINIBATCH], optimised, "trace", "less")]
+    for arm in arms:
+        if arm not in (WITHOUT, MINIBATCH):
+            text = f"{title}, {name_of(arm)}: trace {means[arm]:.3g} is nearer to the data's than minibatch's"
+            lines.append(pair(text, far[MINIBATCH], far[arm], "less"))
+    return lines
+
+
+def pair_outcomes(found: ScoredArms, judge: str, networks: Sequence[str]) -> list[str]:
+    """Say of one pair of each network what FID in the embedding that no loss used does."""
+    lines = []
+    for network in networks:
+        before, after = (found.mean(key_of(network, arm), judge, HELD_OUT) for arm in PAIR)
+        text = (
+            f"{NETWORKS[network].title}, {name_of(EMA)}, {PICTURES.title}: FID to held-out images falls in {judge},"
+            f" which no loss used, {before:.3g} to {after:.3g}"
+        )
+        lines.append(found.verdict(text, key_of(network, EMA), judge, HELD_OUT, "less"))
+    return lines
+
+
+def grid_of(network: str, arm: str = "") -> str:
+    """File name of an arm's samples, or of real images."""
+    return f"samples-{network}-{arm}.png" if arm else f"samples-{network}.png"
+
+
+def draw_scores(found: ScoredArms, judge: str, networks: Sequence[str], arms: Sequence[str], path: Path) -> Path:
+    """A column for each network: FID-all to held-out images in both embeddings, and the trace where it was optimised.
+
+    A point is a run; thin lines join the runs of a seed, bars are means, dashes are what real images score.
+    """
+    rows = [
+        (judge, HELD_OUT, f"FID-all, held-out images\n{judge}\n(no loss used it)"),
+        (DIGITS.optimised, HELD_OUT, f"FID-all, held-out images\n{DIGITS.optimised}\n(optimised)"),
+        (DIGITS.optimised, "trace", f"trace of covariance /\nthe data's, {DIGITS.optimised}\n(optimised)"),
+    ]
+    panels = [
+        [
+            pairs_panel(
+                {arm: found.values(key_of(network, arm), embedding, score) for arm in arms},
+                {EMA: name_of(EMA)},
+                levels={REAL_IMAGES: [1.0] if score == "trace" else found.values(REAL_IMAGES, embedding, score)},
+                title=NETWORKS[network].title,
+                label=label if network == networks[0] else "",
+                bottom=0,
+            )
+            for network in networks
+        ]
+        for embedding, score, label in rows
+    ]
+    return draw_panels(panels, STYLES, path, f"GANs of {DIGITS.title} without and with FID as a loss")
+
+
+def draw_samples(found: ScoredArms, judge: str, networks: Sequence[str], folder: Path, path: Path) -> Path:
+    """A row for each network: samples of the first seed without and with the loss, and their scores; real ones below.
+
+    Args:
+        found: the scores of the pairs.
+        judge: the embedding that no loss used.
+        networks: in order.
+        folder: that holds `grid_of` each.
+        path: of the PNG.
+    """
+
+    def picture(network: str, arm: str) -> Picture:
+        key = key_of(network, arm)
+        title = f"{NETWORKS[network].title}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
+        fids = (f"{found.mean(key, name, HELD_OUT):.3g} in {name}" for name in (judge, PICTURES.optimised))
+        text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {found.mean(key, judge, 'trace'):.2f}"
+        return folder / grid_of(network, arm), text, COLOURS[arm]
+
+    real = [(folder / grid_of("real"), f"real images of {PICTURES.title}", "black")]
+    about = f"{PICTURES.title}: FID as a loss in {PICTURES.optimised}; trace of covariance in {judge}"
+    return draw_pictures([*([picture(one, arm) for arm in PAIR] for one in networks), real], path, about, (4.7, 2.75))
+
 
 UNRELATED = "pixels"  # to the pictures' loss; the classifier was trained on images of the very data
 GRID, REAL_GRID = (10, 5), (20, 2)  # pictures across and down

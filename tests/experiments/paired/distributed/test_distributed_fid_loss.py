@@ -1,20 +1,16 @@
 """What each aggregate of FID and KID, as a loss, makes of a federated GAN on digits."""
 
-import copy
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from fedgen.evaluation import ScoreRecord, append_records
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments.engine.run_images import client_images
 from fedgen.experiments.engine.trainings import Training
-from fedgen.experiments.paired.distributed import distributed_digits
-from fedgen.experiments.paired.distributed import distributed_fid_loss as module
 from fedgen.experiments.paired.distributed.distributed_digits import (
     ARMS,
     DistributedChoice,
@@ -24,9 +20,8 @@ from fedgen.experiments.paired.distributed.distributed_digits import (
     traces,
     trainings,
 )
-from fedgen.experiments.paired.distributed.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.distributed.distributed_toy import ToySettings
-from tests.experiments.tiny_runs import TINY, settings_of, untrained, write_recipe
+from tests.experiments.tiny_runs import settings_of, untrained, write_recipe
 
 CHOICE = DistributedChoice(recipe=Path(__file__).parents[4] / "recipes" / "wgan_gp_digits_fid.yaml", seeds=2, seed=3)
 FEW = ToySettings(points=50, kernel_points=20, batch=16, queue=32, steps=5)
@@ -95,68 +90,3 @@ def test_a_loss_from_messages_is_the_one_from_images(runs):
     assert max(found["value"].values()) < 1e-9
     assert max(found["gradient"].values()) < 1e-9
     assert found["bytes"]["64"] == pytest.approx(8 * (1 + 64 + 64 * 65 / 2), rel=0.02)
-
-
-@pytest.mark.slow
-def test_the_experiment_trains_compares_and_draws_once(tmp_path, capsys, monkeypatch):
-    recipe = write_recipe(tmp_path) / "quickstart.yaml"
-    monkeypatch.setattr(module, "TOY", FEW)
-    monkeypatch.setattr(module, "train_all", lambda jobs, parallel: [make(job) for job in jobs])
-
-    def run():
-        distributed_fid_loss(tmp_path / "out", recipe=recipe, seeds=2, rounds=ROUNDS, seed=3)
-
-    monkeypatch.setattr(distributed_digits, "EMBEDDINGS", ("pixels",))
-    run()
-    first = capsys.readouterr().out
-    digits = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]["digits"]
-    assert digits["scores"]["fid_avg"]["fid_avg"] == pytest.approx([0.8, 0.9])  # of seeds 3 and 4
-    assert digits["against no loss"]["fid_all"]["fid_all"]["difference"] == pytest.approx(-0.5)
-    assert digits["floor"]["report/kid_all"] == 0.5
-    assert (digits["marks"]["fid_all"], digits["marks"]["report/kid_avg"]) == ("*", "(*)")
-    text = "as expected: FID-all in pixels is lower for the model trained on it than for FID-avg's: -0.5 (-0.5 to -0.5)"
-    assert text in " ".join(first.split())
-    for name in module.FIGURES:
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(module, "train_all", None)
-    monkeypatch.setattr(module, "measure", None)
-    run()
-    assert capsys.readouterr().out == first
-    recipe.write_text(f"# a comment\n{recipe.read_text()}")
-    run()
-    recipe.write_text(recipe.read_text().replace("width: 4", "width: 8"))
-    with pytest.raises(ValueError, match=r"results of other settings(.*\n)*  recipes: "):
-        run()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seeds": 0}, "seeds=0: must be at least 1"),
-        ({"rounds": 0}, "rounds=0"),
-        ({"kid_weight": 0.0}, "kid_weight=0: a loss needs a positive weight"),
-        ({"seed": -1}, "seed=-1"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        distributed_fid_loss(tmp_path / "out", recipe=write_recipe(tmp_path) / "quickstart.yaml", **options)
-    with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist.*--recipe"):
-        distributed_fid_loss(tmp_path / "out", recipe=tmp_path / "nowhere.yaml")
-    (tmp_path / "central.yaml").write_text("trainer: {max_epochs: 3}")
-    with pytest.raises(ValueError, match="must say the communication_interval"):
-        distributed_fid_loss(tmp_path / "out", recipe=tmp_path / "central.yaml")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_kid_and_fids_two_losses_train_models_of_their_own(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(module, "QUICK_TOY", FEW)
-    recipe = copy.deepcopy(TINY) | {"threads": 1}
-    recipe["model"]["init_args"]["n_critic"] = 1  # of two iterations a round, one is the generator's
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(recipe))
-    distributed_fid_loss(tmp_path / "out", recipe=tmp_path / "tiny.yaml", quick=True)
-    out = " ".join(capsys.readouterr().out.split())  # lines are wrapped
-    assert "KID-avg is not trained on digits" in out
-    digits = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]["digits"]
-    assert len({values[0] for values in digits["scores"]["fid_all"].values()}) == 4

@@ -2,7 +2,7 @@
 
 from fedgen.experiments.engine.paired_seeds import mean_and_spread
 from fedgen.experiments.paired.distributed.distributed_digits import ARMS
-from fedgen.experiments.paired.distributed.distributed_report import (
+from fedgen.experiments.paired.distributed.distributed_fid_loss import (
     apart,
     difference_table,
     digits_outcomes,

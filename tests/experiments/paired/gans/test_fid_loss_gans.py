@@ -6,13 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from torch import nn
 
-from fedgen.embeddings import load_embedding
 from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
-from fedgen.experiments.engine.image_scores import real_side
-from fedgen.experiments.paired.gans import fid_loss_gans as experiment
-from fedgen.experiments.paired.gans.fid_loss_gans import fid_loss_gans
+from fedgen.experiments.paired.gans.fid_loss_gans import (
+    key_of,
+    outcomes,
+    pair_outcomes,
+    scored,
+    tables_of,
+)
 from fedgen.experiments.paired.gans.gan_arms import (
     DIGITS,
     EMA,
@@ -25,9 +27,8 @@ from fedgen.experiments.paired.gans.gan_arms import (
     GanChoice,
     losses_of,
 )
-from fedgen.experiments.paired.gans.gan_report import key_of, outcomes, pair_outcomes, scored, tables_of
 from fedgen.losses import AdaptiveWeight, BatchMoments, EMAMoments, QueueMoments
-from tests.experiments.tiny_runs import settings_of, untrained
+from tests.experiments.tiny_runs import settings_of
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 JUDGE = "judge"
@@ -88,36 +89,6 @@ def test_lengths_are_the_recipes_on_digits_and_the_networks_own_for_pictures():
     for bench, expected in ((DIGITS, (200, 500, 150)), (PICTURES, (200, 300, 150))):
         found = [int(settings_of(CHOICE.training(bench, one, EMA, 0))["--trainer.max_epochs"]) for one in NETWORKS]
         assert tuple(found) == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"networks": ("biggan",)}, r"networks=\['biggan'\]: give one or more of sngan, dcgan, sagan, each once"),
-        ({"networks": ()}, "networks="),
-        ({"arms": (EMA, EMA)}, "arms=.*each once"),
-        ({"arms": (WITHOUT,)}, "arms=.*minibatch, queue, ema"),
-        ({"embedding": "pixels"}, "embedding='pixels' is the one that FID is optimised in"),
-        ({"seeds": 0}, "seeds=0: must be at least 1"),
-        ({"picture_rounds": 0}, "picture_rounds=0"),
-        ({"parallel": 0}, "parallel=0"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        fid_loss_gans(tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_recipe_that_is_not_there_or_has_no_length_is_refused_before_any_run(tmp_path):
-    options = {"networks": ("dcgan",), "recipes": tmp_path}
-    (tmp_path / "dcgan_digits.yaml").write_text("trainer: {max_epochs: 2}")
-    with pytest.raises(FileNotFoundError, match=r"dcgan_mnist5k.yaml does not exist.*--recipes"):
-        fid_loss_gans(tmp_path / "out", **options)
-    (tmp_path / "dcgan_mnist5k.yaml").write_text("trainer: {}")
-    with pytest.raises(ValueError, match=r"dcgan_mnist5k.yaml must say max_epochs"):
-        fid_loss_gans(tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
 
 
 # ---- what comes out ----
@@ -216,93 +187,3 @@ def test_one_pair_is_no_evidence():
     (line,) = pair_outcomes(found_of(scores, PICTURES)[0], "pixels", ["sngan"])
     assert line.startswith("cannot be told from one seed: SNGAN, EMA, MNIST 5k")
     assert line.endswith("9 to 8: -1")
-
-
-# ---- all of it ----
-
-
-class Means(nn.Module):
-    """Means of an image's columns."""
-
-    def forward(self, images):
-        return images.mean((1, 2))
-
-
-@pytest.fixture
-def trained(monkeypatch):
-    """Names of the run folders that were trained, by weights of chance; networks as embeddings stand for others."""
-    names = []
-
-    def train_all(trainings, parallel):
-        for training in trainings:
-            names.append(training.folder.name)
-            if not training.folder.exists():
-                untrained(training, rounds=(0,))
-
-    def pick(name, **options):
-        return load_embedding(name) if name == "pixels" else load_embedding(Means(), name=name)
-
-    monkeypatch.setattr(experiment, "train_all", train_all)
-    monkeypatch.setattr(experiment, "load_embedding", pick)
-    monkeypatch.setattr(experiment, "QUICK_IMAGES", 60)
-    return names
-
-
-@pytest.mark.slow
-def test_it_scores_all_runs_draws_both_figures_and_prints_again_from_its_file(tmp_path, trained, capsys):
-    options = {"embedding": JUDGE, "recipes": RECIPES, "quick": True, "networks": ("sagan",)}
-    fid_loss_gans(tmp_path / "out", **options)
-    first = capsys.readouterr().out
-    assert len(trained) == 4 + 2
-    numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
-    assert list(numbers["digits"]) == [key_of("sagan", arm, 0) for arm in (WITHOUT, *FORMS)]
-    assert list(numbers["mnist5k"]) == [key_of("sagan", arm, 0) for arm in (WITHOUT, EMA)]
-    assert numbers["images of digits"] == numbers["images of mnist5k"] == 60
-    assert set(numbers["floor of digits"]) == {"pixels", JUDGE}
-    assert set(numbers["floor of mnist5k"]) == {"efficientnet-lite0-32", "pixels"}
-    for name in ("fid_loss_gans.png", "fid_loss_gans_samples.png", "samples-sagan-ema.png", "samples-real.png"):
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    trained.clear()
-    fid_loss_gans(tmp_path / "out", **options)
-    assert capsys.readouterr().out == first
-    assert trained == []
-
-
-def test_more_seeds_join_those_that_are_known_and_give_intervals(tmp_path, trained, monkeypatch, capsys):
-    options = {"embedding": JUDGE, "recipes": RECIPES, "networks": ("dcgan",), "arms": (QUEUE,), "pictures": False}
-    monkeypatch.setattr(experiment, "real_side", lambda runs, embeddings, _: real_side(runs, embeddings, 60))
-    fid_loss_gans(tmp_path / "out", **options, seeds=1)
-    assert len(trained) == 2
-    assert "seen" not in capsys.readouterr().out
-    trained.clear()
-    fid_loss_gans(tmp_path / "out", **options, seeds=2)
-    assert sorted(trained) == [f"dcgan_digits-{arm}-split0-rounds500-seed1" for arm in (QUEUE, WITHOUT)]
-    numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
-    values = [numbers["digits"][key_of("dcgan", QUEUE, seed)]["pixels"]["fid"] for seed in (0, 1)]
-    found = numbers["compared on digits, 2 seeds"][key_of("dcgan", QUEUE)]["pixels"]["fid"]
-    assert found["values"] == values
-    assert len(found["interval"]) == 2
-    printed = capsys.readouterr().out
-    assert sum(printed.count(said) for said in ("as expected", "not seen", "cannot be told")) == 3
-
-
-@pytest.mark.slow
-def test_a_pair_whose_pictures_are_lost_is_drawn_again(tmp_path, trained):
-    options = {"embedding": JUDGE, "recipes": RECIPES, "quick": True, "networks": ("dcgan",), "arms": (EMA,)}
-    fid_loss_gans(tmp_path / "out", **options)
-    lost = tmp_path / "out" / "samples-dcgan-ema.png"
-    before = lost.read_bytes()
-    lost.unlink()
-    trained.clear()
-    fid_loss_gans(tmp_path / "out", **options)
-    assert lost.read_bytes() == before
-    assert trained == ["dcgan_mnist5k-ema-split0-rounds1-seed0"]
-
-
-@pytest.mark.slow
-def test_the_recipe_trains_without_and_with_the_loss(tmp_path):
-    options = {"networks": ("dcgan",), "arms": (EMA,), "pictures": False, "quick": True, "recipes": RECIPES}
-    fid_loss_gans(tmp_path / "out", embedding="efficientnet-lite0-32", **options)
-    numbers = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]
-    values = [numbers["digits"][key_of("dcgan", arm, 0)]["pixels"]["fid"] for arm in (WITHOUT, EMA)]
-    assert values[0] != values[1]

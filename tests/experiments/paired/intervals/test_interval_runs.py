@@ -73,25 +73,3 @@ def test_paths_and_speed_are_no_settings_of_the_numbers():
     assert IntervalChoice().settings() == IntervalChoice(parallel=2, runs=Path("there"), device="cpu:0").settings()
     assert IntervalChoice().plan.runs == RUNS
     assert IntervalChoice(output=Path("mine")).plan.runs == Path("mine/runs")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kinds": ("gan",)}, r"kinds=\['gan'\]: give one or more of wgan-gp, ddpm"),
-        ({"kinds": ()}, "each once"),
-        ({"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
-        ({"intervals": (0,)}, "at least 1"),
-        ({"iterations": 640}, "iterations=640 are no two or more rounds of 640: .* 1280 or more"),
-        ({"iterations": 1285, "intervals": (1, 10)}, "no two or more rounds of 10"),
-        ({"num_images": 1}, "num_images=1"),
-        ({"dealings": 0}, "dealings=0"),
-        ({"embedding": "pixels"}, "name another"),
-        ({"seeds": 0}, "seeds=0: must be at least 1"),
-        ({"checkpoints": 1}, "checkpoints=1"),
-        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
-    ],
-)
-def test_what_cannot_be_is_refused_at_once(changes, message):
-    with pytest.raises(ValueError, match=message):
-        IntervalChoice(**changes)

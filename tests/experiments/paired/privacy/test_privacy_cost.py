@@ -65,8 +65,3 @@ def test_what_is_expected_is_told_by_paired_seeds():
     assert lines[2] == "as expected: kid_all rises with the noise"
     assert compare_of(found, PLAIN, CLIPPED)["improved"] == 0
     assert table_of(found, scores([0.1])[0], {"noise 1": 7.0}, 1e-3).row_count == 4
-
-
-def test_noise_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="noise"):
-        privacy_cost(noise=(0.0,), recipe=RECIPE)
