@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from scipy import stats
@@ -43,8 +43,15 @@ def compare_pairs(
     return row
 
 
-def pair(text: str, control: Sequence[float], treated: Sequence[float], claim: Claim | None = None) -> str:
-    """Return the line of `verdict` on values by seed, or, without a claim, that of `difference`."""
+def verdict_on(text: str, values: Iterable[Sequence[float]], claim: Claim | None = None) -> str:
+    """Return the line of `verdict`, or without a claim that of `difference`.
+
+    Args:
+        text: what was expected, or what is compared.
+        values: the control's and the arm's, a number a seed.
+        claim: what the text says of the arm's values beside the control's.
+    """
+    control, treated = values
     row = compare_pairs(control, treated)
     return verdict(text, row, claim) if claim else difference(text, row)
 

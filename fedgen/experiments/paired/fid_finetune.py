@@ -23,7 +23,7 @@ from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, Line, ScoredArms, states_in
 from fedgen.experiments.engine.image_scores import HELD_OUT, TITLES, Scored, real_side
 from fedgen.experiments.engine.image_sources import CACHE
-from fedgen.experiments.engine.paired_seeds import by_chance, pair
+from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
 from fedgen.experiments.engine.recipe_file import component, embedded_loss, fingerprints, start_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_choice import TrainedChoice
@@ -250,7 +250,9 @@ def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> N
     train_runs(choice.bases, choice.plan)
     tunings = [choice.training(arm, base) for base in choice.bases for arm in ARMS]
     train_all(tunings, choice.parallel)
-    scores, held_out = real_side([one.folder for one in (*choice.bases, *tunings)], embeddings)
+    scores, held_out = real_side(
+        [*(base.folder for base in choice.bases), *(one.folder for one in tunings)], embeddings
+    )
     count = len(held_out)
     study.step("images", lambda: count)
     study.step("floor", lambda: scores.floor)
@@ -304,7 +306,7 @@ def outcomes(found: ScoredArms, judge: str) -> list[str]:
         spread = f"{arm}: images spread less than at the start, trace in {judge} {trace:.3g} of the data's"
         lines += [
             found.verdict(f"{arm}: FID to training images in {own}, trained on, falls", arm, own, "fid", "less"),
-            pair(below, [real] * len(ends), ends, "less"),
+            verdict_on(below, ([real] * len(ends), ends), "less"),
             found.verdict(f"{arm}: it falls from step {middle} on too", arm, own, "fid", "less", middle),
             found.verdict(rise, arm, judge, HELD_OUT, "more", middle),
             found.verdict(spread, arm, judge, "trace", "less"),

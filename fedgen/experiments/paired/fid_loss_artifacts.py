@@ -27,7 +27,7 @@ from fedgen.experiments.engine.arms.arm_panels import REAL, Panel, draw_panels
 from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, ScoredArms, states_in
 from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, TITLES, real_side
-from fedgen.experiments.engine.paired_seeds import Row, by_chance, change_of, compare_pairs, mean_shown, verdict
+from fedgen.experiments.engine.paired_seeds import Claim, Row, by_chance, change_of, compare_pairs, mean_shown, verdict
 from fedgen.experiments.engine.recipe_file import fingerprints, start_of
 from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.run_images import kept_checkpoints
@@ -297,7 +297,7 @@ def outcomes(found: Mapping[str, ScoredArms], bits: Mapping[str, Row], judge: st
         lines.append(found[name].verdict(text, treated, OPTIMISED, "fid", "not more"))
         for score in (HELD_OUT, *HIGHER):
             text = f"{name}, {treated}: in {judge} {TITLES[score]} is worse than that of {control}"
-            worse = "less" if score in HIGHER else "more"
+            worse: Claim = "less" if score in HIGHER else "more"
             lines.append(found[name].verdict(text, treated, judge, score, worse))
     text = "Glow: FID costs likelihood: more bits per dimension of held-out images"
     lines.append(verdict(text, bits[FLOW_FID], "more"))

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import AVERAGES, named_by_clients, report_arms, run_arms
-from fedgen.experiments.engine.paired_seeds import pair
+from fedgen.experiments.engine.paired_seeds import verdict_on
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.common_clients import common_scores, common_table
@@ -54,5 +54,5 @@ def client_diversity(
     for arm in arms[1:]:
         for column in AVERAGES:
             text = f"{arm.name}: {column} on the same unseen clients is below that of {first}"
-            lines.append(pair(text, common[column][first], common[column][arm.name], "less"))
+            lines.append(verdict_on(text, (common[column][first], common[column][arm.name]), "less"))
     report_arms(study, found, "as many images of more clients", lines, columns=AVERAGES)

@@ -19,7 +19,7 @@ from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import run_arms
-from fedgen.experiments.engine.paired_seeds import by_chance, pair
+from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
 from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
@@ -58,12 +58,11 @@ def tails(spread: Spread, floors: Spread) -> list[str]:
     """
     lines = []
     for (arm, by_seed), score in product(spread.items(), SCORES):
-        seen, unseen = tails_of(by_seed, score)
         text = f"{arm}: the 95th percentile of {score} is larger over unseen clients"
-        lines.append(pair(text, seen, unseen, "more"))
+        lines.append(verdict_on(text, tails_of(by_seed, score), "more"))
         if all(score in one and one[score][SPLITS[2]][TAIL] for one in floors[arm].values()):
             floor, own = ([b - a for a, b in zip(*tails_of(of, score))] for of in (floors[arm], by_seed))
-            lines.append(pair(f"{text}, by more than the floor's", floor, own, "more"))
+            lines.append(verdict_on(f"{text}, by more than the floor's", (floor, own), "more"))
     return [*lines, by_chance(len(lines))]
 
 

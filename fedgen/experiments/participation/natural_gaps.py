@@ -6,9 +6,11 @@ from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
+from rich.table import Table
+
 from fedgen.experiments.engine.arms.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION
 from fedgen.experiments.engine.arms.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms, values_of
-from fedgen.experiments.engine.paired_seeds import Claim, by_chance, pair
+from fedgen.experiments.engine.paired_seeds import Claim, by_chance, verdict_on
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.participation.client_percentiles import (
     TAIL,
@@ -63,7 +65,7 @@ def report_gaps(
     found = run_arms(study, choice, arms)
     spread = study.step("spread", lambda: spreads_of(choice, arms, (SCORE,)))
     figure = draw_percentiles(spread, SCORE, study.path("percentiles.png"))
-    tables = [percentile_table(spread, SCORE), f"percentiles: {figure}"]
+    tables: list[Table | str] = [percentile_table(spread, SCORE), f"percentiles: {figure}"]
     report_arms(study, found, title, [*tables, *verdicts(found, outcomes), *tails(spread, plural)])
 
 
@@ -80,8 +82,8 @@ def verdicts(found: Found, outcomes: Callable[[Found], list[str]]) -> list[str]:
 
 
 def said(found: Found, text: str, control: str, treated: str, place: str, claim: Claim | None = None) -> str:
-    """Return the line of `pair` on two arms' last losses on a split, or of a gap."""
-    return pair(text, *values_of(found, MAIN, place, control, treated), claim)
+    """Return the line of `verdict_on` on two arms' last losses on a split, or of a gap."""
+    return verdict_on(text, values_of(found, MAIN, place, control, treated), claim)
 
 
 def tails(spread: Spread, plural: str) -> list[str]:
@@ -93,9 +95,9 @@ def tails(spread: Spread, plural: str) -> list[str]:
     """
     percentiles = {TAIL: "95th percentile", "pct50": "median"}
     return [
-        pair(
+        verdict_on(
             f"{arm}: the {text} of the clients' {plural} is larger over unseen clients",
-            *tails_of(spread[arm], SCORE, name),
+            tails_of(spread[arm], SCORE, name),
             "more",
         )
         for arm, (name, text) in product((NATURAL, CENTRAL), percentiles.items())

@@ -43,7 +43,7 @@ from fedgen.experiments.engine.arms.gap_study import (
     run_arms,
     values_of,
 )
-from fedgen.experiments.engine.paired_seeds import by_chance, pair
+from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
 from fedgen.experiments.engine.recipe_file import component, read_recipe
 from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
@@ -209,7 +209,7 @@ def outcomes(found: Found, controls: Mapping[str, Mapping[str, Controls]]) -> li
         for shows, hides in product((NATURAL, SEMANTIC), (LABELS, RANDOM)):
             if gaps.get(shows) and gaps.get(hides):
                 text = f"{shows}: {what} is above that of {hides}"
-                lines.append(pair(text, gaps[hides], gaps[shows], "more"))
+                lines.append(verdict_on(text, (gaps[hides], gaps[shows]), "more"))
     lines += _centralised(found)
     return [*lines, by_chance(len(lines))]
 
@@ -221,5 +221,5 @@ def _centralised(found: Found) -> list[str]:
         if (central := f"{arm}, {CONTROL}") in found:
             title = gap_title(place) if place in GAPS else f"score on {place}"
             text = f"{central}: {title} in {column} beside {arm}"
-            lines.append(pair(text, *values_of(found, column, place, arm, central)))
+            lines.append(verdict_on(text, values_of(found, column, place, arm, central)))
     return lines

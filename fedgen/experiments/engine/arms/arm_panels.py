@@ -62,6 +62,8 @@ def pairs_panel(values: Mapping[str, Sequence[float]], names: Mapping[str, str] 
 
 def draw_panel(axes: Any, panel: Panel, styles: Styles) -> None:
     """Draw each seed thinly, the arms' means, and the levels."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     for name, values in panel.levels.items():
         axes.axhline(statistics.mean(values), label=name, **styles[name])
         if len(values) > 1:
@@ -80,6 +82,10 @@ def draw_panel(axes: Any, panel: Panel, styles: Styles) -> None:
         axes.plot(list(states), [statistics.mean(values) for values in states.values()], label=arm, **style)
     for axis in panel.log:
         getattr(axes, f"set_{axis}scale")("log")
+        scale = getattr(axes, f"{axis}axis")
+        scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        scale.set_major_formatter("{x:g}")
+        scale.set_minor_formatter(NullFormatter())
     if panel.ticks:
         axes.set_xticks(list(panel.ticks), list(panel.ticks.values()), rotation=20)
         axes.minorticks_off()

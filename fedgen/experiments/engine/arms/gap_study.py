@@ -23,7 +23,7 @@ from fedgen.experiments.engine.arms.gap_numbers import (
     last,
 )
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.paired_seeds import beside_zero, by_chance, pair, verdict
+from fedgen.experiments.engine.paired_seeds import beside_zero, by_chance, verdict, verdict_on
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, train_all
 
@@ -147,7 +147,7 @@ def gap_verdicts(found: Found, control: str, gaps: Sequence[str]) -> list[str]:
         gaps: names of gaps.
     """
     lines = [
-        pair(f"{arm}: {gap_title(gap)} in {column} beside {control}", *values_of(found, column, gap, control, arm))
+        verdict_on(f"{arm}: {gap_title(gap)} in {column} beside {control}", values_of(found, column, gap, control, arm))
         for gap, column, arm in product(gaps, AVERAGES, found)
         if arm != control
     ]

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedgen.evaluation.marks import SAME, mark_in, mark_of, say_marks
 from fedgen.experiments.engine.aggregate_rankings import expectation
 from fedgen.experiments.engine.arms.arm_panels import REAL, Panel, draw_panels, pairs_panel
-from fedgen.experiments.engine.paired_seeds import change_of, mean_and_spread, pair
+from fedgen.experiments.engine.paired_seeds import change_of, mean_and_spread, verdict_on
 from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.run_images import client_images, generated_images
 from fedgen.experiments.engine.study import Study
@@ -213,19 +213,19 @@ def digits_outcomes(digits: Mapping[str, Any]) -> list[str]:
     for how, other in (("all", "avg"), ("avg", "all")):
         row = digits["scores"][f"{prefix}fid_{how}"]
         text = f"FID-{how} in {OPTIMISED} is lower for the model trained on it than for FID-{other}'s"
-        lines.append(pair(text, row[f"fid_{other}"], row[f"fid_{how}"], "less"))
+        lines.append(verdict_on(text, (row[f"fid_{other}"], row[f"fid_{how}"]), "less"))
     column = f"{prefix}fid_avg"
     own, floor = digits["scores"][column]["fid_avg"], digits["floor"][column]
     reached = statistics.mean(own)
     text = f"trained on FID-avg, images have a lower one, {reached:.3g}, than held-out real ones, {floor:.3g}"
-    lines.append(pair(text, [floor] * len(own), own, "less"))
+    lines.append(verdict_on(text, ([floor] * len(own), own), "less"))
     real, row = digits["real traces"][OPTIMISED], digits["traces"][OPTIMISED]
     pooled, single = ([value / real["pool"] for value in row[arm]] for arm in ("fid_all", "fid_avg"))
     text = (
         f"FID-avg leaves a lower trace of the generated covariance, {statistics.mean(single):.2f} of the pool's, than"
         f" FID-all, {statistics.mean(pooled):.2f} (within a client: {real['within'] / real['pool']:.2f})"
     )
-    lines.append(pair(text, pooled, single, "less"))
+    lines.append(verdict_on(text, (pooled, single), "less"))
     sent = digits["messages"]
     worst = max(max(sent[part].values()) for part in ("value", "gradient"))
     sizes = ", ".join(f"{size:,} at D = {dim}" for dim, size in sent["bytes"].items())

@@ -19,7 +19,7 @@ from fedgen.embeddings import Embedding, load_embedding
 from fedgen.experiments.engine.arms.arm_panels import REAL, Picture, draw_panels, draw_pictures, pairs_panel
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, Line, ScoredArms
 from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, badness, real_side
-from fedgen.experiments.engine.paired_seeds import by_chance, change_of, pair
+from fedgen.experiments.engine.paired_seeds import by_chance, change_of, verdict_on
 from fedgen.experiments.engine.run_images import generated_images
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import train_all
@@ -122,7 +122,7 @@ def _traces(found: ScoredArms, optimised: str, network: str, arms: Sequence[str]
     for arm in arms:
         if arm not in (WITHOUT, MINIBATCH):
             text = f"{title}, {name_of(arm)}: trace {means[arm]:.3g} is nearer to the data's than minibatch's"
-            lines.append(pair(text, far[MINIBATCH], far[arm], "less"))
+            lines.append(verdict_on(text, (far[MINIBATCH], far[arm]), "less"))
     return lines
 
 

@@ -238,5 +238,5 @@ def draw_samples(study: Study, groups: Iterable[tuple[str, str]]) -> Path:
     """The last samples of the first seed: a row for each kind, a picture for each interval and control."""
     rows: dict[str, list[Picture]] = {}
     for kind, group in groups:
-        rows.setdefault(kind, []).append((study.path(grid_of(kind, group)), group, "black"))
-    return draw_pictures(list(rows.values()), study.path(SAMPLES), "; ".join(rows), (1.75, 2.0))
+        rows.setdefault(kind, []).append((study.path(grid_of(kind, group)), f"{kind}, {group}", "black"))
+    return draw_pictures(list(rows.values()), study.path(SAMPLES), "Last samples of the first seed", (1.9, 2.1))

@@ -186,7 +186,8 @@ def lines_of(found: Found, spent: Mapping[str, float]) -> list[str]:
 
 def compare_of(found: Found, control: str, treated: str) -> dict[str, Any]:
     """KID-all of one arm beside another over seeds."""
-    return compare_pairs(*([one["kid_all"] for one in found[arm]] for arm in (control, treated)))
+    usual, own = ([one["kid_all"] for one in found[arm]] for arm in (control, treated))
+    return compare_pairs(usual, own)
 
 
 def draw(study: Study) -> Path:
