@@ -19,7 +19,7 @@ from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, Curve, last
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import Found, gap_verdicts, report_arms, run_arms
+from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
 from fedgen.experiments.engine.recipe_file import component
 from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
@@ -108,16 +108,18 @@ def server_optimizers(
     arms = arms_of(momentum_lr, dict(zip(ADAPTIVE, adaptive_lr)), mu)
     found = run_arms(study, choice, arms)
     sizes = study.step("bytes", lambda: {arm.name: message_bytes(choice.training(arm, choice.seed)) for arm in arms})
-    rounds = study.step("reached", lambda: reached(found, kid))
+    rounds = study.step("reached", lambda: reached(found.curves, kid))
     study.console.print(reach_table(rounds, sizes, "the median of what all end with" if kid is None else f"{kid:g}"))
-    report_arms(study, found, "server optimizers", gap_verdicts(found, CONTROL, (PARTICIPATION,)), CONTROL)
+    report_arms(study, found, "server optimizers", found.differences(CONTROL, (PARTICIPATION,)), CONTROL)
 
 
-def reached(found: Found, target: float | None) -> dict[str, list[int | None]]:
+def reached(
+    found: Mapping[str, Mapping[str, Mapping[str, Curve]]], target: float | None
+) -> dict[str, list[int | None]]:
     """By arm, a number a repetition: the round, counted from 1, that is the first evaluated one to reach a target.
 
     Args:
-        found: of `run_arms`.
+        found: arm -> seed -> "score aggregate" -> curve.
         target: of `REACHED` on unseen clients; None for the median, the worse of two, of what the arms end with in the
             same repetition.
     """

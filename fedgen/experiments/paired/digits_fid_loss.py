@@ -15,7 +15,7 @@ from fedgen.evaluation import Run, ScoreRecord, by_column
 from fedgen.evaluation.directions import direction_of, title_of
 from fedgen.evaluation.marks import mark_of, say_marks
 from fedgen.evaluation.record_names import REPORT, SELECT
-from fedgen.experiments.engine.arms.arm_panels import Panel, draw_panels, pairs_panel
+from fedgen.experiments.engine.arms.arm_panels import ArmPanel, draw_panels, pairs_panel
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_of
 from fedgen.experiments.engine.recipe_file import fingerprints, local_iterations
@@ -152,6 +152,6 @@ def draw_pairs(compared: Mapping[str, Any], path: Path) -> Path:
         panels.append(pairs_panel(values, title=title, bottom=bottom))
     across = min(4, len(panels))
     rows = [panels[start : start + across] for start in range(0, len(panels), across)]
-    rows[-1] += [Panel({})] * (across - len(rows[-1]))
+    rows[-1] += [ArmPanel({})] * (across - len(rows[-1]))
     title = "Digits, ten clients of one class: the generator's loss without and with FID"
     return draw_panels(rows, STYLES, path, title, size=(2.7, 2.7))

@@ -23,7 +23,7 @@ from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
 from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
 from fedgen.evaluation.runs.checkpoints import load_weights
 from fedgen.evaluation.runs.rebuild import rebuild
-from fedgen.experiments.engine.arms.arm_panels import REAL, Panel, draw_panels
+from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, draw_panels
 from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, ScoredArms, states_in
 from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, TITLES, real_side
@@ -313,7 +313,7 @@ def draw(study: Study, found: Mapping[str, ScoredArms], choice: ArtifactChoice) 
     """Above a family's FID by rounds, in two embeddings; below the last samples of the first seed, an arm a picture."""
     parting = choice.lengths.before
 
-    def panel(name: str, embedding: str) -> Panel:
+    def panel(name: str, embedding: str) -> ArmPanel:
         own = found[name]
         if REMOVED in own.states:  # its curves part from the control's
             whole = {parting: own.at(GAN, parting), **own.states[REMOVED]}

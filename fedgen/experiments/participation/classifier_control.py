@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION
-from fedgen.experiments.engine.arms.gap_study import Found
+from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, GapScores
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.natural_gaps import CENTRAL, NaturalChoice, report_gaps, said
 from fedgen.experiments.participation.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC
@@ -56,7 +55,7 @@ def classifier_control(output: Path | None = None, **options: Any) -> None:
     report_gaps("classifier-control", output, choice, "error rate of a classifier", "errors", outcomes)
 
 
-def outcomes(found: Found) -> list[str]:
+def outcomes(found: GapScores) -> list[str]:
     """Table 1, Figures 4 and 5, and the server optimizers: what the paper says, and whether it is so here."""
 
     lines = []

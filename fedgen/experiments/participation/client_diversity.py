@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
+from fedgen.experiments.engine.arms.gap_numbers import AVERAGES
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import AVERAGES, named_by_clients, report_arms, run_arms
+from fedgen.experiments.engine.arms.gap_study import named_by_clients, report_arms, run_arms
 from fedgen.experiments.engine.paired_seeds import verdict_on
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.experiments.engine.arms.gap_numbers import AVERAGES, MAIN
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import AVERAGES, MAIN
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs
 from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study

@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from rich.table import Table
 
-from fedgen.experiments.engine.arms.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION
-from fedgen.experiments.engine.arms.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms, values_of
+from fedgen.experiments.engine.arms.gap_numbers import MAIN, OUT_OF_SAMPLE, PARTICIPATION, GapScores
+from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
 from fedgen.experiments.engine.paired_seeds import Claim, by_chance, verdict_on
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.participation.client_percentiles import (
@@ -48,7 +48,7 @@ def report_gaps(
     choice: NaturalChoice,
     title: str,
     plural: str,
-    outcomes: Callable[[Found], list[str]],
+    outcomes: Callable[[GapScores], list[str]],
 ) -> None:
     """Trains the choice's arms and prints gaps, percentiles over clients and verdicts; draws both figures.
 
@@ -69,21 +69,21 @@ def report_gaps(
     report_arms(study, found, title, [*tables, *verdicts(found, outcomes), *tails(spread, plural)])
 
 
-def verdicts(found: Found, outcomes: Callable[[Found], list[str]]) -> list[str]:
+def verdicts(found: GapScores, outcomes: Callable[[GapScores], list[str]]) -> list[str]:
     """Say whether each arm has the gaps expected of it, then the experiment's own verdicts, and how many miss by
     chance.
     """
     lines = []
-    for arm, seeds in found.items():
-        lines.append(gap_outcome(arm, seeds, OUT_OF_SAMPLE, MAIN, hidden=False))
-        lines.append(gap_outcome(arm, seeds, PARTICIPATION, MAIN, hidden=arm in (LABELS, RANDOM)))
+    for arm in found.curves:
+        lines.append(found.outcome(arm, OUT_OF_SAMPLE, MAIN, hidden=False))
+        lines.append(found.outcome(arm, PARTICIPATION, MAIN, hidden=arm in (LABELS, RANDOM)))
     lines += outcomes(found)
     return [*lines, by_chance(len(lines))]
 
 
-def said(found: Found, text: str, control: str, treated: str, place: str, claim: Claim | None = None) -> str:
+def said(found: GapScores, text: str, control: str, treated: str, place: str, claim: Claim | None = None) -> str:
     """Return the line of `verdict_on` on two arms' last losses on a split, or of a gap."""
-    return verdict_on(text, values_of(found, MAIN, place, control, treated), claim)
+    return verdict_on(text, found.values(MAIN, place, control, treated), claim)
 
 
 def tails(spread: Spread, plural: str) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION
+from fedgen.experiments.engine.arms.gap_numbers import AVERAGES, MAIN, PARTICIPATION
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import AVERAGES, MAIN, named_by_clients, report_arms, run_arms, values_of
+from fedgen.experiments.engine.arms.gap_study import named_by_clients, report_arms, run_arms
 from fedgen.experiments.engine.paired_seeds import verdict_on
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
@@ -42,7 +42,7 @@ def number_of_clients(
         for one, more in pairwise(names):
             text = f"{column} on the same unseen clients falls from {one} to {more}"
             lines.append(verdict_on(text, (common[column][one], common[column][more]), "less"))
-    few_and_all = values_of(found, MAIN, PARTICIPATION, names[0], names[-1])
+    few_and_all = found.values(MAIN, PARTICIPATION, names[0], names[-1])
     text = f"the participation gap in {MAIN} shrinks from {names[0]} to {names[-1]}"
     lines.append(verdict_on(text, few_and_all, "less"))
     report_arms(study, found, "clients that train", lines, columns=AVERAGES)

@@ -25,24 +25,16 @@ from fedgen.evaluation.gaps import GAPS, gap_title
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_numbers import (
+    AVERAGES,
+    MAIN,
     OUT_OF_SAMPLE,
     PARTICIPATION,
-    Controls,
-    beyond_floor,
+    GapScores,
     controls_of,
     smallest_gap,
 )
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import (
-    AVERAGES,
-    MAIN,
-    Found,
-    beyond_outcome,
-    gap_outcome,
-    report_arms,
-    run_arms,
-    values_of,
-)
+from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
 from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
 from fedgen.experiments.engine.recipe_file import component, read_recipe
 from fedgen.experiments.engine.results import make_table
@@ -124,7 +116,7 @@ def participation_gap(output: Path | None = None, **options: Any) -> None:
     first = study.step("detectable", lambda: detectable(choice, arms))
     study.console.print(detectable_table(first))
     found = run_arms(study, choice, arms)
-    report_arms(study, found, "clients that never train", outcomes(found, study.numbers["controls"]))
+    report_arms(study, found, "clients that never train", outcomes(found))
 
 
 def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
@@ -186,25 +178,21 @@ def _smallest_beyond(seeds: Sequence[Any], column: str) -> str:
     return f"{smallest_gap(values, (), seeds[0][FLOOR][column]['clients']):.3g}"
 
 
-def outcomes(found: Found, controls: Mapping[str, Mapping[str, Controls]]) -> list[str]:
+def outcomes(found: GapScores) -> list[str]:
     """Return what the paper says of classifiers, and whether it is so here.
 
     Gaps in KID are told by what they are beyond the floor's: most of the scatter of avg is the draw of clients.
-
-    Args:
-        found: of `run_arms`.
-        controls: of the same runs, arm -> seed.
     """
     lines = []
     for column in AVERAGES:
         gaps: dict[str, list[float]] = {}
-        for arm, seeds in found.items():
+        for arm in found.curves:
             hidden = arm.split(",")[0] in (LABELS, RANDOM)
-            lines.append(gap_outcome(arm, seeds, PARTICIPATION, column, hidden))
-            (gaps[arm],) = values_of(found, column, PARTICIPATION, arm)
+            lines.append(found.outcome(arm, PARTICIPATION, column, hidden))
+            (gaps[arm],) = found.values(column, PARTICIPATION, arm)
             if column != MAIN:
-                lines.append(beyond_outcome(arm, seeds, controls.get(arm, {}), column, hidden))
-                gaps[arm] = beyond_floor(seeds, controls.get(arm, {}), column, PARTICIPATION)
+                lines.append(found.beyond_outcome(arm, column, hidden))
+                gaps[arm] = found.beyond(arm, column)
         what = f"the participation gap in {column}{'' if column == MAIN else ' beyond the floor'}"
         for shows, hides in product((NATURAL, SEMANTIC), (LABELS, RANDOM)):
             if gaps.get(shows) and gaps.get(hides):
@@ -214,12 +202,12 @@ def outcomes(found: Found, controls: Mapping[str, Mapping[str, Controls]]) -> li
     return [*lines, by_chance(len(lines))]
 
 
-def _centralised(found: Found) -> list[str]:
+def _centralised(found: GapScores) -> list[str]:
     """Say of every partition what training in one place changes, on the same clients."""
     lines = []
-    for arm, place, column in product(found, (SPLITS[2], OUT_OF_SAMPLE, PARTICIPATION), AVERAGES):
-        if (central := f"{arm}, {CONTROL}") in found:
+    for arm, place, column in product(found.curves, (SPLITS[2], OUT_OF_SAMPLE, PARTICIPATION), AVERAGES):
+        if (central := f"{arm}, {CONTROL}") in found.curves:
             title = gap_title(place) if place in GAPS else f"score on {place}"
             text = f"{central}: {title} in {column} beside {arm}"
-            lines.append(verdict_on(text, values_of(found, column, place, arm, central)))
+            lines.append(verdict_on(text, found.values(column, place, arm, central)))
     return lines

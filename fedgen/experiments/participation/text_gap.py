@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION
-from fedgen.experiments.engine.arms.gap_study import Found
+from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, GapScores
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.natural_gaps import CENTRAL, NaturalChoice, report_gaps, said
 from fedgen.experiments.participation.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC
@@ -50,7 +49,7 @@ def text_gap(output: Path | None = None, **options: Any) -> None:
     report_gaps("text-gap", output, TextChoice(**options), "loss of a character model", "losses", outcomes)
 
 
-def outcomes(found: Found) -> list[str]:
+def outcomes(found: GapScores) -> list[str]:
     """Say whether books show more of a participation gap than other deals, and centralised training less loss."""
     lines = [
         said(
@@ -62,7 +61,7 @@ def outcomes(found: Found) -> list[str]:
             "more",
         )
         for arm in (LABELS, RANDOM)
-        if arm in found
+        if arm in found.curves
     ]
     for split in SPLITS[1:]:
         lines.append(said(found, f"{CONTROL}, a smaller loss on {split}", NATURAL, CENTRAL, split, "less"))

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from fedgen.__main__ import main
+from fedgen.experiments.engine.arms.gap_numbers import GapScores
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import named_by_clients
 from fedgen.experiments.engine.trainings import Arm
@@ -135,4 +136,4 @@ def test_rates_are_chosen_by_the_sum_on_clients_that_train_and_on_others():
         return {"loss avg": {"rounds": [9], "values": {"part_val": [5.0, val], "unpart": [5.0, unpart]}}}
 
     found = {"slow": {"0": curve(1.0, 4.0), "1": curve(1.0, 2.0)}, "fast": {"0": curve(2.0, 2.0), "1": curve(1.5, 1.5)}}
-    assert {arm: chosen_by(found, arm) for arm in found} == {"slow": 4.0, "fast": 3.5}
+    assert {arm: chosen_by(GapScores(found), arm) for arm in found} == {"slow": 4.0, "fast": 3.5}

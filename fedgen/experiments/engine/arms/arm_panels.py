@@ -21,7 +21,7 @@ Styles = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Panel:
+class ArmPanel:
     """Values of one score: of arms at places along an axis, and of what has no place there.
 
     Args:
@@ -47,20 +47,20 @@ class Panel:
     bottom: float | None = None
 
 
-def pairs_panel(values: Mapping[str, Sequence[float]], names: Mapping[str, str] | None = None, **more: Any) -> Panel:
+def pairs_panel(values: Mapping[str, Sequence[float]], names: Mapping[str, str] | None = None, **more: Any) -> ArmPanel:
     """Return a panel of arms side by side, the values of a seed joined.
 
     Args:
         values: of arms, one a seed.
         names: of arms below them, where they are called otherwise.
-        more: fields of `Panel`.
+        more: fields of `ArmPanel`.
     """
     arms = {arm: {place: own} for place, (arm, own) in enumerate(values.items())}
     ticks = {place: (names or {}).get(arm, arm) for place, arm in enumerate(values)}
-    return Panel(arms, ticks=ticks, joined=True, **more)
+    return ArmPanel(arms, ticks=ticks, joined=True, **more)
 
 
-def draw_panel(axes: Any, panel: Panel, styles: Styles) -> None:
+def draw_panel(axes: Any, panel: ArmPanel, styles: Styles) -> None:
     """Draw each seed thinly, the arms' means, and the levels."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -97,7 +97,7 @@ def draw_panel(axes: Any, panel: Panel, styles: Styles) -> None:
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Panel]],
+    rows: Sequence[Sequence[ArmPanel]],
     styles: Styles,
     path: Path,
     title: str,
@@ -137,7 +137,7 @@ def draw_panels(
     return save_figure(figure, path)
 
 
-def add_legend(figure: Any, panels: Sequence[Panel], styles: Styles) -> None:
+def add_legend(figure: Any, panels: Sequence[ArmPanel], styles: Styles) -> None:
     """Give a figure the legend of all that its panels show."""
     from matplotlib.lines import Line2D
 

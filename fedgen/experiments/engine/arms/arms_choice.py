@@ -59,5 +59,5 @@ class ScoredArmsChoice(ArmsChoice):
 
     @property
     def folder(self) -> Path:
-        """Where the run folders lie."""
+        """Folder of the run folders."""
         return runs_folder(self.runs, self.output)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.evaluation.marks import say_marks
-from fedgen.experiments.engine.arms.arm_panels import Panel
+from fedgen.experiments.engine.arms.arm_panels import ArmPanel
 from fedgen.experiments.engine.image_scores import Scored, badness, mark_of
 from fedgen.experiments.engine.paired_seeds import CELL, Claim, Row, cell, compare_pairs, mean_of, verdict
 from fedgen.experiments.engine.results import make_table
@@ -40,7 +40,7 @@ def states_in(
 
 @dataclass(frozen=True)
 class ScoredArms:
-    """What arms score at places of their training, and what real images score in a generator's place.
+    """Scores of arms at places of their training, and of real images in a generator's place.
 
     Args:
         states: arm -> place (steps, rounds, images shown) -> scores, one a seed.
@@ -136,7 +136,7 @@ class ScoredArms:
 
     def panel(
         self, arms: Iterable[str], embedding: str, score: str, unit: Mapping[str, float] | float = 1, **more: Any
-    ) -> Panel:
+    ) -> ArmPanel:
         """Return one score of some arms along their places, and that of real images.
 
         Args:
@@ -144,7 +144,7 @@ class ScoredArms:
             embedding: in which.
             score: which.
             unit: places are divided by it, or by that of each arm.
-            more: fields of `Panel`.
+            more: fields of `ArmPanel`.
         """
         units = unit if isinstance(unit, Mapping) else dict.fromkeys(self.states, unit)
         curves = {
@@ -152,4 +152,4 @@ class ScoredArms:
             for arm in arms
         }
         levels = {REAL_IMAGES: [mean_of({"values": self.values(REAL_IMAGES, embedding, score)})]}
-        return Panel(curves, **{"levels": levels, **more})
+        return ArmPanel(curves, **{"levels": levels, **more})

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedgen.evaluation.marks import SAME, mark_in, mark_of, say_marks
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.arms.arm_panels import REAL, Panel, draw_panels, pairs_panel
+from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, draw_panels, pairs_panel
 from fedgen.experiments.engine.paired_seeds import change_of, mean_and_spread, verdict_on
 from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.run_images import client_images, generated_images
@@ -81,7 +81,7 @@ def draw_toy(toy: Mapping[str, Mapping[str, Any]], path: Path) -> Path:
         f"optimum of {', '.join(name_of(name) for name in OBJECTIVES if OPTIMA[name] == optimum)}": [optimum]
         for optimum in sorted(set(OPTIMA.values()))
     }
-    panel = Panel(arms, optima, label="variance of the generator along x", bottom=0)
+    panel = ArmPanel(arms, optima, label="variance of the generator along x", bottom=0)
     styles = {name_of(name): {"color": COLOURS[name], "linestyle": LINES[name]} for name in OBJECTIVES}
     title = "Two clients N((±1, 0), I), one Gaussian generator"
     return draw_panels([[panel]], styles | dict.fromkeys(optima, REAL), path, title, "steps of training", (6.4, 4))
@@ -118,14 +118,14 @@ def _columns(digits: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _against(digits: Mapping[str, Any], prefix: str, title: str) -> Panel:
+def _against(digits: Mapping[str, Any], prefix: str, title: str) -> ArmPanel:
     """FID-all against FID-avg, a point a run."""
     avg, pooled = (digits["scores"][f"{prefix}fid_{how}"] for how in ("avg", "all"))
     arms = {name_of(arm): {x: [y] for x, y in zip(avg[arm], pooled[arm])} for arm in ARMS}
     floor = digits["floor"]
     if f"{prefix}fid_all" in floor:
         arms[FLOOR] = {floor[f"{prefix}fid_avg"]: [floor[f"{prefix}fid_all"]]}
-    return Panel(arms, title=title, label="FID-all")
+    return ArmPanel(arms, title=title, label="FID-all")
 
 
 TOLERANCE = 0.1  # of the toy's variances, whose clients are drawn

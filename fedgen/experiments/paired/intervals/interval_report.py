@@ -8,7 +8,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import agreement_table, compare, expectation, gap_of
-from fedgen.experiments.engine.arms.arm_panels import REAL, Panel, Picture, Styles, draw_panels, draw_pictures
+from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, Picture, Styles, draw_panels, draw_pictures
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_and_spread
 from fedgen.experiments.engine.results import make_table
@@ -209,11 +209,11 @@ def draw(study: Study) -> Path:
     """
     numbers, seeds = study.numbers, study.settings["seeds"]
 
-    def panel(kind: str, embedding: str, score: str, how: str) -> Panel:
+    def panel(kind: str, embedding: str, score: str, how: str) -> ArmPanel:
         quality, column = numbers["quality"][embedding][HELD_OUT][kind], f"{score} {how}"
         curve = {interval: quality[f"interval {interval}"][column] for interval in intervals_in(numbers)}
         real = {REAL_IMAGES: [numbers["real"][embedding][HELD_OUT][score][how]]}
-        return Panel(
+        return ArmPanel(
             {"FedAvg": curve},
             {group: quality[group][column] for group in CONTROLS} | real,
             title=f"{kind}, {embedding}",

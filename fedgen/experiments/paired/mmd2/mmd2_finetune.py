@@ -19,7 +19,7 @@ from fedgen.embeddings import load_embedding
 from fedgen.evaluation.marks import SAME
 from fedgen.evaluation.runs.rebuild import rebuild
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.arms.arm_panels import REAL, Panel, draw_images, draw_panels
+from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, draw_images, draw_panels
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, ScoredArms
 from fedgen.experiments.engine.paired_seeds import by_chance
 from fedgen.experiments.engine.recipe_file import fingerprints
@@ -241,7 +241,7 @@ def draw_curves(found: ScoredArms, choice: Mmd2Choice, path: Path) -> Path:
     lines they would leave flat: the one is in the panel's title, the other left out.
     """
 
-    def panel(embedding: str, score: str) -> Panel:
+    def panel(embedding: str, score: str) -> ArmPanel:
         real = found.mean(REAL_IMAGES, embedding, score)
         note = f"\nthe clients' training images: {real:.2f}" if score == COVERAGE else ""
         used = "MMD² minimised in it" if embedding == choice.embedding else "nothing trained on it"

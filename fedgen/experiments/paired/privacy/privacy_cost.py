@@ -16,7 +16,7 @@ from fedgen.evaluation import Run
 from fedgen.evaluation.record_names import REPORT
 from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.arms.arm_panels import REAL, Panel, Styles, draw_panels
+from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, Styles, draw_panels
 from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_of, verdict
@@ -194,12 +194,12 @@ def draw(study: Study) -> Path:
     """FID-all and KID-all against epsilon, a point a seed; lines for clipping alone, the plain mean and real images."""
     found, spent, real = (study.numbers[key] for key in ("scores", "epsilon", "real"))
 
-    def panel(score: str) -> Panel:
+    def panel(score: str) -> ArmPanel:
         values = {name: [one[score] for one in seeds] for name, seeds in found.items()}
         noisy = {spent[name]: values[name] for name in sorted(spent, key=lambda name: spent[name])}
         levels = {CLIPPED: values[CLIPPED], PLAIN: values[PLAIN], REAL_IMAGES: [real[score]]}
         label = f"{SCORES[score]}, held-out images"
-        return Panel({NOISY: noisy}, levels, label=label, log="xy" if score == "fid_all" else "x")
+        return ArmPanel({NOISY: noisy}, levels, label=label, log="xy" if score == "fid_all" else "x")
 
     title = "What privacy for whole clients costs: a hundred clients of digits"
     across = f"epsilon at delta {study.settings['delta']:g}: less is more private"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.arms.arm_panels import Panel, draw_panels
+from fedgen.experiments.engine.arms.arm_panels import ArmPanel, draw_panels
 from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
@@ -185,12 +185,12 @@ def draw(noise: Mapping[str, Any], sketches: Mapping[str, Any], path: Path) -> P
     for (dim, colour), (project, label) in product(zip(dims, COLOURS), LABELS.items()):
         styles[f"D = {dim}, {label}"] = {"color": colour, "linestyle": LINES[project], "marker": "."}
 
-    def of_noise(spectrum: str) -> Panel:
+    def of_noise(spectrum: str) -> ArmPanel:
         arms = {
             f"D = {dim}, {label}": {e: [rms(noise[f"{spectrum} {dim}"][str(e)][project])] for e in EPSILONS}
             for dim, (project, label) in product(dims, LABELS.items())
         }
-        return Panel(
+        return ArmPanel(
             arms, title=f"{spectrum} spectrum, against epsilon", label="error of FID-all by noise (rms)", log="xy"
         )
 
@@ -204,7 +204,7 @@ def draw(noise: Mapping[str, Any], sketches: Mapping[str, Any], path: Path) -> P
         }
         for (form, rows), kind in product(errors.items(), SKETCH_LINES)
     }
-    last = Panel(
+    last = ArmPanel(
         curves, title="KID-all by sketches, against their number q", label="relative error of KID-all (rms)", log="xy"
     )
     return draw_panels([[*map(of_noise, SPECTRA), last]], styles, path, "Scores from messages", size=(4.6, 4.4))
