@@ -173,10 +173,8 @@ class GapScores:
             if has_floor:
                 cells.append(change_of(beside_zero(beyond[arm])).replace(" (", "\n(", 1) if beyond[arm] else "")
             if control:
-                change = (
-                    "" if arm == control else change_of(compare_pairs(*self.values(column, SPLITS[2], control, arm)))
-                )
-                cells.append(change)
+                usual, own = self.values(column, SPLITS[2], control, arm)
+                cells.append("" if arm == control else change_of(compare_pairs(usual, own)))
             rows.append((arm, *cells))
         beside = [f"unpart beside {control}"] if control else []
         return make_table(f"{title}: {column}", headings + beside, rows, caption)
