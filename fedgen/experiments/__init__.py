@@ -12,7 +12,12 @@ A new experiment is a file in one of them and a line below. One on clients that 
 name and the options of `fedgen fit` that differ from the recipe: `participation/local_epochs.py` is the shortest. One
 that trains in another way declares arms too, and has them by `engine.trainings.trainings_of`; one that compares avg
 and all over generators has their rows, and those of IID dealings, by `engine.aggregate_rankings.compare`. Its numbers
-are the steps of a `Study`, so that it goes on where it was stopped; options of a quick run are `quickly`'s.
+are the steps of a `Study`, so that it goes on where it was stopped; its options are a `Choice`, which knows those of a
+quick run and what the numbers depend on.
+
+What experiments over paired seeds share is in `engine.arms`: options (`ArmsChoice`), scores beside a control with their
+table and curves (`ScoredArms`, or `GapScores` on clients that never train), figures (`arm_panels`). What follows from
+paired values is a line of `engine.paired_seeds.verdict_on`. `paired/fid_finetune.py` is one whole.
 """
 
 # name -> (module:function, what it shows); imported when run

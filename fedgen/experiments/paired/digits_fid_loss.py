@@ -48,7 +48,7 @@ class DigitsChoice(ArmsChoice):
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 2, "rounds": 20}
-    LEAST: ClassVar[Mapping[str, int]] = {"seeds": 2, "rounds": 1, "parallel": 1}  # a comparison needs two pairs
+    LEAST: ClassVar[Mapping[str, int]] = {**ArmsChoice.LEAST, "seeds": 2}  # a comparison needs two pairs
 
     recipe: Path = Path("recipes/wgan_gp_digits_fid.yaml")
     seeds: int = 5

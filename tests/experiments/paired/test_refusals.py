@@ -37,8 +37,6 @@ def _recipes(tmp_path, monkeypatch):
     ("experiment", "options", "message"),
     [
         (digits_fid_loss, {"seeds": 1}, "seeds=1: must be at least 2"),
-        (digits_fid_loss, {"rounds": 0}, "rounds=0: must be at least 1"),
-        (digits_fid_loss, {"parallel": 0}, "parallel=0: must be at least 1"),
         (digits_fid_loss, {"seed": -1}, "seed=-1"),
         (digits_fid_loss, {"recipe": NAMED}, r"nowhere.yaml does not exist.*--recipe"),
         (digits_fid_loss, {"recipe": Path("text.yaml")}, "text.yaml must say max_epochs"),

@@ -1,7 +1,7 @@
 """Options common to experiments that train arms over paired seeds."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,16 +22,18 @@ class ArmsChoice(Choice):
         ValueError: for a number below its least.
     """
 
-    LEAST: ClassVar[Mapping[str, int]] = {"seeds": 1, "parallel": 1}  # of fields that are numbers, or None
+    LEAST: ClassVar[Mapping[str, int]] = {  # of fields that are numbers, or None, where an experiment has them
+        "seeds": 1, "parallel": 1, "rounds": 1, "num_images": 2,
+    }  # fmt: skip
 
     seeds: int = 3
     parallel: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in self.LEAST.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name}={value}: must be at least {least}")
+        for name in (field.name for field in fields(self) if field.name in self.LEAST):
+            if (value := getattr(self, name)) is not None and value < self.LEAST[name]:
+                raise ValueError(f"{name}={value}: must be at least {self.LEAST[name]}")
 
     @property
     def seeds_of(self) -> range:

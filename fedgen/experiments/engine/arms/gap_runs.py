@@ -40,7 +40,7 @@ class GapChoice(ArmsChoice):
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checks": 2, "num_images": 60}
     APART: ClassVar[tuple[str, ...]] = ("weights",)
-    LEAST: ClassVar[Mapping[str, int]] = {"seeds": 1, "parallel": 1, "checks": 1, "rounds": 1, "num_images": 10}
+    LEAST: ClassVar[Mapping[str, int]] = {**ArmsChoice.LEAST, "checks": 1, "num_images": 10}
     scores: ClassVar[tuple[str, ...]] = ("loss", "kid", "fid")
 
     recipe: Path = Path("recipes/ddpm_style_shift.yaml")

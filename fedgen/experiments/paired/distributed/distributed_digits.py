@@ -55,7 +55,7 @@ class DistributedChoice(DigitsChoice):
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "rounds": 2, "parallel": lambda _: 2}
-    LEAST: ClassVar[Mapping[str, int]] = {"seeds": 1, "rounds": 1, "parallel": 1}
+    LEAST: ClassVar[Mapping[str, int]] = {**DigitsChoice.LEAST, "seeds": 1}
 
     seeds: int = 3
     fid_weight: float = 10.0

@@ -97,7 +97,7 @@ class GanChoice(ScoredArmsChoice):
     QUICK: ClassVar[Mapping[str, Any]] = {
         "networks": lambda names: names[:1], "seeds": 1, "rounds": 1, "picture_rounds": 1, "parallel": lambda _: 2
     }  # fmt: skip
-    LEAST: ClassVar[Mapping[str, int]] = {"seeds": 1, "rounds": 1, "picture_rounds": 1, "parallel": 1}
+    LEAST: ClassVar[Mapping[str, int]] = {**ScoredArmsChoice.LEAST, "picture_rounds": 1}
     APART: ClassVar[tuple[str, ...]] = ("networks", "arms", "seeds", "pictures")  # what is measured of some joins
 
     networks: tuple[str, ...] = tuple(NETWORKS)

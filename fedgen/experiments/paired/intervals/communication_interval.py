@@ -119,7 +119,7 @@ class IntervalChoice(ScoredArmsChoice):
         "parallel": lambda number: max(2, number),
     }  # fmt: skip
 
-    LEAST: ClassVar[Mapping[str, int]] = {"num_images": 2, "dealings": 1, "seeds": 1, "checkpoints": 2, "parallel": 1}
+    LEAST: ClassVar[Mapping[str, int]] = {**ScoredArmsChoice.LEAST, "dealings": 1, "checkpoints": 2}
 
     kinds: tuple[str, ...] = tuple(KINDS)
     intervals: tuple[int, ...] = INTERVALS

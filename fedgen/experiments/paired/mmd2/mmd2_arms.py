@@ -68,8 +68,8 @@ class Mmd2Choice(ArmsChoice):
     }  # fmt: skip
     APART: ClassVar[tuple[str, ...]] = ("network",)
     LEAST: ClassVar[Mapping[str, int]] = {
-        "clients": 2, "client_images": 24, "rounds": CHECKPOINTS, "iterations": 1, "batch": 1, "local_steps": 1,
-        "seeds": 1, "parallel": 1,
+        **ArmsChoice.LEAST, "clients": 2, "client_images": 24, "rounds": CHECKPOINTS, "iterations": 1, "batch": 1,
+        "local_steps": 1,
     }  # fmt: skip
 
     network: Path = NETWORK

@@ -59,7 +59,6 @@ class PrivacyChoice(ArmsChoice):
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"rounds": 2, "seeds": 1, "num_images": 60}
-    LEAST: ClassVar[Mapping[str, int]] = {"rounds": 1, "seeds": 1, "num_images": 2, "parallel": 1}
 
     noise: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0)
     max_norm: float = 0.5

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.experiments.engine.trained_runs import RUNS
 from fedgen.experiments.paired.intervals.communication_interval import IntervalChoice
 from tests.experiments.tiny_runs import settings_of
 
@@ -67,9 +66,3 @@ def test_a_kind_may_be_left_out_and_iterations_changed():
         ("DDPM", 3, 4), ("DDPM", 6, 2), ("DDPM", 6, 2), ("DDPM", 6, 2),
     ]  # fmt: skip
     assert choice.settings()["iterations"] == {"ddpm": 12}
-
-
-def test_paths_and_speed_are_no_settings_of_the_numbers():
-    assert IntervalChoice().settings() == IntervalChoice(parallel=2, runs=Path("there"), device="cpu:0").settings()
-    assert IntervalChoice().plan.runs == RUNS
-    assert IntervalChoice(output=Path("mine")).plan.runs == Path("mine/runs")
