@@ -32,8 +32,7 @@ LONGEST = (
     "evaluation/test_rank_scores.py",
     "test_readme.py",
     "test_imports.py",
-    "experiments/paired/intervals/test_communication_interval.py",
-    "experiments/paired/test_digits_fid_loss.py",
+    "experiments/paired/test_short_runs.py",
 )
 
 

@@ -12,7 +12,12 @@ A new experiment is a file in one of them and a line below. One on clients that 
 name and the options of `fedgen fit` that differ from the recipe: `participation/local_epochs.py` is the shortest. One
 that trains in another way declares arms too, and has them by `engine.trainings.trainings_of`; one that compares avg
 and all over generators has their rows, and those of IID dealings, by `engine.aggregate_rankings.compare`. Its numbers
-are the steps of a `Study`, so that it goes on where it was stopped; options of a quick run are `quickly`'s.
+are the steps of a `Study`, so that it goes on where it was stopped; its options are a `Choice`, which knows those of a
+quick run and what the numbers depend on.
+
+What experiments over paired seeds share is in `engine.arms`: options (`ArmsChoice`), scores beside a control with their
+table and curves (`ScoredArms`, or `GapScores` on clients that never train), figures (`arm_panels`). What follows from
+paired values is a line of `engine.paired_seeds.verdict_on`. `paired/fid_finetune.py` is one whole.
 """
 
 # name -> (module:function, what it shows); imported when run
@@ -106,7 +111,7 @@ EXPERIMENTS = {
         "the optimum that FID and KID pull a generator to in both aggregates: a toy from messages, a GAN on digits",
     ),
     "fid-finetune": (
-        "fedgen.experiments.paired.fine_tuning.fid_finetune:fid_finetune",
+        "fedgen.experiments.paired.fid_finetune:fid_finetune",
         "trained generators fine-tuned on FID alone: all layers, the first, two embeddings; tracked images over steps",
     ),
     "fid-loss-gans": (
@@ -114,7 +119,7 @@ EXPERIMENTS = {
         "SNGAN, DCGAN and SAGAN with and without FID as a loss in three forms: paired seeds, a second embedding",
     ),
     "fid-loss-artifacts": (
-        "fedgen.experiments.paired.artifacts.fid_loss_artifacts:fid_loss_artifacts",
+        "fedgen.experiments.paired.fid_loss_artifacts:fid_loss_artifacts",
         "a GAN whose critic is removed and a Glow, with FID as a loss: what samples show and the score does not",
     ),
     "participation-gap": (

@@ -1,17 +1,15 @@
 """Scores of images under several embeddings, against the images that were trained on and against held-out ones."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import Tensor
 
 from fedgen.embeddings import Embedding, embed
 from fedgen.evaluation.marks import mark_in
-from fedgen.experiments.engine.paired_seeds import compare_pairs
 from fedgen.experiments.engine.run_images import clients_of
 from fedgen.scores import frechet_distance
 from fedgen.scores.manifold.manifold import ManifoldReference
@@ -99,43 +97,6 @@ def badness(score: str) -> Callable[[float], float]:
 def mark_of(score: str, embedding: str, optimised: Collection[str]) -> str:
     """The mark of one of SCORES in an embedding, of an arm whose losses used some embeddings, or none."""
     return mark_in(embedding, optimised, held_out=score not in TRAINING)
-
-
-def compare_scores(control: Sequence[Scored] | None, treated: Sequence[Scored]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Embedding -> score -> an arm beside its control, as `compare_pairs` gives it.
-
-    Args:
-        control: by seed; None for the control itself, which gets its "values" alone.
-        treated: by seed.
-    """
-
-    def row(embedding: str, score: str) -> dict[str, Any]:
-        own = [one[embedding][score] for one in treated]
-        if control is None:
-            return {"values": own}
-        return compare_pairs([one[embedding][score] for one in control], own, badness(score))
-
-    return {embedding: {score: row(embedding, score) for score in SCORES} for embedding in treated[0]}
-
-
-def scores_table(
-    title: str, lines: Sequence[str], names: Sequence[str], scores: Iterable[str], max_width: int | None = None
-) -> Table:
-    """Return a table without rows: a column for each name of an arm, and for each score.
-
-    Args:
-        title: of the table.
-        lines: below it.
-        names: headings of the columns that say which arm.
-        scores: headings of the columns of numbers.
-        max_width: of those.
-    """
-    table = Table(title=title, caption="\n".join(lines), caption_justify="left")
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    for score in scores:
-        table.add_column(score, justify="right", max_width=max_width)
-    return table
 
 
 def _spaced(images: Tensor, count: int) -> Tensor:

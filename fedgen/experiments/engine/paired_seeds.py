@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from scipy import stats
@@ -43,6 +43,19 @@ def compare_pairs(
     return row
 
 
+def verdict_on(text: str, values: Iterable[Sequence[float]], claim: Claim | None = None) -> str:
+    """Return the line of `verdict`, or without a claim that of `difference`.
+
+    Args:
+        text: what was expected, or what is compared.
+        values: the control's and the arm's, a number a seed.
+        claim: what the text says of the arm's values beside the control's.
+    """
+    control, treated = values
+    row = compare_pairs(control, treated)
+    return verdict(text, row, claim) if claim else difference(text, row)
+
+
 def beside_zero(values: Sequence[float]) -> dict[str, Any]:
     """Compare as `compare_pairs` does, values that are differences already."""
     return compare_pairs([0.0] * len(values), values)
@@ -57,6 +70,17 @@ def change_of(row: Row) -> str:
     """The difference with its interval, where there is one: "-2 (-14.7 to +10.7)"."""
     change = f"{row['difference']:+.3g}"
     return change + (" ({:+.3g} to {:+.3g})".format(*row["interval"]) if "interval" in row else "")
+
+
+def mean_and_spread(values: Sequence[float], digits: int = 1) -> str:
+    """Return mean and standard deviation over seeds, "2 ± 1", or the one value there is.
+
+    Args:
+        values: a number a seed.
+        digits: of the standard deviation.
+    """
+    mean = f"{statistics.mean(values):.3g}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}g}" if len(values) > 1 else mean
 
 
 def mean_shown(row: Row, mark: str = "") -> str:

@@ -6,21 +6,56 @@ al. 2020), each with one setting; of "What Do We Mean by Generalization in Feder
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.table import Table
+from torch import Tensor
 
+from fedgen.evaluation.runs.checkpoint_names import LAST
+from fedgen.evaluation.runs.rebuild import RECIPE, rebuild
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, Curve, last
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import Found, gap_verdicts, report_arms, run_arms
+from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
 from fedgen.experiments.engine.recipe_file import component
+from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trainings import Arm
-from fedgen.experiments.paired.message_size import message_bytes
-from fedgen.io.files import in_bytes
+from fedgen.experiments.engine.trainings import Arm, Training
+from fedgen.federated.client_state.exchange import Exchange
+from fedgen.federated.client_state.trained_parameters import trained_parameters
+from fedgen.federated.federation_state import CHECKPOINT_KEY
+from fedgen.io.files import in_bytes, read_yaml
+from fedgen.io.tensor_files import tensors_in
+from fedgen.models.checkpoint_file import read_checkpoint
+
+
+def message_bytes(training: Training) -> dict[str, int]:
+    """Bytes of "weights" (with floating buffers), averaged "optimizer states" and "control variates".
+
+    Args:
+        training: that is done, under FedAvgStrategy.
+    """
+    module, _ = rebuild(training.place)
+    settings = read_yaml(training.place / RECIPE)["trainer"]["strategy"].get("init_args") or {}
+    checkpoint = read_checkpoint(training.place / LAST)
+    exchange = Exchange(module, trained_parameters(module, ()), settings.get("personal") or ())
+    averaged = settings.get("optimizer_state") == "average"
+    servers = getattr(module, "server_optimizers", ())
+    states = [state["state"] for i, state in enumerate(checkpoint["optimizer_states"]) if averaged and i not in servers]
+    variates = checkpoint[CHECKPOINT_KEY]["algorithm"].get("server", {})
+    return {
+        "weights": exchange.num_bytes,
+        "optimizer states": _floating(tensors_in(states)),
+        "control variates": _floating(tensors_in(variates)),
+    }
+
+
+def _floating(tensors: Iterable[Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors if torch.is_floating_point(t))
+
 
 SERVER, ALGORITHM = (f"trainer.strategy.init_args.{name}" for name in ("server_optimizer", "client_algorithm"))
 REACHED = "kid all"
@@ -73,16 +108,18 @@ def server_optimizers(
     arms = arms_of(momentum_lr, dict(zip(ADAPTIVE, adaptive_lr)), mu)
     found = run_arms(study, choice, arms)
     sizes = study.step("bytes", lambda: {arm.name: message_bytes(choice.training(arm, choice.seed)) for arm in arms})
-    rounds = study.step("reached", lambda: reached(found, kid))
+    rounds = study.step("reached", lambda: reached(found.curves, kid))
     study.console.print(reach_table(rounds, sizes, "the median of what all end with" if kid is None else f"{kid:g}"))
-    report_arms(study, found, "server optimizers", gap_verdicts(found, CONTROL, (PARTICIPATION,)), CONTROL)
+    report_arms(study, found, "server optimizers", found.differences(CONTROL, (PARTICIPATION,)), CONTROL)
 
 
-def reached(found: Found, target: float | None) -> dict[str, list[int | None]]:
+def reached(
+    found: Mapping[str, Mapping[str, Mapping[str, Curve]]], target: float | None
+) -> dict[str, list[int | None]]:
     """By arm, a number a repetition: the round, counted from 1, that is the first evaluated one to reach a target.
 
     Args:
-        found: of `run_arms`.
+        found: arm -> seed -> "score aggregate" -> curve.
         target: of `REACHED` on unseen clients; None for the median, the worse of two, of what the arms end with in the
             same repetition.
     """
@@ -106,25 +143,24 @@ def reached_after(curve: Curve, target: float) -> int | None:
 
 
 def reach_table(
-    rounds: Mapping[str, Sequence[int | None]], sizes: Mapping[str, Mapping[str, int]], target: str
+    reached_at: Mapping[str, Sequence[int | None]], sizes: Mapping[str, Mapping[str, int]], target: str
 ) -> Table:
     """Rounds and bytes to a target, by arm; a repetition that does not reach it has none.
 
     Args:
-        rounds: of `reached`.
+        reached_at: of `reached`.
         sizes: bytes that a client sends in a round, by arm and part.
         target: in words.
     """
-    table = Table(
-        title=f"to {REACHED} on unseen clients of {target}",
-        caption="rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean"
-        " of the seeds that reach it",
-    )
-    for heading in ("trained", "rounds", "a message", "sent"):
-        table.add_column(heading, justify="left" if heading == "trained" else "right")
-    for arm, found in rounds.items():
+    rows = []
+    for arm, found in reached_at.items():
         there = [round for round in found if round is not None]
         message = sum(sizes[arm].values())
         sent = in_bytes(round(statistics.mean(there) * message)) if there else ""
-        table.add_row(arm, ", ".join("-" if one is None else str(one) for one in found), in_bytes(message), sent)
-    return table
+        rows.append((arm, ", ".join("-" if one is None else str(one) for one in found), in_bytes(message), sent))
+    title = f"to {REACHED} on unseen clients of {target}"
+    note = (
+        "rounds: of every seed, - where it is not reached; sent: by a client that is in all of them, the mean of the"
+        " seeds that reach it"
+    )
+    return make_table(title, ("trained", "rounds", "a message", "sent"), rows, note)

@@ -9,15 +9,14 @@ generator's; what does not hold for either may be the data's.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION
-from fedgen.experiments.engine.arms.gap_study import Found
-from fedgen.experiments.engine.paired_seeds import Claim, compare_pairs, difference, verdict
+from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, GapScores
 from fedgen.experiments.engine.trainings import Arm
-from fedgen.experiments.participation.natural_gaps import CENTRAL, NaturalChoice, report_gaps, values_of
+from fedgen.experiments.participation.natural_gaps import CENTRAL, NaturalChoice, report_gaps, said
 from fedgen.experiments.participation.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC
 
 PLAIN = f"{NATURAL}, FedAvg"
@@ -56,19 +55,14 @@ def classifier_control(output: Path | None = None, **options: Any) -> None:
     report_gaps("classifier-control", output, choice, "error rate of a classifier", "errors", outcomes)
 
 
-def outcomes(found: Found) -> list[str]:
+def outcomes(found: GapScores) -> list[str]:
     """Table 1, Figures 4 and 5, and the server optimizers: what the paper says, and whether it is so here."""
-
-    def said(text: str, control: str, treated: str, place: str, claim: Claim) -> str:
-        return verdict(text, compare_pairs(values_of(found, control, place), values_of(found, treated, place)), claim)
 
     lines = []
     for split in SPLITS[1:]:
-        lines.append(said(f"centralised, fewer errors on {split}", NATURAL, CENTRAL, split, "less"))
-        lines.append(said(f"FedAvgM, fewer errors than FedAvg on {split}", PLAIN, NATURAL, split, "less"))
-    for arm in (LABELS, RANDOM):
-        for real in (NATURAL, SEMANTIC):
-            text = f"a larger participation gap of {real} clients than of {arm} ones"
-            lines.append(said(text, arm, real, PARTICIPATION, "more"))
-    gaps = compare_pairs(values_of(found, PLAIN, PARTICIPATION), values_of(found, NATURAL, PARTICIPATION))
-    return [*lines, difference("FedAvgM: the participation gap beside FedAvg", gaps)]
+        lines.append(said(found, f"centralised, fewer errors on {split}", NATURAL, CENTRAL, split, "less"))
+        lines.append(said(found, f"FedAvgM, fewer errors than FedAvg on {split}", PLAIN, NATURAL, split, "less"))
+    for arm, real in product((LABELS, RANDOM), (NATURAL, SEMANTIC)):
+        text = f"a larger participation gap of {real} clients than of {arm} ones"
+        lines.append(said(found, text, arm, real, PARTICIPATION, "more"))
+    return [*lines, said(found, "FedAvgM: the participation gap beside FedAvg", PLAIN, NATURAL, PARTICIPATION)]

@@ -11,9 +11,10 @@ from typing import Any
 
 from rich.table import Table
 
+from fedgen.experiments.engine.arms.gap_numbers import AVERAGES
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import AVERAGES, named_by_clients, report_arms, run_arms
-from fedgen.experiments.engine.paired_seeds import compare_pairs, verdict
+from fedgen.experiments.engine.arms.gap_study import named_by_clients, report_arms, run_arms
+from fedgen.experiments.engine.paired_seeds import verdict_on
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.common_clients import common_scores, common_table
@@ -53,7 +54,6 @@ def client_diversity(
     lines: list[Table | str] = [common_table(common)]
     for arm in arms[1:]:
         for column in AVERAGES:
-            row = compare_pairs(common[column][first], common[column][arm.name])
             text = f"{arm.name}: {column} on the same unseen clients is below that of {first}"
-            lines.append(verdict(text, row, "less"))
+            lines.append(verdict_on(text, (common[column][first], common[column][arm.name]), "less"))
     report_arms(study, found, "as many images of more clients", lines, columns=AVERAGES)

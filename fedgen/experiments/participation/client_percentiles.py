@@ -7,6 +7,7 @@ Figure 10 and Table 2 of "What Do We Mean by Generalization in Federated Learnin
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.record_names import PERCENTILES
 from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.experiments.engine.arms.gap_runs import GapChoice
 from fedgen.experiments.engine.arms.gap_study import run_arms
-from fedgen.experiments.engine.paired_seeds import by_chance, compare_pairs, verdict
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
+from fedgen.experiments.engine.results import make_table, save_figure
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.participation_gap import PartitionChoice
@@ -26,6 +28,8 @@ from fedgen.reports.figures.generalisation import COLOURS
 
 SCORES = ("loss", "kid")
 TAIL = "pct95"  # of scores by which less is better, where the badly served are
+Spread = Mapping[str, Mapping[str, Any]]
+"""arm -> seed -> score -> split -> percentile -> value by evaluation"""
 
 
 def client_percentiles(output: Path | None = None, **options: Any) -> None:
@@ -38,81 +42,43 @@ def client_percentiles(output: Path | None = None, **options: Any) -> None:
     choice = PartitionChoice(**options)
     study, arms = Study("client-percentiles", output, choice.settings()), choice.arms
     run_arms(study, choice, arms)
-
-    def spreads(scores: Sequence[str], generator: str) -> dict[str, dict[str, Any]]:
-        return {
-            arm.name: {str(s): spread_of(choice.records(arm, s), scores, generator) for s in choice.seeds_of}
-            for arm in arms
-        }
-
-    spread = study.step("spread", lambda: spreads(SCORES, MODEL))
-    floors = study.step("floors", lambda: spreads(SCORES[1:], FLOOR))
+    spread = study.step("spread", lambda: spreads_of(choice, arms, SCORES))
+    floors = study.step("floors", lambda: spreads_of(choice, arms, SCORES[1:], FLOOR))
     tables: list[Table | str] = [percentile_table(spread, score) for score in SCORES]
     figure = draw_percentiles(spread, SCORES[0], study.path("client_percentiles.png"))
     study.report([*tables, *tails(spread, floors)], figure)
 
 
-def tails(spread: Mapping[str, Mapping[str, Any]], floors: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def tails(spread: Spread, floors: Spread) -> list[str]:
     """Say whether unseen clients have the longer tail, by itself and beyond that of real images of all clients.
 
     Args:
-        spread: partition -> seed -> score -> split -> percentile -> value by evaluation.
+        spread: of the models.
         floors: likewise, of the floor and the scores that it has.
     """
     lines = []
-    for arm, by_seed in spread.items():
-        for score in SCORES:
-            seen, unseen = tails_of(by_seed, score)
-            text = f"{arm}: the 95th percentile of {score} is larger over unseen clients"
-            lines.append(verdict(text, compare_pairs(seen, unseen), "more"))
-            if all(score in one and one[score][SPLITS[2]][TAIL] for one in floors[arm].values()):
-                floor, own = ([b - a for a, b in zip(*tails_of(of, score))] for of in (floors[arm], by_seed))
-                lines.append(verdict(f"{text}, by more than the floor's", compare_pairs(floor, own), "more"))
+    for (arm, by_seed), score in product(spread.items(), SCORES):
+        text = f"{arm}: the 95th percentile of {score} is larger over unseen clients"
+        lines.append(verdict_on(text, tails_of(by_seed, score), "more"))
+        if all(score in one and one[score][SPLITS[2]][TAIL] for one in floors[arm].values()):
+            floor, own = ([b - a for a, b in zip(*tails_of(of, score))] for of in (floors[arm], by_seed))
+            lines.append(verdict_on(f"{text}, by more than the floor's", (floor, own), "more"))
     return [*lines, by_chance(len(lines))]
 
 
-def served(
-    study: Study, choice: PartitionChoice, arms: Sequence[Arm], score: str
-) -> tuple[dict[str, dict[str, Any]], list[Table | str]]:
-    """Return how single clients are served after runs of one score: percentiles by arm and seed, their table and
-    figure.
+def spreads_of(choice: GapChoice, arms: Sequence[Arm], scores: Sequence[str], generator: str = MODEL) -> dict[str, Any]:
+    """Return the percentiles over single clients after finished runs, of their models or of a control.
 
     Args:
-        study: the experiment's, whose runs are there.
-        choice: of its runs.
-        arms: of its runs.
-        score: which.
+        choice: of the runs.
+        arms: whose.
+        scores: which.
+        generator: the model or a control.
     """
-    spread = study.step(
-        "spread",
-        lambda: {
-            arm.name: {str(seed): spread_of(choice.records(arm, seed), (score,)) for seed in choice.seeds_of}
-            for arm in arms
-        },
-    )
-    figure = draw_percentiles(spread, score, study.path("percentiles.png"))
-    return spread, [percentile_table(spread, score), f"percentiles: {figure}"]
-
-
-def tail_lines(
-    spread: Mapping[str, Mapping[str, Any]], arms: Sequence[str], score: str, what: str, percentiles: Mapping[str, str]
-) -> list[str]:
-    """Say whether percentiles of the clients' scores are larger over unseen clients, of each arm.
-
-    Args:
-        spread: of `served`.
-        arms: which.
-        score: which.
-        what: the scores of clients are in a sentence.
-        percentiles: by name, what they are in a sentence.
-    """
-    lines = []
-    for arm in arms:
-        for name, text in percentiles.items():
-            seen, unseen = tails_of(spread[arm], score, name)
-            said = f"{arm}: the {text} of the clients' {what} is larger over unseen clients"
-            lines.append(verdict(said, compare_pairs(seen, unseen), "more"))
-    return lines
+    return {
+        arm.name: {str(seed): spread_of(choice.records(arm, seed), scores, generator) for seed in choice.seeds_of}
+        for arm in arms
+    }
 
 
 def tails_of(by_seed: Mapping[str, Any], score: str, percentile: str = TAIL) -> list[list[float]]:
@@ -134,29 +100,28 @@ def spread_of(
     return found
 
 
-def percentile_table(spread: Mapping[str, Mapping[str, Any]], score: str) -> Table:
+def percentile_table(spread: Spread, score: str) -> Table:
     """The percentiles after the last round, means over seeds.
 
     Args:
-        spread: partition -> seed -> score -> split -> percentile -> value by evaluation.
+        spread: of `spreads_of`.
         score: which.
     """
-    table = Table(title=f"{score} of single clients after the last round, mean over seeds")
-    for heading in ("partition", "split", *PERCENTILES):
-        table.add_column(heading, justify="left" if heading in ("partition", "split") else "right")
+    rows: list[Sequence[str]] = []
     for arm, by_seed in spread.items():
         for split in SPLITS:
             values = [statistics.mean(one[score][split][name][-1] for one in by_seed.values()) for name in PERCENTILES]
-            table.add_row(arm, split, *(f"{value:.3g}" for value in values))
-        table.add_section()
-    return table
+            rows.append((arm, split, *(f"{value:.3g}" for value in values)))
+        rows.append(())
+    title = f"{score} of single clients after the last round, mean over seeds"
+    return make_table(title, ("partition", "split", *PERCENTILES), rows, left=2)
 
 
-def draw_percentiles(spread: Mapping[str, Mapping[str, Any]], score: str, path: Path) -> Path:
+def draw_percentiles(spread: Spread, score: str, path: Path) -> Path:
     """A panel a partition: bands from the 5th to the 95th and from the 25th to the 75th percentile, and the median.
 
     Args:
-        spread: partition -> seed -> score -> split -> percentile -> value by evaluation.
+        spread: of `spreads_of`.
         score: which.
         path: of the picture.
     """

@@ -13,9 +13,10 @@ from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.tables.gap_table import SPLITS
+from fedgen.experiments.engine.arms.gap_numbers import AVERAGES, MAIN
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import AVERAGES, MAIN
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs
+from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 
@@ -71,21 +72,15 @@ def common_table(found: Mapping[str, Any]) -> Table:
     Args:
         found: of `common_scores`.
     """
-    counts = "/".join(map(str, sorted(set(found["clients"]))))
-    table = Table(
-        title=f"the {counts} unseen clients that all arms score",
-        caption="beside the first: paired differences over seeds with 95 % intervals",
-    )
-    table.add_column("trained", no_wrap=True)
-    for column in AVERAGES:
-        table.add_column(column, justify="right")
-        table.add_column("beside the first", justify="right")
-    first = next(iter(found[MAIN]))
+    first, rows = next(iter(found[MAIN])), []
     for arm in found[MAIN]:
         cells = []
         for column in AVERAGES:
             values = found[column][arm]
             change = "" if arm == first else change_of(compare_pairs(found[column][first], values))
             cells += [f"{statistics.mean(values):.4g}", change]
-        table.add_row(arm, *cells)
-    return table
+        rows.append((arm, *cells))
+    counts = "/".join(map(str, sorted(set(found["clients"]))))
+    headings = ("trained", *(name for column in AVERAGES for name in (column, "beside the first")))
+    note = "beside the first: paired differences over seeds with 95 % intervals"
+    return make_table(f"the {counts} unseen clients that all arms score", headings, rows, note)

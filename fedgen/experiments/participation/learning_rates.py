@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, last
+from fedgen.experiments.engine.arms.gap_numbers import MAIN, PARTICIPATION, GapScores
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import MAIN, Found, gap_verdicts, report_arms, run_arms
+from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
 from fedgen.experiments.engine.recipe_file import component
+from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 
@@ -52,19 +51,16 @@ def learning_rates(
         for step in server
     ]
     found = run_arms(study, choice, arms)
-    ranking = sorted(found, key=lambda arm: chosen_by(found, arm))
-    best = {arm: found[arm] for arm in ranking[:BEST]}
-    table = Table(title=f"rates by {MAIN} on part_val + unpart, mean over seeds")
-    for heading in ("rank", "rates", "sum"):
-        table.add_column(heading, justify="left" if heading == "rates" else "right")
-    for rank, arm in enumerate(ranking, 1):
-        table.add_row(str(rank), arm, f"{chosen_by(found, arm):.4g}")
-    study.console.print(table)
-    lines = gap_verdicts({arm: found[arm] for arm in ranking}, ranking[0], (PARTICIPATION,))
+    ranking = sorted(found.curves, key=lambda arm: chosen_by(found, arm))
+    best = GapScores({arm: found.curves[arm] for arm in ranking[:BEST]}, found.controls)
+    rows = [(str(rank), arm, f"{chosen_by(found, arm):.4g}") for rank, arm in enumerate(ranking, 1)]
+    title = f"rates by {MAIN} on part_val + unpart, mean over seeds"
+    study.console.print(make_table(title, ("rank", "rates", "sum"), rows, left=2))
+    lines = found.differences(ranking[0], (PARTICIPATION,), ranking)
     report_arms(study, best, "the best learning rates", lines, ranking[0])
 
 
-def chosen_by(found: Found, arm: str) -> float:
+def chosen_by(found: GapScores, arm: str) -> float:
     """The mean over seeds of the last scores on part_val plus those on unpart."""
-    curves = [by_column[MAIN] for by_column in found[arm].values()]
-    return statistics.mean(last(curve, SPLITS[1]) + last(curve, SPLITS[2]) for curve in curves)
+    sums = [found.values(MAIN, split, arm)[0] for split in SPLITS[1:]]
+    return statistics.mean(val + unseen for val, unseen in zip(*sums))

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedgen.experiments.engine.arms.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import gap_verdicts, report_arms, run_arms
+from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
 from fedgen.experiments.engine.recipe_file import local_iterations, rounds_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
@@ -30,5 +30,5 @@ def local_epochs(output: Path | None = None, lengths: Sequence[int] = (1, 2, 5, 
     key = "trainer.strategy.init_args.communication_interval"
     arms = [Arm(f"{interval * times} iterations", {key: interval * times}, rounds=1 / times) for times in lengths]
     found = run_arms(study, choice, arms)
-    lines = gap_verdicts(found, arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION))
+    lines = found.differences(arms[0].name, (OUT_OF_SAMPLE, PARTICIPATION))
     report_arms(study, found, "length of a turn", lines, arms[0].name)

@@ -1,15 +1,25 @@
 """Experiments on one model's own score over natural clients: their choice, runs, tables and common verdicts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from fedgen.experiments.engine.arms.gap_numbers import OUT_OF_SAMPLE, PARTICIPATION, last
-from fedgen.experiments.engine.arms.gap_study import MAIN, Found, gap_outcome, report_arms, run_arms
-from fedgen.experiments.engine.paired_seeds import by_chance
+from rich.table import Table
+
+from fedgen.experiments.engine.arms.gap_numbers import MAIN, OUT_OF_SAMPLE, PARTICIPATION, GapScores
+from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
+from fedgen.experiments.engine.paired_seeds import Claim, by_chance, verdict_on
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.participation.client_percentiles import TAIL, served, tail_lines
+from fedgen.experiments.participation.client_percentiles import (
+    TAIL,
+    Spread,
+    draw_percentiles,
+    percentile_table,
+    spreads_of,
+    tails_of,
+)
 from fedgen.experiments.participation.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, PartitionChoice
 
 SCORE = "loss"  # what a model's `example_losses` are scored as
@@ -38,7 +48,7 @@ def report_gaps(
     choice: NaturalChoice,
     title: str,
     plural: str,
-    outcomes: Callable[[Found], list[str]],
+    outcomes: Callable[[GapScores], list[str]],
 ) -> None:
     """Trains the choice's arms and prints gaps, percentiles over clients and verdicts; draws both figures.
 
@@ -53,32 +63,42 @@ def report_gaps(
     study = Study(name, output, choice.settings())
     arms = choice.arms
     found = run_arms(study, choice, arms)
-    spread, tables = served(study, choice, arms, SCORE)
+    spread = study.step("spread", lambda: spreads_of(choice, arms, (SCORE,)))
+    figure = draw_percentiles(spread, SCORE, study.path("percentiles.png"))
+    tables: list[Table | str] = [percentile_table(spread, SCORE), f"percentiles: {figure}"]
     report_arms(study, found, title, [*tables, *verdicts(found, outcomes), *tails(spread, plural)])
 
 
-def verdicts(found: Found, outcomes: Callable[[Found], list[str]]) -> list[str]:
+def verdicts(found: GapScores, outcomes: Callable[[GapScores], list[str]]) -> list[str]:
     """Say whether each arm has the gaps expected of it, then the experiment's own verdicts, and how many miss by
     chance.
     """
     lines = []
-    for arm, seeds in found.items():
-        lines.append(gap_outcome(arm, seeds, OUT_OF_SAMPLE, MAIN, hidden=False))
-        lines.append(gap_outcome(arm, seeds, PARTICIPATION, MAIN, hidden=arm in (LABELS, RANDOM)))
+    for arm in found.curves:
+        lines.append(found.outcome(arm, OUT_OF_SAMPLE, MAIN, hidden=False))
+        lines.append(found.outcome(arm, PARTICIPATION, MAIN, hidden=arm in (LABELS, RANDOM)))
     lines += outcomes(found)
     return [*lines, by_chance(len(lines))]
 
 
-def values_of(found: Found, arm: str, place: str) -> list[float]:
-    """An arm's last values on a split, or of a gap, a number a seed."""
-    return [last(by_column[MAIN], place) for by_column in found[arm].values()]
+def said(found: GapScores, text: str, control: str, treated: str, place: str, claim: Claim | None = None) -> str:
+    """Return the line of `verdict_on` on two arms' last losses on a split, or of a gap."""
+    return verdict_on(text, found.values(MAIN, place, control, treated), claim)
 
 
-def tails(spread: Mapping[str, Mapping[str, Any]], plural: str) -> list[str]:
+def tails(spread: Spread, plural: str) -> list[str]:
     """Say whether unseen clients are served worse, in the tail and the median one: Table 2 of the paper.
 
     Args:
-        spread: of `served`.
+        spread: of `spreads_of`.
         plural: what the scores of clients are in a sentence.
     """
-    return tail_lines(spread, (NATURAL, CENTRAL), SCORE, plural, {TAIL: "95th percentile", "pct50": "median"})
+    percentiles = {TAIL: "95th percentile", "pct50": "median"}
+    return [
+        verdict_on(
+            f"{arm}: the {text} of the clients' {plural} is larger over unseen clients",
+            tails_of(spread[arm], SCORE, name),
+            "more",
+        )
+        for arm, (name, text) in product((NATURAL, CENTRAL), percentiles.items())
+    ]

@@ -12,10 +12,10 @@ from typing import Any
 
 from rich.table import Table
 
-from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, last
+from fedgen.experiments.engine.arms.gap_numbers import AVERAGES, MAIN, PARTICIPATION
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import AVERAGES, MAIN, named_by_clients, report_arms, run_arms
-from fedgen.experiments.engine.paired_seeds import compare_pairs, verdict
+from fedgen.experiments.engine.arms.gap_study import named_by_clients, report_arms, run_arms
+from fedgen.experiments.engine.paired_seeds import verdict_on
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm
 from fedgen.experiments.participation.common_clients import common_scores, common_table
@@ -40,10 +40,9 @@ def number_of_clients(
     lines: list[Table | str] = [common_table(common)]
     for column in AVERAGES:
         for one, more in pairwise(names):
-            row = compare_pairs(common[column][one], common[column][more])
             text = f"{column} on the same unseen clients falls from {one} to {more}"
-            lines.append(verdict(text, row, "less"))
-    few, all_ = ([last(by[MAIN], PARTICIPATION) for by in found[name].values()] for name in (names[0], names[-1]))
+            lines.append(verdict_on(text, (common[column][one], common[column][more]), "less"))
+    few_and_all = found.values(MAIN, PARTICIPATION, names[0], names[-1])
     text = f"the participation gap in {MAIN} shrinks from {names[0]} to {names[-1]}"
-    lines.append(verdict(text, compare_pairs(few, all_), "less"))
+    lines.append(verdict_on(text, few_and_all, "less"))
     report_arms(study, found, "clients that train", lines, columns=AVERAGES)

@@ -25,26 +25,19 @@ from fedgen.evaluation.gaps import GAPS, gap_title
 from fedgen.evaluation.records import FLOOR, MEMORISER, PARTICIPANTS
 from fedgen.evaluation.tables.gap_table import SPLITS
 from fedgen.experiments.engine.arms.gap_numbers import (
+    AVERAGES,
+    MAIN,
     OUT_OF_SAMPLE,
     PARTICIPATION,
-    Controls,
-    beyond_floor,
+    GapScores,
     controls_of,
-    last,
     smallest_gap,
 )
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.arms.gap_study import (
-    AVERAGES,
-    MAIN,
-    Found,
-    beyond_outcome,
-    gap_outcome,
-    report_arms,
-    run_arms,
-)
-from fedgen.experiments.engine.paired_seeds import by_chance, compare_pairs, difference, verdict
+from fedgen.experiments.engine.arms.gap_study import report_arms, run_arms
+from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
 from fedgen.experiments.engine.recipe_file import component, read_recipe
+from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, Control
 
@@ -123,7 +116,7 @@ def participation_gap(output: Path | None = None, **options: Any) -> None:
     first = study.step("detectable", lambda: detectable(choice, arms))
     study.console.print(detectable_table(first))
     found = run_arms(study, choice, arms)
-    report_arms(study, found, "clients that never train", outcomes(found, study.numbers["controls"]))
+    report_arms(study, found, "clients that never train", outcomes(found))
 
 
 def detectable(choice: GapChoice, arms: list[Arm]) -> dict[str, list[Any]]:
@@ -147,23 +140,23 @@ def detectable_table(found: Mapping[str, Sequence[Any]]) -> Table:
     Args:
         found: of `detectable`.
     """
-    table = Table(
-        title=f"before training: participation gaps, mean of {len(next(iter(found.values())))} seed(s)",
-        caption="smallest: found with 80 % power at 5 %, if models' gaps scatter as the memoriser's or the floor's do,"
-        " whichever more; beyond the floor:\nif they scatter as the memoriser's less the floor's do over three seeds or"
-        " more; floor: real images of all clients; memoriser: the images of part_train,\nparticipants: further images"
-        " of clients that train, if there are any: the gap of a generator that has learnt them all, for scale",
-    )
-    for heading in ("partition", "score", "smallest", "beyond the floor", FLOOR, MEMORISER, PARTICIPANTS):
-        table.add_column(heading, justify="left" if heading in ("partition", "score") else "right")
+    rows = []
     for partition, seeds in found.items():
         for column in seeds[0][FLOOR]:
             cells = []
             for name in (FLOOR, MEMORISER, PARTICIPANTS):
                 gaps = [controls[name][column][PARTICIPATION] for controls in seeds if name in controls]
                 cells.append(f"{statistics.mean(gaps):+.3g}" if len(gaps) == len(seeds) else "")
-            table.add_row(partition, column, _smallest(seeds, column), _smallest_beyond(seeds, column), *cells)
-    return table
+            rows.append((partition, column, _smallest(seeds, column), _smallest_beyond(seeds, column), *cells))
+    note = (
+        "smallest: found with 80 % power at 5 %, if models' gaps scatter as the memoriser's or the floor's do,"
+        " whichever more; beyond the floor:\nif they scatter as the memoriser's less the floor's do over three seeds or"
+        " more; floor: real images of all clients; memoriser: the images of part_train,\nparticipants: further images"
+        " of clients that train, if there are any: the gap of a generator that has learnt them all, for scale"
+    )
+    title = f"before training: participation gaps, mean of {len(next(iter(found.values())))} seed(s)"
+    headings = ("partition", "score", "smallest", "beyond the floor", FLOOR, MEMORISER, PARTICIPANTS)
+    return make_table(title, headings, rows, note, left=2)
 
 
 def _smallest(seeds: Sequence[Any], column: str) -> str:
@@ -185,40 +178,36 @@ def _smallest_beyond(seeds: Sequence[Any], column: str) -> str:
     return f"{smallest_gap(values, (), seeds[0][FLOOR][column]['clients']):.3g}"
 
 
-def outcomes(found: Found, controls: Mapping[str, Mapping[str, Controls]]) -> list[str]:
+def outcomes(found: GapScores) -> list[str]:
     """Return what the paper says of classifiers, and whether it is so here.
 
     Gaps in KID are told by what they are beyond the floor's: most of the scatter of avg is the draw of clients.
-
-    Args:
-        found: of `run_arms`.
-        controls: of the same runs, arm -> seed.
     """
     lines = []
     for column in AVERAGES:
         gaps: dict[str, list[float]] = {}
-        for arm, seeds in found.items():
+        for arm in found.curves:
             hidden = arm.split(",")[0] in (LABELS, RANDOM)
-            lines.append(gap_outcome(arm, seeds, PARTICIPATION, column, hidden))
-            gaps[arm] = [last(one[column], PARTICIPATION) for one in seeds.values()]
+            lines.append(found.outcome(arm, PARTICIPATION, column, hidden))
+            (gaps[arm],) = found.values(column, PARTICIPATION, arm)
             if column != MAIN:
-                lines.append(beyond_outcome(arm, seeds, controls.get(arm, {}), column, hidden))
-                gaps[arm] = beyond_floor(seeds, controls.get(arm, {}), column, PARTICIPATION)
+                lines.append(found.beyond_outcome(arm, column, hidden))
+                gaps[arm] = found.beyond(arm, column)
         what = f"the participation gap in {column}{'' if column == MAIN else ' beyond the floor'}"
         for shows, hides in product((NATURAL, SEMANTIC), (LABELS, RANDOM)):
             if gaps.get(shows) and gaps.get(hides):
-                row = compare_pairs(gaps[hides], gaps[shows])
-                lines.append(verdict(f"{shows}: {what} is above that of {hides}", row, "more"))
+                text = f"{shows}: {what} is above that of {hides}"
+                lines.append(verdict_on(text, (gaps[hides], gaps[shows]), "more"))
     lines += _centralised(found)
     return [*lines, by_chance(len(lines))]
 
 
-def _centralised(found: Found) -> list[str]:
+def _centralised(found: GapScores) -> list[str]:
     """Say of every partition what training in one place changes, on the same clients."""
     lines = []
-    for arm, place, column in product(found, (SPLITS[2], OUT_OF_SAMPLE, PARTICIPATION), AVERAGES):
-        if (central := f"{arm}, {CONTROL}") in found:
-            one, other = ([last(by[column], place) for by in found[name].values()] for name in (arm, central))
+    for arm, place, column in product(found.curves, (SPLITS[2], OUT_OF_SAMPLE, PARTICIPATION), AVERAGES):
+        if (central := f"{arm}, {CONTROL}") in found.curves:
             title = gap_title(place) if place in GAPS else f"score on {place}"
-            lines.append(difference(f"{central}: {title} in {column} beside {arm}", compare_pairs(one, other)))
+            text = f"{central}: {title} in {column} beside {arm}"
+            lines.append(verdict_on(text, found.values(column, place, arm, central)))
     return lines

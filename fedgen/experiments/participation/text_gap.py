@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION
-from fedgen.experiments.engine.arms.gap_study import Found
-from fedgen.experiments.engine.paired_seeds import compare_pairs, verdict
+from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, GapScores
 from fedgen.experiments.engine.trainings import Arm
-from fedgen.experiments.participation.natural_gaps import CENTRAL, NaturalChoice, report_gaps, values_of
+from fedgen.experiments.participation.natural_gaps import CENTRAL, NaturalChoice, report_gaps, said
 from fedgen.experiments.participation.participation_gap import CONTROL, LABELS, NATURAL, RANDOM, SEMANTIC
 
 
@@ -51,14 +49,20 @@ def text_gap(output: Path | None = None, **options: Any) -> None:
     report_gaps("text-gap", output, TextChoice(**options), "loss of a character model", "losses", outcomes)
 
 
-def outcomes(found: Found) -> list[str]:
+def outcomes(found: GapScores) -> list[str]:
     """Say whether books show more of a participation gap than other deals, and centralised training less loss."""
-    lines = []
-    for arm in (LABELS, RANDOM):
-        if arm in found:
-            row = compare_pairs(values_of(found, arm, PARTICIPATION), values_of(found, NATURAL, PARTICIPATION))
-            lines.append(verdict(f"a larger participation gap of {NATURAL} clients than of {arm} ones", row, "more"))
+    lines = [
+        said(
+            found,
+            f"a larger participation gap of {NATURAL} clients than of {arm} ones",
+            arm,
+            NATURAL,
+            PARTICIPATION,
+            "more",
+        )
+        for arm in (LABELS, RANDOM)
+        if arm in found.curves
+    ]
     for split in SPLITS[1:]:
-        row = compare_pairs(values_of(found, NATURAL, split), values_of(found, CENTRAL, split))
-        lines.append(verdict(f"{CONTROL}, a smaller loss on {split}", row, "less"))
+        lines.append(said(found, f"{CONTROL}, a smaller loss on {split}", NATURAL, CENTRAL, split, "less"))
     return lines

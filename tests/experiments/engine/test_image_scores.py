@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.engine.image_scores import SCORES, ImageScores, badness, compare_scores, mark_of
+from fedgen.experiments.engine.image_scores import SCORES, ImageScores, badness, mark_of
 
 
 @pytest.fixture
@@ -52,13 +52,3 @@ def test_scores_are_marked_where_a_loss_was_and_strongest_against_the_images_tha
     assert mark_of("fid, held out", "pixels", ["pixels"]) == mark_of("recall", "pixels", ["pixels"]) == "(*)"
     assert mark_of("fid", "efficientnet-lite0", ["pixels", "efficientnet-lite0-32"]) == "(*)"
     assert mark_of("fid", "pixels", []) == mark_of("fid", "pixels", ["efficientnet-lite0-32"]) == ""
-
-
-def test_arms_are_compared_in_every_embedding_and_score():
-    usual, own = ([{"pixels": dict.fromkeys(SCORES, value)} for value in values] for values in ((0.5, 0.7), (0.6, 0.8)))
-    found = compare_scores(usual, own)["pixels"]
-    assert tuple(found) == SCORES
-    assert {score: row["improved"] for score, row in found.items()} == {
-        "fid": 0, "fid, held out": 0, "recall": 2, "coverage": 2, "trace": 2
-    }  # fmt: skip
-    assert compare_scores(None, own)["pixels"]["fid"] == {"values": [0.6, 0.8]}

@@ -2,7 +2,16 @@
 
 import pytest
 
-from fedgen.experiments.engine.paired_seeds import by_chance, cell, change_of, compare_pairs, holds, verdict
+from fedgen.experiments.engine.paired_seeds import (
+    by_chance,
+    cell,
+    change_of,
+    compare_pairs,
+    holds,
+    mean_and_spread,
+    verdict,
+    verdict_on,
+)
 
 
 def test_the_interval_is_students():
@@ -53,3 +62,15 @@ def test_a_claim_holds_or_not_beyond_doubt_or_cannot_be_told(interval, less, mor
 
 def test_many_intervals_miss_by_chance():
     assert by_chance(30).endswith("1.5 of them miss it by chance")
+
+
+def test_a_line_on_values_is_a_verdict_or_without_a_claim_a_difference():
+    assert verdict_on("it falls", ([4.0, 4.0], [3.0, 3.0]), "less") == "as expected: it falls: -1 (-1 to -1)"
+    assert verdict_on("both", ([4.0, 4.0], [3.0, 3.0])) == "both differs: -1 (-1 to -1)"
+    assert verdict_on("both", ([4.0], [3.0])) == "both cannot be told apart: -1"
+
+
+def test_mean_and_spread_by_hand():
+    assert mean_and_spread([1.0, 3.0]) == "2 ± 1"
+    assert mean_and_spread([1.0, 2.0], digits=2) == "1.5 ± 0.71"
+    assert mean_and_spread([0.125]) == "0.125"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedgen.experiments.engine.results import read_results, save_results
+from fedgen.experiments.engine.results import make_table, read_results, save_results
 
 
 def test_numbers_are_stored_with_settings_and_versions_and_found_by_settings(tmp_path):
@@ -20,6 +20,22 @@ def test_results_of_other_settings_are_kept_and_the_difference_named(tmp_path):
     save_results(tmp_path, "toy", {"seed": 1, "k": 5}, {"value": 1})
     with pytest.raises(ValueError, match=r"results of other settings; choose another(.*\n)+  seed: 1 there, 2"):
         read_results(tmp_path, {"seed": 2, "k": 5})
+
+
+def test_an_option_that_came_later_counts_as_off(tmp_path):
+    save_results(tmp_path, "toy", {"k": 0}, {"value": 1})
+    assert read_results(tmp_path, {"k": 0, "seed": 0, "quick": False, "weights": None}) == {"value": 1}
+    for now in ({"k": 0, "quick": True}, {"k": None}):
+        with pytest.raises(ValueError, match="results of other settings"):
+            read_results(tmp_path, now)
+
+
+def test_a_table_has_rows_sections_and_notes():
+    table = make_table("title", ("name", "value"), [("a", "1"), (), ("b", "2")], ["one", "two"])
+    assert [list(column.cells) for column in table.columns] == [["a", "b"], ["1", "2"]]
+    assert [row.end_section for row in table.rows] == [True, False]
+    assert (table.title, table.caption) == ("title", "one\ntwo")
+    assert [column.justify for column in table.columns] == ["left", "right"]
 
 
 def test_a_long_setting_is_named_in_short(tmp_path):

@@ -1,58 +1,25 @@
 """A character model on books that it never saw, at a tiny size."""
 
-import json
-from pathlib import Path
-
 import pytest
 import yaml
 
-from fedgen.__main__ import main
+from fedgen.experiments.engine.arms.gap_numbers import GapScores
 from fedgen.experiments.participation.natural_gaps import tails, verdicts
 from fedgen.experiments.participation.text_gap import CENTRAL, TextChoice, outcomes
-from tests.data.bible_file import some_verses, write_bible
 from tests.experiments.participation.test_classifier_control import curves
-
-RECIPE = Path(__file__).parents[3] / "recipes/bible_text.yaml"
-BOOKS = ["Ge", "Exo", "Lev", "Num", "Josh", "Ruth", "Job", "Psa", "Isa", "Dan"]
+from tests.experiments.participation.tiny_recipes import BOOKS, text_recipe
 
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """The shipped recipe with ten short books, two rounds of one iteration and a narrow model."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    settings = yaml.safe_load(RECIPE.read_text())
-    file = write_bible(tmp_path / "bible.data", some_verses(BOOKS))
-    settings["trainer"]["max_epochs"] = 2
-    settings["trainer"]["strategy"]["init_args"] |= {"communication_interval": 1, "cohort_size": 2}
-    settings["model"]["init_args"] |= {"length": 16, "width": 8, "layers": 1, "heads": 1}
-    settings["data"]["init_args"]["data"]["init_args"] = {"length": 16, "path": str(file)}
-    settings["data"]["init_args"]["split"]["init_args"] |= {"max_examples": 8}
-    path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(settings))
-    return path
+    return text_recipe()
 
 
 def change(recipe, **data):
     settings = yaml.safe_load(recipe.read_text())
     settings["data"]["init_args"] |= data
     recipe.write_text(yaml.safe_dump(settings))
-
-
-@pytest.mark.slow
-def test_gaps_and_percentiles_of_a_tiny_model(recipe, capsys):
-    assert main(["reproduce", "text-gap", "--recipe", str(recipe), "--checks", "2", "--seeds", "1"]) == 0
-    (folder,) = Path("checkpoints").glob("text-gap*")
-    numbers = json.loads((folder / "results.json").read_text())["numbers"]
-    assert set(numbers["curves"]) == {"natural", "Dirichlet", "random", CENTRAL}
-    assert numbers["clients"]["natural"] == [3, 3]
-    assert len(numbers["curves"]["natural"]["0"]["loss avg"]["rounds"]) == 2
-    assert set(numbers["spread"]["natural"]["0"]["loss"]["unpart"]) == {"pct95", "pct75", "pct50", "pct25", "pct5"}
-    for figure in ("text_gap.png", "percentiles.png"):
-        assert (folder / figure).stat().st_size > 10_000
-    said = " ".join(capsys.readouterr().out.split())
-    assert "a larger participation gap of natural clients than of random ones" in said
-    assert "natural: the 95th percentile of the clients' losses is larger over unseen clients" in said
 
 
 def test_arms_are_the_books_their_sections_random_deals_and_training_in_one_place(recipe):
@@ -85,7 +52,7 @@ def test_what_was_published_is_held_against_what_was_found():
         "random": curves(1.0, 1.1, 1.1),
         CENTRAL: curves(1.0, 1.2, 1.3, 0.001),
     }
-    said = "\n".join(verdicts(found, outcomes))
+    said = "\n".join(verdicts(GapScores(found), outcomes))
     for line in (
         "as expected: natural: the participation gap in loss avg is +0.1",
         "not seen: Dirichlet: the participation gap in loss avg is +0.1",
@@ -95,7 +62,7 @@ def test_what_was_published_is_held_against_what_was_found():
     ):
         assert line in said
     unlabelled = {name: found[name] for name in ("natural", "random", CENTRAL)}
-    assert "Dirichlet" not in "\n".join(verdicts(unlabelled, outcomes))
+    assert "Dirichlet" not in "\n".join(verdicts(GapScores(unlabelled), outcomes))
 
 
 def test_percentiles_compare_seen_and_unseen_books():

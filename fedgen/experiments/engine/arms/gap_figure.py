@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgen.evaluation.gaps import gap_title
-from fedgen.experiments.engine.arms.gap_numbers import PARTICIPATION, Controls, Curve, beyond_floor, gap_lines
+from fedgen.experiments.engine.arms.gap_numbers import Curve, GapScores, gap_lines
 from fedgen.experiments.engine.paired_seeds import beside_zero
 from fedgen.experiments.engine.results import save_figure
 from fedgen.reports.figures.generalisation import COLOURS, GAP_COLOURS
@@ -16,39 +16,32 @@ BEYOND = "#2a7f3f"
 FIRST = 1 / 3  # of the rounds, left out where scores are drawn: the start is far above
 
 
-def draw_arms(
-    found: Mapping[str, Mapping[str, Mapping[str, Curve]]],
-    controls: Mapping[str, Mapping[str, Controls]],
-    columns: Sequence[str],
-    path: Path,
-    title: str,
-) -> Path:
+def draw_arms(found: GapScores, columns: Sequence[str], path: Path, title: str) -> Path:
     """A row a column: the three splits over rounds in a panel an arm, and the last gaps of all arms.
 
     Where the floor has a score, also the participation gaps beyond the floor's.
 
     Args:
-        found: arm -> seed -> column -> curve.
-        controls: of the same runs, arm -> seed.
+        found: of some runs.
         columns: "score aggregate".
         path: of the picture.
         title: of the figure.
     """
     from matplotlib.figure import Figure
 
-    across = len(found) + 1
-    figure = Figure(figsize=(2.6 * len(found) + 4.5, 3.1 * len(columns) + 1.0), layout="constrained")
-    widths = [1.0] * len(found) + [1.6]
-    panels = figure.subplots(len(columns), across, squeeze=False, width_ratios=widths)
+    arms = list(found.curves)
+    figure = Figure(figsize=(2.6 * len(arms) + 4.5, 3.1 * len(columns) + 1.0), layout="constrained")
+    widths = [1.0] * len(arms) + [1.6]
+    panels = figure.subplots(len(columns), len(arms) + 1, squeeze=False, width_ratios=widths)
     for row, column in zip(panels, columns):
-        for axes, (arm, seeds) in zip(row, found.items()):
-            _draw_curves(axes, [by_column[column] for by_column in seeds.values() if column in by_column])
+        for axes, arm in zip(row, arms):
+            _draw_curves(axes, found.of(arm, column))
             axes.set_title(arm, fontsize=9)
         for axes in row[1:-1]:
             axes.sharey(row[0])
         row[0].set_ylabel(column)
-        _draw_gaps(row[-1], {arm: [by[column] for by in seeds.values()] for arm, seeds in found.items()}, column)
-        beyond = [beyond_floor(seeds, controls.get(arm, {}), column, PARTICIPATION) for arm, seeds in found.items()]
+        _draw_gaps(row[-1], {arm: found.of(arm, column) for arm in arms}, column)
+        beyond = [found.beyond(arm, column) for arm in arms]
         if all(beyond):
             _draw_beyond(row[-1], beyond)
     panels[0][0].legend(fontsize=7)
@@ -56,7 +49,7 @@ def draw_arms(
         axes.legend(fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     for axes in panels[-1][:-1]:
         axes.set_xlabel("round", fontsize=8)
-    count = max(len(seeds) for seeds in found.values())
+    count = max(len(seeds) for seeds in found.curves.values())
     figure.suptitle(f"{title} (mean of {count} seed(s); bars: 95 % over clients and seeds)", fontsize=11)
     return save_figure(figure, path)
 

@@ -3,18 +3,31 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 from rich.table import Table
 from scipy import optimize, stats
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.gaps import GAPS
+from fedgen.evaluation.gaps import GAPS, gap_title
 from fedgen.evaluation.records import FLOOR
 from fedgen.evaluation.tables.gap_table import SPLITS
-from fedgen.experiments.engine.paired_seeds import beside_zero, change_of, compare_pairs
+from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.paired_seeds import (
+    beside_zero,
+    by_chance,
+    change_of,
+    compare_pairs,
+    verdict,
+    verdict_on,
+)
+from fedgen.experiments.engine.results import make_table
 
 OUT_OF_SAMPLE, PARTICIPATION = GAPS
+MAIN = "loss avg"  # the most sensitive column: draws are common to all splits
+AVERAGES = (MAIN, "kid avg")  # what the model is trained on and what it makes, by scores without a bias of numbers
 COLUMNS = (("loss", "avg"), ("kid", "avg"), ("kid", "all"), ("fid", "avg"), ("fid", "all"))
 
 Curve = Mapping[str, Any]
@@ -54,30 +67,6 @@ def controls_of(records: Sequence[ScoreRecord]) -> Controls:
 def last(curve: Curve, place: str) -> float:
     """A run's last value on a split, or of a gap."""
     return float(curve["values"][place][-1])
-
-
-def beyond_floor(
-    seeds: Mapping[str, Mapping[str, Curve]], controls: Mapping[str, Controls], column: str, gap: str
-) -> list[float]:
-    """An arm's last gap less the floor's on the same clients and images, a number a repetition.
-
-    The floor's gap is what the draw of clients makes of one for a generator of everybody's images, 0 in expectation: so
-    the difference is the same gap in expectation, without most of what the draw adds. KID's is linear in the generator,
-    so that its differences are the same in avg and in all.
-
-    Args:
-        seeds: the arm's curves, by seed and column.
-        controls: of its runs, by seed.
-        column: "score aggregate".
-        gap: which.
-
-    Returns:
-        Nothing where a run has no floor for this column.
-    """
-    floors = [controls.get(seed, {}).get(FLOOR, {}).get(column, {}).get(gap) for seed in seeds]
-    known = [floor for floor in floors if floor is not None]
-    gaps = [last(by[column], gap) for by in seeds.values()] if len(known) == len(seeds) else []
-    return [gap - floor for gap, floor in zip(gaps, known)]
 
 
 def smallest_gap(values: Sequence[float], errors: Sequence[float], pairs: int, power: float = 0.8) -> float:
@@ -123,47 +112,111 @@ def gap_lines(curves: Sequence[Curve], gap: str) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def arms_table(
-    found: Mapping[str, Mapping[str, Mapping[str, Curve]]],
-    controls: Mapping[str, Mapping[str, Controls]],
-    column: str,
-    title: str,
-    control: str | None = None,
-) -> Table:
-    """The arms' last scores of one column: three splits, two gaps with intervals, and the change from a control.
-
-    Where the floor has a score, also the participation gap beyond the floor's.
+@dataclass(frozen=True)
+class GapScores:
+    """Scores of runs on seen and unseen clients, and of real images in their generators' place.
 
     Args:
-        found: arm -> seed -> column -> curve.
-        controls: of the same runs, arm -> seed.
-        column: "score aggregate".
-        title: of the table.
-        control: the arm that others are compared with, on unseen clients.
+        curves: arm -> seed -> "score aggregate" -> curve.
+        controls: arm -> seed -> controls of the same runs.
     """
-    beyond = {arm: beyond_floor(seeds, controls.get(arm, {}), column, PARTICIPATION) for arm, seeds in found.items()}
-    has_floor = any(beyond.values())
-    caption = "gaps: mean over seeds with 95 % intervals over clients and seeds"
-    if has_floor:
-        caption += ";\nbeyond the floor: less the gap of real images of all clients, over seeds"
-    table = Table(title=f"{title}: {column}", caption=caption)
-    table.add_column("trained", no_wrap=True)
-    headings = [*SPLITS, "out of sample", "participation", *(["beyond the floor"] if has_floor else [])]
-    for heading in (*headings, *([f"unpart beside {control}"] if control else [])):
-        table.add_column(heading, justify="right")
-    for arm, seeds in found.items():
-        curves = [by_column[column] for by_column in seeds.values() if column in by_column]
-        if not curves:
-            continue
-        cells = [f"{statistics.mean(last(curve, split) for curve in curves):.4g}" for split in SPLITS]
-        for gap in GAPS:
-            mean, low, high = gap_lines(curves, gap)
-            cells.append(f"{mean:+.3g}\n{low:+.2g} to {high:+.2g}" if math.isfinite(low) else f"{mean:+.3g}")
+
+    curves: Mapping[str, Mapping[str, Mapping[str, Curve]]]
+    controls: Mapping[str, Mapping[str, Controls]] = field(default_factory=dict)
+
+    def of(self, arm: str, column: str) -> list[Curve]:
+        """Return an arm's curves of one column, one a seed that has it."""
+        return [by_column[column] for by_column in self.curves[arm].values() if column in by_column]
+
+    def values(self, column: str, place: str, *arms: str) -> list[list[float]]:
+        """Return each arm's last values on a split, or of a gap, a number a seed."""
+        return [[last(curve, place) for curve in self.of(arm, column)] for arm in arms]
+
+    def beyond(self, arm: str, column: str, gap: str = PARTICIPATION) -> list[float]:
+        """Return an arm's last gap less the floor's on the same clients and images, a number a seed.
+
+        The floor's gap is what the draw of clients makes of one for a generator of everybody's images, 0 in
+        expectation: so the difference is the same gap in expectation, without most of what the draw adds. KID's is
+        linear in the generator, so that its differences are the same in avg and in all. Nothing where a run has no
+        floor for this column.
+        """
+        seeds, controls = self.curves[arm], self.controls.get(arm, {})
+        floors = [controls.get(seed, {}).get(FLOOR, {}).get(column, {}).get(gap) for seed in seeds]
+        known = [floor for floor in floors if floor is not None]
+        gaps = self.values(column, gap, arm)[0] if len(known) == len(seeds) else []
+        return [gap - floor for gap, floor in zip(gaps, known)]
+
+    def table(self, column: str, title: str, control: str | None = None) -> Table:
+        """Return the arms' last scores of one column: three splits, two gaps with intervals, the change from a control.
+
+        Where the floor has a score, also the participation gap beyond the floor's.
+
+        Args:
+            column: "score aggregate".
+            title: of the table.
+            control: the arm that others are compared with, on unseen clients.
+        """
+        beyond = {arm: self.beyond(arm, column) for arm in self.curves}
+        has_floor = any(beyond.values())
+        caption = "gaps: mean over seeds with 95 % intervals over clients and seeds"
         if has_floor:
-            cells.append(change_of(beside_zero(beyond[arm])).replace(" (", "\n(", 1) if beyond[arm] else "")
-        if control:
-            first = [last(by_column[column], SPLITS[2]) for by_column in found[control].values()]
-            row = compare_pairs(first, [last(curve, SPLITS[2]) for curve in curves])
-            cells.append("" if arm == control else change_of(row))
-        table.add_row(arm, *cells)
-    return table
+            caption += ";\nbeyond the floor: less the gap of real images of all clients, over seeds"
+        headings = ["trained", *SPLITS, "out of sample", "participation", *(["beyond the floor"] if has_floor else [])]
+        rows = []
+        for arm in self.curves:
+            if not (curves := self.of(arm, column)):
+                continue
+            cells = [f"{statistics.mean(last(curve, split) for curve in curves):.4g}" for split in SPLITS]
+            for gap in GAPS:
+                mean, low, high = gap_lines(curves, gap)
+                cells.append(f"{mean:+.3g}\n{low:+.2g} to {high:+.2g}" if math.isfinite(low) else f"{mean:+.3g}")
+            if has_floor:
+                cells.append(change_of(beside_zero(beyond[arm])).replace(" (", "\n(", 1) if beyond[arm] else "")
+            if control:
+                usual, own = self.values(column, SPLITS[2], control, arm)
+                cells.append("" if arm == control else change_of(compare_pairs(usual, own)))
+            rows.append((arm, *cells))
+        beside = [f"unpart beside {control}"] if control else []
+        return make_table(f"{title}: {column}", headings + beside, rows, caption)
+
+    def outcome(self, arm: str, gap: str, column: str, hidden: bool) -> str:
+        """Say whether an arm's last gap is above 0 as expected, or there is one where none should be.
+
+        An interval around 0 says neither: it may be wide.
+
+        Args:
+            arm: its name.
+            gap: which.
+            column: "score aggregate".
+            hidden: whether the partition is expected to hide the gap.
+        """
+        mean, low, high = gap_lines(self.of(arm, column), gap)
+        text = f"{arm}: the {gap_title(gap)} in {column} is {mean:+.3g} ({low:+.3g} to {high:+.3g})"
+        if low <= 0 <= high:
+            return f"cannot be told from 0{', where none was expected' if hidden else ''}: {text}"
+        return expectation(f"{text}, {'none' if hidden else 'above 0'}", low > 0 and not hidden)
+
+    def beyond_outcome(self, arm: str, column: str, hidden: bool) -> str:
+        """Say whether an arm's participation gap is above the floor's as expected; otherwise as `outcome`."""
+        text = f"{arm}: the {gap_title(PARTICIPATION)} in {column} beyond the floor's"
+        if not (beyond := self.beyond(arm, column)):
+            return f"cannot be told: {text}, as a run has no floor"
+        row = beside_zero(beyond)
+        return (
+            verdict(f"{text} is not above 0", row, "not more") if hidden else verdict(f"{text} is above 0", row, "more")
+        )
+
+    def differences(self, control: str, gaps: Sequence[str], arms: Sequence[str] | None = None) -> list[str]:
+        """Say by arm whether a gap differs from the control's in each of `AVERAGES`, over paired seeds.
+
+        Args:
+            control: the arm that others are compared with.
+            gaps: names of gaps.
+            arms: in which order; as they are if None.
+        """
+        lines = [
+            verdict_on(f"{arm}: {gap_title(gap)} in {column} beside {control}", self.values(column, gap, control, arm))
+            for gap, column, arm in product(gaps, AVERAGES, arms or self.curves)
+            if arm != control
+        ]
+        return [*lines, by_chance(len(lines))]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from fedgen.clients import FederatedDataModule
 from fedgen.evaluation import Run, ScoreRecord
 from fedgen.evaluation.runs.recipe_data import load_federation
-from fedgen.experiments.engine.choice import Choice
+from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
 from fedgen.experiments.engine.trainings import Arm, Training, arguments
 
@@ -19,7 +19,7 @@ FORM = 2  # of the numbers in results.json; those of another form are refused, a
 
 
 @dataclass(frozen=True)
-class GapChoice(Choice):
+class GapChoice(ArmsChoice):
     """Options common to experiments on generalisation; its fields are options of their commands.
 
     Args:
@@ -31,8 +31,6 @@ class GapChoice(Choice):
         num_images: generated in an evaluation.
         checks: evaluations of a run, evenly spaced.
         runs: folder of the run folders.
-        parallel: runs at once.
-        seed: of the first repetition.
         quick: a minute or two, to see that it runs: one seed, a hundredth of the rounds, few images, two checks.
 
     Raises:
@@ -42,37 +40,22 @@ class GapChoice(Choice):
 
     QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "checks": 2, "num_images": 60}
     APART: ClassVar[tuple[str, ...]] = ("weights",)
-
+    LEAST: ClassVar[Mapping[str, int]] = {**ArmsChoice.LEAST, "checks": 1, "num_images": 10}
     scores: ClassVar[tuple[str, ...]] = ("loss", "kid", "fid")
 
     recipe: Path = Path("recipes/ddpm_style_shift.yaml")
     rounds: int | None = None
-    seeds: int = 3
     embedding: str = EMBEDDING
     weights: Path | None = None
     num_images: int = 500
     checks: int = 4
     runs: Path = Path("checkpoints/runs")
-    parallel: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (
-            min(self.seeds, self.parallel, self.checks, 1 if self.rounds is None else self.rounds) < 1
-            or self.num_images < 10
-        ):
-            raise ValueError(
-                f"seeds={self.seeds}, parallel={self.parallel}, checks={self.checks} and rounds={self.rounds} count"
-                f" from 1, num_images={self.num_images} from 10"
-            )
         split = ((read_recipe(self.recipe).get("data") or {}).get("init_args") or {}).get("split")
         if not split:
             raise ValueError(f"{self.recipe} has no data.init_args.split, so that every client trains; give it one")
-
-    @property
-    def seeds_of(self) -> range:
-        """The repetitions' seeds."""
-        return range(self.seed, self.seed + self.seeds)
 
     @cached_property
     def total(self) -> int:

@@ -2,35 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 from rich.table import Table
 
 from fedgen.evaluation import ScoreRecord
-from fedgen.evaluation.gaps import gap_title
-from fedgen.experiments.engine.aggregate_rankings import expectation
 from fedgen.experiments.engine.arms.gap_figure import draw_arms
-from fedgen.experiments.engine.arms.gap_numbers import (
-    PARTICIPATION,
-    Controls,
-    Curve,
-    arms_table,
-    beyond_floor,
-    controls_of,
-    curves_of,
-    gap_lines,
-    last,
-)
+from fedgen.experiments.engine.arms.gap_numbers import AVERAGES, GapScores, controls_of, curves_of
 from fedgen.experiments.engine.arms.gap_runs import GapChoice
-from fedgen.experiments.engine.paired_seeds import beside_zero, by_chance, compare_pairs, difference, verdict
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, train_all
 
-Found = Mapping[str, Mapping[str, Mapping[str, Curve]]]
-"""arm -> seed -> "score aggregate" -> curve"""
-MAIN = "loss avg"  # the most sensitive column: draws are common to all splits
-AVERAGES = (MAIN, "kid avg")  # what the model is trained on and what it makes, by scores without a bias of numbers
 SHOWN = (*AVERAGES, "kid all", "fid all")
 DRAWN = 3  # of them
 
@@ -55,7 +37,7 @@ def check_clients(choice: GapChoice, arms: Sequence[Arm]) -> dict[str, list[int]
     return {name: [len(data.clients), len(data.unparticipating)] for name, data in found.items()}
 
 
-def run_arms(study: Study, choice: GapChoice, arms: Sequence[Arm]) -> Found:
+def run_arms(study: Study, choice: GapChoice, arms: Sequence[Arm]) -> GapScores:
     """Trains every arm with every seed, unless that is done, and gives their scores over rounds."""
     seeds = {str(seed): seed for seed in choice.seeds_of}
     study.step("clients", lambda: check_clients(choice, arms))
@@ -64,8 +46,7 @@ def run_arms(study: Study, choice: GapChoice, arms: Sequence[Arm]) -> Found:
         records = {arm.name: {name: choice.records(arm, seed) for name, seed in seeds.items()} for arm in arms}
         study.step("controls", lambda: _each(records, controls_of))
         study.step("curves", lambda: _each(records, curves_of))
-    found: Found = study.numbers["curves"]
-    return found
+    return GapScores(study.numbers["curves"], study.numbers["controls"])
 
 
 def _each(
@@ -76,7 +57,7 @@ def _each(
 
 def report_arms(
     study: Study,
-    found: Found,
+    found: GapScores,
     title: str,
     lines: Sequence[Table | str],
     control: str | None = None,
@@ -92,65 +73,8 @@ def report_arms(
         control: the arm that others are compared with, if all are scored on the same clients.
         columns: "score aggregate", of which those are shown that all runs have.
     """
-    here = [column for column in columns if all(column in by for seeds in found.values() for by in seeds.values())]
-    controls = study.numbers["controls"]
-    tables: list[Table | str] = [arms_table(found, controls, column, title, control) for column in here]
-    figure = draw_arms(found, controls, here[:DRAWN], study.path(f"{study.name.replace('-', '_')}.png"), title)
+    seeds = [by_column for by_seed in found.curves.values() for by_column in by_seed.values()]
+    here = [column for column in columns if all(column in by_column for by_column in seeds)]
+    tables: list[Table | str] = [found.table(column, title, control) for column in here]
+    figure = draw_arms(found, here[:DRAWN], study.path(f"{study.name.replace('-', '_')}.png"), title)
     study.report([*tables, *lines], figure)
-
-
-def gap_outcome(arm: str, seeds: Mapping[str, Mapping[str, Curve]], gap: str, column: str, hidden: bool) -> str:
-    """An arm's last gap with its interval, and whether it is above 0 as expected, or there is one where none should be.
-
-    An interval around 0 says neither: it may be wide.
-
-    Args:
-        arm: its name.
-        seeds: its curves, by seed and column.
-        gap: which.
-        column: "score aggregate".
-        hidden: whether the partition is expected to hide the gap.
-    """
-    mean, low, high = gap_lines([by_column[column] for by_column in seeds.values()], gap)
-    text = f"{arm}: the {gap_title(gap)} in {column} is {mean:+.3g} ({low:+.3g} to {high:+.3g})"
-    if low <= 0 <= high:
-        return f"cannot be told from 0{', where none was expected' if hidden else ''}: {text}"
-    return expectation(f"{text}, {'none' if hidden else 'above 0'}", low > 0 and not hidden)
-
-
-def beyond_outcome(
-    arm: str, seeds: Mapping[str, Mapping[str, Curve]], controls: Mapping[str, Controls], column: str, hidden: bool
-) -> str:
-    """An arm's participation gap beyond the floor's, and whether it is above 0 as expected.
-
-    Args:
-        arm: its name.
-        seeds: its curves, by seed and column.
-        controls: of its runs, by seed.
-        column: "score aggregate", which controls have.
-        hidden: whether the partition is expected to hide the gap.
-    """
-    beyond = beyond_floor(seeds, controls, column, PARTICIPATION)
-    text = f"{arm}: the {gap_title(PARTICIPATION)} in {column} beyond the floor's"
-    if not beyond:
-        return f"cannot be told: {text}, as a run has no floor"
-    row = beside_zero(beyond)
-    return verdict(f"{text} is not above 0", row, "not more") if hidden else verdict(f"{text} is above 0", row, "more")
-
-
-def gap_verdicts(found: Found, control: str, gaps: Sequence[str]) -> list[str]:
-    """Return by arm whether a gap differs from the control's in each of `AVERAGES`, over paired seeds.
-
-    Args:
-        found: of `run_arms`.
-        control: the arm that others are compared with.
-        gaps: names of gaps.
-    """
-    lines = []
-    for gap, column in product(gaps, AVERAGES):
-        of = {arm: [last(by_column[column], gap) for by_column in seeds.values()] for arm, seeds in found.items()}
-        for arm in found:
-            if arm != control:
-                text = f"{arm}: {gap_title(gap)} in {column} beside {control}"
-                lines.append(difference(text, compare_pairs(of[control], of[arm])))
-    return [*lines, by_chance(len(lines))]

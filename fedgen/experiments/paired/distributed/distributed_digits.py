@@ -5,10 +5,10 @@ gradient for it and KID-all, by the same lines of code, so that training both wo
 is the clients' own KIDs' gradient is checked on the toy (`distributed_toy`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from fedgen.evaluation import Columns, Run
 from fedgen.experiments.engine.recipe_file import component, embedded_loss
 from fedgen.experiments.engine.run_images import client_images
 from fedgen.experiments.engine.trainings import Arm, Training, trainings_of
-from fedgen.experiments.paired.digits_fid_loss import LOSSES, folder_of
+from fedgen.experiments.paired.digits_fid_loss import LOSSES, DigitsChoice, folder_of
 from fedgen.losses import FastFIDLoss
 from fedgen.statistics import (
     Gaussian,
@@ -34,54 +34,70 @@ from fedgen.statistics import (
 CONTROL = "without"
 ARMS = (CONTROL, "fid_all", "fid_avg", "kid_all")
 OPTIMISED, UNRELATED = "pixels", "efficientnet-lite0-32"
+EMBEDDINGS = (UNRELATED, OPTIMISED)
 SIZES = (64, 1280, 2048)  # features whose messages are weighed: of pixels, of EfficientNet-Lite0 and of Inception
 
 
 @dataclass(frozen=True)
-class DigitsSettings:
-    """Options for training the digits' generators.
+class DistributedChoice(DigitsChoice):
+    """Options of distributed-fid-loss; its fields are options of the command.
 
     Args:
-        recipe: of a federation with `generator_losses`.
-        seeds: of the runs of each arm.
-        rounds: of each run; the recipe's if None.
-        fid_weight: factor of the FID losses.
-        kid_weight: of the KID losses: KID is about 3 / D of the squared distance of means, FID all of it.
-        embeddings: to score in.
+        recipe: of a federation on digits with `generator_losses`.
+        seeds: runs of the toy and of each arm on digits.
+        fid_weight: factor of FID beside the adversarial loss.
+        kid_weight: factor of KID: its values are about 3 / D of the squared distance of means, FID's all of it.
+        seed: of the first runs and of the images drawn; the others follow it.
+        quick: a minute, to see that it runs; scored in pixels alone.
+
+    Raises:
+        ValueError: also for weights that are not positive.
     """
 
-    recipe: Path
-    seeds: tuple[int, ...]
-    rounds: int | None
-    fid_weight: float
-    kid_weight: float
-    embeddings: tuple[str, ...] = (UNRELATED, OPTIMISED)
+    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "rounds": 2, "parallel": lambda _: 2}
+    LEAST: ClassVar[Mapping[str, int]] = {**DigitsChoice.LEAST, "seeds": 1}
+
+    seeds: int = 3
+    fid_weight: float = 10.0
+    kid_weight: float = 200.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.fid_weight, self.kid_weight) <= 0:
+            raise ValueError(
+                f"fid_weight={self.fid_weight:g}, kid_weight={self.kid_weight:g}: a loss needs a positive weight"
+            )
+
+    @property
+    def embeddings(self) -> tuple[str, ...]:
+        """Those to score in."""
+        return (OPTIMISED,) if self.quick else EMBEDDINGS
 
 
-def trainings(settings: DigitsSettings, output: Path) -> dict[str, list[Training]]:
+def trainings(choice: DistributedChoice, output: Path) -> dict[str, list[Training]]:
     """Each arm's runs by seed."""
     common: dict[str, Any] = {}
-    if settings.rounds is not None:
-        options = {"every_n_rounds": settings.rounds, "num_images": 1000, "grid": 100}
-        evaluation = component("fedgen.callbacks.FederatedEvaluation", embeddings=settings.embeddings, **options)
-        common = {"trainer.max_epochs": settings.rounds, "trainer.callbacks": [evaluation]}
-    arms = [Arm(name, {LOSSES: losses_of(name, settings)}) for name in ARMS]
+    if choice.rounds is not None:
+        options = {"every_n_rounds": choice.rounds, "num_images": 1000, "grid": 100}
+        evaluation = component("fedgen.callbacks.FederatedEvaluation", embeddings=choice.embeddings, **options)
+        common = {"trainer.max_epochs": choice.rounds, "trainer.callbacks": [evaluation]}
+    arms = [Arm(name, {LOSSES: losses_of(name, choice)}) for name in ARMS]
     return trainings_of(
-        settings.recipe, arms, settings.seeds, lambda arm, seed: folder_of(output, arm.name, seed), common
+        choice.recipe, arms, choice.seeds_of, lambda arm, seed: folder_of(output, arm.name, seed), common
     )
 
 
-def losses_of(arm: str, settings: DigitsSettings) -> list[dict[str, Any]] | None:
+def losses_of(arm: str, choice: DistributedChoice) -> list[dict[str, Any]] | None:
     """`generator_losses` of an arm, as recipes have it."""
     if arm == CONTROL:
         return None
     score, aggregate = arm.split("_")
     if score == "kid":
-        loss, weight = component("fedgen.losses.MMD2Loss", aggregate=aggregate), settings.kid_weight
+        loss, weight = component("fedgen.losses.MMD2Loss", aggregate=aggregate), choice.kid_weight
     else:
         moments = component("fedgen.losses.EMAMoments", decay=0.9)
         loss = component("fedgen.losses.FastFIDLoss", moments=moments, aggregate=aggregate)
-        weight = settings.fid_weight
+        weight = choice.fid_weight
     return embedded_loss(loss, [OPTIMISED], weight=weight)
 
 

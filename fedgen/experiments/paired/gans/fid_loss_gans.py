@@ -10,70 +10,195 @@ network on MNIST, for its pictures. The published settings are recipes: sngan_ci
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.table import Table
-from torch import Tensor
 
 from fedgen.embeddings import Embedding, load_embedding
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.image_scores import real_side
-from fedgen.experiments.engine.recipe_file import fingerprints
+from fedgen.experiments.engine.arms.arm_panels import REAL, Picture, draw_panels, draw_pictures, pairs_panel
+from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, Line, ScoredArms
+from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, badness, real_side
+from fedgen.experiments.engine.paired_seeds import by_chance, change_of, verdict_on
 from fedgen.experiments.engine.run_images import generated_images
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.engine.trained_runs import require_each_once, runs_folder
 from fedgen.experiments.engine.trainings import train_all
-from fedgen.experiments.engine.unrelated import require_unrelated
 from fedgen.experiments.paired.gans.gan_arms import (
     DIGITS,
     EMA,
-    FORMS,
+    MINIBATCH,
     NETWORKS,
     PICTURES,
+    QUEUE,
     QUICK_IMAGES,
     WITHOUT,
-    GANRuns,
-)
-from fedgen.experiments.paired.gans.gan_report import (
-    GRID,
-    PICTURES_FIGURE,
-    REAL,
-    REAL_GRID,
-    SCORES_FIGURE,
-    Compared,
-    compare,
-    draw_pictures,
-    draw_scores,
-    grid_of,
-    key_of,
-    outcomes,
-    pair_outcomes,
-    table_of,
+    Bench,
+    GanChoice,
 )
 from fedgen.images import save_png, tile
 
-Run = tuple[str, str, int]  # network, arm, seed
+HEADINGS = {"fid": "FID", HELD_OUT: "FID, held out", "recall": "recall", "coverage": "coverage", "trace": "trace"}
+COLOURS = {WITHOUT: "0.35", MINIBATCH: "#c4560b", QUEUE: "#3a8a3a", EMA: "#1f5fa8"}
+MEAN = {"marker": "_", "markersize": 22, "markeredgewidth": 2.5}
+STYLES = {**{arm: {"color": colour, **MEAN} for arm, colour in COLOURS.items()}, REAL_IMAGES: REAL}
 PAIR = (WITHOUT, EMA)  # the arms of the pictures
+
+
+def key_of(network: str, arm: str, seed: int | None = None) -> str:
+    """Return the key of an arm, or a run of it, in results.json: "sngan, ema", "sngan, ema, seed 0"."""
+    return f"{network}, {arm}" + ("" if seed is None else f", seed {seed}")
+
+
+def name_of(arm: str) -> str:
+    """Return an arm's name."""
+    return "EMA" if arm == EMA else arm
+
+
+def scored(
+    study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
+) -> ScoredArms:
+    """Return the scores of the networks' arms on a data set, each beside that without a loss, by `key_of`."""
+    known = study.numbers[bench.data]
+    pairs = {key_of(network, arm): (network, arm) for network in networks for arm in arms}
+    return ScoredArms(
+        {key: {0: [known[key_of(*one, seed)] for seed in seeds]} for key, one in pairs.items()},
+        [study.numbers[f"floor of {bench.data}"]],
+        HEADINGS,
+        {key: (bench.optimised,) for key, (_, arm) in pairs.items() if arm != WITHOUT},
+        {key: (key_of(network, WITHOUT), None) for key, (network, arm) in pairs.items() if arm != WITHOUT},
+    )
+
+
+def tables_of(found: ScoredArms, bench: Bench, networks: Sequence[str], arms: Sequence[str]) -> list[Table | str]:
+    """Scores in each embedding by network and arm: means, differences from the control, and real images beside."""
+    count = len(found.at(key_of(networks[0], WITHOUT)))
+    note = (
+        "FID: FID-all, to the images trained on and to held-out ones; recall and coverage: of held-out ones; trace: of"
+        " the covariance, over that of the images trained on; real images: those trained on, as if generated"
+    )
+    lines: list[Line | None] = [((REAL_IMAGES, ""), REAL_IMAGES)]
+    for network in networks:
+        titles = [NETWORKS[network].title, *[""] * len(arms)]
+        lines += [None, *(((title, name_of(arm)), key_of(network, arm)) for title, arm in zip(titles, arms))]
+    tables: list[Table | str] = []
+    for embedding in found.floor[0]:
+        used = "in which FID was a loss" if embedding == bench.optimised else "which no loss used"
+        title = f"{bench.title}, {embedding}, {used}: mean of {count} seed{'s' * (count > 1)}"
+        tables.append(found.table(title, embedding, ("network", "FID as a loss"), lines, WITHOUT, [note]))
+    return tables
+
+
+def outcomes(found: ScoredArms, bench: Bench, judge: str, networks: Sequence[str], arms: Sequence[str]) -> list[str]:
+    """Return what was expected of the arms with a loss, and whether it is so beyond the interval of paired seeds.
+
+    Args:
+        found: of `scored`.
+        bench: the data set.
+        judge: the embedding that no loss used.
+        networks: in order.
+        arms: in order.
+    """
+    lines, optimised = [], bench.optimised
+    for network in networks:
+        for arm in arms[1:]:
+            name, key = f"{NETWORKS[network].title}, {name_of(arm)}", key_of(network, arm)
+            there = f"(in {optimised}, optimised: {change_of(found.row(key, optimised, HELD_OUT))})"
+            text = f"{name}: FID to held-out images falls in {judge}, which no loss used {there}"
+            lines.append(found.verdict(text, key, judge, HELD_OUT, "less"))
+            for score in HIGHER:
+                lines.append(found.verdict(f"{name}: {score} does not fall in {judge}", key, judge, score, "not less"))
+        lines += _traces(found, optimised, network, arms) if MINIBATCH in arms else []
+    return [*lines, by_chance(len(lines))]
+
+
+def _traces(found: ScoredArms, optimised: str, network: str, arms: Sequence[str]) -> list[str]:
+    """Say what a batch's bias does to the spread of images, and a longer memory not."""
+    title, keys = NETWORKS[network].title, {arm: key_of(network, arm) for arm in arms}
+    means = {arm: found.mean(key, optimised, "trace") for arm, key in keys.items()}
+    far = {arm: list(map(badness("trace"), found.values(key, optimised, "trace"))) for arm, key in keys.items()}
+    what = f"trace in {optimised} {means[MINIBATCH]:.3g} beside {means[WITHOUT]:.3g}"
+    text = f"{title}, minibatch: images spread less than without, {what}"
+    lines = [found.verdict(text, keys[MINIBATCH], optimised, "trace", "less")]
+    for arm in arms:
+        if arm not in (WITHOUT, MINIBATCH):
+            text = f"{title}, {name_of(arm)}: trace {means[arm]:.3g} is nearer to the data's than minibatch's"
+            lines.append(verdict_on(text, (far[MINIBATCH], far[arm]), "less"))
+    return lines
+
+
+def pair_outcomes(found: ScoredArms, judge: str, networks: Sequence[str]) -> list[str]:
+    """Say of one pair of each network what FID in the embedding that no loss used does."""
+    lines = []
+    for network in networks:
+        before, after = (found.mean(key_of(network, arm), judge, HELD_OUT) for arm in PAIR)
+        text = (
+            f"{NETWORKS[network].title}, {name_of(EMA)}, {PICTURES.title}: FID to held-out images falls in {judge},"
+            f" which no loss used, {before:.3g} to {after:.3g}"
+        )
+        lines.append(found.verdict(text, key_of(network, EMA), judge, HELD_OUT, "less"))
+    return lines
+
+
+def grid_of(network: str, arm: str = "") -> str:
+    """File name of an arm's samples, or of real images."""
+    return f"samples-{network}-{arm}.png" if arm else f"samples-{network}.png"
+
+
+def draw_scores(found: ScoredArms, judge: str, networks: Sequence[str], arms: Sequence[str], path: Path) -> Path:
+    """A column for each network: FID-all to held-out images in both embeddings, and the trace where it was optimised.
+
+    A point is a run; thin lines join the runs of a seed, bars are means, dashes are what real images score.
+    """
+    rows = [
+        (judge, HELD_OUT, f"FID-all, held-out images\n{judge}\n(no loss used it)"),
+        (DIGITS.optimised, HELD_OUT, f"FID-all, held-out images\n{DIGITS.optimised}\n(optimised)"),
+        (DIGITS.optimised, "trace", f"trace of covariance /\nthe data's, {DIGITS.optimised}\n(optimised)"),
+    ]
+    panels = [
+        [
+            pairs_panel(
+                {arm: found.values(key_of(network, arm), embedding, score) for arm in arms},
+                {EMA: name_of(EMA)},
+                levels={REAL_IMAGES: [1.0] if score == "trace" else found.values(REAL_IMAGES, embedding, score)},
+                title=NETWORKS[network].title,
+                label=label if network == networks[0] else "",
+                bottom=0,
+            )
+            for network in networks
+        ]
+        for embedding, score, label in rows
+    ]
+    return draw_panels(panels, STYLES, path, f"GANs of {DIGITS.title} without and with FID as a loss")
+
+
+def draw_samples(found: ScoredArms, judge: str, networks: Sequence[str], folder: Path, path: Path) -> Path:
+    """A row for each network: samples of the first seed without and with the loss, and their scores; real ones below.
+
+    Args:
+        found: the scores of the pairs.
+        judge: the embedding that no loss used.
+        networks: in order.
+        folder: that holds `grid_of` each.
+        path: of the PNG.
+    """
+
+    def picture(network: str, arm: str) -> Picture:
+        key = key_of(network, arm)
+        title = f"{NETWORKS[network].title}, {'without' if arm == WITHOUT else f'with FID ({name_of(arm)})'}"
+        fids = (f"{found.mean(key, name, HELD_OUT):.3g} in {name}" for name in (judge, PICTURES.optimised))
+        text = f"{title}\nFID-all, held out: {', '.join(fids)}; trace {found.mean(key, judge, 'trace'):.2f}"
+        return folder / grid_of(network, arm), text, COLOURS[arm]
+
+    real = [(folder / grid_of("real"), f"real images of {PICTURES.title}", "black")]
+    about = f"{PICTURES.title}: FID as a loss in {PICTURES.optimised}; trace of covariance in {judge}"
+    return draw_pictures([*([picture(one, arm) for arm in PAIR] for one in networks), real], path, about, (4.7, 2.75))
+
+
 UNRELATED = "pixels"  # to the pictures' loss; the classifier was trained on images of the very data
+GRID, REAL_GRID = (10, 5), (20, 2)  # pictures across and down
 
 
-@quickly(networks=lambda names: names[:1], seeds=1, rounds=1, picture_rounds=1, parallel=lambda _: 2)
-def fid_loss_gans(
-    output: Path | None = None,
-    networks: tuple[str, ...] = tuple(NETWORKS),
-    arms: tuple[str, ...] = FORMS,
-    embedding: str = "classifier-mnist5k",
-    weights: Path | None = None,
-    seeds: int = 5,
-    rounds: int | None = None,
-    pictures: bool = True,
-    picture_rounds: int | None = None,
-    runs: Path | None = None,
-    recipes: Path = Path("recipes"),
-    parallel: int = 1,
-    seed: int = 0,
-    quick: bool = False,
-) -> None:
+def fid_loss_gans(output: Path | None = None, **options: Any) -> None:
     """Trains GANs of digits without and with FID in three forms, and pairs on MNIST-5k for pictures; scores them all.
 
     66 runs of one to fifteen minutes each: about two hours with --parallel 2. Finished runs are kept and not run again;
@@ -81,133 +206,86 @@ def fid_loss_gans(
 
     Args:
         output: folder of results.json and two figures; checkpoints/fid-loss-gans by default.
-        networks: sngan, dcgan, sagan.
-        arms: forms of the loss beside the control without it: minibatch (the paper's), queue, ema.
-        embedding: to score digits in besides pixels; no loss uses it.
-        weights: a local file of its weights.
-        seeds: runs of each network and arm on digits; 1 with --quick.
-        rounds: of each run on digits; the recipe's by default, 1 with --quick.
-        pictures: whether each network is trained on MNIST-5k too, without the loss and with its form ema.
-        picture_rounds: of each of those runs; 200, 300 and 150 by default, 1 with --quick.
-        runs: folder of the run folders; checkpoints/runs, or below the output if that is given.
-        recipes: folder of the recipes.
-        parallel: runs at once; 2 with --quick.
-        seed: of the first runs, the held-out images and the samples.
-        quick: takes less than a minute, to see that it runs: the first of the networks, a few iterations.
-
-    Raises:
-        ValueError: for unknown networks or arms, numbers out of range, or a second embedding that is optimised.
-        FileNotFoundError: if a recipe is not there.
+        options: the fields of `GanChoice`.
     """
-    _check(networks, arms, embedding, seeds=seeds, rounds=rounds, picture_rounds=picture_rounds, parallel=parallel)
-    folder = runs_folder(runs, output)
-    digits, pairs = (
-        GANRuns(bench, folder, recipes, seed, number, QUICK_IMAGES if quick else None)
-        for bench, number in ((DIGITS, rounds), (PICTURES, picture_rounds))
-    )
-    for network in networks:  # refuses recipes that are not there before any training
-        for one in (digits, pairs) if pictures else (digits,):
-            one.training(network, WITHOUT, seed)
-    settings = {
-        "embedding": embedding, "weights": None if weights is None else str(weights), "rounds": rounds,
-        "picture_rounds": picture_rounds, "seed": seed, "quick": quick,
-        # of all networks: what is measured of some joins the others'
-        "recipes": fingerprints(one.recipe_of(network) for one in (digits, pairs) for network in NETWORKS),
-    }  # fmt: skip
-    judge = load_embedding(embedding, weights=weights)
-    study = Study("fid-loss-gans", output, settings)
-    arms, numbers = (WITHOUT, *(arm for arm in FORMS if arm in arms)), tuple(range(seed, seed + seeds))
-    for number in numbers:  # a stopped experiment has all arms of the first seeds
-        wanted = [(network, arm, number) for network in networks for arm in arms]
-        measure(study, digits, wanted, [load_embedding(DIGITS.optimised), judge], parallel)
-    compared = compare_all(study, digits, networks, arms, numbers)
-    report = _tables(study, digits, compared, networks, arms)
-    report += outcomes(compared, DIGITS, embedding, networks, arms) if seeds > 1 else []
-    report += _pictures(study, pairs, networks, seed, parallel) if pictures else []
-    floor = study.numbers[f"floor of {DIGITS.data}"]
-    figure = draw_scores(compared, floor, DIGITS, embedding, networks, arms, study.path(SCORES_FIGURE))
-    study.report(report, figure)
+    choice = GanChoice(output=output, **options)
+    for network in choice.networks:  # refuses recipes that are not there before any training
+        for bench in (DIGITS, PICTURES) if choice.pictures else (DIGITS,):
+            choice.training(bench, network, WITHOUT, choice.seed)
+    judge = load_embedding(choice.embedding, weights=choice.weights)
+    study = Study("fid-loss-gans", output, choice.settings())
+    for seed in choice.seeds_of:  # a stopped experiment has all arms of the first seeds
+        measure(study, choice, DIGITS, choice.trained, seed, [load_embedding(DIGITS.optimised), judge])
+    about = choice.networks, choice.trained
+    found, report = compared(study, DIGITS, *about, choice.seeds_of)
+    report += outcomes(found, DIGITS, choice.embedding, *about) if choice.seeds > 1 else []
+    report += _pictures(study, choice) if choice.pictures else []
+    study.report(report, draw_scores(found, choice.embedding, *about, study.path("fid_loss_gans.png")))
 
 
-def _pictures(study: Study, pairs: GANRuns, networks: Sequence[str], seed: int, parallel: int) -> list[Table | str]:
+def _pictures(study: Study, choice: GanChoice) -> list[Table | str]:
     """Trains the pairs, draws their samples, and gives tables and outcomes."""
-    wanted = [(network, arm, seed) for network in networks for arm in PAIR]
-    measure(study, pairs, wanted, [load_embedding(PICTURES.optimised), load_embedding(UNRELATED)], parallel, grids=True)
-    compared = compare_all(study, pairs, networks, PAIR, [seed])
-    samples = draw_pictures(compared, PICTURES, UNRELATED, networks, study.folder, study.path(PICTURES_FIGURE))
-    lines = pair_outcomes(compared, PICTURES, UNRELATED, networks, EMA)
-    return [*_tables(study, pairs, compared, networks, PAIR), *lines, f"samples: {samples}"]
+    embeddings = [load_embedding(PICTURES.optimised), load_embedding(UNRELATED)]
+    measure(study, choice, PICTURES, PAIR, choice.seed, embeddings, grids=True)
+    found, lines = compared(study, PICTURES, choice.networks, PAIR, [choice.seed])
+    path = study.path("fid_loss_gans_samples.png")
+    samples = draw_samples(found, UNRELATED, choice.networks, study.folder, path)
+    return [*lines, *pair_outcomes(found, UNRELATED, choice.networks), f"samples: {samples}"]
 
 
-def _check(networks: Sequence[str], arms: Sequence[str], embedding: str, **numbers: int | None) -> None:
-    for what, names, known in (("networks", networks, tuple(NETWORKS)), ("arms", arms, FORMS)):
-        require_each_once(what, names, known)
-    require_unrelated(embedding, [DIGITS.optimised], DIGITS.data)
-    for what, number in numbers.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{what}={number}: must be at least 1")
+def compared(
+    study: Study, bench: Bench, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
+) -> tuple[ScoredArms, list[Table | str]]:
+    """Compare every arm of every network with the control, keep the numbers, and give them with their tables."""
+    found = scored(study, bench, networks, arms, seeds)
+    name = f"compared on {bench.data}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    study.each(name, {key: key for key in found.states}, found.rows, "arms")
+    return found, tables_of(found, bench, networks, arms)
 
 
 def measure(
     study: Study,
-    runs: GANRuns,
-    wanted: Sequence[Run],
+    choice: GanChoice,
+    bench: Bench,
+    arms: Sequence[str],
+    seed: int,
     embeddings: Sequence[Embedding],
-    parallel: int,
     grids: bool = False,
 ) -> None:
-    """Trains and scores those of the wanted runs that are not known yet.
+    """Trains and scores those of a seed's runs that are not known yet.
 
     Args:
         study: takes the scores, the real floor and the number of images.
-        runs: of the data set.
-        wanted: of these.
+        choice: of the networks.
+        bench: the data set.
+        arms: of every network.
+        seed: of the runs.
         embeddings: to score in.
-        parallel: runs at once.
         grids: whether pictures of their samples, and of real images, are kept too.
     """
-    data, known = runs.bench.data, study.numbers.get(runs.bench.data, {})
+    data, known = bench.data, study.numbers.get(bench.data, {})
     missing = {
-        one: runs.training(*one)
-        for one in wanted
-        if key_of(*one) not in known or (grids and not study.path(grid_of(*one[:2])).exists())
+        (network, arm): choice.training(bench, network, arm, seed)
+        for network in choice.networks
+        for arm in arms
+        if key_of(network, arm, seed) not in known or (grids and not study.path(grid_of(network, arm)).exists())
     }
     if not missing:
         return
-    train_all(list(missing.values()), parallel)
-    scores, held_out = real_side([one.folder for one in missing.values()], embeddings, runs.num_images)
+    train_all(list(missing.values()), choice.parallel)
+    number = QUICK_IMAGES if choice.quick else None
+    scores, held_out = real_side([one.folder for one in missing.values()], embeddings, number)
     study.step(f"images of {data}", lambda: len(held_out))
     study.step(f"floor of {data}", lambda: scores.floor)
-    folders = {key_of(*one): training.folder for one, training in missing.items()}
+    folders = {key_of(*one, seed): training.folder for one, training in missing.items()}
 
     def score(folder: Path) -> dict[str, dict[str, float]]:
-        return scores.score(generated_images(folder, len(held_out), runs.split_seed))
+        return scores.score(generated_images(folder, len(held_out), choice.seed))
 
     study.each(data, folders, score, "generators")
     if grids:
-        for (network, arm, _), training in missing.items():
-            images = generated_images(training.folder, math.prod(GRID), runs.split_seed)
-            _save_grid(study.path(grid_of(network, arm)), images, GRID)
+        for one, training in missing.items():
+            images = generated_images(training.folder, math.prod(GRID), choice.seed)
+            save_png(study.path(grid_of(*one)), tile(images, GRID[0]))
         spread = torch.linspace(0, len(held_out) - 1, math.prod(REAL_GRID)).long()  # they lie class by class
-        _save_grid(study.path(grid_of(REAL)), held_out[spread], REAL_GRID)
-
-
-def _save_grid(path: Path, images: Tensor, shape: tuple[int, int]) -> None:
-    save_png(path, tile(images, shape[0]))
-
-
-def compare_all(
-    study: Study, runs: GANRuns, networks: Sequence[str], arms: Sequence[str], seeds: Sequence[int]
-) -> Compared:
-    """Every arm of every network beside the control, as `compare` gives it, by `key_of`."""
-    scores = study.numbers[runs.bench.data]
-    pairs = {key_of(network, arm): (network, arm) for network in networks for arm in arms}
-    name = f"compared on {runs.bench.data}, {len(seeds)} seed{'s' * (len(seeds) > 1)}"
-    return study.each(name, pairs, lambda pair: compare(scores, *pair, seeds), "arms")
-
-
-def _tables(
-    study: Study, runs: GANRuns, compared: Compared, networks: Sequence[str], arms: Sequence[str]
-) -> list[Table | str]:
-    floor = study.numbers[f"floor of {runs.bench.data}"]
-    return [table_of(compared, floor, runs.bench, embedding, networks, arms) for embedding in floor]
+        save_png(study.path(grid_of("real")), tile(held_out[spread], REAL_GRID[0]))

@@ -4,13 +4,17 @@ The forms differ by whose moments FID is taken of: the batch's, as in the FastFI
 average's. Queue and average remember about as many images. All weigh as much as the adversarial loss.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
 from fedgen.experiments.engine.image_sources import CACHE
-from fedgen.experiments.engine.recipe_file import component, embedded_loss, rounds_of
+from fedgen.experiments.engine.recipe_file import component, embedded_loss, fingerprints, rounds_of
+from fedgen.experiments.engine.trained_runs import require_each_once
 from fedgen.experiments.engine.trainings import Training, kept_rounds
+from fedgen.experiments.engine.unrelated import require_unrelated
 
 WITHOUT, MINIBATCH, QUEUE, EMA = "without", "minibatch", "queue", "ema"
 FORMS = (MINIBATCH, QUEUE, EMA)
@@ -57,6 +61,7 @@ class Bench:
 DIGITS = Bench("digits", "digits", "pixels", 0.9, 608)
 # 1,280 features: more images must count than that, and roots are dear
 PICTURES = Bench("mnist5k", "MNIST 5k", "efficientnet-lite0-32", 0.98, 3168, refresh_every=16)
+BENCHES = (DIGITS, PICTURES)
 
 
 def losses_of(arm: str, bench: Bench) -> list[dict[str, Any]] | None:
@@ -73,39 +78,67 @@ def losses_of(arm: str, bench: Bench) -> list[dict[str, Any]] | None:
 
 
 @dataclass(frozen=True)
-class GANRuns:
-    """The runs on one data set.
+class GanChoice(ScoredArmsChoice):
+    """Options of fid-loss-gans; its fields are options of the command.
 
     Args:
-        bench: the data set.
-        folder: of the run folders.
-        recipes: folder of the recipes.
-        split_seed: of the held-out images, which all runs share, and of samples.
-        rounds: of each run; the recipe's on digits, the network's own on MNIST-5k if None.
-        num_images: to score, and to score against, at most.
+        networks: sngan, dcgan, sagan.
+        arms: forms of the loss beside the control without it: minibatch (the paper's), queue, ema.
+        embedding: to score digits in besides pixels; no loss uses it.
+        rounds: of each run on digits; the recipe's by default.
+        pictures: whether each network is trained on MNIST-5k too, without the loss and with its form ema.
+        picture_rounds: of each of those runs; 200, 300 and 150 by default.
+        quick: less than a minute, to see that it runs: the first of the networks, a few iterations.
+
+    Raises:
+        ValueError: also for unknown networks or arms, or a second embedding that is optimised.
     """
 
-    bench: Bench
-    folder: Path
-    recipes: Path
-    split_seed: int = 0
+    QUICK: ClassVar[Mapping[str, Any]] = {
+        "networks": lambda names: names[:1], "seeds": 1, "rounds": 1, "picture_rounds": 1, "parallel": lambda _: 2
+    }  # fmt: skip
+    LEAST: ClassVar[Mapping[str, int]] = {**ScoredArmsChoice.LEAST, "picture_rounds": 1}
+    APART: ClassVar[tuple[str, ...]] = ("networks", "arms", "seeds", "pictures")  # what is measured of some joins
+
+    networks: tuple[str, ...] = tuple(NETWORKS)
+    arms: tuple[str, ...] = FORMS
+    embedding: str = "classifier-mnist5k"
+    seeds: int = 5
     rounds: int | None = None
-    num_images: int | None = None
+    pictures: bool = True
+    picture_rounds: int | None = None
 
-    def recipe_of(self, network: str) -> Path:
-        """A network's recipe."""
-        return self.recipes / f"{network}_{self.bench.data}.yaml"
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_each_once("networks", self.networks, NETWORKS)
+        require_each_once("arms", self.arms, FORMS)
+        require_unrelated(self.embedding, [DIGITS.optimised], DIGITS.data)
 
-    def training(self, network: str, arm: str, seed: int) -> Training:
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The control and the forms that were asked for, in order."""
+        return (WITHOUT, *(arm for arm in FORMS if arm in self.arms))
+
+    def resolved(self) -> dict[str, Any]:
+        """Return what the recipes of all networks say."""
+        return {"recipes": fingerprints(self.recipe_of(one, bench) for bench in BENCHES for one in NETWORKS)}
+
+    def recipe_of(self, network: str, bench: Bench) -> Path:
+        """A network's recipe on a data set."""
+        return self.recipes / f"{network}_{bench.data}.yaml"
+
+    def training(self, bench: Bench, network: str, arm: str, seed: int) -> Training:
         """An arm's run: the recipe, with other losses. Nothing is scored while it trains; the last round is kept.
 
         Raises:
             FileNotFoundError: if there is no such recipe.
             ValueError: if it does not say for how many rounds it trains.
         """
-        recipe = self.recipe_of(network)
-        usual = rounds_of(recipe)
-        rounds = self.rounds or (usual if self.bench is DIGITS else NETWORKS[network].picture_rounds)
-        losses = {"model.init_args.generator_losses": losses_of(arm, self.bench)}
-        name = f"{recipe.stem}-{arm}-split{self.split_seed}-rounds{rounds}-seed{seed}"
-        return Training(recipe, self.folder / name, seed, kept_rounds(rounds, rounds, self.split_seed, more=losses))
+        recipe = self.recipe_of(network, bench)
+        usual, asked = rounds_of(recipe), self.rounds
+        if bench is not DIGITS:
+            usual, asked = NETWORKS[network].picture_rounds, self.picture_rounds
+        rounds = asked or usual
+        name = f"{recipe.stem}-{arm}-split{self.seed}-rounds{rounds}-seed{seed}"
+        losses = {"model.init_args.generator_losses": losses_of(arm, bench)}
+        return Training(recipe, self.folder / name, seed, kept_rounds(rounds, rounds, self.seed, more=losses))

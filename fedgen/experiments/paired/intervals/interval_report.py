@@ -8,12 +8,13 @@ from typing import Any, Literal
 from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import agreement_table, compare, expectation, gap_of
-from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, Picture, Styles, draw_panels, draw_pictures
+from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES
+from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_and_spread
+from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.scored_checkpoints import ScoredRows, title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.reports.figures.curves import COLOURS
-from fedgen.reports.figures.picture_panels import show_picture
 
 Part = Literal["train", "held_out"]
 REFERENCES: dict[str, Part] = {"training images": "train", "held-out images": "held_out"}
@@ -23,7 +24,12 @@ ALL = "all"  # intervals
 FLAT = 1e-9  # of KID's gap: rounding leaves less
 FIGURE, SAMPLES = "communication_interval.png", "samples.png"
 SIDE = 6  # images along a grid
-BANDS = {"local only": "#7a4fa0", "centralised": "#3a8a3a"}
+CONTROLS = ("local only", "centralised")
+STYLES: Styles = {
+    "FedAvg": {"color": COLOURS["all"], "marker": "o"},
+    **{group: {"color": colour, "linewidth": 1.4} for group, colour in zip(CONTROLS, ("#7a4fa0", "#3a8a3a"))},
+    REAL_IMAGES: REAL,
+}
 # KID-avg is KID-all and a constant
 PANELS = (("fid", "avg"), ("fid", "all"), ("kid", "all"))
 
@@ -114,27 +120,17 @@ def tables_of(numbers: Mapping[str, Any]) -> list[Table]:
 
 def quality_table(numbers: Mapping[str, Any], embedding: str, reference: str) -> Table:
     """The last checkpoints: mean and spread over seeds by kind and interval or control; real images below."""
-    real = numbers["real"][embedding][reference]
-    table = Table(
-        title=f"last checkpoint of each run, {embedding}, against {reference}",
-        caption=f"mean ± standard deviation over seeds; {numbers['images']} images each; real: the clients' others",
-        caption_justify="left",
-    )
-    for heading in ("kind", "trained at"):
-        table.add_column(heading)
-    for score, how in SCORES:
-        table.add_column(f"{title_of(score)} {how}", justify="right")
+    real, rows = numbers["real"][embedding][reference], []
     for kind, groups in numbers["quality"][embedding][reference].items():
         for place, (group, values) in enumerate(groups.items()):
-            table.add_row("" if place else kind, group, *(_spread(values[f"{score} {how}"]) for score, how in SCORES))
-        table.add_section()
-    table.add_row("real", "", *(f"{real[score][how]:.3g}" for score, how in SCORES))
-    return table
-
-
-def _spread(values: Sequence[float]) -> str:
-    mean = f"{statistics.mean(values):.3g}"
-    return f"{mean} ± {statistics.stdev(values):.2g}" if len(values) > 1 else mean
+            cells = (mean_and_spread(values[f"{score} {how}"], 2) for score, how in SCORES)
+            rows.append(("" if place else kind, group, *cells))
+        rows.append(())
+    rows.append(("real", "", *(f"{real[score][how]:.3g}" for score, how in SCORES)))
+    headings = ("kind", "trained at", *(f"{title_of(score)} {how}" for score, how in SCORES))
+    note = f"mean ± standard deviation over seeds; {numbers['images']} images each; real: the clients' others"
+    title = f"last checkpoint of each run, {embedding}, against {reference}"
+    return make_table(title, headings, rows, note, left=2)
 
 
 def lines_of(numbers: Mapping[str, Any]) -> list[str]:
@@ -209,71 +205,38 @@ def grid_of(kind: str, group: str) -> str:
 def draw(study: Study) -> Path:
     """A row for each kind and embedding, a panel for each score against held-out images: means and seeds by interval.
 
-    Controls are bands as high as their seeds lie apart, a line at the mean; dashes real images.
+    Controls are bands as high as their seeds lie apart, a line at the mean.
     """
-    from matplotlib.figure import Figure
+    numbers, seeds = study.numbers, study.settings["seeds"]
 
-    numbers = study.numbers
-    rows = [(kind, embedding) for embedding in numbers["quality"] for kind in kinds_in(numbers)]
-    figure = Figure(figsize=(10, 2.7 * len(rows) + 0.9), layout="constrained")
-    for panels, (kind, embedding) in zip(figure.subplots(len(rows), len(PANELS), squeeze=False), rows):
-        quality = numbers["quality"][embedding][HELD_OUT][kind]
-        for axes, (score, how) in zip(panels, PANELS):
-            _draw_panel(axes, quality, intervals_in(numbers), score, how)
-            real = numbers["real"][embedding][HELD_OUT][score][how]
-            axes.axhline(real, color="black", linestyle="--", linewidth=1, label="real images")
-            axes.set_title(f"{kind}, {embedding}", fontsize=9)
-            axes.set_ylabel(f"{title_of(score)} {how}")
-    for axes in panels:
-        axes.set_xlabel("communication interval")
-    handles, labels = panels[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
-    seeds = study.settings["seeds"]
-    title = (
+    def panel(kind: str, embedding: str, score: str, how: str) -> ArmPanel:
+        quality, column = numbers["quality"][embedding][HELD_OUT][kind], f"{score} {how}"
+        curve = {interval: quality[f"interval {interval}"][column] for interval in intervals_in(numbers)}
+        real = {REAL_IMAGES: [numbers["real"][embedding][HELD_OUT][score][how]]}
+        return ArmPanel(
+            {"FedAvg": curve},
+            {group: quality[group][column] for group in CONTROLS} | real,
+            title=f"{kind}, {embedding}",
+            label=f"{title_of(score)} {how}",
+            styles={"FedAvg": {"color": COLOURS[how]}},
+            ticks={interval: str(interval) for interval in curve},
+            log="xy" if score == "fid" else "x",
+        )
+
+    rows = [
+        [panel(kind, embedding, *one) for one in PANELS]
+        for embedding in numbers["quality"]
+        for kind in kinds_in(numbers)
+    ]
+    about = (
         f"Ten clients of one digit each, equal local iterations, {seeds} seed{'s' * (seeds > 1)}; against {HELD_OUT}"
     )
-    figure.suptitle(title, fontsize=10)
-    return save_figure(figure, study.path(FIGURE))
-
-
-def _draw_panel(
-    axes: Any, quality: Mapping[str, Mapping[str, Sequence[float]]], intervals: Sequence[int], score: str, how: str
-) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    values = [quality[f"interval {interval}"][f"{score} {how}"] for interval in intervals]
-    for group, colour in BANDS.items():
-        own = quality[group][f"{score} {how}"]
-        axes.axhspan(min(own), max(own), color=colour, alpha=0.2, linewidth=0)
-        axes.axhline(statistics.mean(own), color=colour, linewidth=1.4, label=group)
-    for interval, seeds in zip(intervals, values):
-        axes.scatter([interval] * len(seeds), seeds, s=9, color=COLOURS[how], alpha=0.5, linewidths=0)
-    axes.plot(
-        intervals, [statistics.mean(seeds) for seeds in values], color=COLOURS[how], marker="o", markersize=4,
-        label="FedAvg" if how == "all" else None,
-    )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_xticks(intervals, [str(interval) for interval in intervals])
-    axes.minorticks_off()
-    if score == "fid":
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.grid(alpha=0.25)
+    return draw_panels(rows, STYLES, study.path(FIGURE), about, "communication interval", (3.3, 2.7))
 
 
 def draw_samples(study: Study, groups: Iterable[tuple[str, str]]) -> Path:
-    """The last samples of the first seed: a row for each kind, a column for each interval and control."""
-    from matplotlib.figure import Figure
-
-    by_kind: dict[str, list[str]] = {}
+    """The last samples of the first seed: a row for each kind, a picture for each interval and control."""
+    rows: dict[str, list[Picture]] = {}
     for kind, group in groups:
-        by_kind.setdefault(kind, []).append(group)
-    across = max(map(len, by_kind.values()))
-    figure = Figure(figsize=(1.75 * across, 2.05 * len(by_kind)), layout="constrained")
-    for row, (kind, own) in zip(figure.subplots(len(by_kind), across, squeeze=False), by_kind.items()):
-        for axes, group in zip(row, own):
-            show_picture(axes, study.path(grid_of(kind, group)), group, fontsize=9)
-        row[0].set_ylabel(kind)
-    return save_figure(figure, study.path(SAMPLES))
+        rows.setdefault(kind, []).append((study.path(grid_of(kind, group)), f"{kind}, {group}", "black"))
+    return draw_pictures(list(rows.values()), study.path(SAMPLES), "Last samples of the first seed", (1.9, 2.1))

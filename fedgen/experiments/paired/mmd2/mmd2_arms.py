@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedgen.evaluation.device import require_device
 from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
-from fedgen.experiments.engine.choice import Choice
+from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
 from fedgen.experiments.engine.recipe_file import component, embedded_loss, start_of
 from fedgen.experiments.engine.trainings import Training, kept_rounds
 from fedgen.experiments.engine.unrelated import require_unrelated
@@ -30,7 +30,7 @@ RECIPE = "mmd2_fashion_mnist.yaml"
 
 
 @dataclass(frozen=True)
-class Mmd2Choice(Choice):
+class Mmd2Choice(ArmsChoice):
     """Options of the experiment; its fields are options of its command.
 
     Args:
@@ -55,9 +55,7 @@ class Mmd2Choice(Choice):
         num_images: generated of every checkpoint.
         seeds: repetitions, each with clients and draws of its own.
         recipes: folder of the recipe.
-        parallel: runs at once.
         device: where images are made and embedded to score them, e.g. cuda; runs take what the recipe says.
-        seed: of the first repetition.
         quick: a minute, to see that it runs: one seed, 3 clients of 24 images, 4 rounds of 2 iterations.
 
     Raises:
@@ -69,6 +67,10 @@ class Mmd2Choice(Choice):
         "centres": lambda centres: centres and centres[:3], "local_steps": 1, "parallel": 1,
     }  # fmt: skip
     APART: ClassVar[tuple[str, ...]] = ("network",)
+    LEAST: ClassVar[Mapping[str, int]] = {
+        **ArmsChoice.LEAST, "clients": 2, "client_images": 24, "rounds": CHECKPOINTS, "iterations": 1, "batch": 1,
+        "local_steps": 1,
+    }  # fmt: skip
 
     network: Path = NETWORK
     server_data: str = "fashion-mnist"
@@ -89,34 +91,24 @@ class Mmd2Choice(Choice):
     num_images: int = 2000
     seeds: int = 5
     recipes: Path = Path("recipes")
-    parallel: int = 1
     device: str = "cpu"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_unrelated(self.judge, [self.embedding])
-        if self.clients < 2 or self.client_images < 24 or self.client_images % 2:
+        if self.client_images % 2 or self.rounds % CHECKPOINTS:
             raise ValueError(
-                f"clients={self.clients}, client_images={self.client_images}: at least 2 clients of an even number of"
-                " images from 24, half of which are held out"
+                f"client_images={self.client_images}, rounds={self.rounds}: half of a client's images are held out, and"
+                f" {CHECKPOINTS} checkpoints are kept, evenly spaced; give multiples of 2 and {CHECKPOINTS}"
             )
         if self.centres is not None and len(set(self.centres)) != self.clients:
             raise ValueError(f"centres={list(self.centres)}: give {self.clients} different ones, one a client")
-        if self.rounds < CHECKPOINTS or self.rounds % CHECKPOINTS:
-            raise ValueError(f"rounds={self.rounds}: a multiple of {CHECKPOINTS}, the checkpoints that are kept")
-        if min(self.iterations, self.batch, self.local_steps, self.seeds, self.parallel) < 1:
-            raise ValueError("iterations, batch, local_steps, seeds and parallel count from 1")
         if self.client_truncation < 0 or self.weight <= 0 or self.local_lr <= 0:
             raise ValueError(
                 f"client_truncation={self.client_truncation} lies from 0 on; weight={self.weight} and"
                 f" local_lr={self.local_lr} above 0"
             )
         require_device(self.device)
-
-    @property
-    def seeds_of(self) -> range:
-        """The repetitions' seeds."""
-        return range(self.seed, self.seed + self.seeds)
 
     def server(self, shape: tuple[int, ...]) -> dict[str, Any]:
         """The server's data as recipes have it.

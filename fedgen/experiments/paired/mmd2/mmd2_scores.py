@@ -1,6 +1,6 @@
 """Measures of `mmd2_finetune`: scores to held-out images, and what the forms (b) and (c) are off from (a)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,7 +23,6 @@ from fedgen.seeds import generator
 from fedgen.statistics import Gaussian, summarize
 
 KID_AVG, KID_ALL, FID_SERVER, RECALL, COVERAGE = "kid avg", "kid all", "fid server", "recall", "coverage"
-SCORES = (KID_AVG, KID_ALL, RECALL, COVERAGE, FID_SERVER)
 TITLES = {
     KID_AVG: "KID-avg",
     KID_ALL: "KID-all",
@@ -31,13 +30,9 @@ TITLES = {
     COVERAGE: "coverage",
     FID_SERVER: "FID-all to the server's images",
 }
-HIGHER = (RECALL, COVERAGE)  # of these more is better
 SIZES = (Sketches(250), Sketches(1000), Sketches(4000), Nystrom(128), Nystrom(512), Nystrom(2048))
 MOVES = (1e-7, 1e-6, 1e-5)  # how far a first step of SGD goes, as a share of the norm of the weights, in the drift
 STEPS = 8  # of SGD
-
-Scored = Mapping[str, Mapping[str, float]]
-"""embedding -> score -> value"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +69,7 @@ class HeldOutScores:
         self.floor = self.score(data.examples.inputs[training])
 
     def score(self, images: Tensor) -> dict[str, dict[str, float]]:
-        """SCORES of images uint8 [m, C, H, W], by embedding."""
+        """TITLES of images uint8 [m, C, H, W], by embedding."""
         return {side.embedding.name: self._score(side, images) for side in self._sides}
 
     def _score(self, side: _Side, images: Tensor) -> dict[str, float]:

@@ -5,11 +5,10 @@ A WGAN-GP over a hundred clients of digits: the plain mean, updates clipped alon
 (`PrivateMean`, McMahan et al. 2018, arXiv 1710.06963), from equal first weights and draws.
 """
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.table import Table
 
@@ -17,73 +16,98 @@ from fedgen.evaluation import Run
 from fedgen.evaluation.record_names import REPORT
 from fedgen.evaluation.records import FLOOR, MODEL
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.choice import quickly
+from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, Styles, draw_panels
+from fedgen.experiments.engine.arms.arms_choice import ArmsChoice
+from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_of, verdict
 from fedgen.experiments.engine.recipe_file import component, fingerprint, read_recipe, rounds_of, start_of
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trainings import Arm, by_seed, train_all, trainings_of
 from fedgen.federated.aggregators.participations import Participations
 from fedgen.statistics.accounting import federated_epsilon
 
-PLAIN, CLIPPED = "plain mean", "clipped"
-SCORES = ("fid_avg", "fid_all", "kid_all")
-FIGURE = "privacy_cost.png"
+PLAIN, CLIPPED, NOISY = "plain mean", "clipped", "clipped and noisy"
+SCORES = {"fid_avg": "FID-avg", "fid_all": "FID-all", "kid_all": "KID-all"}
 AGGREGATOR = "trainer.strategy.init_args.aggregator"
+STYLES: Styles = {
+    NOISY: {"color": "#1f5fa8", "marker": "o"},
+    CLIPPED: {"color": "#b35c00", "linewidth": 1},
+    PLAIN: {"color": "#3a8a3a", "linewidth": 1},
+    REAL_IMAGES: REAL,
+}
+Found = Mapping[str, Sequence[Mapping[str, float]]]
+"""arm -> one for each seed: score -> value"""
 
 
-@quickly(rounds=2, seeds=1, num_images=60)
-def privacy_cost(
-    output: Path | None = None,
-    noise: Sequence[float] = (0.03, 0.1, 0.3, 1.0, 3.0),
-    max_norm: float = 0.5,
-    delta: float = 1e-3,
-    recipe: Path = Path("recipes/wgan_gp_digits_private.yaml"),
-    rounds: int | None = None,
-    seeds: int = 3,
-    num_images: int = 1000,
-    runs: Path = Path("checkpoints/runs"),
-    parallel: int = 1,
-    seed: int = 0,
-    quick: bool = False,
-) -> None:
-    """Scores of a generator trained with clipped updates and more and more noise, and the epsilon that each has spent.
+@dataclass(frozen=True)
+class PrivacyChoice(ArmsChoice):
+    """Options of privacy-cost; its fields are options of the command.
 
     Args:
-        output: folder of results.json and the figure.
         noise: standard deviations of the noise over `max_norm`.
         max_norm: the longest update allowed.
         delta: at which epsilon is stated.
         recipe: with a PrivateMean, client_weights uniform and a cohort_size.
-        rounds: of every run; the recipe's by default, 2 with --quick.
-        seeds: runs of each arm; 1 with --quick.
+        rounds: of every run; the recipe's by default.
         num_images: generated for the scores.
         runs: folder of the run folders.
-        parallel: runs at once.
-        seed: of the first runs.
-        quick: takes a minute, to see that it runs.
+
+    Raises:
+        FileNotFoundError: if the recipe is not there.
+        ValueError: also for noise that is none.
     """
-    if not noise or min(noise) <= 0 or seeds < 1:
-        raise ValueError(f"noise={list(noise)} are positive multiples of max_norm, and seeds={seeds} count from 1")
-    total = rounds or rounds_of(recipe)
-    settings = {"noise": list(noise), "max_norm": max_norm, "delta": delta, "rounds": total, "seeds": seeds}
-    settings |= {"num_images": num_images, "recipe": start_of(recipe), "seed": seed, "quick": quick}
-    study = Study("privacy-cost", output, settings)
-    arms = [Arm(name, {AGGREGATOR: one}) for name, one in arms_of(noise, max_norm, delta).items()]
-    every, common = list(range(seed, seed + seeds)), common_settings(total, num_images)
 
-    def place(arm: Arm, own: int) -> Path:
-        return runs / f"{recipe.stem}-{start_of(recipe)}-{fingerprint({**common, **arm.settings})[:8]}-seed{own}"
+    QUICK: ClassVar[Mapping[str, Any]] = {"rounds": 2, "seeds": 1, "num_images": 60}
 
-    trained = trainings_of(recipe, arms, every, place, common)
+    noise: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0)
+    max_norm: float = 0.5
+    delta: float = 1e-3
+    recipe: Path = Path("recipes/wgan_gp_digits_private.yaml")
+    rounds: int | None = None
+    num_images: int = 1000
+    runs: Path = Path("checkpoints/runs")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.noise or min(self.noise) <= 0:
+            raise ValueError(f"noise={list(self.noise)}: give one or more positive multiples of max_norm")
+
+    @property
+    def total(self) -> int:
+        """Rounds of every run."""
+        return self.rounds or rounds_of(self.recipe)
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the rounds, and what stands for the recipe."""
+        return {"rounds": self.total, "recipe": start_of(self.recipe)}
+
+
+def privacy_cost(output: Path | None = None, **options: Any) -> None:
+    """Scores of a generator trained with clipped updates and more and more noise, and the epsilon that each has spent.
+
+    Args:
+        output: folder of results.json and the figure.
+        options: the fields of `PrivacyChoice`.
+    """
+    choice = PrivacyChoice(**options)
+    recipe, delta, noise = choice.recipe, choice.delta, choice.noise
+    study, common = Study("privacy-cost", output, choice.settings()), common_settings(choice.total, choice.num_images)
+    arms = [Arm(name, {AGGREGATOR: one}) for name, one in arms_of(noise, choice.max_norm, delta).items()]
+
+    def place(arm: Arm, seed: int) -> Path:
+        own = fingerprint({**common, **arm.settings})[:8]
+        return choice.runs / f"{recipe.stem}-{start_of(recipe)}-{own}-seed{seed}"
+
+    trained = trainings_of(recipe, arms, choice.seeds_of, place, common)
     if study.missing("scores"):
-        train_all(by_seed(trained), parallel)
+        train_all(by_seed(trained), choice.parallel)
     found = study.step(
         "scores", lambda: {name: [_last_scores(run.place) for run in own] for name, own in trained.items()}
     )
     real = study.step("real", lambda: _last_scores(trained[PLAIN][0].place, FLOOR))
     study.numbers.pop("epsilon", None)  # worked out and not measured: of a finished experiment too, as it is done now
-    spent = study.step("epsilon", lambda: epsilons(recipe, noise, delta, total, every))
+    spent = study.step("epsilon", lambda: epsilons(recipe, noise, delta, choice.total, choice.seeds_of))
     study.report([table_of(found, real, spent, delta), *lines_of(found, spent)], draw(study))
 
 
@@ -136,70 +160,47 @@ def _last_scores(folder: Path, generator: str = MODEL) -> dict[str, float]:
     return {one.name: one.value for one in records if one.round == last and one.name in SCORES}
 
 
-def table_of(
-    found: Mapping[str, Sequence[Mapping[str, float]]],
-    real: Mapping[str, float],
-    spent: Mapping[str, float],
-    delta: float,
-) -> Table:
+def table_of(found: Found, real: Mapping[str, float], spent: Mapping[str, float], delta: float) -> Table:
     """A row an arm: what it has spent, its scores, and how far they are from those of clipping alone."""
-    table = Table(title=f"a hundred clients of digits, mean of {len(found[PLAIN])} seed(s), against held-out images")
-    for heading in ("aggregation", f"epsilon, delta {delta:g}", *SCORES, "kid_all beside clipping alone"):
-        table.add_column(heading, justify="left" if heading == "aggregation" else "right")
+    rows: list[Sequence[str]] = []
     for name, seeds in found.items():
-        means = [f"{statistics.mean(one[score] for one in seeds):.3g}" for score in SCORES]
-        change = change_of(_pairs(found, name, "kid_all")) if name in spent else ""
-        table.add_row(name, f"{spent[name]:.3g}" if name in spent else "none", *means, change)
-    table.add_section()
-    table.add_row("real images", "", *(f"{real[score]:.3g}" for score in SCORES), "")
-    return table
+        means = [f"{mean_of({'values': [one[score] for one in seeds]}):.3g}" for score in SCORES]
+        change = change_of(compare_of(found, CLIPPED, name)) if name in spent else ""
+        rows.append((name, f"{spent[name]:.3g}" if name in spent else "none", *means, change))
+    rows += [(), (REAL_IMAGES, "", *(f"{real[score]:.3g}" for score in SCORES), "")]
+    headings = ("aggregation", f"epsilon, delta {delta:g}", *SCORES, "kid_all beside clipping alone")
+    title = f"a hundred clients of digits, mean of {len(found[PLAIN])} seed(s), against held-out images"
+    return make_table(title, headings, rows)
 
 
-def lines_of(found: Mapping[str, Sequence[Mapping[str, float]]], spent: Mapping[str, float]) -> list[str]:
+def lines_of(found: Found, spent: Mapping[str, float]) -> list[str]:
     """Say whether clipping and noise cost what is expected of them."""
-    lines = [
-        verdict("clipping alone is worse than the plain mean: kid_all", compare_of(found, PLAIN, CLIPPED), "more"),
-    ]
-    for name in spent:
-        row = _pairs(found, name, "kid_all")
+    rows = {name: compare_of(found, CLIPPED, name) for name in spent}
+    lines = [verdict("clipping alone is worse than the plain mean: kid_all", compare_of(found, PLAIN, CLIPPED), "more")]
+    for name, row in rows.items():
         lines.append(verdict(f"{name}, epsilon {spent[name]:.3g}, is worse than clipping alone: kid_all", row, "more"))
-    ordered = [mean_of(_pairs(found, name, "kid_all")) for name in spent]
-    lines.append(expectation("kid_all rises with the noise", ordered == sorted(ordered)))
-    return lines
+    ordered = list(map(mean_of, rows.values()))
+    return [*lines, expectation("kid_all rises with the noise", ordered == sorted(ordered))]
 
 
-def compare_of(
-    found: Mapping[str, Sequence[Mapping[str, float]]], control: str, treated: str, score: str = "kid_all"
-) -> dict[str, Any]:
-    """One arm beside another over seeds."""
-    return compare_pairs([one[score] for one in found[control]], [one[score] for one in found[treated]])
-
-
-def _pairs(found: Mapping[str, Sequence[Mapping[str, float]]], name: str, score: str) -> dict[str, Any]:
-    return compare_of(found, CLIPPED, name, score)
+def compare_of(found: Found, control: str, treated: str) -> dict[str, Any]:
+    """KID-all of one arm beside another over seeds."""
+    usual, own = ([one["kid_all"] for one in found[arm]] for arm in (control, treated))
+    return compare_pairs(usual, own)
 
 
 def draw(study: Study) -> Path:
     """FID-all and KID-all against epsilon, a point a seed; lines for clipping alone, the plain mean and real images."""
-    from matplotlib.figure import Figure
-
     found, spent, real = (study.numbers[key] for key in ("scores", "epsilon", "real"))
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    for axes, score in zip(figure.subplots(1, 2), ("fid_all", "kid_all")):
-        points = [(spent[name], one[score]) for name in spent for one in found[name] if math.isfinite(spent[name])]
-        axes.scatter(*zip(*points), color="#1f5fa8", s=18, zorder=3, label="clipped and noisy")
-        means = [(spent[name], statistics.mean(one[score] for one in found[name])) for name in spent]
-        axes.plot(*zip(*sorted(means)), color="#1f5fa8", linewidth=1)
-        for name, colour in ((CLIPPED, "#b35c00"), (PLAIN, "#3a8a3a")):
-            mean = statistics.mean(one[score] for one in found[name])
-            axes.axhline(mean, color=colour, linewidth=1, label=name)
-        axes.axhline(real[score], color="black", linestyle="--", linewidth=1, label="real images")
-        axes.set_xscale("log")
-        if score == "fid_all":
-            axes.set_yscale("log")
-        axes.set_xlabel(f"epsilon at delta {study.settings['delta']:g}: less is more private")
-        axes.set_ylabel(f"{score.replace('_', '-').upper().replace('ALL', 'all')}, held-out images")
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=9)
-    figure.suptitle("What privacy for whole clients costs: a hundred clients of digits", fontsize=11)
-    return save_figure(figure, study.path(FIGURE))
+
+    def panel(score: str) -> ArmPanel:
+        values = {name: [one[score] for one in seeds] for name, seeds in found.items()}
+        noisy = {spent[name]: values[name] for name in sorted(spent, key=lambda name: spent[name])}
+        levels = {CLIPPED: values[CLIPPED], PLAIN: values[PLAIN], REAL_IMAGES: [real[score]]}
+        label = f"{SCORES[score]}, held-out images"
+        return ArmPanel({NOISY: noisy}, levels, label=label, log="xy" if score == "fid_all" else "x")
+
+    title = "What privacy for whole clients costs: a hundred clients of digits"
+    across = f"epsilon at delta {study.settings['delta']:g}: less is more private"
+    panels = [[panel("fid_all"), panel("kid_all")]]
+    return draw_panels(panels, STYLES, study.path("privacy_cost.png"), title, across, (4.5, 3.2))

@@ -6,15 +6,18 @@ variances to the covariance, and eigenvalues below it drown, the sooner the fast
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.arms.arm_panels import ArmPanel, draw_panels
+from fedgen.experiments.engine.choice import Choice
+from fedgen.experiments.engine.results import make_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.paired.privacy.private_measures import (
     CLIENTS,
@@ -38,28 +41,50 @@ SKETCHES = (250, 1000, 4000, 16000)
 SPECTRA = ("flat", "falling")
 COLOURS = ("#1f5fa8", "#c4560b", "#3a8a3a")
 FORM_COLOURS = dict(zip(FORMS, ("#1f5fa8", "#c4560b", "#7a4fa0", "#3a8a3a", "#b8860b")))
-STYLES = {"trace": "-", "clamp": ":", "none": "--"}
+LINES = {"trace": "-", "clamp": ":", "none": "--"}
+REAL_ERROR = "real"
+SKETCH_LINES = {REAL_ERROR: "-", "as stated": "--"}
 LABELS = {"trace": "projected, same trace", "clamp": "projected, clamped", "none": "not projected"}
 FIGURE = "private_scores.png"
 
 
-@quickly(images=5_000, draws=2)
-def private_scores(
-    output: Path | None = None, images: int = 50_000, draws: int = 5, seed: int = 0, quick: bool = False
-) -> None:
+@dataclass(frozen=True)
+class PrivateScoresChoice(Choice):
+    """Options of private-scores; its fields are options of the command.
+
+    Args:
+        images: of all ten clients together.
+        draws: of the noise, at each setting, and of the sketches, four times as many.
+        quick: seconds, to see that it runs.
+
+    Raises:
+        ValueError: for too few of them.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {"images": 5_000, "draws": 2}
+
+    images: int = 50_000
+    draws: int = 5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.images < 100 * CLIENTS or self.draws < 2:
+            raise ValueError(
+                f"images={self.images}, draws={self.draws}: give at least {100 * CLIENTS} images and 2 draws"
+            )
+
+
+def private_scores(output: Path | None = None, **options: Any) -> None:
     """Measures messages, their sums' exactness and what rounding, sketches and noise change of FID-all and KID-all.
 
     Args:
         output: folder of results.json and private_scores.png; checkpoints/private-scores by default.
-        images: of all ten clients together; 5,000 with --quick.
-        draws: of the noise, at each setting, and of the sketches, four times as many; 2 with --quick.
-        seed: of all draws.
-        quick: takes seconds, to see that it runs.
+        options: the fields of `PrivateScoresChoice`.
     """
-    if images < 100 * CLIENTS or draws < 2:
-        raise ValueError(f"images={images}, draws={draws}: give at least {100 * CLIENTS} images and 2 draws")
-    dims, numbers = (DIMS[:2], SKETCHES[:2]) if quick else (DIMS, SKETCHES)
-    study = Study("private-scores", output, {"images": images, "draws": draws, "seed": seed, "quick": quick})
+    choice = PrivateScoresChoice(**options)
+    images, draws, seed = choice.images, choice.draws, choice.seed
+    dims, numbers = (DIMS[:2], SKETCHES[:2]) if choice.quick else (DIMS, SKETCHES)
+    study = Study("private-scores", output, choice.settings())
     sizes = study.each("bytes", {str(dim): dim for dim in SIZES}, message_sizes, unit="sizes of features")
     exact = study.step("exact", lambda: exactness(Toy(64, "flat", min(images, 5_000), seed)))
     toys = {f"{spectrum} {dim}": Toy(dim, spectrum, images, seed) for spectrum in SPECTRA for dim in dims}
@@ -112,97 +137,74 @@ def outcomes(
 
 def size_table(sizes: Mapping[str, Mapping[str, int]]) -> Table:
     """Messages by features."""
-    table = Table(title="size of one client's message")
-    table.add_column("message")
-    for dim in sizes:
-        table.add_column(f"D = {dim}", justify="right")
-    for name in next(iter(sizes.values())):
-        table.add_row(name, *(in_bytes(row[name]) for row in sizes.values()))
-    return table
+    rows = [(name, *(in_bytes(row[name]) for row in sizes.values())) for name in next(iter(sizes.values()))]
+    return make_table("size of one client's message", ("message", *(f"D = {dim}" for dim in sizes)), rows)
 
 
 def noise_table(noise: Mapping[str, Mapping[str, Any]], images: int, draws: int) -> Table:
     """FID-all without noise, and by epsilon what noise adds: its mean and standard deviation over the draws."""
-    table = Table(
-        title=f"what noise adds to FID-all ({images:,} images of {CLIENTS} clients,\n"
+    rows: list[Sequence[str]] = []
+    for name, row in noise.items():
+        names = [name, f"FID {row['fid']:.3f}", *[""] * len(EPSILONS)]
+        for first, epsilon in zip(names, EPSILONS):
+            cell = row[str(epsilon)]
+            added = [f"{statistics.mean(cell[p]):+.3f}±{statistics.stdev(cell[p]):.3f}" for p in LABELS]
+            lost = f"{cell['lost']}/{len(cell['none'])}" if cell["lost"] else ""
+            rows.append((first, f"{epsilon:g}", *added, lost))
+        rows.append(())
+    clipped = max(row["clipped"] for row in noise.values())
+    title = (
+        f"what noise adds to FID-all ({images:,} images of {CLIENTS} clients,\n"
         f"delta = {DELTA:g}, R = {RADIUS:g}, noise shared; mean ± deviation of {draws} draws)"
     )
-    for heading in ("spectrum, D", "eps", "same trace", "clamped", "unprojected", "lost"):
-        table.add_column(heading, justify="left" if heading == "spectrum, D" else "right")
-    for name, row in noise.items():
-        names = [name, f"FID {row['fid']:.3f}"]
-        for position, epsilon in enumerate(EPSILONS):
-            cell = row[str(epsilon)]
-            added = [f"{statistics.mean(cell[p]):+.3f}±{statistics.stdev(cell[p]):.3f}" for p in STYLES]
-            lost = f"{cell['lost']}/{len(cell['none'])}" if cell["lost"] else ""
-            first = names[position] if position < len(names) else ""
-            table.add_row(first, f"{epsilon:g}", *added, lost, end_section=epsilon == EPSILONS[-1])
-    clipped = max(row["clipped"] for row in noise.values())
-    table.caption = (
+    note = (
         "lost: unprojected, the covariance term fell below 0 and reads 0,\nas a perfect generator's would; "
         f"at most {clipped:.1%} of images are clipped"
     )
-    return table
+    return make_table(title, ("spectrum, D", "eps", "same trace", "clamped", "unprojected", "lost"), rows, note)
 
 
 def sketch_table(sketches: Mapping[str, Mapping[str, Any]], seeds: int) -> Table:
     """KID-all by form and number of sketches: real and stated error, relative to it."""
-    table = Table(title=f"error of KID-all by sketches, relative to it\n(D = 64, 1,000 images, rms of {seeds} seeds)")
-    for heading in ("sketch, q", "KID-all", "error", "stated"):
-        table.add_column(heading, justify="left" if heading == "sketch, q" else "right")
-    for name, row in sketches.items():
-        cells = row["rms"] / row["exact"], rms(row["stated"]) / row["exact"]
-        table.add_row(name, f"{row['exact']:.4f}", *(f"{cell:.1e}" for cell in cells))
-    return table
+    rows = [
+        (name, f"{row['exact']:.4f}", *(f"{error / row['exact']:.1e}" for error in (row["rms"], rms(row["stated"]))))
+        for name, row in sketches.items()
+    ]
+    title = f"error of KID-all by sketches, relative to it\n(D = 64, 1,000 images, rms of {seeds} seeds)"
+    return make_table(title, ("sketch, q", "KID-all", "error", "stated"), rows)
 
 
 def draw(noise: Mapping[str, Any], sketches: Mapping[str, Any], path: Path) -> Path:
     """Left and middle: error of FID-all against epsilon by D, a spectrum each; right: error of KID-all against q."""
-    from matplotlib.figure import Figure
+    styles = {
+        f"{form}, {kind}": {"color": FORM_COLOURS[form], "linestyle": line, "marker": "."}
+        for kind, line in SKETCH_LINES.items()
+        for form in FORMS
+    }
+    dims = list(dict.fromkeys(int(name.split()[1]) for name in noise))
+    for (dim, colour), (project, label) in product(zip(dims, COLOURS), LABELS.items()):
+        styles[f"D = {dim}, {label}"] = {"color": colour, "linestyle": LINES[project], "marker": "."}
 
-    figure = Figure(figsize=(12, 4.4), layout="constrained")
-    panels = figure.subplots(1, 3)
-    for axes, spectrum in zip(panels, SPECTRA):
-        draw_noise(axes, {int(name.split()[1]): row for name, row in noise.items() if name.startswith(spectrum)})
-        axes.set_title(f"{spectrum} spectrum", fontsize=10)
-    panels[0].legend(fontsize=8)
-    panels[1].sharey(panels[0])
-    panels[0].set_ylabel("error of FID-all by noise (rms)")
-    draw_sketches(panels[2], sketches)
-    return save_figure(figure, path)
+    def of_noise(spectrum: str) -> ArmPanel:
+        arms = {
+            f"D = {dim}, {label}": {e: [rms(noise[f"{spectrum} {dim}"][str(e)][project])] for e in EPSILONS}
+            for dim, (project, label) in product(dims, LABELS.items())
+        }
+        return ArmPanel(
+            arms, title=f"{spectrum} spectrum, against epsilon", label="error of FID-all by noise (rms)", log="xy"
+        )
 
-
-def draw_noise(axes: Any, rows: Mapping[int, Mapping[str, Any]]) -> None:
-    """The root mean square change of FID-all by noise against epsilon, by D and projection."""
-    for (dim, row), colour in zip(rows.items(), COLOURS):
-        for project, style in STYLES.items():
-            errors = [rms(row[str(epsilon)][project]) for epsilon in EPSILONS]
-            label = f"D = {dim}" if project == "trace" else None
-            axes.plot(EPSILONS, errors, style, marker="o", markersize=3, color=colour, linewidth=1.2, label=label)
-    for project, style in STYLES.items():
-        axes.plot([], [], style, color="0.4", linewidth=1.2, label=LABELS[project])
-    logarithmic(axes, "epsilon")
-
-
-def draw_sketches(axes: Any, sketches: Mapping[str, Any]) -> None:
-    """The relative error of KID-all against the number of sketches, by form: real and as stated."""
-    for form, colour in FORM_COLOURS.items():
-        rows = {int(name.rsplit(" ", 1)[1]): row for name, row in sketches.items() if name.rsplit(" ", 1)[0] == form}
-        real = [row["rms"] / row["exact"] for row in rows.values()]
-        stated = [rms(row["stated"]) / row["exact"] for row in rows.values()]
-        axes.plot(list(rows), real, "o-", color=colour, markersize=4, linewidth=1.2, label=form)
-        axes.plot(list(rows), stated, "--", color=colour, linewidth=1)
-    axes.plot([], [], "--", color="0.4", linewidth=1, label="as stated")
-    logarithmic(axes, "sketches q")
-    axes.set_ylim(None, 20)  # room for the legend
-    axes.legend(fontsize=8, ncols=2, loc="upper center")
-    axes.set_ylabel("relative error of KID-all (rms)")
-    axes.set_title("KID-all by sketches", fontsize=10)
-
-
-def logarithmic(axes: Any, xlabel: str) -> None:
-    """Logarithmic axes with a grid."""
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(xlabel)
-    axes.grid(alpha=0.25)
+    errors = {
+        form: {int(name.rsplit(" ", 1)[1]): row for name, row in sketches.items() if name.rsplit(" ", 1)[0] == form}
+        for form in FORMS
+    }
+    curves = {
+        f"{form}, {kind}": {
+            q: [(row["rms"] if kind == REAL_ERROR else rms(row["stated"])) / row["exact"]] for q, row in rows.items()
+        }
+        for (form, rows), kind in product(errors.items(), SKETCH_LINES)
+    }
+    last = ArmPanel(
+        curves, title="KID-all by sketches, against their number q", label="relative error of KID-all (rms)", log="xy"
+    )
+    return draw_panels([[*map(of_noise, SPECTRA), last]], styles, path, "Scores from messages", size=(4.6, 4.4))

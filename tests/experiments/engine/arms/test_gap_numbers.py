@@ -7,14 +7,12 @@ import pytest
 
 from fedgen.experiments.engine.arms.gap_numbers import (
     PARTICIPATION,
-    arms_table,
-    beyond_floor,
+    GapScores,
     controls_of,
     curves_of,
     gap_lines,
     smallest_gap,
 )
-from fedgen.experiments.engine.arms.gap_study import beyond_outcome, gap_outcome
 from fedgen.experiments.participation.participation_gap import detectable_table, outcomes
 from tests.evaluation.samples import record
 
@@ -84,7 +82,8 @@ def one_pair(gap):
 def test_an_error_that_is_not_known_is_not_taken_for_none():
     found = {"0": one_pair(0.01)}
     assert gap_lines([found["0"]["kid avg"]], PARTICIPATION)[1:] == (-math.inf, math.inf)
-    assert gap_outcome("natural", found, PARTICIPATION, "kid avg", False).startswith("cannot be told from 0")
+    said = GapScores({"natural": found}).outcome("natural", PARTICIPATION, "kid avg", False)
+    assert said.startswith("cannot be told from 0")
     three = [one_pair(gap)["kid avg"] for gap in (1.0, 2.0, 3.0)]
     mean, low, high = gap_lines(three, PARTICIPATION)
     half = 4.3027 / 3**0.5
@@ -103,13 +102,15 @@ def arm(*gaps):
 def test_what_the_draw_of_clients_makes_of_a_gap_is_taken_off():
     """Gaps of 1.1, 3.0 and 1.9 where the floor has 0.1, 2.0 and 0.9 are all of 1; two of them alone tell no gap."""
     seeds, controls = arm(1.1, 3.0, 1.9), floors(0.1, 2.0, 0.9)
-    assert beyond_floor(seeds, controls, "kid avg", PARTICIPATION) == pytest.approx([1.0, 1.0, 1.0])
-    assert gap_outcome("natural", seeds, PARTICIPATION, "kid avg", False).startswith("cannot be told from 0")
-    said = beyond_outcome("natural", seeds, controls, "kid avg", False)
+    found = GapScores({"natural": seeds}, {"natural": controls})
+    assert found.beyond("natural", "kid avg") == pytest.approx([1.0, 1.0, 1.0])
+    assert found.outcome("natural", PARTICIPATION, "kid avg", False).startswith("cannot be told from 0")
+    said = found.beyond_outcome("natural", "kid avg", False)
     assert said.startswith("as expected: natural: the participation gap in kid avg beyond the floor's is above 0: +1")
-    assert beyond_outcome("random", seeds, controls, "kid avg", True).startswith("not seen: random")
-    assert beyond_floor(seeds, floors(0.1, 2.0), "kid avg", PARTICIPATION) == []
-    assert beyond_outcome("natural", seeds, {}, "kid avg", False).endswith("as a run has no floor")
+    assert found.beyond_outcome("natural", "kid avg", True).startswith("not seen: natural")
+    for few in (GapScores({"natural": seeds}, {"natural": floors(0.1, 2.0)}), GapScores({"natural": seeds})):
+        assert few.beyond("natural", "kid avg") == []
+        assert few.beyond_outcome("natural", "kid avg", False).endswith("as a run has no floor")
 
 
 def test_partitions_are_compared_beyond_the_floor_and_with_one_place():
@@ -123,7 +124,7 @@ def test_partitions_are_compared_beyond_the_floor_and_with_one_place():
         for by_column in seeds.values():
             by_column["loss avg"] = by_column["kid avg"]
     controls = {name: floors(0.1, 2.0, 1.0) for name in found} | {"Dirichlet": floors(0.1, 0.0, 0.0)}
-    said = outcomes(found, controls)
+    said = outcomes(GapScores(found, controls))
     assert any(
         line.startswith("as expected: natural: the participation gap in kid avg beyond the floor is above that of Dir")
         for line in said
@@ -160,10 +161,10 @@ def test_a_table_compares_unseen_clients_with_a_control_over_pairs():
     arms = {"plain": 0.0, "better": -1.0}
     found = {arm: {str(s): curves_of(records(offset + s)) for s in range(3)} for arm, offset in arms.items()}
     controls = {"plain": floors(1.0, 2.0, 3.0)}
-    table = arms_table(found, controls, "kid avg", "arms", "plain")
+    table = GapScores(found, controls).table("kid avg", "arms", "plain")
     rows = list(zip(*(column._cells for column in table.columns)))
     assert [row[6] for row in rows] == ["+1\n(+1 to +1)", ""]
-    table = arms_table(found, {}, "kid avg", "arms", "plain")
+    table = GapScores(found).table("kid avg", "arms", "plain")
     rows = list(zip(*(column._cells for column in table.columns)))
     assert rows[0][0] == "plain"
     assert rows[0][-1] == ""

@@ -1,33 +1,29 @@
 """What each aggregate of FID and KID, as a loss, makes of a federated GAN on digits."""
 
-import copy
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from fedgen.evaluation import ScoreRecord, append_records
 from fedgen.evaluation.runs.scores_file import SCORES_FILE
 from fedgen.experiments.engine.run_images import client_images
 from fedgen.experiments.engine.trainings import Training
-from fedgen.experiments.paired.distributed import distributed_fid_loss as module
 from fedgen.experiments.paired.distributed.distributed_digits import (
     ARMS,
-    DigitsSettings,
+    DistributedChoice,
     losses_of,
     messages_against_images,
     real_traces,
     traces,
     trainings,
 )
-from fedgen.experiments.paired.distributed.distributed_fid_loss import distributed_fid_loss
 from fedgen.experiments.paired.distributed.distributed_toy import ToySettings
-from tests.experiments.tiny_runs import TINY, settings_of, untrained, write_recipe
+from tests.experiments.tiny_runs import settings_of, untrained, write_recipe
 
-SETTINGS = DigitsSettings(Path("recipe.yaml"), seeds=(3, 4), rounds=None, fid_weight=10, kid_weight=200)
+CHOICE = DistributedChoice(recipe=Path(__file__).parents[4] / "recipes" / "wgan_gp_digits_fid.yaml", seeds=2, seed=3)
 FEW = ToySettings(points=50, kernel_points=20, batch=16, queue=32, steps=5)
 ROUNDS = 4  # of the runs that `tiny_runs` makes
 
@@ -58,9 +54,9 @@ def runs(tmp_path_factory):
 
 
 def test_each_arm_trains_on_its_score_and_aggregate_with_a_fixed_weight():
-    assert losses_of("without", SETTINGS) is None
+    assert losses_of("without", CHOICE) is None
     for arm in ARMS[1:]:
-        (loss,) = losses_of(arm, SETTINGS)
+        (loss,) = losses_of(arm, CHOICE)
         score, aggregate = arm.split("_")
         inner = loss["init_args"]["loss"]
         assert inner["class_path"].endswith({"fid": "FastFIDLoss", "kid": "MMD2Loss"}[score])
@@ -69,11 +65,11 @@ def test_each_arm_trains_on_its_score_and_aggregate_with_a_fixed_weight():
 
 
 def test_trainings_differ_in_loss_and_seed_and_are_scored_at_their_end_where_rounds_are_given(tmp_path):
-    plain = trainings(SETTINGS, tmp_path)
+    plain = trainings(CHOICE, tmp_path)
     assert list(plain) == list(ARMS)
     assert [run.folder.name for run in plain["kid_all"]] == ["kid_all-3", "kid_all-4"]
     assert settings_of(plain["without"][0]) == {"--model.init_args.generator_losses": "null"}
-    given = settings_of(trainings(replace(SETTINGS, rounds=7), tmp_path)["fid_all"][1])
+    given = settings_of(trainings(replace(CHOICE, rounds=7), tmp_path)["fid_all"][1])
     assert given["--trainer.max_epochs"] == "7"
     assert json.loads(given["--trainer.callbacks"])[0]["init_args"]["every_n_rounds"] == 7
 
@@ -94,68 +90,3 @@ def test_a_loss_from_messages_is_the_one_from_images(runs):
     assert max(found["value"].values()) < 1e-9
     assert max(found["gradient"].values()) < 1e-9
     assert found["bytes"]["64"] == pytest.approx(8 * (1 + 64 + 64 * 65 / 2), rel=0.02)
-
-
-@pytest.mark.slow
-def test_the_experiment_trains_compares_and_draws_once(tmp_path, capsys, monkeypatch):
-    recipe = write_recipe(tmp_path) / "quickstart.yaml"
-    monkeypatch.setattr(module, "ToySettings", lambda: FEW)
-    monkeypatch.setattr(module, "train_all", lambda jobs, parallel: [make(job) for job in jobs])
-
-    def run():
-        distributed_fid_loss(tmp_path / "out", recipe, seeds=2, rounds=ROUNDS, seed=3)
-
-    monkeypatch.setattr(module, "EMBEDDINGS", ("pixels",))
-    run()
-    first = capsys.readouterr().out
-    digits = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]["digits"]
-    assert digits["scores"]["fid_avg"]["fid_avg"] == pytest.approx([0.8, 0.9])  # of seeds 3 and 4
-    assert digits["against no loss"]["fid_all"]["fid_all"]["difference"] == pytest.approx(-0.5)
-    assert digits["floor"]["report/kid_all"] == 0.5
-    assert (digits["marks"]["fid_all"], digits["marks"]["report/kid_avg"]) == ("*", "(*)")
-    text = "as expected: FID-all in pixels is lower for the model trained on it than for FID-avg's: -0.5 (-0.5 to -0.5)"
-    assert text in " ".join(first.split())
-    for name in module.FIGURES:
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(module, "train_all", None)
-    monkeypatch.setattr(module, "measure", None)
-    run()
-    assert capsys.readouterr().out == first
-    recipe.write_text(f"# a comment\n{recipe.read_text()}")
-    run()
-    recipe.write_text(recipe.read_text().replace("width: 4", "width: 8"))
-    with pytest.raises(ValueError, match=r"results of other settings(.*\n)*  recipes: "):
-        run()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seeds": 0}, "seeds=0, rounds=None, parallel=1: each must be at least 1"),
-        ({"rounds": 0}, "rounds=0"),
-        ({"kid_weight": 0.0}, "kid_weight=0: a loss needs a positive weight"),
-        ({"seed": -1}, "seed=-1"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        distributed_fid_loss(tmp_path / "out", write_recipe(tmp_path) / "quickstart.yaml", **options)
-    with pytest.raises(FileNotFoundError, match=r"nowhere.yaml does not exist.*--recipe"):
-        distributed_fid_loss(tmp_path / "out", tmp_path / "nowhere.yaml")
-    (tmp_path / "central.yaml").write_text("trainer: {max_epochs: 3}")
-    with pytest.raises(ValueError, match="must say the communication_interval"):
-        distributed_fid_loss(tmp_path / "out", tmp_path / "central.yaml")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_kid_and_fids_two_losses_train_models_of_their_own(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(module, "QUICK_TOY", FEW)
-    recipe = copy.deepcopy(TINY) | {"threads": 1}
-    recipe["model"]["init_args"]["n_critic"] = 1  # of two iterations a round, one is the generator's
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(recipe))
-    distributed_fid_loss(tmp_path / "out", tmp_path / "tiny.yaml", quick=True)
-    out = " ".join(capsys.readouterr().out.split())  # lines are wrapped
-    assert "KID-avg is not trained on digits" in out
-    digits = json.loads((tmp_path / "out" / "results.json").read_text())["numbers"]["digits"]
-    assert len({values[0] for values in digits["scores"]["fid_all"].values()}) == 4

@@ -1,12 +1,11 @@
 """Tables and outcomes of the distributed losses, from numbers by hand."""
 
 from fedgen.experiments.paired.distributed.distributed_digits import ARMS
-from fedgen.experiments.paired.distributed.distributed_report import (
+from fedgen.experiments.paired.distributed.distributed_fid_loss import (
     apart,
     difference_table,
     digits_outcomes,
     digits_table,
-    mean_and_spread,
     toy_outcomes,
     toy_table,
 )
@@ -60,11 +59,6 @@ def test_what_two_losses_change_is_told_beside_what_two_seeds_do():
 def test_one_seed_has_nothing_to_compare_two_losses_with():
     assert apart({"fid_all": [1.0, 2.0, 4.0], "fid_avg": [1.0, 1.0, 1.0]}) == (4 / 3, 1.0)
     assert apart({"fid_all": [1.0], "fid_avg": [3.0]}) == (2.0, None)
-
-
-def test_mean_and_spread_by_hand():
-    assert mean_and_spread([1.0, 3.0]) == "2 ± 1"
-    assert mean_and_spread([0.125]) == "0.125"
 
 
 def test_the_table_marks_what_was_trained_on_and_shows_traces_as_shares_of_the_pools():

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgen.experiments.engine.trained_runs import RUNS
-from fedgen.experiments.paired.intervals.interval_runs import IntervalChoice
+from fedgen.experiments.paired.intervals.communication_interval import IntervalChoice
 from tests.experiments.tiny_runs import settings_of
 
 RECIPES = Path(__file__).parents[4] / "recipes"
@@ -67,31 +66,3 @@ def test_a_kind_may_be_left_out_and_iterations_changed():
         ("DDPM", 3, 4), ("DDPM", 6, 2), ("DDPM", 6, 2), ("DDPM", 6, 2),
     ]  # fmt: skip
     assert choice.settings()["iterations"] == {"ddpm": 12}
-
-
-def test_paths_and_speed_are_no_settings_of_the_numbers():
-    assert IntervalChoice().settings() == IntervalChoice(parallel=2, runs=Path("there"), device="cpu:0").settings()
-    assert IntervalChoice().plan.runs == RUNS
-    assert IntervalChoice(output=Path("mine")).plan.runs == Path("mine/runs")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"kinds": ("gan",)}, r"kinds=\['gan'\]: give one or more of wgan-gp, ddpm"),
-        ({"kinds": ()}, "each once"),
-        ({"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
-        ({"intervals": (0,)}, "at least 1"),
-        ({"iterations": 640}, "iterations=640 are no two or more rounds of 640: .* 1280 or more"),
-        ({"iterations": 1285, "intervals": (1, 10)}, "no two or more rounds of 10"),
-        ({"num_images": 1}, "num_images=1"),
-        ({"dealings": 0}, "dealings=0"),
-        ({"embedding": "pixels"}, "name another"),
-        ({"seeds": 0}, "--seeds 1 or more"),
-        ({"checkpoints": 1}, "checkpoints=1"),
-        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
-    ],
-)
-def test_what_cannot_be_is_refused_at_once(changes, message):
-    with pytest.raises(ValueError, match=message):
-        IntervalChoice(**changes)

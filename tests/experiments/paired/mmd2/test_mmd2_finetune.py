@@ -1,15 +1,12 @@
 """Fine-tuning towards clients around chosen styles: the choice, its clients, what follows from scores, and a run."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from fedgen.data import Examples
-from fedgen.experiments.command import reproduce
 from fedgen.experiments.paired.mmd2 import mmd2_finetune as experiment
 from fedgen.experiments.paired.mmd2.mmd2_arms import (
     ARMS,
@@ -22,13 +19,10 @@ from fedgen.experiments.paired.mmd2.mmd2_arms import (
     images_of,
 )
 from fedgen.experiments.paired.mmd2.mmd2_clients import find_centres, latent, write_clients
-from fedgen.experiments.paired.mmd2.mmd2_scores import FID_SERVER, KID_ALL, KID_AVG, SCORES
+from fedgen.experiments.paired.mmd2.mmd2_scores import FID_SERVER, KID_ALL, KID_AVG
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles, read_styles
-from fedgen.images import save_png
-from fedgen.models import StyleGAN2
-from fedgen.models.stylegan2 import StyleGAN2Discriminator, StyleGAN2Generator
+from tests.experiments.paired.mmd2.tiny_network import write_network
 
-SHARED = {"image_size": 8, "channels": 1, "channel_base": 64}
 RECIPES = Path(__file__).parents[4] / "recipes"
 
 
@@ -36,16 +30,6 @@ RECIPES = Path(__file__).parents[4] / "recipes"
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-
-
-def write_network(path="tiny.safetensors"):
-    """A file of tiny networks of random weights."""
-    torch.manual_seed(0)
-    generator = StyleGAN2Generator(**SHARED, latent_dim=8, style_dim=8, mapping_layers=2)
-    with torch.no_grad():
-        generator.mapping.w_avg.copy_(generator.styles(torch.randn(1000, 8))[:, 0].mean(dim=0))
-    StyleGAN2(generator, StyleGAN2Discriminator(**SHARED)).to_file(path)
-    return Path(path)
 
 
 def styles_of(path):
@@ -62,24 +46,6 @@ def known_by_brightness(styles):
 
 
 # ---- choice and clients ----
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"judge": "efficientnet-lite0-32"}, "has the network of efficientnet-lite0"),
-        ({"client_images": 25}, "an even number of images from 24"),
-        ({"clients": 1}, "at least 2 clients"),
-        ({"centres": (1, 2, 2), "clients": 3}, "give 3 different ones"),
-        ({"rounds": 6}, "a multiple of 4"),
-        ({"local_steps": 0}, "count from 1"),
-        ({"weight": 0.0}, "above 0"),
-        ({"device": "cuda:99"}, "cuda"),
-    ],
-)
-def test_choices_out_of_range_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Mmd2Choice(**settings)
 
 
 def test_centres_are_the_first_that_show_the_attribute():
@@ -157,87 +123,37 @@ def rows_with(fall, seeds=5):
         own = {KID_AVG: kid + noise + 1.0, KID_ALL: kid + noise, "recall": 0.5, "coverage": 0.5, FID_SERVER: fid}
         return dict.fromkeys(("classifier-mnist5k", "efficientnet-lite0"), own)
 
-    rows = {
-        arm: {
-            0: [state(2.0, 10.0, k) for k in range(seeds)],
-            64: [state(2.0 if arm == CONTROL else 2.0 - fall - 0.01 * k, 10.0, k) for k in range(seeds)],
+    last = {arm: 2.0 if arm == CONTROL else 2.0 - fall for arm in ARMS}
+    scores = {
+        str(k): {
+            "floor": state(0.0, 110.0, k),
+            "start, 0 images": state(2.0, 10.0, k),
+            **{f"{arm}, 64 images": state(kid - 0.01 * k * (arm != CONTROL), 10.0, k) for arm, kid in last.items()},
         }
-        for arm in ARMS
+        for k in range(seeds)
     }
-    floors = [state(0.0, 110.0, k) for k in range(seeds)]
-    return rows, floors
+    return experiment.scored(scores, dict.fromkeys(ARMS, (0, 64)), Mmd2Choice())
 
 
 def test_outcomes_are_told_from_paired_seeds():
-    rows, floors = rows_with(fall=0.5)
-    lines = experiment.outcomes(rows, floors, Mmd2Choice())
+    lines = experiment.outcomes(rows_with(fall=0.5), Mmd2Choice())
     assert len(lines) == 5 * len(FORMS) + 2
     assert all(line.startswith("as expected") for line in lines[:-1])
-    rows, floors = rows_with(fall=-0.5)
-    lines = experiment.outcomes(rows, floors, Mmd2Choice())
+    lines = experiment.outcomes(rows_with(fall=-0.5), Mmd2Choice())
     assert sum("KID-avg" in line and line.startswith("not seen") for line in lines) == 2 * len(FORMS)
 
 
 def test_a_generator_that_has_gone_over_to_the_clients_is_told():
-    rows, floors = rows_with(fall=0.5)
-    for state in rows[MESSAGE][64]:
+    rows = rows_with(fall=0.5)
+    for state in rows.states[MESSAGE][64]:
         for scores in state.values():
             scores[FID_SERVER] = 70.0
-    (line,) = [one for one in experiment.outcomes(rows, floors, Mmd2Choice()) if "60.0%" in one]
+    (line,) = [one for one in experiment.outcomes(rows, Mmd2Choice()) if "60.0%" in one]
     assert line.startswith("not seen: (c) one message")
 
 
 def test_a_gap_between_the_aggregates_that_moves_is_told():
-    rows, floors = rows_with(fall=0.5)
-    rows[LOCAL][64][2]["classifier-mnist5k"][KID_ALL] += 1e-6
-    assert any(
-        line.startswith("not seen: KID-avg - KID-all") for line in experiment.outcomes(rows, floors, Mmd2Choice())
-    )
-
-
-# ---- the command ----
-
-
-@pytest.mark.slow
-def test_a_quick_run_measures_all_and_goes_on(tmp_path, capsys):
-    network, draws = write_network(), torch.Generator().manual_seed(0)
-    for name in ("dark", "bright"):
-        (Path("server") / name).mkdir(parents=True)
-        for number in range(40):
-            image = torch.randint(0, 120, (1, 8, 8), generator=draws, dtype=torch.uint8) + (
-                120 if name == "bright" else 0
-            )
-            save_png(f"server/{name}/{number}.png", image)
-    command = ["mmd2-finetune", "--quick", "--network", str(network), "--server_data", "server", "--centres", "[1,2,3]"]
-    command += ["--clients", "3", "--embedding", "pixels", "--judge", "classifier-mnist5k"]
-    command += ["--recipes", str(RECIPES), "--output", "out"]
-    assert reproduce(command) == 0
-    printed = capsys.readouterr().out
-    numbers = json.loads(Path("out/results.json").read_text())["numbers"]
-    states = numbers["scores"]["0"]
-    assert set(states) == {
-        "floor",
-        "start, 0 images",
-        *(f"{arm}, {32 * k} images" for arm in ARMS for k in (1, 2, 3, 4)),
-    }
-    assert set(states["start, 0 images"]["pixels"]) == set(SCORES)
-    gaps = [s["pixels"][KID_AVG] - s["pixels"][KID_ALL] for name, s in states.items() if name != "floor"]
-    assert max(gaps) - min(gaps) < 1e-9 * abs(gaps[0])
-    assert numbers["traffic"]["(a) exact"]["questions"] == 8  # steps
-    assert numbers["drift"]["1e-05"][0] < 0.01 < numbers["drift"]["1e-05"][-1]  # equal for one step, to rounding
-    for text in ("sent in a run, 3 clients together", "one message against asking", "centres of seed 0: [1, 2, 3]"):
-        assert text in printed
-    for file in ("mmd2_finetune.png", "mmd2_samples.png"):
-        assert (tmp_path / "out" / file).stat().st_size > 10_000
-    trained = max(path.stat().st_mtime_ns for path in Path("out/runs").rglob("*.ckpt"))
-    assert reproduce(command) == 0
-    assert max(path.stat().st_mtime_ns for path in Path("out/runs").rglob("*.ckpt")) == trained
-
-
-def test_a_network_without_a_file_is_named_before_anything_else(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no file none.safetensors; to make one"):
-        reproduce(["mmd2-finetune", "--network", "none.safetensors", "--recipes", str(RECIPES)])
-    assert not (tmp_path / "checkpoints").exists()
-    save_file({"a": torch.zeros(1)}, "other.safetensors")
-    with pytest.raises(ValueError, match=r"other\.safetensors"):
-        reproduce(["mmd2-finetune", "--network", "other.safetensors", "--recipes", str(RECIPES)])
+    rows = rows_with(fall=0.5)
+    rows.states[LOCAL][64][2]["classifier-mnist5k"][KID_ALL] += 1e-6
+    lines = experiment.outcomes(rows, Mmd2Choice())
+    assert any(line.startswith("not seen: KID-avg - KID-all") for line in lines)

@@ -50,7 +50,7 @@ def test_a_finished_experiment_prints_the_present_epsilons(tmp_path, capsys):
     save_results(
         tmp_path, "privacy-cost", settings, {"scores": kept, "real": scores([0.1])[0], "epsilon": {"noise 1": 9e9}}
     )
-    privacy_cost(tmp_path, [1.0], recipe=RECIPE, rounds=10, seeds=1, num_images=9, runs=tmp_path / "runs")
+    privacy_cost(tmp_path, noise=(1.0,), recipe=RECIPE, rounds=10, seeds=1, num_images=9, runs=tmp_path / "runs")
     present = epsilons(RECIPE, [1.0], 1e-3, 10, [0])
     assert f"epsilon {present['noise 1']:.3g}" in capsys.readouterr().out
     assert read_results(tmp_path, settings)["epsilon"] == present
@@ -65,8 +65,3 @@ def test_what_is_expected_is_told_by_paired_seeds():
     assert lines[2] == "as expected: kid_all rises with the noise"
     assert compare_of(found, PLAIN, CLIPPED)["improved"] == 0
     assert table_of(found, scores([0.1])[0], {"noise 1": 7.0}, 1e-3).row_count == 4
-
-
-def test_noise_that_is_none_is_refused():
-    with pytest.raises(ValueError, match="noise"):
-        privacy_cost(noise=(0.0,), recipe=RECIPE)

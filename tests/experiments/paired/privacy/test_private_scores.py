@@ -48,32 +48,6 @@ def test_a_sketch_is_measured_against_the_scores_on_features():
 
 
 @pytest.mark.slow
-def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(experiment, "DIMS", (4, 8, 16))
-    monkeypatch.setattr(experiment, "SIZES", (8,))
-    monkeypatch.setattr(experiment, "SKETCHES", (50, 200, 400))
-    experiment.private_scores(tmp_path, quick=True)
-    first = capsys.readouterr().out
-    stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored["settings"] == {"images": 5_000, "draws": 2, "seed": 0, "quick": True}
-    noise = stored["numbers"]["noise"]
-    assert list(noise) == ["flat 4", "flat 8", "falling 4", "falling 8"]
-    strong, weak = noise["flat 8"]["0.1"]["clamp"], noise["flat 8"]["8.0"]["clamp"]
-    assert min(strong) > 10 * max(map(abs, weak))
-    assert "as expected: FID-all and KID-avg from sums are those on features" in first
-    assert "5,000 images of 10 clients" in first
-    assert "mean ± deviation of 2 draws" in first
-    assert "of images are clipped" in first
-    assert "rms of 8 seeds" in first
-    assert "as expected: exact accounting takes 77% of the textbook's noise" in first
-    assert (tmp_path / "private_scores.png").read_bytes().startswith(b"\x89PNG")
-    for name in ("message_sizes", "exactness", "noise_bias", "noise_multipliers"):
-        monkeypatch.setattr(experiment, name, None)
-    experiment.private_scores(tmp_path, quick=True)
-    assert capsys.readouterr().out == first
-
-
-@pytest.mark.slow
 def test_interrupted_in_its_noise_it_goes_on_where_it_was(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(experiment, "DIMS", (4, 8))
     monkeypatch.setattr(experiment, "SIZES", (8,))
@@ -94,8 +68,3 @@ def test_interrupted_in_its_noise_it_goes_on_where_it_was(tmp_path, capsys, monk
     experiment.private_scores(tmp_path / "whole", quick=True)
     stopped, whole = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("stopped", "whole"))
     assert stopped["numbers"]["noise"] == whole["numbers"]["noise"]
-
-
-def test_too_little_is_refused_before_any_work(tmp_path):
-    with pytest.raises(ValueError, match="images=500, draws=5: give at least 1000 images and 2 draws"):
-        experiment.private_scores(tmp_path, images=500)

@@ -1,34 +1,35 @@
 """Fine-tuning on FID alone: which runs are asked for, what is compared, and the whole from untrained weights."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 import yaml
-from torch import nn
 
-from fedgen.embeddings import load_embedding
 from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
-from fedgen.experiments.engine.trained_runs import Plan
+from fedgen.experiments.engine.arms.scored_arms import ScoredArms
+from fedgen.experiments.engine.image_scores import TITLES
 from fedgen.experiments.engine.unrelated import require_unrelated
-from fedgen.experiments.paired.fine_tuning import fid_finetune as experiment
-from fedgen.experiments.paired.fine_tuning.fid_finetune import compare, fid_finetune, outcomes, table_of
-from fedgen.experiments.paired.fine_tuning.finetune_arms import (
+from fedgen.experiments.paired.fid_finetune import (
     ALL,
     ARMS,
     BOTH,
     FIRST,
     NETWORK,
     PIXELS,
+    START,
     TUNINGS,
-    TuningRuns,
+    TuningChoice,
     images_of,
+    outcomes,
+    table_of,
     tracked,
 )
 from fedgen.models import FineTuning
 from fedgen.models.networks import SmallGenerator
 from fedgen.models.networks.network import describe
-from tests.experiments.tiny_runs import settings_of, untrained, write_recipe
+from tests.experiments.tiny_runs import settings_of, write_recipe
 
 JUDGE = "judge"
 
@@ -36,8 +37,7 @@ JUDGE = "judge"
 def arms_of(folder, **options):
     write_recipe(folder / "recipes")
     (folder / "recipes" / "finetune_digits.yaml").write_text("model: {}")
-    plan = Plan((0, 1), runs=folder / "runs", recipes=folder / "recipes")
-    return TuningRuns("digits", plan, **options)
+    return TuningChoice(seeds=2, runs=folder / "runs", recipes=folder / "recipes", **options)
 
 
 def save_generator(path, seed, width=4):
@@ -55,7 +55,7 @@ def save_generator(path, seed, width=4):
 
 def test_an_arm_starts_from_the_last_checkpoint_of_its_gan_and_trains_its_layers_on_its_embeddings(tmp_path):
     arms = arms_of(tmp_path)
-    base = arms.bases()[1]
+    base = arms.bases[1]
     asked = {arm: settings_of(arms.training(arm, base)) for arm in ARMS}
     for given in asked.values():
         assert given["--model.init_args.generator"] == str(base.folder / "last.ckpt")
@@ -67,13 +67,13 @@ def test_an_arm_starts_from_the_last_checkpoint_of_its_gan_and_trains_its_layers
     assert {arm: own[0]["init_args"]["embeddings"] for arm, own in losses.items()} == {
         ALL: [PIXELS], FIRST: [PIXELS], BOTH: [PIXELS, NETWORK],
     }  # fmt: skip
-    assert len({arms.training(arm, one).folder for arm in ARMS for one in arms.bases()}) == 6
+    assert len({arms.training(arm, one).folder for arm in ARMS for one in arms.bases}) == 6
     assert {arms.training(arm, base).seed for arm in ARMS} == {1}
 
 
 def test_steps_are_spread_over_eight_checkpoints_and_the_start_is_the_gans(tmp_path):
     arms = arms_of(tmp_path, steps=81)
-    base = arms.bases()[0]
+    base = arms.bases[0]
     given = settings_of(arms.training(ALL, base))
     assert (given["--trainer.max_epochs"], given["--data.init_args.iterations"]) == ("8", "10")
     states = arms.states(ALL, base)
@@ -84,7 +84,7 @@ def test_steps_are_spread_over_eight_checkpoints_and_the_start_is_the_gans(tmp_p
 
 def test_a_precision_and_the_recipe_of_the_gan_make_another_run(tmp_path):
     plain, half = arms_of(tmp_path), arms_of(tmp_path, precision="bf16-mixed")
-    base = plain.bases()[0]
+    base = plain.bases[0]
     assert "--trainer.precision" not in settings_of(plain.training(ALL, base))
     assert settings_of(half.training(ALL, base))["--trainer.precision"] == "bf16-mixed"
     before = plain.training(ALL, base).folder
@@ -94,7 +94,7 @@ def test_a_precision_and_the_recipe_of_the_gan_make_another_run(tmp_path):
     assert plain.training(ALL, base).folder == before
     recipe.write_text(recipe.read_text().replace("width: 4", "width: 8"))
     assert plain.training(ALL, base).folder != before
-    assert plain.bases()[0].folder == base.folder
+    assert replace(plain).bases[0].folder == base.folder
 
 
 def test_every_data_set_has_a_judge_of_another_network_that_has_not_seen_its_images():
@@ -109,27 +109,6 @@ def test_the_first_layers_patterns_match_the_generators_that_are_tuned():
         module = FineTuning(network, layers=TUNINGS[data].first)
         trained = [name for name, parameter in module.generator.named_parameters() if parameter.requires_grad]
         assert trained == [name for name, _ in network.named_parameters()][:3]  # weight, gain, bias
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"data": "celeba"}, "no fine-tuning for data 'celeba'; choose one of digits, mnist5k"),
-        ({"data": "cifar10"}, "no fine-tuning for data 'cifar10'; choose one of digits, mnist5k"),
-        ({"embedding": PIXELS}, "embedding='pixels' is the one that FID is optimised in; name another"),
-        ({"embedding": "efficientnet-lite0"}, "has the network of efficientnet-lite0-32"),
-        ({"data": "mnist5k", "embedding": "classifier-mnist5k"}, "was trained on images of mnist5k"),
-        ({"steps": 7}, "all layers: 0 step.* at least 8"),
-        ({"steps": 0}, "all layers: 0 step"),
-        ({"steps_both": 0, "quick": True}, "two embeddings: 0 step.* at least 2"),
-        ({"precision": "half"}, "precision='half': give one of bf16-mixed, 16-mixed, or none"),
-        ({"seeds": 0}, "no seeds"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_before_any_work(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        fid_finetune(tmp_path / "out", **options)
-    assert not (tmp_path / "out").exists()
 
 
 # ---- images ----
@@ -150,8 +129,8 @@ def test_tracked_states_are_the_first_the_last_and_evenly_between(tmp_path):
     for k in range(9):
         save_generator(tmp_path / f"{k}.ckpt", k)
         states[10 * k] = tmp_path / f"{k}.ckpt"
-    assert list(tracked(states, rows=5, columns=2, seed=0)) == [0, 20, 40, 60, 80]
-    assert list(tracked(dict(list(states.items())[:3]), rows=5, columns=2, seed=0)) == [0, 10, 20]
+    assert list(tracked(states, rows=5, columns=2, seed=0)) == ["0", "20", "40", "60", "80"]
+    assert list(tracked(dict(list(states.items())[:3]), rows=5, columns=2, seed=0)) == ["0", "10", "20"]
 
 
 # ---- what comes out ----
@@ -167,19 +146,20 @@ def rows_with(own, unrelated, trace=(0.9, 0.9, 0.9)):
         10 * k: [{PIXELS: row(a + s, a + s), NETWORK: row(1, 1), JUDGE: row(b, b + s, t + s / 10)} for s in (0, 1)]
         for k, (a, b, t) in enumerate(zip(own, unrelated, trace))
     }
-    return dict.fromkeys(ARMS, states)
+    arms = {START: {0: states[0]}, **dict.fromkeys(ARMS, states)}
+    return ScoredArms(arms, [FLOOR], TITLES, ARMS, dict.fromkeys(ARMS, (START, None)))
 
 
 FLOOR = {PIXELS: row(1.5, 1.5), NETWORK: row(1, 1), JUDGE: row(1, 1)}
 
 
 def test_an_arm_that_games_its_embedding_is_told_from_one_that_does_not():
-    games = outcomes(rows_with((9, 5, 0.5), (9, 4, 6)), FLOOR, JUDGE)
+    games = outcomes(rows_with((9, 5, 0.5), (9, 4, 6)), JUDGE)
     said = ["as expected", "cannot be told from these 2 seeds", "as expected", "as expected", "not seen"]
     assert [line.startswith(start) for line, start in zip(games, said)] == [True] * 5
     assert games[1].endswith("all layers: to 1, below the 1.5 of held-out real images: -0.5 (-6.85 to +5.85)")
     assert games[3].endswith("from step 10 on FID to held-out images in judge rises: +2 (+2 to +2)")
-    honest = outcomes(rows_with((9, 5, 2), (9, 4, 3)), FLOOR, JUDGE)
+    honest = outcomes(rows_with((9, 5, 2), (9, 4, 3)), JUDGE)
     assert honest[3].startswith("not seen: all layers: from step 10 on FID to held-out images in judge rises: -1 (")
 
 
@@ -187,21 +167,21 @@ def test_spread_is_judged_beside_the_start_and_not_beside_one():
     """A generator that drops modes has a trace below 1 before it is tuned."""
     same, less = (rows_with((9, 5, 2), (9, 4, 3), trace=trace) for trace in ((0.8, 0.8, 0.8), (0.8, 0.7, 0.6)))
     for rows, said in ((same, "not seen"), (less, "as expected")):
-        line = outcomes(rows, FLOOR, JUDGE)[4]
+        line = outcomes(rows, JUDGE)[4]
         assert line.startswith(f"{said}: all layers: images spread less than at the start, trace in judge ")
 
 
 def test_a_flat_curve_that_ends_higher_by_chance_is_no_rise():
     rows = rows_with((9, 5, 2), (4, 4, 4))
     for seed, shift in ((0, 0.3), (1, -0.1)):  # the arms' rows are one
-        rows[ALL][20][seed][JUDGE]["fid, held out"] += shift
-    assert outcomes(rows, FLOOR, JUDGE)[3].startswith("cannot be told from these 2 seeds")
+        rows.states[ALL][20][seed][JUDGE]["fid, held out"] += shift
+    assert outcomes(rows, JUDGE)[3].startswith("cannot be told from these 2 seeds")
 
 
 def test_changes_are_paired_and_tables_mark_what_was_trained_on():
     rows = rows_with((9, 5, 0.5), (9, 4, 6))
-    assert compare(rows, ALL)[JUDGE]["fid, held out"]["interval"] == [-3, -3]
-    tables = {name: table_of(rows, FLOOR, name) for name in FLOOR}
+    assert rows.row(ALL, JUDGE, "fid, held out")["interval"] == [-3, -3]
+    tables = {name: table_of(rows, name) for name in FLOOR}
     columns = {name: [str(cell) for cell in table.columns[2].cells] for name, table in tables.items()}
     assert columns[JUDGE] == ["1", "9.5", *["6.5\n-3, 2/2\n-3 to -3"] * 3]
     assert [cell.split("\n")[0][2:] for cell in columns[PIXELS]] == ["5", "5", "(*)", "(*)", "(*)"]
@@ -209,60 +189,6 @@ def test_changes_are_paired_and_tables_mark_what_was_trained_on():
     assert training == ["1", "1", "1", "1", "1 *"]
     assert "proves little" in tables[PIXELS].caption
     assert "proves little" not in tables[JUDGE].caption
-
-
-# ---- all of it ----
-
-
-@pytest.mark.slow
-def test_it_scores_every_state_draws_both_figures_and_prints_again_from_its_file(tmp_path, monkeypatch, capsys):
-    """Trainings are replaced by generators of random weights; everything else is as it is run."""
-    write_recipe(tmp_path / "recipes")
-    write_recipe(tmp_path / "recipes", "finetune_digits.yaml")
-    trained = []
-
-    def train_all(trainings, parallel):
-        for training in trainings:
-            trained.append(training.folder.name)
-            untrained(training)
-            if training.recipe.stem == "quickstart":
-                save_generator(training.folder / "last.ckpt", training.seed)
-            else:
-                for k in range(2):
-                    save_generator(training.folder / checkpoint_name(k), 10 * len(trained) + k)
-
-    def pick(name, **options):
-        names = {NETWORK: 2, "mean": 1}
-        return load_embedding(name) if name == PIXELS else load_embedding(Means(names[name]), name=name)
-
-    monkeypatch.setattr(experiment, "train_all", train_all)
-    monkeypatch.setattr("fedgen.experiments.engine.trained_runs.train_all", train_all)
-    monkeypatch.setattr(experiment, "load_embedding", pick)
-    options = {"embedding": "mean", "recipes": tmp_path / "recipes", "quick": True}
-    fid_finetune(tmp_path / "out", **options)
-    first = capsys.readouterr().out
-    assert len(trained) == 1 + 3
-    stored = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert len(stored["numbers"]["scores"]) == 1 + 3 * 2
-    assert stored["settings"]["steps"] == {ALL: 40, FIRST: 40, BOTH: 4}
-    assert set(stored["numbers"]["floor"]) == {PIXELS, NETWORK, "mean"}
-    for name in ("fid_finetune.png", "tracked_images.png"):
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    trained.clear()
-    fid_finetune(tmp_path / "out", **options)
-    assert capsys.readouterr().out == first
-    assert trained == []
-
-
-class Means(nn.Module):
-    """Means of an image's columns, every `stride`-th."""
-
-    def __init__(self, stride):
-        super().__init__()
-        self.stride = stride
-
-    def forward(self, images):
-        return images.mean((1, 2))[:, :: self.stride]
 
 
 @pytest.mark.slow

@@ -1,1 +1,0 @@
-"""Generators that nothing but FID holds to their images."""

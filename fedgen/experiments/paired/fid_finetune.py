@@ -1,0 +1,344 @@
+"""A trained generator fine-tuned on FID alone, its critic gone: what becomes of its images, and of scores of them.
+
+Section 3 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) fine-tunes BigGAN so (Fig. 2): a
+thousand images a step, half the learning rate, fixed latents, the first layers only. Here a federated WGAN-GP: all
+layers on FID in pixels, the first layer alone, and all layers on two embeddings in balance. Each is scored where it was
+trained on and in an embedding that nothing was trained on, against images that no client trained on.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from fedgen.embeddings import load_embedding
+from fedgen.evaluation.runs.checkpoint_names import LAST, checkpoint_name
+from fedgen.experiments.engine.arms.arm_panels import REAL, draw_images, draw_panels
+from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
+from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, Line, ScoredArms, states_in
+from fedgen.experiments.engine.image_scores import HELD_OUT, TITLES, Scored, real_side
+from fedgen.experiments.engine.image_sources import CACHE
+from fedgen.experiments.engine.paired_seeds import by_chance, verdict_on
+from fedgen.experiments.engine.recipe_file import component, embedded_loss, fingerprints, start_of
+from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.trained_choice import TrainedChoice
+from fedgen.experiments.engine.trained_runs import Plan, TrainedRun, protocol_of, runs_of, train_runs
+from fedgen.experiments.engine.trainings import Training, kept_rounds, train_all
+from fedgen.experiments.engine.unrelated import require_unrelated
+from fedgen.images import to_uint8
+from fedgen.models.checkpoint_file import read_generator
+from fedgen.models.sampling import decode
+from fedgen.seeds import generator
+
+PIXELS, NETWORK = "pixels", "efficientnet-lite0-32"
+ALL, FIRST, BOTH = "all layers", "first layer", "two embeddings"
+ARMS = {ALL: (PIXELS,), FIRST: (PIXELS,), BOTH: (PIXELS, NETWORK)}  # and the embeddings that they train on
+CHECKPOINTS, QUICK_CHECKPOINTS = 8, 2  # kept of each run, evenly spaced
+Precision = Literal["bf16-mixed", "16-mixed"]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Options for fine-tuning a data set's generators.
+
+    Args:
+        recipe: file name.
+        judge: an embedding that nothing is trained on, and that was not trained on the clients' images.
+        first: shell patterns of the first layer's parameters, its BatchNorm included.
+        steps: of the arms whose embedding costs nothing.
+        steps_both: of the arm with a network among its embeddings.
+    """
+
+    recipe: str
+    judge: str
+    first: tuple[str, ...]
+    steps: int
+    steps_both: int
+
+
+TUNINGS = {
+    "digits": Tuning("finetune_digits.yaml", "classifier-mnist5k", ("body.0.*", "body.1.*"), 400, 48),
+    "mnist5k": Tuning("finetune_mnist5k.yaml", "inception-v3-compat", ("body.0.*", "body.2.*"), 80, 40),
+}
+
+
+@dataclass(frozen=True)
+class TuningChoice(ScoredArmsChoice):
+    """Options of fid-finetune; its fields are options of the command.
+
+    Args:
+        data: digits or mnist5k.
+        embedding: to score in besides pixels and efficientnet-lite0-32; nothing is trained on it, nor was it
+            trained on the clients' images: classifier-mnist5k for digits; for mnist5k inception-v3-compat, whose
+            weights are downloaded.
+        seeds: generators, each with fine-tunings of its own.
+        steps: of fine-tuning in pixels; 400 for digits, 80 for mnist5k, a tenth with --quick.
+        steps_both: with two embeddings, where a step costs a hundred times as much; 48 for digits, 40 for mnist5k.
+        precision: of the fine-tuning: bf16-mixed, or 16-mixed on a GPU; full by default.
+        seed: of the first generator, the clients' held-out images and the images scored.
+        quick: about a minute, to see that it runs: generators of a twentieth of the rounds, small batches.
+
+    Raises:
+        ValueError: also for other data, fewer steps than checkpoints, another precision, or an embedding that is
+            optimised or has seen the images.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1, "parallel": lambda _: 2}
+    APART: ClassVar[tuple[str, ...]] = ("embedding", "steps_both")
+
+    data: str = "digits"
+    steps: int | None = None
+    steps_both: int | None = None
+    precision: Precision | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.data not in TUNINGS:
+            raise ValueError(f"no fine-tuning for data {self.data!r}; choose one of {', '.join(TUNINGS)}")
+        require_unrelated(self.judge, (PIXELS, NETWORK), self.data)
+        if self.precision not in (None, *get_args(Precision)):
+            raise ValueError(f"precision={self.precision!r}: give one of {', '.join(get_args(Precision))}, or none")
+        for arm in ARMS:
+            if self.length(arm) < self.checkpoints:
+                raise ValueError(
+                    f"{arm}: {self.length(arm)} step(s) of fine-tuning; at least {self.checkpoints}, one a checkpoint"
+                )
+
+    @property
+    def tuning(self) -> Tuning:
+        """The fine-tuning of the data's generators."""
+        return TUNINGS[self.data]
+
+    @property
+    def judge(self) -> str:
+        """The embedding that nothing was trained on."""
+        return self.embedding or self.tuning.judge
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the embedding and the steps of each arm, and what the recipes say.
+
+        Raises:
+            FileNotFoundError: if a recipe is not there.
+        """
+        steps = {arm: self.length(arm) for arm in ARMS}
+        return {"unrelated": self.judge, "steps": steps, "recipes": fingerprints(self.files())}
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The training of the generators, as perfect-generator trains them."""
+        kept = TrainedChoice.QUICK["checkpoints"] if self.quick else protocol_of(self.data).checkpoints
+        return Plan(tuple(self.seeds_of), kept, self.seed, self.folder, self.recipes, self.parallel, self.quick)
+
+    @property
+    def checkpoints(self) -> int:
+        """Kept of each run."""
+        return QUICK_CHECKPOINTS if self.quick else CHECKPOINTS
+
+    def length(self, arm: str) -> int:
+        """Steps of an arm, a multiple of its checkpoints."""
+        own = self.tuning
+        asked, usual = (self.steps_both, own.steps_both) if arm == BOTH else (self.steps, own.steps)
+        steps = (usual // 10 if self.quick else usual) if asked is None else asked
+        return steps // self.checkpoints * self.checkpoints
+
+    @cached_property
+    def bases(self) -> list[TrainedRun]:
+        """The GANs whose generators are fine-tuned, which other experiments share; one a seed.
+
+        Raises:
+            FileNotFoundError: if there is no such recipe.
+        """
+        protocol = protocol_of(self.data)
+        series = replace(protocol.series[0], intervals=protocol.series[0].intervals[:1])
+        return runs_of(series, protocol.held_out, self.plan)
+
+    def training(self, arm: str, base: TrainedRun) -> Training:
+        """An arm's run from the last checkpoint of a GAN."""
+        own, held_out = self.tuning, protocol_of(self.data).held_out
+        losses = embedded_loss(component("fedgen.losses.FastFIDLoss"), ARMS[arm], cache=str(CACHE))
+        given: dict[str, Any] = {
+            "model.init_args.generator": base.folder / LAST,
+            "model.init_args.layers": own.first if arm == FIRST else ["*"],
+            "model.init_args.generator_losses": losses,
+            "data.init_args.iterations": self.length(arm) // self.checkpoints,
+        }
+        if self.precision is not None:
+            given["trainer.precision"] = self.precision
+        if self.quick:
+            sizes = {"batch": 200, "chunk": 50, "fixed_latents": 200}
+            given |= {f"model.init_args.{name}": size for name, size in sizes.items()}
+        settings = kept_rounds(self.checkpoints, 1, self.seed, held_out, given)
+        return Training(self.recipes / own.recipe, self._folder(arm, base), base.seed, settings)
+
+    def files(self) -> list[Path]:
+        """The recipes of the GANs and of their fine-tuning."""
+        return [self.recipes / name for name in (protocol_of(self.data).series[0].recipe, self.tuning.recipe)]
+
+    def _folder(self, arm: str, base: TrainedRun) -> Path:
+        # the base by its place and by what its recipe says: one trained anew by another recipe is another start
+        own, steps = self.tuning.recipe.removesuffix(".yaml"), f"steps{self.length(arm)}"
+        how = [arm.replace(" ", "-"), steps, *([self.precision] if self.precision else [])]
+        return self.folder / "-".join([own, *how, base.folder.name, start_of(self.files()[0])])
+
+    def states(self, arm: str, base: TrainedRun) -> dict[int, Path]:
+        """The checkpoints of a finished run by steps of fine-tuning; 0 is what it started from."""
+        each, folder = self.length(arm) // self.checkpoints, self._folder(arm, base)
+        later = {each * (k + 1): folder / checkpoint_name(k) for k in range(self.checkpoints)}
+        return {0: base.folder / LAST} | later
+
+
+def images_of(path: Path, count: int, seed: int) -> Tensor:
+    """Images uint8 [count, C, H, W] of a checkpoint's generator: of the same latents whatever the checkpoint."""
+    network: Any = read_generator(path)
+    latents = torch.randn(count, network.latent_dim, generator=generator(seed, "latents of fid-finetune"))
+    return to_uint8(decode(network, latents, batch_size=250))
+
+
+def tracked(states: Mapping[int, Path], rows: int, columns: int, seed: int) -> dict[str, Tensor]:
+    """Images of the same latents, uint8 [columns, C, H, W], of evenly spaced states, by steps."""
+    steps = list(states)
+    places = [round(k * (len(steps) - 1) / (rows - 1)) for k in range(rows)]
+    return {str(steps[place]): images_of(states[steps[place]], columns, seed) for place in dict.fromkeys(places)}
+
+
+START = "start"
+ROWS, COLUMNS = 5, 12  # of an arm's grid of tracked images
+CURVES, GRID = "fid_finetune.png", "tracked_images.png"
+STYLES = {
+    ALL: {"color": "#1f5fa8", "marker": "o"},
+    FIRST: {"color": "#3a8a3a", "marker": "s"},
+    BOTH: {"color": "#c4560b", "marker": "^"},
+    REAL_IMAGES: REAL,
+}
+PANELS = {"fid, held out": "FID to held-out images", "coverage": "coverage of held-out images"}
+
+
+def fid_finetune(output: Path | None = None, **options: Any) -> None:
+    """Fine-tunes trained generators on FID alone in three ways and scores them before, on the way and after.
+
+    Finished runs are kept and not run again; stopped ones go on. With digits a quarter of an hour on one core, beside
+    the generators themselves: two minutes each, shared with other experiments.
+
+    Args:
+        output: folder of results.json and two figures; checkpoints/fid-finetune-... by default.
+        options: the fields of `TuningChoice`.
+    """
+    choice = TuningChoice(output=output, **options)
+    study, states = Study("fid-finetune", output, choice.settings()), states_of(choice)
+    if study.missing("floor") or len(study.numbers.get("scores", {})) < len(states):
+        measure(study, choice, states)
+    places = {arm: choice.states(arm, choice.bases[0]) for arm in ARMS}
+    if not study.path(GRID).exists():
+        rows = {arm: tracked(places[arm], ROWS, COLUMNS, choice.seed) for arm in ARMS}
+        blocks = {f"{arm}: FID in {' and '.join(ARMS[arm])}": own for arm, own in rows.items()}
+        draw_images(blocks, study.path(GRID), "steps", [STYLES[arm]["color"] for arm in ARMS])
+    found = scored(study.numbers["scores"], study.numbers["floor"], places, choice.seeds_of)
+    tables: list[Table | str] = [table_of(found, name) for name in study.numbers["floor"]]
+    tables += [*outcomes(found, choice.judge), f"tracked images: {study.path(GRID)}"]
+    study.report(tables, draw_curves(found, study.path(CURVES)))
+
+
+def measure(study: Study, choice: TuningChoice, states: Mapping[str, Path]) -> None:
+    """Trains what is missing, and scores every state and real images in all embeddings."""
+    judge = load_embedding(choice.judge, weights=choice.weights)
+    embeddings = [load_embedding(PIXELS), load_embedding(NETWORK), judge]
+    train_runs(choice.bases, choice.plan)
+    tunings = [choice.training(arm, base) for base in choice.bases for arm in ARMS]
+    train_all(tunings, choice.parallel)
+    scores, held_out = real_side(
+        [*(base.folder for base in choice.bases), *(one.folder for one in tunings)], embeddings
+    )
+    count = len(held_out)
+    study.step("images", lambda: count)
+    study.step("floor", lambda: scores.floor)
+    study.each("scores", states, lambda path: scores.score(images_of(path, count, choice.seed)), "generators")
+
+
+def states_of(choice: TuningChoice) -> dict[str, Path]:
+    """Every checkpoint that is scored, by name; the arms of a seed share their start."""
+    return {
+        _key(arm, base.seed, steps): path
+        for base in choice.bases
+        for arm in ARMS
+        for steps, path in choice.states(arm, base).items()
+    }
+
+
+def _key(arm: str, seed: int, steps: int) -> str:
+    return f"{arm if steps else START}, seed {seed}, step {steps}"
+
+
+def scored(
+    scores: Mapping[str, Scored], floor: Scored, places: Mapping[str, Iterable[int]], seeds: Iterable[int]
+) -> ScoredArms:
+    """Return the scores of every arm along its steps, beside what all start from."""
+    states = states_in(scores, {START: [0], **places}, seeds, _key)
+    return ScoredArms(states, [floor], TITLES, ARMS, dict.fromkeys(ARMS, (START, None)))
+
+
+def table_of(found: ScoredArms, embedding: str) -> Table:
+    """Scores in one embedding before and after fine-tuning: means over seeds, and differences from the start."""
+    lines: list[Line] = [((name,), name) for name in (REAL_IMAGES, START)]
+    lines += [((f"{arm}, {max(found.states[arm])} steps",), arm) for arm in ARMS]
+    title = f"{embedding}, mean of {len(found.at(START))} seed(s)"
+    return found.table(title, embedding, ["generator"], lines, "the start")
+
+
+def outcomes(found: ScoredArms, judge: str) -> list[str]:
+    """Return what was expected of each arm, and whether it is so beyond the interval of paired seeds.
+
+    Args:
+        found: of `scored`.
+        judge: the embedding that nothing was trained on.
+    """
+    lines: list[str] = []
+    for arm, (own, *_) in ARMS.items():
+        steps = list(found.states[arm])
+        middle, (real,) = steps[len(steps) // 2], found.values(REAL_IMAGES, own, "fid")
+        ends, trace = found.values(arm, own, "fid"), found.mean(arm, judge, "trace")
+        below = f"{arm}: to {found.mean(arm, own, 'fid'):.3g}, below the {real:.3g} of held-out real images"
+        rise = f"{arm}: from step {middle} on FID to held-out images in {judge} rises"
+        spread = f"{arm}: images spread less than at the start, trace in {judge} {trace:.3g} of the data's"
+        lines += [
+            found.verdict(f"{arm}: FID to training images in {own}, trained on, falls", arm, own, "fid", "less"),
+            verdict_on(below, ([real] * len(ends), ends), "less"),
+            found.verdict(f"{arm}: it falls from step {middle} on too", arm, own, "fid", "less", middle),
+            found.verdict(rise, arm, judge, HELD_OUT, "more", middle),
+            found.verdict(spread, arm, judge, "trace", "less"),
+        ]
+    return lines + ([by_chance(len(lines))] if len(found.at(START)) > 1 else [])
+
+
+def draw_curves(found: ScoredArms, path: Path) -> Path:
+    """For each embedding FID and coverage against the part of the steps taken: each seed, and their mean."""
+
+    def note(embedding: str) -> str:
+        used = [arm for arm in ARMS if embedding in ARMS[arm]]
+        all_or_none = "nothing trained on it" if not used else "all trained on it" if len(used) == len(ARMS) else ""
+        return f"{embedding}\n{all_or_none or 'trained on: ' + ', '.join(used)}"
+
+    embeddings = list(found.floor[0])
+    steps = {arm: max(found.states[arm]) for arm in ARMS}
+    panels = [
+        [
+            found.panel(
+                ARMS,
+                embedding,
+                score,
+                unit=steps,
+                title=note(embedding) if score == HELD_OUT else "",
+                label=label if embedding == embeddings[0] else "",
+                styles={arm: {"linestyle": "-" if embedding in ARMS[arm] else "--"} for arm in ARMS},
+                bottom=0,
+            )
+            for embedding in embeddings
+        ]
+        for score, label in PANELS.items()
+    ]
+    title = f"Generators fine-tuned on FID alone: {', '.join(f'{arm} {count} steps' for arm, count in steps.items())}"
+    return draw_panels(panels, STYLES, path, title, "part of the steps")

@@ -1,0 +1,327 @@
+"""Faults of images when nothing but FID is left to say what a digit is, and whether the score says so.
+
+Fig. 7 of "Backpropagating through Fréchet Inception Distance" (arXiv 2009.14075) shows images of a Glow trained on
+likelihood and FID, and of a GAN whose critic is removed after a while: artefacts, at a low FID. Here the same on
+digits, each beside its control: the Glow on its likelihood alone, the GAN that keeps its critic for as many steps.
+
+Between the two GANs lies more than the critic: the one without it goes on from the moving average of the other's
+weights, with Adam's moments at zero, and FID has the weight 1 in place of one that follows the adversarial loss.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from fedgen.embeddings import load_embedding
+from fedgen.evaluation.generation.image_sampling import draw_images, sampler_of
+from fedgen.evaluation.runs.checkpoint_names import checkpoint_name
+from fedgen.evaluation.runs.checkpoints import load_weights
+from fedgen.evaluation.runs.rebuild import rebuild
+from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, draw_panels
+from fedgen.experiments.engine.arms.arms_choice import ScoredArmsChoice
+from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES, ScoredArms, states_in
+from fedgen.experiments.engine.image_scores import HELD_OUT, HIGHER, TITLES, real_side
+from fedgen.experiments.engine.paired_seeds import Claim, Row, by_chance, change_of, compare_pairs, mean_shown, verdict
+from fedgen.experiments.engine.recipe_file import fingerprints, start_of
+from fedgen.experiments.engine.results import make_table
+from fedgen.experiments.engine.run_images import kept_checkpoints
+from fedgen.experiments.engine.study import Study
+from fedgen.experiments.engine.trainings import Training, kept_rounds, train_all
+from fedgen.experiments.engine.unrelated import require_unrelated
+from fedgen.images import from_uint8, save_png, tile
+from fedgen.models.networks.glow import require_normflows
+from fedgen.seeds import isolated
+
+GAN, REMOVED, FLOW, FLOW_FID = "critic stays", "critic removed", "likelihood", "likelihood + FID"
+FAMILIES = {"WGAN-GP + FID": (GAN, REMOVED), "Glow": (FLOW, FLOW_FID)}  # control and treated
+RECIPES = {
+    GAN: "wgan_gp_digits_fid.yaml",
+    REMOVED: "fid_alone_digits.yaml",
+    FLOW: "glow_digits_fid.yaml",
+    FLOW_FID: "glow_digits_fid.yaml",
+}
+OPTIMISED = "pixels"
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Rounds of the arms, and how many lie between kept checkpoints.
+
+    Args:
+        before: of the GAN until the critic goes.
+        after: from then on, with and without it.
+        gan_every: between the GAN's checkpoints; a divisor of `before`.
+        removed_every: between those without the critic.
+        flow: of both flows.
+        flow_every: between theirs.
+        images: samples to score, and real ones of each kind, at most; as many as clients hold out if None.
+    """
+
+    before: int = 900
+    after: int = 600
+    gan_every: int = 300
+    removed_every: int = 120
+    flow: int = 200
+    flow_every: int = 50
+    images: int | None = None
+
+
+USUAL = Lengths()
+QUICK = Lengths(before=20, after=20, gan_every=20, removed_every=20, flow=2, flow_every=2, images=200)
+
+
+@dataclass(frozen=True)
+class ArtifactChoice(ScoredArmsChoice):
+    """Options of fid-loss-artifacts; its fields are options of the command.
+
+    Args:
+        embedding: the one that no loss used; another than pixels.
+        seed: of the first runs, the held-out images and the samples.
+        quick: less than a minute, to see that it runs.
+
+    Raises:
+        ValueError: also for pixels as the other embedding.
+    """
+
+    QUICK: ClassVar[Mapping[str, Any]] = {"seeds": 1}
+
+    embedding: str = "efficientnet-lite0-32"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_unrelated(self.embedding, [OPTIMISED], "digits")
+
+    @property
+    def lengths(self) -> Lengths:
+        """Rounds of the runs, and the images scored."""
+        return QUICK if self.quick else USUAL
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the rounds, and what the recipes say.
+
+        Raises:
+            FileNotFoundError: if a recipe is not there.
+        """
+        recipes = fingerprints(self.recipes / name for name in RECIPES.values())
+        return {"data": "digits", "lengths": asdict(self.lengths), "recipes": recipes}
+
+    def training(self, arm: str, seed: int) -> Training:
+        """One arm's run; that without the critic starts from a checkpoint of the one with it."""
+        long = self.lengths
+        every = {GAN: long.gan_every, REMOVED: long.removed_every}.get(arm, long.flow_every)
+        more: dict[str, Any] = {}
+        if arm == REMOVED:
+            more["model.init_args.generator"] = self.run_folder(GAN, seed) / checkpoint_name(long.before - 1)
+        if arm == FLOW:
+            more["model.init_args.generator_losses"] = None
+        settings = kept_rounds(self.rounds(arm), every, self.seed, more=more)
+        return Training(self.recipes / RECIPES[arm], self.run_folder(arm, seed), seed, settings)
+
+    def rounds(self, arm: str) -> int:
+        """Return the rounds of an arm's runs; those before the critic goes are the GAN's."""
+        long = self.lengths
+        return {GAN: long.before + long.after, REMOVED: long.after}.get(arm, long.flow)
+
+    def run_folder(self, arm: str, seed: int) -> Path:
+        """E.g. "glow_digits_fid-likelihood-split0-rounds200-seed0".
+
+        That without the critic names its start, by rounds and by what the GAN's recipe says: one trained anew by
+        another recipe is another start.
+        """
+        recipe, slug = RECIPES[arm].removesuffix(".yaml"), arm.replace(" + ", "-").replace(" ", "-").lower()
+        start = ""
+        if arm == REMOVED:
+            start = f"-after{self.lengths.before}-of-{start_of(self.recipes / RECIPES[GAN])}"
+        name = f"{recipe}-{slug}-split{self.seed}-rounds{self.rounds(arm)}{start}-seed{seed}"
+        return self.folder / name
+
+    def steps(self, arm: str, round: int) -> int:
+        """Rounds that a generator has had: those before the critic went count for both GANs."""
+        return round + 1 + (self.lengths.before if arm == REMOVED else 0)
+
+    def checkpoints(self, arm: str, seed: int) -> dict[int, Path]:
+        """A run's kept checkpoints by `steps`.
+
+        Raises:
+            FileNotFoundError: if it has none.
+        """
+        kept = kept_checkpoints(self.run_folder(arm, seed))
+        return {self.steps(arm, round): path for round, path in kept.items()}
+
+
+class Family:
+    """The real images of a family's clients, and samples of its checkpoints.
+
+    Args:
+        choice: of runs that are done; its seed is that of samples.
+        name: of FAMILIES.
+
+    Raises:
+        ValueError: if two runs had other clients.
+    """
+
+    def __init__(self, choice: ArtifactChoice, name: str) -> None:
+        self.seed = choice.seed
+        self._models = {arm: rebuild(choice.run_folder(arm, self.seed))[0] for arm in FAMILIES[name]}
+        folders = [choice.run_folder(arm, seed) for arm in FAMILIES[name] for seed in choice.seeds_of]
+        embeddings = [load_embedding(OPTIMISED), load_embedding(choice.embedding, weights=choice.weights)]
+        self.scores, self.held_out = real_side(folders, embeddings, choice.lengths.images)
+        count = len(self.held_out)
+        self.floor = {"samples": count, "real": count, "scores": self.scores.floor}
+
+    def images(self, arm: str, path: Path, count: int | None = None) -> Tensor:
+        """Samples uint8 [count, C, H, W] of a checkpoint, of the same latents at every one; as many as real ones."""
+        model = self._models[arm]
+        load_weights(model, path)
+        number = count or len(self.held_out)
+        return draw_images(sampler_of(model), number, self.seed, 0, description=f"sampling {arm}")
+
+    def bits_per_dim(self, arm: str, path: Path) -> float:
+        """Mean bits per dimension of the held-out images under a flow's checkpoint."""
+        model: Any = self._models[arm]
+        load_weights(model, path)
+        with isolated():
+            torch.manual_seed(self.seed)
+            return float(model.bits_per_dim(from_uint8(self.held_out)).mean())
+
+
+ARMS = [arm for pair in FAMILIES.values() for arm in pair]
+BITS = "bits per dimension"
+GRID = 8  # images across and down
+CONTROL_STYLE, TREATED_STYLE = ({"color": colour, "marker": "o"} for colour in ("#1f5fa8", "#c4560b"))
+STYLES = {arm: style for pair in FAMILIES.values() for arm, style in zip(pair, (CONTROL_STYLE, TREATED_STYLE))}
+
+
+def fid_loss_artifacts(output: Path | None = None, **options: Any) -> None:
+    """Trains four generators of digits, with FID in pixels as a loss, and scores what they make in another embedding.
+
+    The GAN with a FID loss with its critic and, from a point on, without it; a Glow with and without a FID loss. Needs
+    the extra `flows`. Finished runs are kept and not run again; stopped ones go on.
+
+    Args:
+        output: folder of results.json and fid_loss_artifacts.png; checkpoints/fid-loss-artifacts-... by default.
+        options: the fields of `ArtifactChoice`.
+
+    Raises:
+        ModuleNotFoundError: without the extra.
+    """
+    choice = ArtifactChoice(output=output, **options)
+    require_normflows()
+    load_embedding(choice.embedding, weights=choice.weights)  # refused before any training
+    study = Study("fid-loss-artifacts", output, choice.settings())
+    names = [name for family in FAMILIES for name in (family, f"floor of {family}")]
+    if study.missing(*names, BITS) or not all(study.path(grid_of(arm)).exists() for arm in ARMS):
+        # the GANs without their critic start from those with it
+        for some in ((GAN, FLOW, FLOW_FID), (REMOVED,)):
+            train_all([choice.training(arm, seed) for arm in some for seed in choice.seeds_of], choice.parallel)
+        for name in FAMILIES:
+            _measure(study, choice, Family(choice, name), name)
+    found = {name: scored(study.numbers, name, choice) for name in FAMILIES}
+    study.step(
+        "compared", lambda: {name: {arm: own.rows(arm) for arm in FAMILIES[name]} for name, own in found.items()}
+    )
+    bits = bits_of(study.numbers[BITS])
+    tables: list[Table | str] = [
+        _table(name, own, study.numbers[f"floor of {name}"], embedding)
+        for name, own in found.items()
+        for embedding in own.floor[0]
+    ]
+    tables.append(make_table(f"{BITS}, held-out images", [*bits, "difference (95 %)"], [
+        (*map(mean_shown, bits.values()), change_of(bits[FLOW_FID]))
+    ], left=0))  # fmt: skip
+    lines = outcomes(found, bits, choice.embedding) if choice.seeds > 1 else []
+    study.report([*tables, *lines], draw(study, found, choice))
+
+
+def _measure(study: Study, choice: ArtifactChoice, family: Family, name: str) -> None:
+    """Scores of every kept checkpoint, the real floor, the flows' bits, and a grid of the first seed's last samples."""
+    study.step(f"floor of {name}", lambda: family.floor)
+    kept = {(arm, seed): choice.checkpoints(arm, seed) for arm, seed in product(FAMILIES[name], choice.seeds_of)}
+    found = {key_of(arm, seed, steps): (arm, path) for (arm, seed), own in kept.items() for steps, path in own.items()}
+    study.each(name, found, lambda one: family.scores.score(family.images(*one)), "checkpoints")
+    last = {(arm, seed): list(own.values())[-1] for (arm, seed), own in kept.items()}
+    if FLOW in FAMILIES[name]:
+        items = {f"{arm}, seed {seed}": (arm, path) for (arm, seed), path in last.items()}
+        study.each(BITS, items, lambda one: family.bits_per_dim(*one), "checkpoints")
+    for arm in FAMILIES[name]:
+        picture = tile(family.images(arm, last[arm, choice.seed], GRID**2), GRID, min_side=24)
+        save_png(study.path(grid_of(arm)), picture)
+
+
+def key_of(arm: str, seed: int, steps: int) -> str:
+    """The name of a checkpoint in results.json."""
+    return f"{arm}, seed {seed}, {steps} rounds"
+
+
+def scored(numbers: Mapping[str, Any], name: str, choice: ArtifactChoice) -> ScoredArms:
+    """Return the scores of a family's arms along their rounds, the treated beside its control."""
+    control, treated = FAMILIES[name]
+    places: dict[str, list[int]] = {}
+    for arm in FAMILIES[name]:
+        start = f"{arm}, seed {choice.seed}, "
+        places[arm] = sorted(int(key.removeprefix(start).split()[0]) for key in numbers[name] if key.startswith(start))
+    states = states_in(numbers[name], places, choice.seeds_of, key_of)
+    used = {arm: (OPTIMISED,) for arm in FAMILIES[name] if arm != FLOW}
+    return ScoredArms(states, [numbers[f"floor of {name}"]["scores"]], TITLES, used, {treated: (control, None)})
+
+
+def _table(name: str, found: ScoredArms, floor: Mapping[str, Any], embedding: str) -> Table:
+    """A family's last checkpoints in one embedding, and real images beside."""
+    control, treated = FAMILIES[name]
+    count = len(found.at(control))
+    note = f"{floor['samples']} samples each; real: {floor['real']} real images, scored against as many others"
+    title = f"{name}, {embedding}: {treated} beside {control}, mean of {count} seed{'s' * (count > 1)}"
+    lines = [((arm,), arm) for arm in (REAL_IMAGES, control, treated)]
+    return found.table(title, embedding, ["generator"], lines, control, [note])
+
+
+def bits_of(found: Mapping[str, float]) -> dict[str, Row]:
+    """Bits per dimension of the flows, by arm, as `compare_pairs` gives them."""
+    usual, own = ([value for key, value in found.items() if key.startswith(f"{arm}, seed")] for arm in (FLOW, FLOW_FID))
+    return {FLOW: {"values": usual}, FLOW_FID: compare_pairs(usual, own)}
+
+
+def outcomes(found: Mapping[str, ScoredArms], bits: Mapping[str, Row], judge: str) -> list[str]:
+    """Return what the paper's figure says, as far as numbers can, and whether it is so beyond the interval of paired
+    seeds.
+    """
+    lines = []
+    for name, (control, treated) in FAMILIES.items():
+        text = f"{name}, {treated}: FID in {OPTIMISED}, which is optimised, is not above that of {control}"
+        lines.append(found[name].verdict(text, treated, OPTIMISED, "fid", "not more"))
+        for score in (HELD_OUT, *HIGHER):
+            text = f"{name}, {treated}: in {judge} {TITLES[score]} is worse than that of {control}"
+            worse: Claim = "less" if score in HIGHER else "more"
+            lines.append(found[name].verdict(text, treated, judge, score, worse))
+    text = "Glow: FID costs likelihood: more bits per dimension of held-out images"
+    lines.append(verdict(text, bits[FLOW_FID], "more"))
+    return [*lines, by_chance(len(lines))]
+
+
+def grid_of(arm: str) -> str:
+    """File name of an arm's samples."""
+    return f"{arm.replace(' + ', '-').replace(' ', '-').lower()}.png"
+
+
+def draw(study: Study, found: Mapping[str, ScoredArms], choice: ArtifactChoice) -> Path:
+    """Above a family's FID by rounds, in two embeddings; below the last samples of the first seed, an arm a picture."""
+    parting = choice.lengths.before
+
+    def panel(name: str, embedding: str) -> ArmPanel:
+        own = found[name]
+        if REMOVED in own.states:  # its curves part from the control's
+            whole = {parting: own.at(GAN, parting), **own.states[REMOVED]}
+            own = replace(own, states={**own.states, REMOVED: whole})
+        how = "optimised" if embedding == OPTIMISED else "unrelated"
+        return own.panel(FAMILIES[name], embedding, HELD_OUT, title=f"{name}\n{embedding} ({how})", log="y")
+
+    panels = [[panel(name, embedding) for name in FAMILIES for embedding in (OPTIMISED, choice.embedding)]]
+    pictures = [(study.path(grid_of(arm)), arm, STYLES[arm]["color"]) for arm in ARMS]
+    path, title = study.path("fid_loss_artifacts.png"), "FID to held-out images; below: samples"
+    return draw_panels(panels, STYLES | {REAL_IMAGES: REAL}, path, title, "rounds", (3.0, 3.0), pictures)

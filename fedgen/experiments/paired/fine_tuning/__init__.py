@@ -1,1 +1,0 @@
-"""A trained generator fine-tuned on FID alone."""

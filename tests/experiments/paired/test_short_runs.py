@@ -1,0 +1,183 @@
+"""Every experiment over paired seeds, whole and as short as it goes: real trainings from the command line."""
+
+import copy
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from fedgen.experiments.command import reproduce
+from fedgen.experiments.paired import fid_loss_artifacts as artifacts
+from fedgen.experiments.paired.distributed import distributed_fid_loss as distributed
+from fedgen.experiments.paired.distributed.distributed_toy import ToySettings
+from fedgen.experiments.paired.mmd2.mmd2_arms import ARMS
+from fedgen.experiments.paired.mmd2.mmd2_scores import KID_ALL, KID_AVG, TITLES
+from fedgen.experiments.paired.privacy import private_scores
+from fedgen.images import save_png
+from tests.experiments.paired.mmd2.tiny_network import write_network
+from tests.experiments.tiny_runs import TINY
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+
+
+def digits(monkeypatch):
+    return ["--recipe", str(RECIPES / "wgan_gp_digits_fid.yaml"), "--rounds", "2", "--seed", "5", "--parallel", "2"]
+
+
+def check_digits(numbers, folder, printed):
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {
+        f"{arm}-{seed}" for arm in ("with", "without") for seed in (5, 6)
+    }
+    compared = numbers["compared"]
+    assert {"fid_avg", "fid_all", "kid_all", "report/fid_all"} <= set(compared)
+    assert all("pixels" in row["title"] for row in compared.values())
+    assert compared["fid_all"]["mark"] == "*"
+    assert compared["fid_all"]["values"] != compared["fid_all"]["without"]
+    assert "proves little" in printed
+
+
+def distributed_losses(monkeypatch):
+    few = ToySettings(points=50, kernel_points=20, batch=16, queue=32, steps=5)
+    monkeypatch.setattr(distributed, "QUICK_TOY", few)
+    recipe = copy.deepcopy(TINY) | {"threads": 1}
+    recipe["model"]["init_args"]["n_critic"] = 1  # of two iterations a round, one is the generator's
+    Path("tiny.yaml").write_text(yaml.safe_dump(recipe))
+    return ["--recipe", "tiny.yaml"]
+
+
+def check_distributed(numbers, folder, printed):
+    assert "KID-avg is not trained on digits" in printed
+    fids = numbers["digits"]["scores"]["fid_all"]
+    assert len({values[0] for values in fids.values()}) == 4  # FID's two losses and KID train models of their own
+
+
+def gans(monkeypatch):
+    options = ["--networks", "[dcgan]", "--arms", "[ema]", "--pictures", "false", "--recipes", str(RECIPES)]
+    return [*options, "--embedding", "efficientnet-lite0-32"]
+
+
+def check_gans(numbers, folder, printed):
+    without, ema = (numbers["digits"][f"dcgan, {arm}, seed 0"]["pixels"]["fid"] for arm in ("without", "ema"))
+    assert without != ema
+
+
+def fewest_artifacts(monkeypatch):
+    short = artifacts.Lengths(before=2, after=1, gan_every=2, removed_every=1, flow=1, flow_every=1, images=30)
+    monkeypatch.setattr(artifacts, "QUICK", short)
+    return ["--recipes", str(RECIPES), "--parallel", "2"]
+
+
+def check_artifacts(numbers, folder, printed):
+    names = {f"critic stays, seed 0, {rounds} rounds" for rounds in (2, 3)}
+    assert set(numbers["WGAN-GP + FID"]) == {*names, "critic removed, seed 0, 3 rounds"}
+    assert "pixels" in numbers["floor of Glow"]["scores"]
+    assert "mean of 1 seed " in printed
+
+
+def one_kind(monkeypatch):
+    return ["--kinds", "[ddpm]", "--recipes", str(RECIPES)]
+
+
+def check_intervals(numbers, folder, printed):
+    runs = sorted(path.name.split("-")[-1] for path in (folder / "runs").iterdir() if path.is_dir())
+    assert runs == ["centralised", "local_only", "seed0"]
+    assert [(one["round"], one["iterations"]) for one in numbers["checkpoints"].values()] == [(1, 4), (2, 8)] * 3
+    fids = {name: row["pixels"]["training images"]["clients"]["fid"]["all"] for name, row in numbers["scores"].items()}
+    assert len(set(fids.values())) == 6
+    solver = {json.dumps(one["sampling"]) for one in numbers["checkpoints"].values()}
+    assert solver == {'{"solver": "dpm-solver++", "steps": 20}'}
+
+
+def tiny_server(monkeypatch):
+    draws = torch.Generator().manual_seed(0)
+    for name, least in (("dark", 0), ("bright", 120)):
+        (Path("server") / name).mkdir(parents=True)
+        for number in range(40):
+            save_png(
+                f"server/{name}/{number}.png",
+                torch.randint(least, least + 120, (1, 8, 8), generator=draws, dtype=torch.uint8),
+            )
+    options = ["--network", str(write_network()), "--server_data", "server", "--centres", "[1,2,3]", "--clients", "3"]
+    return [*options, "--embedding", "pixels", "--judge", "classifier-mnist5k", "--recipes", str(RECIPES)]
+
+
+def check_mmd2(numbers, folder, printed):
+    states = numbers["scores"]["0"]
+    shown = {f"{arm}, {32 * k} images" for arm in ARMS for k in (1, 2, 3, 4)}
+    assert set(states) == {"floor", "start, 0 images", *shown}
+    assert set(states["start, 0 images"]["pixels"]) == set(TITLES)
+    gaps = [s["pixels"][KID_AVG] - s["pixels"][KID_ALL] for name, s in states.items() if name != "floor"]
+    assert max(gaps) - min(gaps) < 1e-9 * abs(gaps[0])
+    assert numbers["traffic"]["(a) exact"]["questions"] == 8  # steps
+    assert numbers["drift"]["1e-05"][0] < 0.01 < numbers["drift"]["1e-05"][-1]  # equal for one step, to rounding
+    for text in ("sent in a run, 3 clients together", "one message against asking", "centres of seed 0: [1, 2, 3]"):
+        assert text in printed
+
+
+def noise_and_privacy(monkeypatch):
+    recipe = yaml.safe_load((RECIPES / "wgan_gp_digits_private.yaml").read_text())
+    Path("private.yaml").write_text(yaml.safe_dump(recipe))
+    return ["--recipe", "private.yaml", "--noise", "[1.0]", "--runs", "runs"]
+
+
+def check_privacy(numbers, folder, printed):
+    assert list(numbers["scores"]) == ["plain mean", "clipped", "noise 1"]
+    assert 0 < numbers["epsilon"]["noise 1"] < math.inf
+    assert len({seeds[0]["kid_all"] for seeds in numbers["scores"].values()}) == 3
+
+
+def small_messages(monkeypatch):
+    for name, few in (("DIMS", (4, 8, 16)), ("SIZES", (8,)), ("SKETCHES", (50, 200, 400))):
+        monkeypatch.setattr(private_scores, name, few)
+    return []
+
+
+def check_messages(numbers, folder, printed):
+    settings = json.loads((folder / "results.json").read_text())["settings"]
+    assert settings == {"images": 5_000, "draws": 2, "seed": 0, "quick": True}
+    noise = numbers["noise"]
+    assert list(noise) == ["flat 4", "flat 8", "falling 4", "falling 8"]
+    strong, weak = noise["flat 8"]["0.1"]["clamp"], noise["flat 8"]["8.0"]["clamp"]
+    assert min(strong) > 10 * max(map(abs, weak))
+    for text in (
+        "as expected: FID-all and KID-avg from sums are those on features",
+        "as expected: exact accounting takes 77% of the textbook's noise",
+        "5,000 images of 10 clients",
+        "mean ± deviation of 2 draws",
+        "of images are clipped",
+        "rms of 8 seeds",
+    ):
+        assert text in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options", "check", "figures"),
+    [
+        ("communication-interval", one_kind, check_intervals, ("communication_interval.png", "samples.png")),
+        ("digits-fid-loss", digits, check_digits, ("pairs.png",)),
+        ("distributed-fid-loss", distributed_losses, check_distributed, distributed.FIGURES),
+        ("fid-loss-gans", gans, check_gans, ("fid_loss_gans.png",)),
+        ("fid-loss-artifacts", fewest_artifacts, check_artifacts, ("fid_loss_artifacts.png",)),
+        ("mmd2-finetune", tiny_server, check_mmd2, ("mmd2_finetune.png", "mmd2_samples.png")),
+        ("privacy-cost", noise_and_privacy, check_privacy, ("privacy_cost.png",)),
+        ("private-scores", small_messages, check_messages, ("private_scores.png",)),
+    ],
+)
+def test_a_quick_run_is_whole_and_prints_again_without_training(
+    name, options, check, figures, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    command = [name, "--quick", "--output", "out", *options(monkeypatch)]
+    assert reproduce(command) == 0
+    first, folder = capsys.readouterr().out, tmp_path / "out"
+    check(json.loads((folder / "results.json").read_text())["numbers"], folder, " ".join(first.split()))
+    assert all((folder / figure).read_bytes().startswith(b"\x89PNG") for figure in figures)
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")}
+    assert reproduce(command) == 0
+    assert capsys.readouterr().out == first
+    assert kept == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.ckpt")}

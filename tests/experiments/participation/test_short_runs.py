@@ -1,0 +1,132 @@
+"""Every experiment on clients that never train, as short as it goes: real trainings from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedgen.experiments.command import reproduce
+from tests.experiments.participation.tiny_recipes import classifier_recipe, digits_recipe, text_recipe
+
+PARTITIONS = ["natural", "semantic", "Dirichlet", "random"]
+CENTRAL = "natural, centralised"
+DEAL = ("--clients", "12", "--partition_embedding", "efficientnet-lite0-32")
+PIXELS = ("--embedding", "pixels", "--num_images", "20")
+
+
+def check_numbers(numbers):
+    assert numbers["clients"] == {"4 clients": [4, 4], "8 clients": [8, 4]}
+    curve = numbers["curves"]["4 clients"]["0"]["loss avg"]
+    assert curve["rounds"] == [1, 3]
+    assert set(curve["values"]) == {"part_train", "part_val", "unpart", "gap/out_of_sample", "gap/participation"}
+
+
+def check_partitions(numbers):
+    assert set(numbers["detectable"]) == set(PARTITIONS)
+    assert set(numbers["detectable"]["natural"][0]) == {"floor", "participants", "memoriser"}
+    assert len(numbers["curves"]) == 8
+
+
+def check_percentiles(numbers):
+    assert set(numbers["spread"]) == set(PARTITIONS)
+
+
+def check_servers(numbers):
+    names = ["FedAvg", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi", "FedProx", "SCAFFOLD"]
+    assert list(numbers["curves"]) == names
+    assert set(map(tuple, numbers["reached"].values())) == {(2,)}
+    sizes = numbers["bytes"]
+    assert sizes["SCAFFOLD"]["control variates"] == sizes["FedAvg"]["weights"]
+    # Adam's two moments, and a count of steps for each parameter
+    assert 2 < sizes["FedAvg"]["optimizer states"] / sizes["FedAvg"]["weights"] < 2.5
+
+
+def check_classifier(numbers):
+    assert list(numbers["curves"]) == list(numbers["spread"]) == [*PARTITIONS, "natural, FedAvg", CENTRAL]
+    for seeds in numbers["curves"].values():
+        assert all(0 <= error <= 1 for error in seeds["0"]["loss avg"]["values"]["unpart"])
+
+
+def check_text(numbers):
+    assert set(numbers["curves"]) == {"natural", "Dirichlet", "random", CENTRAL}
+    assert numbers["clients"]["natural"] == [3, 3]
+    assert len(numbers["curves"]["natural"]["0"]["loss avg"]["rounds"]) == 2
+    assert set(numbers["spread"]["natural"]["0"]["loss"]["unpart"]) == {"pct95", "pct75", "pct50", "pct25", "pct5"}
+
+
+def nothing_more(numbers):
+    assert "curves" in numbers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "recipe", "options", "check", "said"),
+    [
+        (
+            "number-of-clients", digits_recipe, (*PIXELS, "--participating", "[0.5, 1.0]"), check_numbers,
+            (
+                "the 4 unseen clients that all arms score",
+                "cannot be told from one seed: loss avg on the same unseen clients falls from 4 clients to 8 clients",
+            ),
+        ),
+        (
+            "client-diversity", digits_recipe, (*PIXELS, "--participating", "[0.5, 1.0]", "--images", "[10, 5]"),
+            nothing_more, ("8 clients x 5: loss avg on the same unseen clients",),
+        ),
+        (
+            "participation-gap", digits_recipe, (*PIXELS, *DEAL), check_partitions,
+            ("before training: participation gaps", "clients that never train: loss avg", "natural, centralised"),
+        ),
+        (
+            "client-percentiles", digits_recipe, (*PIXELS, *DEAL), check_percentiles,
+            ("the 95th percentile of loss is larger over unseen clients",),
+        ),
+        (
+            "local-epochs", digits_recipe, (*PIXELS, "--lengths", "[1, 2]"), nothing_more,
+            ("2 iterations: participation gap in loss avg beside 1 iterations",),
+        ),
+        (
+            "learning-rates", digits_recipe, (*PIXELS, "--client", "[0.001, 0.002]", "--server", "[0.1]"), nothing_more,
+            ("rates by loss avg on part_val + unpart",),
+        ),
+        (
+            "server-optimizers", digits_recipe, (*PIXELS, "--kid", "100"), check_servers,
+            ("to kid all on unseen clients of 100",),
+        ),
+        (
+            "classifier-control", classifier_recipe, ("--clients", "12"), check_classifier,
+            (
+                "a larger participation gap of natural clients than of Dirichlet ones",
+                "FedAvgM: the participation gap beside FedAvg cannot be told apart",
+                "the median of the clients' errors is larger over unseen clients",
+            ),
+        ),
+        (
+            "text-gap", text_recipe, (), check_text,
+            (
+                "a larger participation gap of natural clients than of random ones",
+                "natural: the 95th percentile of the clients' losses is larger over unseen clients",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_a_short_run_is_whole_and_prints_again_without_training(
+    name, recipe, options, check, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    command = [name, "--recipe", str(recipe()), "--checks", "2", "--seeds", "1", *options]
+    assert reproduce(command) == 0
+    first = capsys.readouterr().out
+    (folder,) = Path("checkpoints").glob(f"{name}*")
+    check(json.loads((folder / "results.json").read_text())["numbers"])
+    shown = " ".join(first.split())
+    places = [shown.index(text) for text in said]
+    assert places == sorted(places)
+    figures = list(folder.glob("*.png"))
+    assert folder / f"{name.replace('-', '_')}.png" in figures
+    assert all(figure.stat().st_size > 10_000 for figure in figures)
+    kept = {path: path.stat().st_mtime_ns for path in Path("checkpoints/runs").rglob("*.ckpt")}
+    assert reproduce(command) == 0
+    assert capsys.readouterr().out == first
+    assert kept == {path: path.stat().st_mtime_ns for path in Path("checkpoints/runs").rglob("*.ckpt")}
