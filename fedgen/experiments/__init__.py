@@ -50,7 +50,7 @@ EXPERIMENTS = {
         "clients of little variance, generators of more and more: FID's avg and all part, KID's do not",
     ),
     "intra-client-variance": (
-        "fedgen.experiments.ranking.variance.intra_client_variance:intra_client_variance",
+        "fedgen.experiments.ranking.variance.rising_variance:intra_client_variance",
         "the same over clients of 5 to 50 neighbours",
     ),
     "truncation": (

@@ -71,6 +71,10 @@ class FeatureFederation:
         parts = tuple(part.sort().values for part in pooled[order].split(self.counts))
         return FeatureFederation(self.features, parts, tuple(f"IID {client}" for client in range(len(parts))))
 
+    def dealt(self, seed: int, controls: int) -> dict[str, "FeatureFederation"]:
+        """The clients themselves, as "clients", and IID controls, as "IID 0", "IID 1", ..."""
+        return {"clients": self} | {f"IID {number}": self.iid(seed, number) for number in range(controls)}
+
 
 def rows_of(scores: Sequence[FederatedScore]) -> dict[str, dict[str, Any]]:
     """Scores of one generated set as plain numbers: {score: {"avg", "all", "worst", "errors": {...}, ...}}.

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from fedgen.experiments.engine.aggregate_rankings import agreement_table, compare, expectation, gap_of
+from fedgen.experiments.engine.aggregate_rankings import ScoredRows, agreement_table, compare, expectation, gap_of
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs
 from fedgen.experiments.engine.results import save_figure
-from fedgen.experiments.engine.scored_checkpoints import ScoredRows, title_of
+from fedgen.experiments.engine.scored_checkpoints import title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.reports.figures.picture_panels import show_picture

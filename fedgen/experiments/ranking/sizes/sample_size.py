@@ -17,20 +17,22 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, compare, expectation
-from fedgen.experiments.engine.choice import quickly
+from fedgen.experiments.engine.aggregate_rankings import FLAT, Rows, ScoredRows, expectation
+from fedgen.experiments.engine.choice import at_least, quickly, rising, settings_of
 from fedgen.experiments.engine.feature_federation import rows_of
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
+from fedgen.experiments.engine.scored_checkpoints import PCA
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_deal import REAL, ClassDeal
 from fedgen.scores import FrechetReference, KernelReference, fid_infinity
 
-CLIENTS = "classes"
+CLASSES = "classes"
+INFINITY = "fid infinity"
 PARTS = 3  # levels of the extrapolation
-ROUNDING = 1e-9  # of the classes' gap
 FIGURE = "sample_size.png"
-SCORES = {"fid": "FID", "fid pca": "FID PCA", "fid infinity": "FID-inf PCA", "kid": "KID"}
-COLOURS = {"fid": "#c4560b", "fid pca": "#1f5fa8", "fid infinity": "#7a4fa0", "kid": "#3a8a3a"}
+SCORES = {"fid": "FID", PCA: "FID PCA", INFINITY: "FID-inf PCA", "kid": "KID"}
+COLOURS = {"fid": "#c4560b", PCA: "#1f5fa8", INFINITY: "#7a4fa0", "kid": "#3a8a3a"}
 
 
 @quickly(sizes=lambda sizes: tuple(size for size in sizes if size <= 200) or sizes[:1], controls=1)
@@ -61,17 +63,11 @@ def sample_size(
         seed: of all draws.
         quick: takes under a minute, to see that it runs.
     """
-    if controls < 1 or components < 1 or not sizes or min(sizes) < 2 or list(sizes) != sorted(set(sizes)):
-        raise ValueError(
-            f"sizes={sizes}, components={components}, controls={controls}: give rising sizes of at least 2 images, and "
-            "at least 1 of the others"
-        )
-    settings: dict[str, Any] = {
-        "data": data, "embedding": embedding, "weights": weights and str(weights), "sizes": list(sizes),
-        "components": components, "controls": controls, "seed": seed, "quick": quick,
-    }  # fmt: skip
+    settings = settings_of(locals())
+    rising(2, sizes=sizes)
+    at_least(1, components=components, controls=controls)
     study = Study("sample-size", output, settings)
-    names = (CLIENTS, *(f"IID {number}" for number in range(controls)))
+    names = (CLASSES, *(f"IID {number}" for number in range(controls)))
     cells = {f"{size} {name}": (size, number - 1) for size in sizes for number, name in enumerate(names)}
     if study.missing("scores") or len(study.numbers["scores"]) < len(cells):
         measure = SizeMeasure(ClassDeal(data, root, embedding, weights, sizes, seed), components)
@@ -104,7 +100,7 @@ class SizeMeasure:
         found = {}
         for name, features in self.generated.items():
             reduced = self.projection.project(features)
-            scores = [frechet.score(features), replace(few.score(reduced), name="fid pca"), kernel.score(features)]
+            scores = [frechet.score(features), replace(few.score(reduced), name=PCA), kernel.score(features)]
             found[name] = rows_of(scores) | self._infinity(projected, reduced)
         return found
 
@@ -116,22 +112,19 @@ class SizeMeasure:
         values = {how: found[how].value for how in ("avg", "all")}
         # over both sides' images: more than a difference of two generators has, which share the clients' part
         errors = {how: found[how].error for how in ("avg", "all")}
-        return {"fid infinity": {**values, "errors": errors, "total errors": errors}}
+        return {INFINITY: {**values, "errors": errors, "total errors": errors}}
 
 
 def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
     """By size and score: what `compare` finds, and the scores of real images, over classes and over IID clients."""
     found: dict[str, Any] = {}
     for size in sizes:
-        everything = [scores[f"{size} {name}"] for name in names]
-        rows, *controls = [{name: row for name, row in one.items() if name != REAL} for one in everything]
-        known = [score for score in SCORES if score in everything[0][REAL]]
+        classes, *dealt = [scores[f"{size} {name}"] for name in names]
+        made = {name: {"clients": row, "controls": [one[name] for one in dealt]} for name, row in classes.items()}
+        real = made.pop(REAL)["controls"][0]
         found[str(size)] = {
-            score: {
-                **compare(rows, controls, score),
-                "real, IID": {how: everything[1][REAL][score][how] for how in ("avg", "all")},
-            }
-            for score in known
+            score: row | {"real, IID": {how: real[score][how] for how in ("avg", "all")}}
+            for score, row in ScoredRows(made).compared([score for score in SCORES if score in real]).items()
         }
     return found
 
@@ -148,18 +141,18 @@ def outcomes(found: Mapping[str, Any]) -> list[str]:
     text = ", ".join(f"{count:g} at {size}" for size, count in zip(sizes, inverted))
     text = f"FID orders pairs differently over IID clients: {text} of {found[sizes[0]]['fid']['pairs']}"
     lines.append(expectation(text, max(inverted) > 0))
-    shares = {score: {size: share_of_bias(row, score) for size, row in found.items()} for score in ("fid", "fid pca")}
+    shares = {score: {size: share_of_bias(row, score) for size, row in found.items()} for score in ("fid", PCA)}
     text = ", ".join(f"{shares['fid pca'][size]:.0%} not {shares['fid'][size]:.0%} at {size}" for size in sizes)
-    less = all(shares["fid pca"][size] < shares["fid"][size] for size in sizes)
+    less = all(shares[PCA][size] < shares["fid"][size] for size in sizes)
     lines.append(expectation(f"on few components less of the classes' gap is the IID clients': {text}", less))
     spread = max(gap["spread"] for row in found.values() for gap in (row["kid"]["gap"], *row["kid"]["control gap"]))
     wrong = sum(len(row["kid"]["inverted"]) + sum(row["kid"]["control inverted"]) for row in found.values())
     text = f"KID's gap is one number over all generators (spread {spread:.0e}); it orders {wrong} pairs differently"
     least = min(abs(row["kid"]["gap"]["mean"]) for row in found.values())
-    lines.append(expectation(text, wrong == 0 and spread < ROUNDING * least))
-    for size, gap in gaps["fid infinity"].items():
+    lines.append(expectation(text, wrong == 0 and spread < FLAT * least))
+    for size, gap in gaps[INFINITY].items():
         text = f"FID-infinity leaves {gap:+.2f} of an IID gap of {gaps['fid pca'][size]:.2f} at {size} images"
-        lines.append(expectation(text, abs(gap) < 0.25 * gaps["fid pca"][size]))
+        lines.append(expectation(text, abs(gap) < 0.25 * gaps[PCA][size]))
     return lines
 
 
@@ -176,41 +169,36 @@ def share_of_bias(row: Mapping[str, Any], score: str) -> float:
 
 def table_of(found: Mapping[str, Any], components: int) -> Table:
     """Gaps and inversions by size and score, over classes and over IID clients."""
-    table = Table(
-        title="avg - all over clients of one class, and over IID clients of the same sizes",
-        caption="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and "
-        "all order differently, evidence: those beyond their errors and inverted in no control",
-        caption_justify="left",
-    )
-    headings = ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "score" else "right", no_wrap=True)
+    cells: list[list[Any] | None] = []
     for size, row in found.items():
         for score, one in row.items():
-            table.add_row(
-                size,
-                label(score, components),
-                f"{one['gap']['mean']:.4g}",
-                f"{statistics.mean(gap['mean'] for gap in one['control gap']):.3g}",
-                f"{statistics.mean(gap['spread'] for gap in one['control gap']):.3g}",
-                str(len(one["inverted"])),
-                f"{statistics.mean(one['control inverted']):g}",
-                str(len(one["evidence"])),
+            control, spread = (
+                f"{statistics.mean(g[key] for g in one['control gap']):.3g}" for key in ("mean", "spread")
             )
-        table.add_section()
-    return table
+            inverted = len(one["inverted"]), f"{statistics.mean(one['control inverted']):g}", len(one["evidence"])
+            cells.append([size, label(score, components), one["gap"]["mean"], control, spread, *inverted])
+        cells.append(None)
+    return number_table(
+        "avg - all over clients of one class, and over IID clients of the same sizes",
+        ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence"),
+        cells,
+        caption="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and "
+        "all order differently, evidence: those beyond their errors and inverted in no control",
+    )
 
 
 def floor_table(found: Mapping[str, Any], components: int) -> Table:
     """Return what held-out real images of all classes score in the generators' place, over IID clients: bias alone."""
     scores = [score for score in SCORES if any(score in row for row in found.values())]
-    table = Table(title="real images as the generator, over IID clients: avg / all")
-    for heading in ("n_i", *(label(score, components) for score in scores)):
-        table.add_column(heading, justify="right")
-    for size, row in found.items():
-        pairs = [row[score]["real, IID"] if score in row else None for score in scores]
-        table.add_row(size, *("-" if pair is None else f"{pair['avg']:.3g} / {pair['all']:.3g}" for pair in pairs))
-    return table
+
+    def shown(row: Mapping[str, Any], score: str) -> str | None:
+        return "{avg:.3g} / {all:.3g}".format(**row[score]["real, IID"]) if score in row else None
+
+    return number_table(
+        "real images as the generator, over IID clients: avg / all",
+        ("n_i", *(label(score, components) for score in scores)),
+        [[size, *(shown(row, score) for score in scores)] for size, row in found.items()],
+    )
 
 
 def label(score: str, components: int) -> str:
@@ -220,22 +208,19 @@ def label(score: str, components: int) -> str:
 
 def draw(found: Mapping[str, Any], components: int, path: Path) -> Path:
     """Gaps of three scores against n_i, of classes and IID clients with their range; then the inverted pairs."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 7), layout="constrained")
-    panels = figure.subplots(2, 2).flatten()
-    for axes, score in zip(panels, ("fid", "fid pca", "kid")):
-        draw_gaps(axes, found, score)
-        axes.set_ylabel(f"{label(score, components)}: avg - all")
-    draw_inversions(panels[3], found, components)
     sizes = [int(size) for size in found]
-    for axes in panels:
-        axes.set_xscale("log")
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        axes.minorticks_off()
-        axes.set_xlabel("images of a client")
-        axes.grid(alpha=0.25)
-    return save_figure(figure, path)
+    with panels(path, (9.6, 7), 2, 2) as (_, grid):
+        for axes, score in zip(grid.flat, ("fid", PCA, "kid")):
+            draw_gaps(axes, found, score)
+            axes.set_ylabel(f"{label(score, components)}: avg - all")
+        draw_inversions(grid[1][1], found, components)
+        for axes in grid.flat:
+            axes.set_xscale("log")
+            axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+            axes.minorticks_off()
+            axes.set_xlabel("images of a client")
+            axes.grid(alpha=0.25)
+    return path
 
 
 def draw_gaps(axes: Any, found: Mapping[str, Any], score: str) -> None:

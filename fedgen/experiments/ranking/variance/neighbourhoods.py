@@ -16,7 +16,7 @@ from fedgen.clients.partitions import ByClass
 from fedgen.clients.partitions.variance_limited import class_neighbours, draw_anchors
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.engine.choice import Choice
+from fedgen.experiments.engine.choice import Choice, at_least, rising
 from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.engine.image_sources import Source, halves, open_source
 from fedgen.models.empirical import nearest
@@ -77,8 +77,7 @@ class Neighbourhoods:
             raise ValueError(f"anchors={self.anchors}: a spread needs 2, and there are {total} images to choose from")
         self.sizes = tuple(choice.sizes) if choice.sizes is not None else default_sizes(total, choice.quick)
         name = self.generator_source.examples.name
-        if not self.sizes or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
-            raise ValueError(f"sizes={list(self.sizes)}: give numbers of neighbours in rising order, 1 or more")
+        rising(1, sizes=self.sizes)
         if self.sizes[-1] >= total:
             raise ValueError(
                 f"{self.sizes[-1]} neighbours: an image of {name} has {total - 1} others; give smaller sizes"
@@ -97,10 +96,8 @@ class Neighbourhoods:
             controls: how many.
             floor: images that the scores of `floor` need.
         """
-        if neighbours < 1:
-            raise ValueError(f"clients={neighbours}: a client is an image and at least one neighbour")
-        if controls < 0:
-            raise ValueError(f"controls={controls}: 0 or more IID dealings")
+        at_least(1, clients=neighbours)
+        at_least(0, controls=controls)
         examples = self.client_source.examples
         draw_anchors(examples, self.choice.seed, neighbours + 1)
         left = sum(min(neighbours + 1, int(count) - neighbours - 1) for count in examples.label_counts())
