@@ -224,7 +224,9 @@ def count(pairs: int | Sequence[Any]) -> int:
     return pairs if isinstance(pairs, int) else len(pairs)
 
 
-def better_than_real(rows: Rows, real: Mapping[str, Any], what: str, than: str = "real images") -> list[str]:
+def better_than_real(
+    rows: Rows, real: Mapping[str, Any], what: str, than: str = "real images", named: bool = False
+) -> list[str]:
     """Count the generators that each aggregate of FID calls better than real images; nothing where there are none.
 
     Args:
@@ -232,9 +234,14 @@ def better_than_real(rows: Rows, real: Mapping[str, Any], what: str, than: str =
         real: of real images.
         what: to call the generators.
         than: to call the real images.
+        named: whether to say which.
     """
-    better = {how: sum(row["fid"][how] < real["fid"][how] for row in rows.values()) for how in ("avg", "all") if real}
-    return [f"FID-{how} calls {number} of {len(rows)} {what} better than {than}" for how, number in better.items()]
+    lines = []
+    for how in ("avg", "all") if real else ():
+        better = [name for name, row in rows.items() if row["fid"][how] < real["fid"][how]]
+        which = f": {', '.join(better) or 'none'}" if named else ""
+        lines.append(f"FID-{how} calls {len(better)} of {len(rows)} {what} better than {than}{which}")
+    return lines
 
 
 def _dealings(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -45,14 +45,15 @@ def quickly(**most: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
 
 
 def at_least(least: float, **given: Any) -> None:
-    """Refuse options below a number, or one of whose several numbers is; None is an option that is not given.
+    """Refuse options below a number, or without or with such a one among several; None is an option that is not given.
 
     Raises:
         ValueError: naming the option, its value and the least.
     """
     for name, value in given.items():
-        if any(one is not None and one < least for one in (value if isinstance(value, list | tuple) else [value])):
-            raise ValueError(f"{name}={plain(value)}: give at least {least:g}")
+        several = isinstance(value, list | tuple)
+        if value == () or any(one is not None and one < least for one in (value if several else [value])):
+            raise ValueError(f"{name}={plain(value)}: give {'numbers of ' if several else ''}at least {least:g}")
 
 
 def rising(least: float, count: int = 1, **given: Sequence[float]) -> None:

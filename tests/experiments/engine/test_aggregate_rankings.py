@@ -118,5 +118,7 @@ def test_generators_better_than_real_images_are_counted():
     made = {name: one["clients"] for name, one in (("a", row((1, 5), (3, 2))), ("b", row((2, 3), (2, 1))))}
     lines = better_than_real(made, row((1.5, 1), (0, 0))["clients"], "checkpoints")
     assert lines == [f"FID-{how} of 2 checkpoints better than real images" for how in ("avg calls 1", "all calls 0")]
+    named = better_than_real(made, row((1.5, 1), (0, 0))["clients"], "checkpoints", named=True)
+    assert [line.split(": ")[1] for line in named] == ["a", "none"]
     assert better_than_real(made, {}, "checkpoints") == []
     assert best_of(made, "fid", "all") == "b"

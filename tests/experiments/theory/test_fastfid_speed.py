@@ -62,9 +62,9 @@ def test_outcomes_tell_the_factors_from_the_times():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"repeats": 1}, r"repeats=1, slow_repeats=3: at least 2"),
-        ({"threads": 0}, r"threads=0: at least 1"),
-        ({"batch_sizes": (8, 600)}, r"batch_sizes=\(8, 600\): from 2 to the least of dims=\(2048, 512\)"),
+        ({"repeats": 1}, "repeats=1: give at least 2"),
+        ({"threads": 0}, "threads=0: give at least 1"),
+        ({"batch_sizes": (8, 600)}, r"batch_sizes=\(8, 600\): give some to the least of dims=\(2048, 512\)"),
         ({"dims": ()}, r"batch_sizes=.*dims=\(\)"),
     ],
 )

@@ -23,7 +23,8 @@ def test_the_values_of_the_pool_are_those_of_its_scores():
     assert found["gap"] == pytest.approx(found["kid"], rel=0.02)
 
 
-@pytest.mark.parametrize(("points", "redraws"), [(9, 20), (50, 1)])
-def test_too_few_points_or_redraws_are_refused(tmp_path, points, redraws):
-    with pytest.raises(ValueError, match="give at least 10 points and 2 redraws"):
-        toy.gaussian_toy(tmp_path, points, redraws)
+@pytest.mark.parametrize(("wrong", "least"), [({"points": 9}, 10), ({"redraws": 1}, 2)])
+def test_too_few_points_or_redraws_are_refused(tmp_path, wrong, least):
+    with pytest.raises(ValueError, match=f"{least - 1}: give at least {least}"):
+        toy.gaussian_toy(tmp_path / "out", **wrong)
+    assert not (tmp_path / "out").exists()

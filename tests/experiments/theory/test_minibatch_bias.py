@@ -23,9 +23,9 @@ def test_a_batch_shrinks_the_generator_as_theory_says_and_its_cures_do_not():
     assert max(scales[form] for form in ("queue", "ema", "mmd2")) < 1.1
 
 
-@pytest.mark.parametrize("wrong", [{"dim": 0}, {"steps": 0}, {"batch_sizes": ()}, {"batch_sizes": (8, 1)}])
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"batch_sizes": ()}, {"batch_sizes": (8, 1)}])
 def test_options_out_of_range_are_refused_before_any_work(tmp_path, wrong):
-    with pytest.raises(ValueError, match="give at least 1 feature, 1 step, and one or more batch sizes"):
+    with pytest.raises(ValueError, match=rf"{next(iter(wrong))}=.*: give .*at least [12]"):
         minibatch_bias(output=tmp_path / "out", **wrong)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,6 @@
 """Curves over generators of rising variance: where a score is least, and whether it falls before and rises after."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
@@ -27,7 +27,7 @@ def valley(
     return found
 
 
-def valley_line(title: str, low: dict[str, Any], size: str, note: str = "") -> str:
+def valley_line(title: str, low: Mapping[str, Any], size: str, note: str = "") -> str:
     """Say whether a curve falls and rises.
 
     Args:

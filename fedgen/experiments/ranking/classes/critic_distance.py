@@ -103,7 +103,7 @@ class CriticMeasure:
         projections: int,
     ) -> None:
         self.places, self.critics = places, critics
-        self.slices = {"projections": projections, "seed": places.choice.seed}
+        self.slices: dict[str, Any] = {"projections": projections, "seed": places.choice.seed}
         self.parts = {where: [self.reduced(part) for part in one.parts()] for where, one in dealt.items()}
         self.references = {where: self._references(parts) for where, parts in self.parts.items()}
 
@@ -123,9 +123,10 @@ class CriticMeasure:
         number = min(self.places.num_images, len(pool) // 2)
         return calibrate(pool, number, {**by_critic, SLICED: by_slices}, self.slices["seed"], sliced=[SLICED])
 
-    def __call__(self, features: Tensor) -> dict[str, Any]:
+    def __call__(self, generated: Tensor) -> dict[str, Any]:
         """{clients or "IID 0", ...: {score: values}} of generated features."""
-        generated, found = self.reduced(features), {}
+        generated = self.reduced(generated)
+        found: dict[str, Any] = {}
         for where, references in self.references.items():
             scores = [replace(reference.score(generated), name=score) for score, reference in references.items()]
             found[where] = rows_of(scores) | {MEANS: distance_of_means(self.parts[where], generated)}
@@ -235,7 +236,6 @@ def draw_shares(axes: Any, shares: Mapping[str, Mapping[str, float]]) -> None:
         known = {place: row[score] for place, row in enumerate(shares.values()) if score in row}
         axes.scatter(list(known), list(known.values()), color=colour, marker=marker, label=TITLES[score])
     axes.set_xticks(range(len(shares)), [case.replace(" ", "\n") for case in shares])
-    axes.set_ylim(0, 1.55)
-    axes.set_ylabel("share of the known distance")
+    axes.set(ylim=(0, 1.55), ylabel="share of the known distance")
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc="upper left")

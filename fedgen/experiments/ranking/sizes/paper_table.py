@@ -225,8 +225,6 @@ def draw(rows: Rows, printed: Mapping[str, Any], explained: Mapping[str, Any], p
         last.hist(explained["noisy"], bins=20, color="0.7", label="noise as in the gaps")
         last.axvline(len(printed["kid"]["inverted"]), color="#c0203a", label="printed")
         last.axvline(explained["rounded"], color="#1f5fa8", label="exact, rounded")
-        last.set_xlabel("pairs inverted by KID")
-        last.set_ylabel("draws of the noise")
-        last.set_ylim(0, 1.5 * last.get_ylim()[1])
+        last.set(xlabel="pairs inverted by KID", ylabel="draws of the noise", ylim=(0, 1.5 * last.get_ylim()[1]))
         last.legend(fontsize=8, framealpha=1)
     return path

@@ -17,7 +17,7 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import FLAT, Rows, ScoredRows, expectation
+from fedgen.experiments.engine.aggregate_rankings import CLIENTS, CONTROLS, FLAT, Rows, ScoredRows, expectation
 from fedgen.experiments.engine.choice import at_least, quickly, rising, settings_of
 from fedgen.experiments.engine.feature_federation import rows_of
 from fedgen.experiments.engine.rankings.number_table import number_table
@@ -120,8 +120,9 @@ def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[
     found: dict[str, Any] = {}
     for size in sizes:
         classes, *dealt = [scores[f"{size} {name}"] for name in names]
-        made = {name: {"clients": row, "controls": [one[name] for one in dealt]} for name, row in classes.items()}
-        real = made.pop(REAL)["controls"][0]
+        made = {name: {CLIENTS: row, CONTROLS: [one[name] for one in dealt]} for name, row in classes.items()}
+        del made[REAL]
+        real = dealt[0][REAL]
         found[str(size)] = {
             score: row | {"real, IID": {how: real[score][how] for how in ("avg", "all")}}
             for score, row in ScoredRows(made).compared([score for score in SCORES if score in real]).items()

@@ -17,6 +17,8 @@ from fedgen.experiments.engine.aggregate_rankings import (
     Rows,
     ScoredRows,
     agreement_table,
+    best_of,
+    better_than_real,
     column,
     expectation,
     ranking_lines,
@@ -33,7 +35,6 @@ from fedgen.reports.figures.picture_panels import show_picture
 PAPER = {"all": math.log(63.99 / 72.13), "avg": math.log(126.05 / 119.06)}  # checkpoint over class
 KERNELS = ("kid", "kid-rbf")
 CLASS, REAL = "images of ", "real images of all classes"
-BOTH = ("avg", "all")
 SIDE = 6  # images along a grid
 FIGURE = "perfect_generator.png"
 SIDES = ("checkpoint", "class")
@@ -72,7 +73,9 @@ def perfect_generator(
         tables += [pair_table(rows, pair, overlap), agreement_table(named, f"{about} classes")]
         lines += [f"{name}:", *expected(found, pair, choice.components)]
     rows = ScoredRows(numbers["scores"]).clients
-    study.report([*tables, *lines, *against_real(rows)], draw(rows, numbers["pairs"], study))
+    classes = {name: rows[name] for name in classes_of(rows)}
+    better = better_than_real(classes, rows[REAL], "one-class generators", f"as many {REAL}", named=True)
+    study.report([*tables, *lines, *better], draw(rows, numbers["pairs"], study))
 
 
 def measure(study: Study, choice: TrainedChoice, overlap: bool, kinds: tuple[str, ...] | None) -> None:
@@ -177,7 +180,7 @@ def disagreements(rows: Rows, found: dict[str, Any], checkpoints: int) -> dict[s
         for way, is_other in (("paper", False), ("other", True))
     }
     if not ranked:
-        best = min(classes_of(rows), key=lambda name: float(rows[name]["fid"]["avg"]))
+        best = best_of({name: rows[name] for name in classes_of(rows)}, "fid", "avg")
         return {"checkpoint": names[checkpoints - 1], "class": best, "way": "", "clear": False, **counts}
     unclear, other, _, checkpoint, of_class = min(ranked)
     way = "other" if other else "paper"
@@ -200,18 +203,6 @@ def expected(found: dict[str, Any], pair: dict[str, Any], components: int) -> li
         ),
     ]
     return lines + ranking_lines(found, {score: title_of(score, components) for score in found})
-
-
-def against_real(rows: Rows) -> list[str]:
-    """Count one-class generators that each aggregate of FID calls better than as many real images of all classes."""
-    better = {
-        how: [name for name in classes_of(rows) if rows[name]["fid"][how] < rows[REAL]["fid"][how]] for how in BOTH
-    }
-    return [
-        f"FID-{how} calls {len(found)} of {len(classes_of(rows))} one-class generators better than as many real images"
-        f" of all classes: {', '.join(found) or 'none'}"
-        for how, found in better.items()
-    ]
 
 
 def grid_of(kind: str, side: str) -> str:

@@ -154,8 +154,7 @@ def draw_run_gaps(axes: Any, rows: ScoredRows, score: str, about: Mapping[str, A
                 label=f"interval {interval}" if own else "IID clients",
             )  # fmt: skip
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
-    axes.set_xlabel("local iterations")
-    axes.set_ylabel(f"{title_of(score)} avg - all")
+    axes.set(xlabel="local iterations", ylabel=f"{title_of(score)} avg - all")
     axes.grid(alpha=0.25)
     handles = dict(zip(*reversed(axes.get_legend_handles_labels())))  # one of each label
     axes.legend(handles.values(), handles.keys(), fontsize=8, loc="upper right", ncols=len(handles))

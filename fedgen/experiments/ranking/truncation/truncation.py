@@ -241,8 +241,7 @@ def _draw_over(
         axes.plot(choice.taus[least], values[least], marker="o", markersize=10, color=colour, fillstyle="none")
         axes.axhline(real[how], color=colour, linestyle=":", linewidth=1.1, label=f"{how}, {REAL}")
     axes.axvline(choice.client_truncation, color="0.6", linewidth=0.9, label="the clients' own truncation")
-    axes.set_xlabel(TAU)
-    axes.set_ylabel(title)
+    axes.set(xlabel=TAU, ylabel=title)
     axes.grid(alpha=0.25)
 
 

@@ -212,9 +212,7 @@ def draw_terms(axes: Any, sizes: Sequence[int], found: Mapping[str, Mapping[str,
     for term, style in TERMS.items():
         for how, colour in COLOURS.items():
             axes.plot(sizes, found[term][how], color=colour, linestyle=style, linewidth=1.4, label=f"{how}, {term}")
-    axes.set_xscale("log")
-    axes.set_xlabel(SIZE)
-    axes.set_ylabel(title)
+    axes.set(xscale="log", xlabel=SIZE, ylabel=title)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=7, framealpha=0.8)
 
@@ -248,7 +246,8 @@ def intra_client_variance(
     dealt = {count: [f"K = {count}, IID {number}" for number in range(controls)] for count in clients}
 
     def scorers() -> dict[str, Scorer]:
-        projection, found = places.projection(components, max(clients)), {}
+        projection = places.projection(components, max(clients))
+        found: dict[str, Scorer] = {}
         for count, names in dealt.items():
             found |= frechet_scorers(places, count, projection, f"K = {count}", names)
         return found

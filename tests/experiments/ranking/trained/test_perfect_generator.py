@@ -12,7 +12,6 @@ from fedgen.experiments.engine.scored_checkpoints import Scorers, Trained
 from fedgen.experiments.engine.trained_runs import Plan, Series, runs_of
 from fedgen.experiments.ranking.trained.perfect_generator import (
     REAL,
-    against_real,
     class_images,
     compare_groups,
     disagreements,
@@ -76,14 +75,6 @@ def test_pairs_of_two_checkpoints_do_not_count():
     _, found, pair = found_in({"early": (5, 9), "late": (6, 8), CLASS: (20, 20)}, 2)
     assert found["fid"]["inverted"] == []
     assert pair["way"] == ""
-
-
-def test_classes_better_than_real_images_are_named():
-    rows, _, _ = found_in({"late": (5, 5), CLASS: (0.9, 6)}, 1)
-    assert against_real(rows) == [
-        f"FID-avg calls 1 of 1 one-class generators better than as many real images of all classes: {CLASS}",
-        "FID-all calls 0 of 1 one-class generators better than as many real images of all classes: none",
-    ]
 
 
 def test_the_table_says_which_of_the_pair_each_score_prefers():
