@@ -89,7 +89,7 @@ class Choice:
     """Options that several experiments share; its fields are options of their commands.
 
     Args:
-        seed: of the first repetition and of all draws.
+        seed: of all draws.
         quick: takes the smaller options of a quick run, to see that it runs.
     """
 

@@ -18,8 +18,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import CLIENTS, CONTROLS, FLAT, Rows, ScoredRows, expectation
-from fedgen.experiments.engine.choice import at_least, quickly, rising, settings_of
+from fedgen.experiments.engine.choice import at_least, quickly, rising
 from fedgen.experiments.engine.feature_federation import rows_of
+from fedgen.experiments.engine.image_sources import ImageChoice
 from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.rankings.ranking_figures import panels
 from fedgen.experiments.engine.scored_checkpoints import PCA
@@ -38,39 +39,31 @@ COLOURS = {"fid": "#c4560b", PCA: "#1f5fa8", INFINITY: "#7a4fa0", "kid": "#3a8a3
 @quickly(sizes=lambda sizes: tuple(size for size in sizes if size <= 200) or sizes[:1], controls=1)
 def sample_size(
     output: Path | None = None,
-    data: str = "fashion-mnist",
-    root: Path = Path("data"),
-    embedding: str = "efficientnet-lite0",
-    weights: Path | None = None,
     sizes: tuple[int, ...] = (20, 60, 200, 600, 2000),
     components: int = 64,
     controls: int = 2,
-    seed: int = 0,
-    quick: bool = False,
+    **options: Any,
 ) -> None:
     """Scores the classes as generators over clients of rising size, one a class and IID, by FID in three ways and KID.
 
+    Generators are the classes of the data's test split; where there is none, half of the train split.
+
     Args:
         output: folder of results.json and sample_size.png.
-        data: a name (fashion-mnist, cifar10, mnist5k, digits, ...), or a folder of class folders. Generators are the
-            classes of its test split; where there is none, half of the train split.
-        root: folder of data sets.
-        embedding: in whose features scores are measured.
-        weights: a local file of its weights.
         sizes: images of a client; at most 200 with --quick.
         components: principal components of the second FID, of train images that no client has.
         controls: IID dealings of the same images.
-        seed: of all draws.
-        quick: takes under a minute, to see that it runs.
+        options: the fields of `ImageChoice`.
     """
-    settings = settings_of(locals())
+    choice = ImageChoice(**options)
+    settings = {**choice.settings(), "sizes": list(sizes), "components": components, "controls": controls}
     rising(2, sizes=sizes)
     at_least(1, components=components, controls=controls)
     study = Study("sample-size", output, settings)
     names = (CLASSES, *(f"IID {number}" for number in range(controls)))
     cells = {f"{size} {name}": (size, number - 1) for size in sizes for number, name in enumerate(names)}
     if study.missing("scores") or len(study.numbers["scores"]) < len(cells):
-        measure = SizeMeasure(ClassDeal(data, root, embedding, weights, sizes, seed), components)
+        measure = SizeMeasure(ClassDeal(choice, sizes), components)
         study.each("scores", cells, measure, "federations")
     found = study.step("found", lambda: summarise(study.numbers["scores"], sizes, names))
     tables: list[Table | str] = [table_of(found, components), floor_table(found, components), *outcomes(found)]
@@ -93,7 +86,7 @@ class SizeMeasure:
         size, control = cell
         whole, small = (self.deal.federation(size, features) for features in (self.features, self.projected))
         if control >= 0:
-            whole, small = (federation.iid(self.deal.seed, control) for federation in (whole, small))
+            whole, small = (federation.iid(self.deal.choice.seed, control) for federation in (whole, small))
         parts, projected = whole.parts(), small.parts()
         frechet, kernel = FrechetReference.from_features(parts), KernelReference.from_features(parts)
         few = FrechetReference.from_features(projected)
@@ -108,7 +101,7 @@ class SizeMeasure:
         """FID-infinity with both sides as samples, where there are images enough for it."""
         if min(len(generated), *map(len, clients)) < 2 * self.components * PARTS:
             return {}
-        found = fid_infinity(clients, generated, real="sample", parts=PARTS, seed=self.deal.seed)
+        found = fid_infinity(clients, generated, real="sample", parts=PARTS, seed=self.deal.choice.seed)
         values = {how: found[how].value for how in ("avg", "all")}
         # over both sides' images: more than a difference of two generators has, which share the clients' part
         errors = {how: found[how].error for how in ("avg", "all")}

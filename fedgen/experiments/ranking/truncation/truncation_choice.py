@@ -40,7 +40,6 @@ class TruncationChoice(Choice):
         components: principal components of public images, for a second FID.
         controls: IID dealings of the clients' images.
         device: where images are made and embedded, e.g. cuda.
-        seed: of all draws.
         quick: every second truncation, 20 clients of 30 images, 400 images of each generator, 16 components.
 
     Raises:

@@ -16,7 +16,9 @@ def _here(tmp_path, monkeypatch):
 
 
 def test_the_control_holds_the_same_images_so_all_is_the_same():
-    measure = experiment.SizeMeasure(experiment.ClassDeal("digits", Path("data"), "pixels", None, (10,), 0), 4)
+    measure = experiment.SizeMeasure(
+        experiment.ClassDeal(experiment.ImageChoice("digits", embedding="pixels"), (10,)), 4
+    )
     classes, iid = measure((10, -1)), measure((10, 0))
     for score in ("fid", "fid pca", "kid"):
         assert classes["3"][score]["all"] == pytest.approx(iid["3"][score]["all"], rel=1e-9)
