@@ -11,10 +11,10 @@ Rooms, of which each imports only those above it:
 A new experiment is a file in one of them and a line below. One on clients that never train is a list of arms, each a
 name and the options of `fedgen fit` that differ from the recipe: `participation/local_epochs.py` is the shortest. One
 that trains in another way declares arms too, and has them by `engine.trainings.trainings_of`. One that compares avg
-and all over generators makes `ScoredRows` of what these score over the clients and over IID dealings of their images:
-`compared`, `ranking_lines`, `agreement_table` and `draw_rankings` are its numbers, sentences, table and figure, and
-`ranking/classes/class_generators.py` shows all of them. Numbers are the steps of a `Study`, so that it goes on where it
-was stopped; options of a quick run are `quickly`'s, and `at_least` and `rising` refuse what is out of range.
+and all over generators is a `RankingStudy` of what these score over the clients and over IID dealings of their images,
+which has the numbers, the sentences, the table and the figure: `ranking/classes/class_generators.py` shows all four.
+Numbers are the steps of a `Study`, so that it goes on where it was stopped; options of a quick run are `quickly`'s, and
+`at_least` and `rising` refuse what is out of range.
 """
 
 # name -> (module:function, what it shows); imported when run

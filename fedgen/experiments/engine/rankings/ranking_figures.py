@@ -95,34 +95,3 @@ def draw_gaps(axes: Any, x: Sequence[float], rows: ScoredRows, score: str, title
     others = [gaps_of(control, score) for control in rows.controls(score)]
     draw_gap(axes, x, gaps_of(rows.clients, score), title, xlabel, others)
     axes.set_ylim(min(0, axes.get_ylim()[0]), None)
-
-
-def draw_rankings(
-    rows: ScoredRows,
-    found: Mapping[str, Mapping[str, Any]],
-    titles: Mapping[str, str],
-    path: Path,
-    heading: str = "",
-    real: Mapping[str, Any] | None = None,
-    kinds: Mapping[str, str] | None = None,
-    limits: tuple[float, float] | None = None,
-) -> Path:
-    """A column a score: above avg against all, with the inverted pairs, below the gap by avg, beside IID clients'.
-
-    Args:
-        rows: scores of every generator.
-        found: of each score, as `compare` gives it.
-        titles: scores by what to call them.
-        path: of the PNG.
-        heading: of the whole figure.
-        real: as in `draw_ranking`.
-        kinds: likewise.
-        limits: of the gaps, the same in all columns; each its own, with zero in sight, if None.
-    """
-    with panels(path, (4.3 * len(titles), 7.4), 2, len(titles), heading) as (_, both):
-        for (above, below), (score, title) in zip(both.T, titles.items()):
-            draw_ranking(above, rows.clients, score, title, found[score], real, kinds)
-            draw_gaps(below, column(rows.clients, score, "avg"), rows, score, title, f"{title} avg")
-            if limits:
-                below.set_ylim(*limits)
-    return path

@@ -15,22 +15,19 @@ from torch import Tensor
 from fedgen.experiments.engine.aggregate_rankings import (
     CLIENTS,
     FLAT,
-    Rows,
-    agreement_table,
     best_of,
     expectation,
     gap_of,
-    ranking_lines,
 )
 from fedgen.experiments.engine.choice import at_least, quickly
 from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings.number_table import number_table
-from fedgen.experiments.engine.rankings.ranking_figures import draw_rankings
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.scored_checkpoints import PCA, title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_federation import CLIENTS_IMAGES, ClassChoice
 from fedgen.experiments.ranking.classes.class_recipes import KINDS
-from fedgen.experiments.ranking.classes.class_scores import Measured, measure_all
+from fedgen.experiments.ranking.classes.class_scores import measure_all
 from fedgen.scores import FrechetReference, KernelReference
 from fedgen.statistics import Projection
 
@@ -53,23 +50,20 @@ def class_generators(output: Path | None = None, controls: int = 3, **options: A
     choice = ClassChoice(total_images=CLIENTS_IMAGES, **options)
     at_least(1, controls=controls, components=choice.components)
     study = Study("class-generators", output, {**choice.settings(), "controls": controls})
-    measured = measure_all(
-        study, choice, "kernel", lambda places, dealt: ClassMeasure(places.projection, dealt), controls
-    )
-    found, kernel = study.step("found", lambda: summarise(measured)), study.numbers["kernel"]["mean"]
     titles = {score: title_of(score, choice.components) for score in SCORES}
+    ranking = measure_all(
+        study, choice, titles, "kernel", lambda places, dealt: ClassMeasure(places.projection, dealt), controls
+    )
+    found, kernel = study.step("found", lambda: summarise(ranking)), study.numbers["kernel"]["mean"]
     mean = found["mean term"]
     text = f"FID's mean term has one gap for all generators, to {mean['spread'] / mean['mean']:.1e} of it: the rest is"
     tables: list[Table | str] = [
-        agreement_table({titles[score]: row for score, row in found["scores"].items()}, measured.heading),
-        floor_table(measured.rows.clients, measured.real, titles),
-        *ranking_lines(found["scores"], titles, kernel),
+        ranking.table(found["scores"]),
+        floor_table(ranking),
+        *ranking.lines(found["scores"], kernel),
         expectation(f"{text} the covariances'", mean["spread"] < FLAT * mean["mean"]),
     ]
-    path, heading = study.path(FIGURE), measured.heading
-    study.report(
-        tables, draw_rankings(measured.rows, found["scores"], titles, path, heading, measured.real, measured.kinds)
-    )
+    study.report(tables, ranking.draw(found["scores"], study.path(FIGURE)))
 
 
 class ClassMeasure:
@@ -114,15 +108,14 @@ def dealt(control: FrechetReference, generated: Tensor, row: Mapping[str, Any]) 
     return {"avg": avg, "all": row["all"], "errors": {"avg": error, "all": error}}
 
 
-def summarise(measured: Measured) -> dict[str, Any]:
+def summarise(ranking: RankingStudy) -> dict[str, Any]:
     """Return what `compare` finds of each score, the gap of FID's mean term, and inverted pairs beyond error by kinds
     of generators.
 
     KID has no control: its gap is one number for every generator over any clients.
     """
-    rows, kinds = measured.rows, list(measured.kinds.values())
-    found = rows.compared(SCORES)
-    means = {name: {"mean term": row["fid"]["terms"]["mean"]} for name, row in rows.clients.items()}
+    rows, kinds, found = ranking.rows.clients, list((ranking.kinds or {}).values()), ranking.compared()
+    means = {name: {"mean term": row["fid"]["terms"]["mean"]} for name, row in rows.items()}
     whose: dict[str, dict[str, int]] = {}
     for score in ("fid", PCA):
         pairs = [sorted((kinds[i], kinds[j]), key=KINDS.index) for i, j in found[score]["evidence"]]
@@ -131,8 +124,9 @@ def summarise(measured: Measured) -> dict[str, Any]:
     return {"scores": found, "mean term": gap_of(means, "mean term"), "kinds": whose}
 
 
-def floor_table(rows: Rows, real: Mapping[str, Any], titles: Mapping[str, str]) -> Table:
+def floor_table(ranking: RankingStudy) -> Table:
     """The real floor's scores, and the best generator's by avg and by all."""
+    rows, real = ranking.rows.clients, ranking.real
 
     def cells(score: str) -> list[Any]:
         best = {how: best_of(rows, score, how) for how in ("avg", "all")}
@@ -143,6 +137,6 @@ def floor_table(rows: Rows, real: Mapping[str, Any], titles: Mapping[str, str]) 
     return number_table(
         "held-out images of the clients' classes, and the best of the generators",
         ("score", "real avg", "real all", "best by avg", "its avg", "best by all", "its all"),
-        [[title, *cells(score)] for score, title in titles.items()],
+        [[title, *cells(score)] for score, title in ranking.titles.items()],
         names=("score", "best by avg", "best by all"),
     )

@@ -1,14 +1,13 @@
 """Scores of class generators over the clients and over IID dealings of their images, measured one by one."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import CLIENTS, ScoredRows
 from fedgen.experiments.engine.feature_federation import FeatureFederation
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_deal import REAL
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice, ClassFederation
@@ -25,44 +24,21 @@ class Measurement(Protocol):
         """{clients or "IID 0", ...: {score: values}} of generated features [num_images, D]."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Class generators and what they score.
-
-    Args:
-        heading: a line on clients and generators.
-        kinds: of each generator.
-        scores: {clients or "IID 0", ...: {score: values}} of each generator, and of real images.
-    """
-
-    heading: str
-    kinds: Mapping[str, str]
-    scores: Mapping[str, Mapping[str, Any]]
-
-    @cached_property
-    def rows(self) -> ScoredRows:
-        """The generators' scores."""
-        return ScoredRows({name: self.scores[name] for name in self.kinds})
-
-    @property
-    def real(self) -> Mapping[str, Any]:
-        """Scores over the clients of held-out real images of their classes."""
-        return self.scores[REAL][CLIENTS]
-
-
 def measure_all(
     study: Study,
     choice: ClassChoice,
+    titles: Mapping[str, str],
     first: str,
     make: Callable[[ClassFederation, dict[str, FeatureFederation]], Measurement],
     controls: int,
     count: int | None = None,
-) -> Measured:
+) -> RankingStudy:
     """Steps "generators", `first` and "scores". Where all numbers are known no data is read.
 
     Args:
         study: keeps the numbers.
         choice: of clients and generators.
+        titles: of the scores.
         first: the name of the step that is measured once.
         make: gives what measures, over the clients and the dealings.
         controls: IID dealings.
@@ -85,4 +61,6 @@ def measure_all(
             return measure(places.floor() if name == REAL else places.draw(name))
 
         study.each("scores", {name: name for name in (REAL, *names)}, run, "generators")
-    return Measured(about["heading"], about["kinds"], study.numbers["scores"])
+    scores, kinds = study.numbers["scores"], about["kinds"]
+    rows = ScoredRows({name: scores[name] for name in kinds})
+    return RankingStudy(rows, titles, about["heading"], scores[REAL][CLIENTS], kinds)

@@ -15,14 +15,15 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import CLIENTS, agreement_table, expectation, inversion_lines
+from fedgen.experiments.engine.aggregate_rankings import CLIENTS, expectation, inversion_lines
 from fedgen.experiments.engine.choice import at_least, quickly
 from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings.number_table import number_table
-from fedgen.experiments.engine.rankings.ranking_figures import draw_ranking, panels
+from fedgen.experiments.engine.rankings.ranking_figures import panels
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice, ClassFederation
-from fedgen.experiments.ranking.classes.class_scores import Measured, measure_all
+from fedgen.experiments.ranking.classes.class_scores import measure_all
 from fedgen.experiments.ranking.classes.critic_calibration import calibrate
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference, wasserstein_critic
 
@@ -71,18 +72,18 @@ def wasserstein(
     def make(places: ClassFederation, dealt: dict[str, FeatureFederation]) -> CriticMeasure:
         return CriticMeasure(places, dealt, critics, projections)
 
-    measured = measure_all(study, choice, "calibration", make, controls, count)
+    ranking = measure_all(study, choice, TITLES, "calibration", make, controls, count)
     shares = study.numbers["calibration"]
-    found = study.step("found", lambda: summarise(measured))
+    found = study.step("found", lambda: summarise(ranking))
     space = f"{choice.components} public components of" if choice.components else "all features of"
-    heading = f"{measured.heading}; {space} {choice.embedding}"
+    ranking = replace(ranking, heading=f"{ranking.heading}; {space} {choice.embedding}")
     tables: list[Table | str] = [
         calibration_table(shares),
-        agreement_table({TITLES[name]: row for name, row in found["scores"].items()}, heading),
-        values_table(measured),
+        ranking.table(found["scores"]),
+        values_table(ranking),
         *outcomes(found, shares),
     ]
-    study.report(tables, draw(measured, found["scores"], shares, heading, study.path(FIGURE)))
+    study.report(tables, draw(ranking, found["scores"], shares, study.path(FIGURE)))
 
 
 class CriticMeasure:
@@ -149,16 +150,16 @@ def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float
     return {"avg": float(weights @ (means - centre).norm(dim=1)), "all": float((weights @ means - centre).norm())}
 
 
-def summarise(measured: Measured) -> dict[str, Any]:
+def summarise(ranking: RankingStudy) -> dict[str, Any]:
     """Return what `compare` finds of each score, and its mean share of the distance of the means, which W1 is never
     below.
     """
-    rows = measured.rows.clients.values()
+    rows = ranking.rows.clients.values()
     shares = {
         score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows) for how in BOTH}
         for score in TITLES
     }
-    return {"scores": measured.rows.compared(TITLES), "of means": shares}
+    return {"scores": ranking.compared(), "of means": shares}
 
 
 def critics_of(last_activation: bool, tolerance: float, choice: ClassChoice) -> dict[str, CriticOptions]:
@@ -184,15 +185,15 @@ def calibration_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
     )
 
 
-def values_table(measured: Measured) -> Table:
+def values_table(ranking: RankingStudy) -> Table:
     """Mean scores of the generators and of held-out real images, beside the distance of the means."""
-    rows = measured.rows.clients.values()
+    rows = ranking.rows.clients.values()
     return number_table(
         "means over the generators, and held-out images of the clients' classes",
         ("score", "avg", "all", "real avg", "real all"),
         [
             [title, *(statistics.mean(row[score][how] for row in rows) for how in BOTH)]
-            + [measured.real[score][how] for how in BOTH]
+            + [ranking.real[score][how] for how in BOTH]
             for score, title in {**TITLES, MEANS: "distance of the means"}.items()
         ],
     )
@@ -215,16 +216,15 @@ def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]
 
 
 def draw(
-    measured: Measured,
+    ranking: RankingStudy,
     found: Mapping[str, Mapping[str, Any]],
     shares: Mapping[str, Mapping[str, float]],
-    heading: str,
     path: Path,
 ) -> Path:
     """avg against all of both critics and of the sliced distance, real images too, and the calibration."""
-    with panels(path, (9.2, 8), 2, 2, heading.replace("; ", "\n")) as (_, axes):
-        for panel, (score, title) in zip(axes.flat, TITLES.items()):
-            draw_ranking(panel, measured.rows.clients, score, title, found[score], measured.real, measured.kinds)
+    with panels(path, (9.2, 8), 2, 2, ranking.heading.replace("; ", "\n")) as (_, axes):
+        for panel, score in zip(axes.flat, TITLES):
+            ranking.scatter(panel, score, found)
         draw_shares(axes[1][1], shares)
     return path
 

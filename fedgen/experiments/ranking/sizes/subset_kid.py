@@ -9,7 +9,7 @@ from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import Rows, ScoredRows, column, expectation
 from fedgen.experiments.engine.rankings.number_table import number_table
-from fedgen.experiments.engine.rankings.ranking_figures import draw_rankings
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice, ClassFederation
 from fedgen.scores import KernelReference, mmd2_subsets
@@ -48,7 +48,7 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
     shown = {kind: f"KID of {titles[kind]}," for kind in (EXACT, DRAWN)}
     gap = found[DRAWN]["gap"]  # whose noise is to be seen
     limits = gap["min"] - 0.1 * gap["spread"], gap["max"] + 0.1 * gap["spread"]
-    figure = draw_rankings(scored, found, shown, study.path(FIGURE), limits=limits)
+    figure = RankingStudy(scored, shown).draw(found, study.path(FIGURE), limits)
     return [
         table,
         expectation(f"all images invert {inverted[EXACT]} pairs by KID", inverted[EXACT] == 0),

@@ -16,16 +16,15 @@ from torch import Tensor
 from fedgen.experiments.engine.aggregate_rankings import (
     Rows,
     ScoredRows,
-    agreement_table,
     best_of,
     better_than_real,
     column,
     expectation,
-    ranking_lines,
 )
 from fedgen.experiments.engine.image_sources import chosen
 from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.rankings.ranking_figures import draw_ranking, panels
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.scored_checkpoints import PCA, Checkpoint, Trained, checkpoints_of, title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_choice import TrainedChoice
@@ -67,11 +66,12 @@ def perfect_generator(
         measure(study, choice, overlap, kinds)
     numbers, tables, lines = study.numbers, [], []
     for name, pair in numbers["pairs"].items():
-        rows, found = of_kind(numbers, name).clients, numbers["found"][name]
-        named = {title_of(score, choice.components): values for score, values in found.items()}
-        about = f"{name}: pairs of one of {len(made_by(numbers, name))} checkpoints and one of {len(classes_of(rows))}"
-        tables += [pair_table(rows, pair, overlap), agreement_table(named, f"{about} classes")]
-        lines += [f"{name}:", *expected(found, pair, choice.components)]
+        own, found = of_kind(numbers, name), numbers["found"][name]
+        counts = len(made_by(numbers, name)), len(classes_of(own.clients))
+        about = "{}: pairs of one of {} checkpoints and one of {} classes".format(name, *counts)
+        ranking = RankingStudy(own, {score: title_of(score, choice.components) for score in found}, about)
+        tables += [pair_table(own.clients, pair, overlap), ranking.table(found)]
+        lines += [f"{name}:", *expected(found, pair), *ranking.lines(found)]
     rows = ScoredRows(numbers["scores"]).clients
     classes = {name: rows[name] for name in classes_of(rows)}
     better = better_than_real(classes, rows[REAL], "one-class generators", f"as many {REAL}", named=True)
@@ -187,14 +187,14 @@ def disagreements(rows: Rows, found: dict[str, Any], checkpoints: int) -> dict[s
     return {"checkpoint": checkpoint, "class": of_class, "way": way, "clear": not unclear, **counts}
 
 
-def expected(found: dict[str, Any], pair: dict[str, Any], components: int) -> list[str]:
+def expected(found: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
     """Say whether the paper's outcomes were seen, a line each.
 
     A pair is counted as clear as `disagreements` has it: beyond errors, and inverted in no control.
     """
     pairs = {way: f"{pair[way]['pairs']} pairs, {pair[way]['beyond error']} of them so" for way in ("paper", "other")}
     clear = "beyond errors" + (" and not over IID clients" if found["fid"]["control inverted"] else "")
-    lines = [
+    return [
         expectation(f"FID-avg and FID-all disagree about a checkpoint and a class, {clear}", pair["clear"]),
         expectation(
             f"as in the paper, FID-all prefers the checkpoint and FID-avg the class ({pairs['paper']}; the other way"
@@ -202,7 +202,6 @@ def expected(found: dict[str, Any], pair: dict[str, Any], components: int) -> li
             pair["paper"]["beyond error"] > 0,
         ),
     ]
-    return lines + ranking_lines(found, {score: title_of(score, components) for score in found})
 
 
 def grid_of(kind: str, side: str) -> str:

@@ -9,16 +9,15 @@ from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import (
     ScoredRows,
-    agreement_table,
     best_of,
     better_than_real,
     gaps_of,
-    ranking_lines,
 )
 from fedgen.experiments.engine.choice import at_least, quickly
 from fedgen.experiments.engine.image_sources import chosen
 from fedgen.experiments.engine.rankings.number_table import number_table
-from fedgen.experiments.engine.rankings.ranking_figures import draw_ranking, panels
+from fedgen.experiments.engine.rankings.ranking_figures import panels
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.scored_checkpoints import Checkpoint, Scorers, Trained, checkpoints_of, title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_choice import TrainedChoice
@@ -51,12 +50,10 @@ def wgan_gp_checkpoints(output: Path | None = None, num_images: int | None = Non
     numbers = study.numbers
     rows, found, real = ScoredRows(numbers["scores"]), numbers["found"], numbers["real"]
     titles = {score: title_of(score, choice.components) for score in found}
-    tables = [
-        run_table(rows, numbers["checkpoints"], real),
-        agreement_table({titles[score]: row for score, row in found.items()}, f"{len(rows.clients)} checkpoints"),
-    ]
-    lines = [*ranking_lines(found, titles), *better_than_real(rows.clients, real, "checkpoints")]
-    study.report([*tables, *lines], draw(rows, found, study))
+    ranking = RankingStudy(rows, titles, f"{len(rows.clients)} checkpoints", real)
+    tables = [run_table(rows, numbers["checkpoints"], real), ranking.table(found)]
+    lines = [*ranking.lines(found), *better_than_real(rows.clients, real, "checkpoints")]
+    study.report([*tables, *lines], draw(ranking, found, study))
 
 
 def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
@@ -107,9 +104,9 @@ def run_table(rows: ScoredRows, about: Mapping[str, Any], real: Mapping[str, Any
     )
 
 
-def draw(rows: ScoredRows, found: Mapping[str, Any], study: Study) -> Path:
+def draw(ranking: RankingStudy, found: Mapping[str, Any], study: Study) -> Path:
     """A row for FID and one for KID: avg against all, and avg - all over local iterations."""
-    about, settings, real = study.numbers["checkpoints"], study.settings, study.numbers["real"]
+    rows, about, settings = ranking.rows, study.numbers["checkpoints"], study.settings
     iterations = [about[name]["iterations"] for name in rows.clients]
     title = (
         f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
@@ -121,7 +118,7 @@ def draw(rows: ScoredRows, found: Mapping[str, Any], study: Study) -> Path:
                 best = rows.clients[best_of(rows.clients, score, how)][score]
                 look = {"facecolors": "none", "edgecolors": COLOURS[how], "linewidths": 1.5, "zorder": 4}
                 scatter.scatter([best["avg"]], [best["all"]], s=size, label=f"best by {how}", **look)
-            points = draw_ranking(scatter, rows.clients, score, title_of(score), real=real, colours=iterations)
+            points = ranking.scatter(scatter, score, colours=iterations)
             figure.colorbar(points, ax=scatter, label="local iterations")
             scatter.locator_params(nbins=6)
             scatter.set_title(inverted_text(found[score]), fontsize=9)

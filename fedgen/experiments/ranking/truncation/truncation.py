@@ -18,15 +18,14 @@ from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.aggregate_rankings import (
     Rows,
     ScoredRows,
-    agreement_table,
     better_than_real,
     column,
     errors_of,
     expectation,
-    ranking_lines,
 )
 from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.rankings.ranking_figures import draw_gaps, draw_ranking, panels
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.rankings.valleys import valley, valley_line
 from fedgen.experiments.engine.scored_checkpoints import PCA, Scorers, title_of
 from fedgen.experiments.engine.study import Study
@@ -67,14 +66,13 @@ def truncation(output: Path | None = None, **options: Any) -> None:
     draw_samples(styles, choice, study.path(SAMPLES))
     rows, found, real = ScoredRows(study.numbers["scores"]), study.numbers["found"], study.numbers["real"]
     titles = {score: title_of(score, choice.components) for score in SCORES}
-    lines = [*expected(found, choice), *better_than_real(rows.clients, real, "generators", REAL)]
+    ranking = RankingStudy(rows, titles, heading(choice, styles), real)
+    lines = [*expected(found, ranking, choice), *better_than_real(rows.clients, real, "generators", REAL)]
     if styles.mean_estimated:
         lines.append(f"the file keeps no mean of styles: tau pulls to that of {MEAN_STYLES:,} styles")
     lines.append(f"images: {study.path(SAMPLES)}")
-    title = heading(choice, styles)
-    figure = draw(rows, real, found, choice, title, study.path(FIGURE))
-    named = {titles[score]: found["scores"][score] for score in SCORES}
-    study.report([score_table(rows, real, titles), agreement_table(named, title), *lines], figure)
+    figure = draw(ranking, found, choice, study.path(FIGURE))
+    study.report([score_table(ranking), ranking.table(found["scores"]), *lines], figure)
 
 
 def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -> None:
@@ -124,13 +122,13 @@ def heading(choice: TruncationChoice, styles: TruncatedStyles) -> str:
     )
 
 
-def score_table(rows: ScoredRows, real: Mapping[str, Any], titles: Mapping[str, str]) -> Table:
+def score_table(ranking: RankingStudy) -> Table:
     """A line for each truncation, the least of each column in bold, and real images in the last line."""
-    columns: dict[str, list[float]] = {}
+    rows, columns = ranking.rows, dict[str, list[float]]()
     last: list[Any] = ["clients"]
-    for score, title in titles.items():
+    for score, title in ranking.titles.items():
         columns |= {f"{title}\n{how}": column(rows.clients, score, how) for how in BOTH}
-        last += [real[score][how] for how in BOTH]
+        last += [ranking.real[score][how] for how in BOTH]
         if controls := rows.controls(score):
             dealt = zip(*(column(one, score, "avg") for one in controls))
             columns[f"{title}\nIID"] = [statistics.mean(values) for values in dealt]
@@ -148,14 +146,14 @@ def score_table(rows: ScoredRows, real: Mapping[str, Any], titles: Mapping[str, 
     )
 
 
-def expected(found: Mapping[str, Any], choice: TruncationChoice) -> list[str]:
+def expected(found: Mapping[str, Any], ranking: RankingStudy, choice: TruncationChoice) -> list[str]:
     """Say whether the papers' outcomes were seen, a line each."""
-    lines, titles = [], {score: title_of(score, choice.components) for score in SCORES}
+    lines = []
     for score in ("fid", PCA):
-        lines += valley_lines(titles[score], found["valleys"][score], found["control valleys"][score], choice)
+        lines += valley_lines(ranking.titles[score], found["valleys"][score], found["control valleys"][score], choice)
     avg, kid = found["valleys"]["fid"]["avg"], found["valleys"]["kid"]["all"]
     text = f"KID is least at tau = {kid['least at']:g}, larger than FID-avg's {avg['least at']:g}"
-    return [*lines, expectation(text, kid["place"] > avg["place"]), *ranking_lines(found["scores"], titles)]
+    return [*lines, expectation(text, kid["place"] > avg["place"]), *ranking.lines(found["scores"])]
 
 
 def valley_lines(
@@ -189,32 +187,15 @@ def valley_lines(
     ]
 
 
-def draw(
-    rows: ScoredRows,
-    real: Mapping[str, Mapping[str, Any]],
-    found: Mapping[str, Any],
-    choice: TruncationChoice,
-    heading: str,
-    path: Path,
-) -> Path:
-    """A row a score: avg and all over truncations, avg against all, rank against rank, and avg - all.
-
-    Args:
-        rows: scores of every generator over the clients and IID dealings.
-        real: of further images of the clients.
-        found: as `summarise` gives it.
-        choice: what was asked for.
-        heading: a line on network, generators and clients.
-        path: of the PNG.
-    """
-    title = f"{heading}\ntruncation of generators to the mean style; bands: two standard errors"
+def draw(ranking: RankingStudy, found: Mapping[str, Any], choice: TruncationChoice, path: Path) -> Path:
+    """A row a score: avg and all over truncations, avg against all, rank against rank, and avg - all."""
+    title = f"{ranking.heading}\ntruncation of generators to the mean style; bands: two standard errors"
     with panels(path, (15, 3.4 * len(SCORES) + 0.5), len(SCORES), 4, title) as (figure, axes):
         for (over, path_axes, ranks, gap), score in zip(axes, SCORES):
-            own = title_of(score, choice.components)
-            _draw_over(over, rows, score, own, real[score], choice)
-            points = _draw_path(path_axes, rows.clients, score, own, real, choice.taus)
-            _draw_ranks(ranks, rows.clients, score, own, found["scores"][score], choice.taus)
-            draw_gaps(gap, choice.taus, rows, score, own, TAU)
+            _draw_over(over, ranking, score, choice)
+            points = _draw_path(path_axes, ranking, score, choice.taus)
+            _draw_ranks(ranks, ranking, score, found["scores"][score], choice.taus)
+            draw_gaps(gap, choice.taus, ranking.rows, score, ranking.titles[score], TAU)
             figure.colorbar(points, ax=gap, label=TAU, aspect=30)
         handles, labels = (
             [one for panel in axes[0][:2] for one in panel.get_legend_handles_labels()[i]] for i in (0, 1)
@@ -225,10 +206,9 @@ def draw(
     return path
 
 
-def _draw_over(
-    axes: Any, rows: ScoredRows, score: str, title: str, real: Mapping[str, Any], choice: TruncationChoice
-) -> None:
+def _draw_over(axes: Any, ranking: RankingStudy, score: str, choice: TruncationChoice) -> None:
     """avg and all over truncations with a ring at the least, avg over IID clients, and real images as lines."""
+    rows, real = ranking.rows, ranking.real[score]
     for number, control in enumerate(rows.controls(score)):
         label = None if number else "avg over IID clients of the same sizes"
         axes.plot(choice.taus, column(control, score, "avg"), color=CONTROL, linestyle="--", linewidth=1.1, label=label)
@@ -241,15 +221,15 @@ def _draw_over(
         axes.plot(choice.taus[least], values[least], marker="o", markersize=10, color=colour, fillstyle="none")
         axes.axhline(real[how], color=colour, linestyle=":", linewidth=1.1, label=f"{how}, {REAL}")
     axes.axvline(choice.client_truncation, color="0.6", linewidth=0.9, label="the clients' own truncation")
-    axes.set(xlabel=TAU, ylabel=title)
+    axes.set(xlabel=TAU, ylabel=ranking.titles[score])
     axes.grid(alpha=0.25)
 
 
-def _draw_path(axes: Any, rows: Rows, score: str, title: str, real: Mapping[str, Any], taus: Sequence[float]) -> Any:
+def _draw_path(axes: Any, ranking: RankingStudy, score: str, taus: Sequence[float]) -> Any:
     """avg against all, joined in the order of truncations, some of which are written beside; gives the points."""
-    avg, everyone = (column(rows, score, how) for how in BOTH)
+    avg, everyone = (column(ranking.rows.clients, score, how) for how in BOTH)
     axes.plot(avg, everyone, color="0.4", linewidth=1.0, zorder=2)
-    points = draw_ranking(axes, rows, score, title, real=real, colours=taus, real_title=REAL, errors=False)
+    points = ranking.scatter(axes, score, colours=taus, real_title=REAL, errors=False)
     axes.margins(0.12)
     for place in _apart(avg, everyone):
         _write(axes, taus[place], avg[place], everyone[place])
@@ -267,14 +247,15 @@ def _apart(across: Sequence[float], up: Sequence[float]) -> list[int]:
     return taken
 
 
-def _draw_ranks(axes: Any, rows: Rows, score: str, title: str, found: Mapping[str, Any], taus: Sequence[float]) -> None:
+def _draw_ranks(axes: Any, ranking: RankingStudy, score: str, found: Mapping[str, Any], taus: Sequence[float]) -> None:
     """Each generator's rank by avg (across) and by all (up), 1 the least; on the diagonal where both rank alike."""
     from scipy.stats import rankdata
 
+    rows = ranking.rows.clients
     sides = [rankdata(column(rows, score, how)).tolist() for how in BOTH]
     ranks = {name: {score: dict(zip(BOTH, pair))} for name, *pair in zip(rows, *sides)}
     axes.plot([1, len(taus)], [1, len(taus)], color="0.6", linewidth=0.8, zorder=1)
-    draw_ranking(axes, ranks, score, f"rank by {title}", colours=taus)
+    draw_ranking(axes, ranks, score, f"rank by {ranking.titles[score]}", colours=taus)
     for tau, across, up in zip(taus, *sides):
         _write(axes, tau, across, up)
     axes.margins(0.12)

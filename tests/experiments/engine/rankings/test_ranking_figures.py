@@ -1,9 +1,7 @@
 """Figures of rankings."""
 
-import pytest
-
 from fedgen.experiments.engine.aggregate_rankings import ScoredRows
-from fedgen.experiments.engine.rankings.ranking_figures import draw_ranking, draw_rankings, panels
+from fedgen.experiments.engine.rankings.ranking_figures import draw_ranking, panels
 
 
 def row(avg, all, error=0.1):
@@ -21,15 +19,3 @@ def test_pairs_kinds_and_real_images_are_named(tmp_path):
     assert labels == ["inverted pairs: 1", "beyond error, not IID: 1", "class", "mixture", "real images"]
     assert figure.get_suptitle() == "toy"
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("limits", [None, (-9.0, 9.0)])
-def test_a_column_a_score_shows_the_gap_with_zero_in_sight_or_within_limits(tmp_path, limits, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        "fedgen.experiments.engine.rankings.ranking_figures.save_figure",
-        lambda figure, path: seen.extend(axes.get_ylim() for axes in figure.axes),
-    )
-    draw_rankings(ROWS, ROWS.compared(), {"fid": "FID"}, tmp_path / "two.png", limits=limits)
-    low, high = seen[1]
-    assert (low, high) == limits if limits else low <= -4 < 0 <= high

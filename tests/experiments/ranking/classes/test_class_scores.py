@@ -29,7 +29,7 @@ def measured(study, count, asked):
         asked.append(list(dealt))
         return Counting(asked)
 
-    return measure_all(study, CHOICE, "first", make, 2, count)
+    return measure_all(study, CHOICE, {"fid": "FID"}, "first", make, 2, count)
 
 
 def test_some_generators_of_all_kinds_are_measured_after_the_real_floor_and_once(tmp_path):

@@ -11,7 +11,8 @@ from torch import nn
 
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.aggregate_rankings import ScoredRows
-from fedgen.experiments.engine.scored_checkpoints import Scorers
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
+from fedgen.experiments.engine.scored_checkpoints import Scorers, title_of
 from fedgen.experiments.ranking.truncation import truncation as experiment
 from fedgen.experiments.ranking.truncation.truncated_styles import TruncatedStyles, read_styles
 from fedgen.experiments.ranking.truncation.truncation_choice import StyleFederation, TruncationChoice
@@ -71,11 +72,12 @@ def test_a_linear_network_gives_the_u_of_the_closed_form():
         assert found["avg"] == pytest.approx(float(avg), rel=0.05)
         assert found["all"] == pytest.approx(float(everyone), rel=0.1, abs=0.04)
     found = experiment.summarise(rows, taus)
+    ranking = RankingStudy(rows, {score: title_of(score) for score in rows.scores})
     least = {how: found["valleys"]["fid"][how]["least at"] for how in ("avg", "all")}
     assert least == {"avg": 0.25, "all": 0.8}
     assert choice.pooled_truncation == pytest.approx(0.7906, abs=1e-4)
     assert found["valleys"]["kid"]["all"]["least at"] == found["valleys"]["kid"]["avg"]["least at"] == 0.8
-    assert all(line.startswith("as expected") for line in experiment.expected(found, choice))
+    assert all(line.startswith("as expected") for line in experiment.expected(found, ranking, choice))
     floor = scorers.score(places.floor())["clients"]["fid"]
     assert floor["all"] < 0.04 < rows.clients["0.25"]["fid"]["all"]
     assert floor["avg"] > rows.clients["0.25"]["fid"]["avg"]  # avg prefers the mode-dropping one to the clients' own
