@@ -15,6 +15,7 @@ from fedgen.scores.rankings import Inversion
 
 Rows = Mapping[str, Mapping[str, Mapping[str, Any]]]  # generator -> score -> as `federation.rows_of` gives it
 CLIENTS, CONTROLS, IID = "clients", "controls", "IID "
+BOTH = ("avg", "all")
 FLAT = 1e-9  # of the gap of a score that cannot rank in two ways: rounding leaves less
 
 
@@ -237,7 +238,7 @@ def better_than_real(
         named: whether to say which.
     """
     lines = []
-    for how in ("avg", "all") if real else ():
+    for how in BOTH if real else ():
         better = [name for name, row in rows.items() if row["fid"][how] < real["fid"][how]]
         which = f": {', '.join(better) or 'none'}" if named else ""
         lines.append(f"FID-{how} calls {len(better)} of {len(rows)} {what} better than {than}{which}")

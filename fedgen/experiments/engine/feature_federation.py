@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgen.evaluation.real.reference import Reference
+from fedgen.experiments.engine.aggregate_rankings import CLIENTS, IID
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights
 from fedgen.seeds import generator
@@ -73,7 +74,7 @@ class FeatureFederation:
 
     def dealt(self, seed: int, controls: int) -> dict[str, "FeatureFederation"]:
         """The clients themselves, as "clients", and IID controls, as "IID 0", "IID 1", ..."""
-        return {"clients": self} | {f"IID {number}": self.iid(seed, number) for number in range(controls)}
+        return {CLIENTS: self} | {f"{IID}{number}": self.iid(seed, number) for number in range(controls)}
 
 
 def rows_of(scores: Sequence[FederatedScore]) -> dict[str, dict[str, Any]]:

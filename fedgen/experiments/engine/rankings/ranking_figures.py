@@ -10,7 +10,7 @@ from fedgen.experiments.engine.results import save_figure
 from fedgen.reports.figures.aggregate_panels import draw_aggregates, draw_gap
 
 INVERTED = "#c0203a"
-LOOKS = (("#7a4fa0", "D"), ("#1f5fa8", "o"), ("#c4560b", "^"))  # of kinds of generators
+LOOKS = {"class": ("#7a4fa0", "D"), "mixture": ("#1f5fa8", "o"), "neighbourhood": ("#c4560b", "^")}  # of generators
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def draw_ranking(
         title: what to call it.
         found: as `compare` gives it: inverted pairs are joined, those beyond error and in no dealing by thick lines.
         real: scores of real images, a star.
-        kinds: of each generator, told apart by marker and colour.
+        kinds: of each generator, one of LOOKS.
         colours: a number for each generator, shown by colour.
         real_title: what to call the star.
         marker: of the points, where there are no kinds.
@@ -77,7 +77,8 @@ def draw_ranking(
     points = draw_aggregates(axes, avg, everyone, title, bars, colours=colours, marker=marker)
     if kinds is not None:
         points.remove()
-        for (colour, marker), kind in zip(LOOKS, dict.fromkeys(kinds.values())):
+        for kind in dict.fromkeys(kinds.values()):
+            colour, marker = LOOKS[kind]
             own = [place for place, name in enumerate(rows) if kinds[name] == kind]
             where = [[side[place] for place in own] for side in sides]
             axes.scatter(*where, s=16, marker=marker, color=colour, linewidths=0, zorder=3, label=kind)

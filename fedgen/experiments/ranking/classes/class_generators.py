@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
     CLIENTS,
     FLAT,
     best_of,
@@ -129,7 +130,7 @@ def floor_table(ranking: RankingStudy) -> Table:
     rows, real = ranking.rows.clients, ranking.real
 
     def cells(score: str) -> list[Any]:
-        best = {how: best_of(rows, score, how) for how in ("avg", "all")}
+        best = {how: best_of(rows, score, how) for how in BOTH}
         return [real[score][how] for how in best] + [
             cell for how, name in best.items() for cell in (name, rows[name][score][how])
         ]

@@ -15,7 +15,7 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import CLIENTS, expectation, inversion_lines
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, expectation, inversion_lines
 from fedgen.experiments.engine.choice import at_least, quickly
 from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings.number_table import number_table
@@ -31,7 +31,6 @@ RELU, SORTED, SLICED = "w1 relu", "w1 groupsort", "sw1"
 TITLES = {RELU: "W1, ReLU critic", SORTED: "W1, GroupSort critic", SLICED: "sliced W1"}
 LOOKS = {RELU: ("#c4560b", "o"), SORTED: ("#1f5fa8", "s"), SLICED: ("#3a8a3a", "^")}
 MEANS = "means"  # the distance of the means, which a linear critic finds
-BOTH = ("avg", "all")
 TOTAL_IMAGES = 10_000  # of all clients together: every direction of the sliced distance sorts them
 PATIENCE = 3  # checks: with 5 training takes half as long again for the same values
 QUICK_STEPS = 60

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, column, compare, expectation, gaps_of
+from fedgen.experiments.engine.aggregate_rankings import BOTH, Rows, column, compare, expectation, gaps_of
 from fedgen.experiments.engine.choice import at_least, quickly
 from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.rankings.ranking_figures import draw_ranking, panels
@@ -108,7 +108,7 @@ def is_number(text: str | None) -> bool:
 def rows_of_table(columns: Mapping[str, Sequence[str]]) -> Rows:
     """Return each class's scores, of the columns as they are printed."""
     return {
-        name: {score: {how: float(columns[f"{score}_{how}"][place]) for how in ("avg", "all")} for score in SCORES}
+        name: {score: {how: float(columns[f"{score}_{how}"][place]) for how in BOTH} for score in SCORES}
         for place, name in enumerate(columns["class"])
     }
 

@@ -17,7 +17,7 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import CLIENTS, CONTROLS, FLAT, Rows, ScoredRows, expectation
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, CONTROLS, FLAT, Rows, ScoredRows, expectation
 from fedgen.experiments.engine.choice import at_least, quickly, rising
 from fedgen.experiments.engine.feature_federation import rows_of
 from fedgen.experiments.engine.image_sources import ImageChoice
@@ -102,9 +102,9 @@ class SizeMeasure:
         if min(len(generated), *map(len, clients)) < 2 * self.components * PARTS:
             return {}
         found = fid_infinity(clients, generated, real="sample", parts=PARTS, seed=self.deal.choice.seed)
-        values = {how: found[how].value for how in ("avg", "all")}
+        values = {how: found[how].value for how in BOTH}
         # over both sides' images: more than a difference of two generators has, which share the clients' part
-        errors = {how: found[how].error for how in ("avg", "all")}
+        errors = {how: found[how].error for how in BOTH}
         return {INFINITY: {**values, "errors": errors, "total errors": errors}}
 
 
@@ -117,7 +117,7 @@ def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[
         del made[REAL]
         real = dealt[0][REAL]
         found[str(size)] = {
-            score: row | {"real, IID": {how: real[score][how] for how in ("avg", "all")}}
+            score: row | {"real, IID": {how: real[score][how] for how in BOTH}}
             for score, row in ScoredRows(made).compared([score for score in SCORES if score in real]).items()
         }
     return found

@@ -7,7 +7,7 @@ carry noise of their own, and what is one constant for all images is one no more
 import torch
 from rich.table import Table
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, ScoredRows, column, expectation
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, Rows, ScoredRows, column, expectation
 from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.study import Study
@@ -18,7 +18,6 @@ SUBSETS = 100  # as torch-fidelity, of fewer images than its 1,000, as clients h
 SIZE = 100
 FIGURE = "subset_kid.png"
 EXACT, ROUNDED, DRAWN = "exact", "rounded", "subsets"  # ways of computing KID, in place of scores
-BOTH = ("avg", "all")
 
 
 def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
@@ -31,7 +30,7 @@ def tell(study: Study, seed: int, quick: bool) -> list[Table | str]:
     """
     rows = measure(study, seed, quick)
     titles = {EXACT: "all images", ROUNDED: "all images, rounded to 3 digits", DRAWN: f"{SUBSETS} random subsets"}
-    scored, count = ScoredRows({name: {"clients": row} for name, row in rows.items()}), len(rows)
+    scored, count = ScoredRows({name: {CLIENTS: row} for name, row in rows.items()}), len(rows)
     found = scored.compared()
     inverted = {kind: len(row["inverted"]) for kind, row in found.items()}
     values = {kind: column(rows, kind, "all") for kind in found}

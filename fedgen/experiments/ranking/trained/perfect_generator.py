@@ -14,6 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
     Rows,
     ScoredRows,
     best_of,
@@ -212,10 +213,7 @@ def grid_of(kind: str, side: str) -> str:
 def pair_table(rows: Rows, pair: Mapping[str, Any], overlap: bool = False) -> Table:
     """The pair's scores and the real floor's, avg and all, with the one of the pair that each prefers.
 
-    Args:
-        rows: scores of every generator.
-        pair: "checkpoint" and "class".
-        overlap: whether real images, the floor's too, are among those that clients are scored by.
+    With overlap real images, the floor's too, are among those that clients are scored by.
     """
     made, stored = rows[pair["checkpoint"]], rows[pair["class"]]
     floor = (
@@ -279,13 +277,13 @@ def _draw_scatter(
         points = draw_ranking(axes, made, score, title_of(score), colours=shares, marker=marker, errors=False)
         points.set_clim(0, 1)
         axes.scatter([], [], marker=marker, s=16, color="0.4", label=f"{kind} checkpoints")
-        ends = [[rows[pair[side]][score][how] for side in SIDES] for how in ("avg", "all")]
+        ends = [[rows[pair[side]][score][how] for side in SIDES] for how in BOTH]
         axes.plot(*ends, color=colour, linewidth=1.4, zorder=6, marker="o", markersize=9, fillstyle="none",
                   label=f"the pair of the {kind}")  # fmt: skip
     classes = {name: rows[name] for name in classes_of(rows)}
-    sides = [column(classes, score, how) for how in ("avg", "all")]
+    sides = [column(classes, score, how) for how in BOTH]
     axes.scatter(*sides, marker="s", s=26, color=CLASS_COLOUR, zorder=4, label="images of one class")
-    axes.scatter(*([rows[REAL][score][how]] for how in ("avg", "all")), marker="*", s=80, color="black", zorder=5,
+    axes.scatter(*([rows[REAL][score][how]] for how in BOTH), marker="*", s=80, color="black", zorder=5,
                  label="real images")  # fmt: skip
     axes.legend(fontsize=8)
     return points

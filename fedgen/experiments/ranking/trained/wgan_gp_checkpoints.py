@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
     ScoredRows,
     best_of,
     better_than_real,
@@ -27,7 +28,7 @@ from fedgen.reports.figures.curves import COLOURS
 FIGURE = "wgan_gp_checkpoints.png"
 SHADES = ("0.15", "#7a4fa0", "#c0203a", "#8c6d31")  # of the intervals
 BEST = (("fid", "avg"), ("fid", "all"), ("kid", "all"))
-SHOWN = tuple((score, how) for score in ("fid", "kid") for how in ("avg", "all"))
+SHOWN = tuple((score, how) for score in ("fid", "kid") for how in BOTH)
 
 
 @quickly(num_images=500)
@@ -114,7 +115,7 @@ def draw(ranking: RankingStudy, found: Mapping[str, Any], study: Study) -> Path:
     )
     with panels(study.path(FIGURE), (9.5, 7.2), 2, 2, title) as (figure, axes):
         for (scatter, gap), score in zip(axes, ("fid", "kid")):
-            for size, how in zip((70, 150), ("avg", "all")):  # two rings where they agree
+            for size, how in zip((70, 150), BOTH):  # two rings where they agree
                 best = rows.clients[best_of(rows.clients, score, how)][score]
                 look = {"facecolors": "none", "edgecolors": COLOURS[how], "linewidths": 1.5, "zorder": 4}
                 scatter.scatter([best["avg"]], [best["all"]], s=size, label=f"best by {how}", **look)

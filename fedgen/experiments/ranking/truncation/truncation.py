@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
     Rows,
     ScoredRows,
     better_than_real,
@@ -39,7 +40,6 @@ from fedgen.seeds import generator
 
 FIGURE, SAMPLES = "truncation.png", "truncation_samples.png"
 SCORES = ("fid", PCA, "kid")
-BOTH = ("avg", "all")
 PICTURED = (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)  # truncations of the papers' pictures
 SHOWN = 6  # clients
 COLUMNS = 10  # images of each

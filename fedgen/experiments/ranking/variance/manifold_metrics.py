@@ -8,14 +8,13 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, expectation
 from fedgen.experiments.engine.choice import at_least
 from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
-    BOTH,
     Anchored,
     Column,
     Generated,
@@ -31,7 +30,7 @@ from fedgen.scores import ManifoldReference
 from fedgen.scores.aggregate import Weights
 
 FIGURE = "manifold_metrics.png"
-CLIENTS, UNEQUAL, UNIFORM = "clients", "unequal, n_i / n", "unequal, uniform"
+UNEQUAL, UNIFORM = "unequal, n_i / n", "unequal, uniform"
 NAMES = ("precision", "recall", "density", "coverage")
 MOSTLY, ALWAYS = 0.1, 0.01  # shares of inverted pairs below which ranks are mostly, and always, consistent
 

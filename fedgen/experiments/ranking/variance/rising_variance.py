@@ -14,6 +14,8 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
+    CLIENTS,
     FLAT,
     agreement_table,
     expectation,
@@ -27,7 +29,6 @@ from fedgen.experiments.engine.scored_checkpoints import PCA
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
-    BOTH,
     SIZE,
     Anchored,
     Column,
@@ -47,7 +48,6 @@ from fedgen.scores import FrechetReference, KernelReference
 from fedgen.statistics import Projection, summarize
 
 FIGURE, INTRA_FIGURE = "variance_limited.png", "intra_client_variance.png"
-CLIENTS = "clients"
 KERNEL_IMAGES = 1000  # of a generator that has more, for KID
 EQUAL, FEW = "fid equal", "fid pca equal"  # of as many images of every generator, beside "fid", PCA and "kid"
 FRECHET = ("fid", PCA, EQUAL, FEW)

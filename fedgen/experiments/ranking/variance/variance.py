@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, ScoredRows, tau_of
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, CONTROLS, Rows, ScoredRows, tau_of
 from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.rankings.ranking_figures import panels
 from fedgen.experiments.engine.rankings.valleys import valley
@@ -21,7 +21,6 @@ from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, dr
 from fedgen.statistics import Gaussian, RunningPool, summarize
 
 SIZE = "neighbours M of the generator"
-BOTH = ("avg", "all")
 CHUNK = 5000  # images summarised at once
 DIGITS = 10  # in which equal generators' scores agree: the whole data, summed from two anchors, differs by rounding
 
@@ -159,7 +158,7 @@ class Anchored:
         """
         rows = self.single_rows if single else self.mean_rows
         own, others = rows(self.own), [rows(control) for control in self.controls]
-        scored = {name: {"clients": row, "controls": [other[name] for other in others]} for name, row in own.items()}
+        scored = {name: {CLIENTS: row, CONTROLS: [other[name] for other in others]} for name, row in own.items()}
         found = ScoredRows(scored).compared(names)
         for row in found.values() if single else ():
             row |= {key: len(row[key]) for key in ("inverted", "evidence")}
