@@ -10,10 +10,11 @@ Rooms, of which each imports only those above it:
 
 A new experiment is a file in one of them and a line below. One on clients that never train is a list of arms, each a
 name and the options of `fedgen fit` that differ from the recipe: `participation/local_epochs.py` is the shortest. One
-that trains in another way declares arms too, and has them by `engine.trainings.trainings_of`; one that compares avg
-and all over generators has their rows, and those of IID dealings, by `engine.aggregate_rankings.compare`. Its numbers
-are the steps of a `Study`, so that it goes on where it was stopped; its options are a `Choice`, which knows those of a
-quick run and what the numbers depend on.
+that trains in another way declares arms too, and has them by `engine.trainings.trainings_of`. One that compares avg
+and all over generators is a `RankingStudy` of what these score over the clients and over IID dealings of their images,
+which has the numbers, the sentences, the table and the figure: `ranking/classes/class_generators.py` shows all four.
+Numbers are the steps of a `Study`, so that it goes on where it was stopped; options are a `Choice`, which knows those
+of a quick run and what the numbers depend on, and refuses what is out of range by `at_least` and `rising`.
 
 What experiments over paired seeds share is in `engine.arms`: options (`ArmsChoice`), scores beside a control with their
 table and curves (`ScoredArms`, or `GapScores` on clients that never train), figures (`arm_panels`). What follows from
@@ -55,7 +56,7 @@ EXPERIMENTS = {
         "clients of little variance, generators of more and more: FID's avg and all part, KID's do not",
     ),
     "intra-client-variance": (
-        "fedgen.experiments.ranking.variance.intra_client_variance:intra_client_variance",
+        "fedgen.experiments.ranking.variance.rising_variance:intra_client_variance",
         "the same over clients of 5 to 50 neighbours",
     ),
     "truncation": (

@@ -8,6 +8,7 @@ import pytest
 from fedgen.__main__ import main
 from fedgen.experiments import EXPERIMENTS
 from fedgen.experiments.command import reproduce
+from fedgen.experiments.engine.image_sources import ImageChoice
 from fedgen.experiments.engine.trained_choice import TrainedChoice
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice
 from fedgen.experiments.ranking.classes.critic_distance import wasserstein
@@ -38,7 +39,7 @@ def test_every_experiment_explains_its_options(name, capsys):
 SHARED = {
     "class-generators": ClassChoice, "wasserstein": ClassChoice, "variance-limited": NeighbourChoice,
     "intra-client-variance": NeighbourChoice, "manifold-metrics": NeighbourChoice, "wgan-gp-checkpoints": TrainedChoice,
-    "perfect-generator": TrainedChoice, "truncation": TruncationChoice,
+    "perfect-generator": TrainedChoice, "truncation": TruncationChoice, "sample-size": ImageChoice,
 }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Options of experiments: the smaller ones of a quick run, and the settings that their numbers are kept under."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -44,12 +44,52 @@ def quickly(**most: Any) -> Callable[[Callable[P, None]], Callable[P, None]]:
     return decorate
 
 
+def at_least(least: float, **given: Any) -> None:
+    """Refuse options below a number, or without or with such a one among several; None is an option that is not given.
+
+    Raises:
+        ValueError: naming the option, its value and the least.
+    """
+    for name, value in given.items():
+        several = isinstance(value, list | tuple)
+        if value == () or any(one is not None and one < least for one in (value if several else [value])):
+            raise ValueError(f"{name}={plain(value)}: give {'numbers of ' if several else ''}at least {least:g}")
+
+
+def rising(least: float, count: int = 1, **given: Sequence[float]) -> None:
+    """Refuse options that are not numbers each larger than the one before.
+
+    Args:
+        least: of the numbers.
+        count: of them at least.
+        given: the options.
+
+    Raises:
+        ValueError: naming the option and its value.
+    """
+    for name, value in given.items():
+        if len(value) < count or list(value) != sorted(set(value)) or value[0] < least:
+            raise ValueError(f"{name}={list(value)}: give {count} or more numbers from {least:g}, rising")
+
+
+def plain(value: Any) -> Any:
+    """Return an option as JSON keeps it: tuples as lists, paths as texts."""
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of an experiment's options that its numbers depend on, as plain types."""
+    return {name: plain(value) for name, value in options.items() if name not in PLACES}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """Options that several experiments share; its fields are options of their commands.
 
     Args:
-        seed: of the first repetition and of all draws.
+        seed: of all draws.
         quick: takes the smaller options of a quick run, to see that it runs.
     """
 
@@ -66,10 +106,8 @@ class Choice:
 
     def settings(self, *which: Any) -> dict[str, Any]:
         """Return all that the numbers depend on, as plain types."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain = {name: str(value) if isinstance(value, Path) else value for name, value in own.items()}
-        kept = {name: value for name, value in plain.items() if name not in (*PLACES, *self.APART)}
-        return kept | self.resolved(*which)
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.APART}
+        return settings_of(own) | self.resolved(*which)
 
     def resolved(self) -> dict[str, Any]:
         """Return the settings that are worked out of the fields."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgen.evaluation.real.reference import Reference
+from fedgen.experiments.engine.aggregate_rankings import CLIENTS, IID
 from fedgen.scores import FederatedScore
 from fedgen.scores.aggregate import Weights
 from fedgen.seeds import generator
@@ -70,6 +71,10 @@ class FeatureFederation:
         order = torch.randperm(len(pooled), generator=generator(seed, "iid control", repeat))
         parts = tuple(part.sort().values for part in pooled[order].split(self.counts))
         return FeatureFederation(self.features, parts, tuple(f"IID {client}" for client in range(len(parts))))
+
+    def dealt(self, seed: int, controls: int) -> dict[str, "FeatureFederation"]:
+        """The clients themselves, as "clients", and IID controls, as "IID 0", "IID 1", ..."""
+        return {CLIENTS: self} | {f"{IID}{number}": self.iid(seed, number) for number in range(controls)}
 
 
 def rows_of(scores: Sequence[FederatedScore]) -> dict[str, dict[str, Any]]:

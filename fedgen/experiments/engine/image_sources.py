@@ -1,6 +1,7 @@
 """The images of an experiment and their features: by name, offline or from local files, embedded once."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,7 @@ from fedgen.data import (
     MNIST5k,
 )
 from fedgen.embeddings import Embedding, FeatureCache, embed, load_embedding
+from fedgen.experiments.engine.choice import Choice
 from fedgen.seeds import generator, subset
 
 CACHE = Path("checkpoints/features")  # shared by all experiments
@@ -122,6 +124,27 @@ def open_source(
         FileNotFoundError: if the data's files are missing (when they are first read), or those of the weights.
     """
     return Source(open_data(data, root), split, load_embedding(embedding, weights=weights))
+
+
+@dataclass(frozen=True)
+class ImageChoice(Choice):
+    """Options common to experiments on images of a data set; its fields are options of their commands.
+
+    Args:
+        data: a name (fashion-mnist, cifar10, cifar100, imagenet32, mnist5k, digits, ...), or a folder of class folders.
+        root: folder of data sets.
+        embedding: in whose features scores are measured.
+        weights: a local file of its weights.
+    """
+
+    data: str = "fashion-mnist"
+    root: Path = Path("data")
+    embedding: str = "efficientnet-lite0"
+    weights: Path | None = None
+
+    def source(self, split: Literal["train", "test"] = "train") -> Source:
+        """A split's images, see `open_source`."""
+        return open_source(self.data, self.root, split, self.embedding, self.weights)
 
 
 def halves(positions: Tensor, seed: int, *path: str | int) -> tuple[Tensor, Tensor]:

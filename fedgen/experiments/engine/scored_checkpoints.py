@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +19,6 @@ from fedgen.evaluation.real.reference import Reference
 from fedgen.evaluation.runs.checkpoints import load_weights, local_models, personal_tensors
 from fedgen.evaluation.runs.evaluate_run import mixture_of_local
 from fedgen.evaluation.runs.rebuild import rebuild
-from fedgen.experiments.engine.aggregate_rankings import Rows
 from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
 from fedgen.experiments.engine.image_sources import Source, chosen
 from fedgen.experiments.engine.run_images import kept_checkpoints, require_same_clients
@@ -199,11 +197,11 @@ class Scorers:
         projection: Projection | None = None,
     ) -> None:
         self.projection = projection
-        sides = [federation, *(federation.iid(seed, repeat) for repeat in range(dealings))]
+        sides = federation.dealt(seed, dealings).values()
         self._plain = [side.reference(("fid", *kernels) if side is federation else ("fid",)) for side in sides]
         self._projected = [
             Reference([projection.project(part) for part in side.parts()], ("fid",), "examples")
-            for side in (sides if projection else [])
+            for side in sides
             if projection
         ]
 
@@ -215,29 +213,6 @@ class Scorers:
             for row, reference in zip(found, self._projected):
                 row[PCA] = rows_of(reference.score(small))["fid"]
         return {"clients": found[0], "controls": found[1:]}
-
-
-@dataclass(frozen=True)
-class ScoredRows:
-    """Scores of several generators as `Scorers.score` gives them, by the generators' names."""
-
-    scored: Mapping[str, Mapping[str, Any]]
-
-    @cached_property
-    def clients(self) -> Rows:
-        """Over the clients."""
-        return {name: row["clients"] for name, row in self.scored.items()}
-
-    def controls(self, score: str) -> list[Rows]:
-        """Over each IID dealing; none for a score that is not measured there."""
-        first = next(iter(self.scored.values()))["controls"]
-        known = [number for number, row in enumerate(first) if score in row]
-        return [{name: row["controls"][number] for name, row in self.scored.items()} for number in known]
-
-    @property
-    def scores(self) -> list[str]:
-        """The scores' names."""
-        return list(next(iter(self.clients.values())))
 
 
 def title_of(score: str, components: int = 64) -> str:

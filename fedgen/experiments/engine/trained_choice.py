@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from fedgen.embeddings import load_embedding
 from fedgen.evaluation.device import require_device
-from fedgen.experiments.engine.choice import Choice
+from fedgen.experiments.engine.choice import Choice, at_least
 from fedgen.experiments.engine.recipe_file import fingerprints
 from fedgen.experiments.engine.scored_checkpoints import Scorers, Trained
 from fedgen.experiments.engine.trained_runs import (
@@ -76,12 +76,9 @@ class TrainedChoice(Choice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.dealings < 0:
-            raise ValueError(f"dealings={self.dealings}: 0 or more IID controls")
-        if self.components < 1:
-            raise ValueError(f"components={self.components}: at least 1 principal component")
-        if self.client_images is not None and self.client_images < 2:
-            raise ValueError(f"client_images={self.client_images}: scores need at least 2 of each client")
+        at_least(0, dealings=self.dealings)
+        at_least(1, components=self.components)
+        at_least(2, client_images=self.client_images)
         require_intervals(self.protocol.series[0].intervals)
         require_device(self.device)
         _ = self.plan  # refuses its own numbers

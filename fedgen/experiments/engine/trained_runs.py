@@ -4,9 +4,10 @@ All runs of one data set see the same clients: trainings have a seed each, the c
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from fedgen.experiments.engine.choice import at_least
 from fedgen.experiments.engine.recipe_file import local_iterations
 from fedgen.experiments.engine.study import FOLDER
 from fedgen.experiments.engine.trainings import Control, Training, kept_rounds, train_all
@@ -144,22 +145,14 @@ def runs_folder(runs: Path | None, output: Path | None) -> Path:
 
 
 def require_each_once(what: str, names: Sequence[str], known: Iterable[str]) -> None:
-    """Refuses none, unknown and repeated names.
-
-    Raises:
-        ValueError: for those, listing the known ones.
-    """
+    """Raises ValueError for none, unknown and repeated names, listing the known ones."""
     known = tuple(known)
     if not names or len(set(names)) < len(names) or not set(names) <= set(known):
         raise ValueError(f"{what}={list(names)}: give one or more of {', '.join(known)}, each once")
 
 
 def require_intervals(intervals: Sequence[int]) -> None:
-    """Refuses no intervals, any below 1, and repeated ones.
-
-    Raises:
-        ValueError: for those.
-    """
+    """Raises ValueError for no intervals, any below 1, and repeated ones."""
     if not intervals or min(intervals) < 1 or len(set(intervals)) < len(intervals):
         raise ValueError(f"intervals={list(intervals)}: give one or more, each once and at least 1")
 
@@ -192,10 +185,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.seeds:
             raise ValueError("no seeds: train at least one run of each kind, with --seeds 1 or more")
-        if self.checkpoints < 2:
-            raise ValueError(f"checkpoints={self.checkpoints}: keep at least 2 of each run")
-        if self.parallel < 1:
-            raise ValueError(f"parallel={self.parallel}: at least one run at a time")
+        at_least(2, checkpoints=self.checkpoints)
+        at_least(1, parallel=self.parallel)
 
 
 @dataclass(frozen=True)
@@ -231,17 +222,15 @@ def runs_of(series: Series, held_out: float | None, plan: Plan) -> list[TrainedR
     recipe, found = plan.recipes / series.recipe, []
     own = local_iterations(recipe)
     whole, whose = (own, f"{recipe}'s {own}") if series.iterations is None else (series.iterations, series.iterations)
-    iterations = whole // (QUICK if plan.quick else 1)
+    iterations, checkpoints = whole // (QUICK if plan.quick else 1), plan.checkpoints
     stem = f"{recipe.stem}-{series.variant}" if series.variant else recipe.stem
     for interval in series.intervals:
         if 2 * interval > whole:
             raise ValueError(f"interval {interval} is too long: two rounds need more than {whose} iterations")
         rounds = max(2, iterations // interval)
-        few = (
-            plan if series.checkpoints is None else replace(plan, checkpoints=min(plan.checkpoints, series.checkpoints))
-        )
         more = {"trainer.strategy.init_args.communication_interval": interval}
-        kept = kept_rounds(rounds, spacing_of(rounds, few.checkpoints), plan.split_seed, held_out, more)
+        every = spacing_of(rounds, min(checkpoints, series.checkpoints or checkpoints))
+        kept = kept_rounds(rounds, every, plan.split_seed, held_out, more)
         for seed in plan.seeds[: series.seeds]:
             name = f"{stem}-split{plan.split_seed}-interval{interval}-rounds{rounds}-seed{seed}"
             training = Training(recipe, plan.runs / name, seed, (*kept, *series.settings), series.control)

@@ -8,13 +8,15 @@ import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.choice import quickly
+from fedgen.experiments.engine.choice import at_least, quickly, settings_of
+from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.theory.fastfid_baselines import large_trace, small_trace
 from fedgen.losses.frechet_targets import FrechetTargets
@@ -47,10 +49,9 @@ def fastfid_error(output: Path | None = None, draws: int = 3, seed: int = 0, qui
         seed: of the features.
         quick: takes seconds, at D = 512, to see that it runs; the published numbers are for D = 2048.
     """
+    study = Study("fastfid-error", output, settings_of(locals()))
+    at_least(1, draws=draws)
     dim = 512 if quick else DIM
-    if draws < 1:
-        raise ValueError(f"draws={draws}: at least 1")
-    study = Study("fastfid-error", output, {"draws": draws, "seed": seed, "quick": quick})
     items = {f"m = {size}, draw {draw}": (size, draw) for size in PUBLISHED for draw in range(draws)}
     found = study.each("errors", items, lambda item: errors_of(draw_rows(*item, dim, seed)), unit="matrices")
     rows = {size: mean_of([found[name] for name, item in items.items() if item[0] == size]) for size in PUBLISHED}
@@ -113,15 +114,17 @@ def outcomes(rows: Mapping[int, Mapping[str, float]], dim: int) -> list[str]:
 
 def table_of(rows: Mapping[int, Mapping[str, float]], dim: int, draws: int) -> Table:
     """m by answer and errors, the published ones beside."""
-    table = Table(
-        title=f"float32, D = {dim}, C1 = C2: absolute errors of tr sqrt(C1 C2), mean of {draws} draw(s)",
+
+    def cells(size: int, row: Mapping[str, float]) -> list[Any]:
+        first, *rest = METHODS
+        own = [f"{row['answer']:.0f}", f"{row[first]:.0f}", *(f"{row[method]:.4f}" for method in rest[:2])]
+        answer, theirs, small = PUBLISHED[size]
+        return [size, *own, f"{row[rest[2]]:.1e}", answer, theirs, f"{small:.4f}"]
+
+    return number_table(
+        f"float32, D = {dim}, C1 = C2: absolute errors of tr sqrt(C1 C2), mean of {draws} draw(s)",
+        ("m", "answer", *METHODS, "published: answer", "scipy", "Algorithm 1"),
+        [cells(size, row) for size, row in rows.items()],
+        names=(),
         caption="the published answers are one draw each, from another generator of random numbers",
     )
-    headings = ["answer", *METHODS, "published: answer", "scipy", "Algorithm 1"]
-    for heading in ("m", *headings):
-        table.add_column(heading, justify="right")
-    for size, row in rows.items():
-        answer, theirs, small = PUBLISHED[size]
-        own = [f"{row['answer']:.0f}", f"{row[METHODS[0]]:.0f}", *(f"{row[method]:.4f}" for method in METHODS[1:3])]
-        table.add_row(str(size), *own, f"{row[METHODS[3]]:.1e}", f"{answer}", f"{theirs}", f"{small:.4f}")
-    return table

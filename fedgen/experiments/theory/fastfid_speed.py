@@ -22,8 +22,9 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.choice import at_least, quickly, settings_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.theory.fastfid_baselines import Score, scipy_fid, small_fid, torchmetrics_fid
 from fedgen.losses import FastFIDLoss
@@ -77,14 +78,11 @@ def fastfid_speed(
         seed: of the features.
         quick: takes seconds, at D = 512, to see that it runs.
     """
-    if min(repeats, slow_repeats) < 2 or threads < 1:
-        raise ValueError(f"repeats={repeats}, slow_repeats={slow_repeats}: at least 2; threads={threads}: at least 1")
-    if not dims or not batch_sizes or min(batch_sizes) < 2 or max(batch_sizes) > min(dims):
-        raise ValueError(f"batch_sizes={batch_sizes}: from 2 to the least of dims={dims}, as Algorithm 1 wants m <= D")
-    settings: dict[str, Any] = {
-        "dims": list(dims), "batch_sizes": list(batch_sizes), "repeats": repeats, "slow_repeats": slow_repeats,
-        "threads": threads, "dtype": dtype, "spectrum": spectrum, "seed": seed, "quick": quick,
-    }  # fmt: skip
+    settings = settings_of(locals())
+    at_least(2, repeats=repeats, slow_repeats=slow_repeats, batch_sizes=batch_sizes)
+    at_least(1, threads=threads)
+    if not dims or not batch_sizes or max(batch_sizes) > min(dims):
+        raise ValueError(f"batch_sizes={batch_sizes}: give some to the least of dims={dims}; Algorithm 1 wants m <= D")
     study = Study("fastfid-speed", output, settings)
     cells = cells_of(dims, batch_sizes)
     with limited(threads):
@@ -224,47 +222,42 @@ def table_of(found: Mapping[str, Mapping[str, Any]], dim: int, batch_sizes: Sequ
     """One D: m by methods and passes, milliseconds with their deviation; in the caption what a product takes."""
     cells = cells_of([dim], batch_sizes)
     product = statistics.median(found[name]["seconds"][0] / found[name]["products"][0] for name in cells)
-    table = Table(
-        title=f"D = {dim}: milliseconds, mean ± standard deviation",
+    columns = list(dict.fromkeys((method, passes) for _, _, method, passes in cells.values()))
+
+    def milliseconds(seconds: list[float]) -> str:
+        return "±".join(f"{1e3 * s:.3g}" if s < 1 else f"{1e3 * s:.0f}" for s in seconds)
+
+    return number_table(
+        f"D = {dim}: milliseconds, mean ± standard deviation",
+        ["m", *(f"{method}\n{passes.replace(' + ', chr(10) + '+ ')}" for method, passes in columns)],
+        [[m, *(milliseconds(found[name_of(dim, m, *one)]["seconds"]) for one in columns)] for m in batch_sizes],
+        names=(),
         caption=f"a {dim}³ float64 product took {1e3 * product:.3g} ms\n{' and '.join(PEERS)} have no backward pass",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=0,  # fits 80 columns
     )
-    table.add_column("m", justify="right")
-    columns = list(dict.fromkeys((method, passes) for _, _, method, passes in cells.values()))
-    for method, passes in columns:
-        table.add_column(f"{method}\n{passes.replace(' + ', chr(10) + '+ ')}", justify="right", no_wrap=True)
-    for size in batch_sizes:
-        row = [found[name_of(dim, size, *column)]["seconds"] for column in columns]
-        table.add_row(str(size), *("±".join(f"{1e3 * s:.3g}" if s < 1 else f"{1e3 * s:.0f}" for s in r) for r in row))
-    return table
 
 
 def draw(found: Mapping[str, Mapping[str, Any]], dims: Sequence[int], batch_sizes: Sequence[int], path: Path) -> Path:
     """A panel for each D: seconds against m, both on logarithmic axes, with bars of one standard deviation."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(max(8.0, 1.2 + 4.4 * len(dims)), 4.6), layout="constrained")
-    panels = figure.subplots(1, len(dims), sharey=True, squeeze=False)[0]
-    for panel, dim in zip(panels, dims):
-        for method, passes in itertools.product(METHODS, PASSES):
-            if passes == PASSES[1] and method in PEERS:
-                continue
-            row = [found[name_of(dim, size, method, passes)] for size in batch_sizes]
-            means, spreads = zip(*(cell["seconds"] for cell in row))
-            below = [min(s, 0.9 * m) for m, s in zip(means, spreads)]  # a bar to zero has no end on these axes
-            style: dict[str, Any] = {"color": COLOURS[method], "marker": MARKERS[method], "markersize": 4.5}
-            style |= {"capsize": 2.5, "linewidth": 1.3, "label": f"{method}, {passes}"}
-            if passes == PASSES[0] and method not in PEERS:
-                style |= {"linestyle": "--", "markerfacecolor": "white"}
-            panel.errorbar(batch_sizes, means, yerr=[below, spreads], **style)
-        panel.set_xscale("log", base=2)
-        panel.set_yscale("log")
-        panel.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
-        panel.set_xlabel("generated images m")
-        panel.set_title(f"D = {dim}", fontsize=10)
-        panel.grid(alpha=0.25)
-    panels[0].set_ylabel("seconds")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-    return save_figure(figure, path)
+    with panels(path, (max(8.0, 1.2 + 4.4 * len(dims)), 4.6), 1, len(dims), sharey=True) as (figure, (axes,)):
+        for panel, dim in zip(axes, dims):
+            for method, passes in dict.fromkeys(cell[2:] for cell in cells_of([dim], batch_sizes).values()):
+                row = [found[name_of(dim, size, method, passes)] for size in batch_sizes]
+                means, spreads = zip(*(cell["seconds"] for cell in row))
+                below = [min(s, 0.9 * m) for m, s in zip(means, spreads)]  # a bar to zero has no end on these axes
+                style: dict[str, Any] = {"color": COLOURS[method], "marker": MARKERS[method], "markersize": 4.5}
+                style |= {"capsize": 2.5, "linewidth": 1.3, "label": f"{method}, {passes}"}
+                if passes == PASSES[0] and method not in PEERS:
+                    style |= {"linestyle": "--", "markerfacecolor": "white"}
+                panel.errorbar(batch_sizes, means, yerr=[below, spreads], **style)
+            panel.set_xscale("log", base=2)
+            panel.set_yscale("log")
+            panel.set_xticks(batch_sizes, [str(size) for size in batch_sizes])
+            panel.set_xlabel("generated images m")
+            panel.set_title(f"D = {dim}", fontsize=10)
+            panel.grid(alpha=0.25)
+        axes[0].set_ylabel("seconds")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+    return path

@@ -17,8 +17,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.choice import at_least, quickly, settings_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
 from fedgen.experiments.engine.study import Study
 from fedgen.scores import frechet_distance, inversions, theory
 from fedgen.scores.theory import barycentre_decomposition, counter_example, population_gaussian
@@ -58,12 +59,9 @@ def barycentre(
         seed: of all draws.
         quick: takes seconds, to see that it runs.
     """
-    if draws < 1 or generators < 2 or clients < 2 or dim < 2:
-        raise ValueError(
-            f"draws={draws}, generators={generators}, clients={clients}, dim={dim}: give at least 1 draw, and 2 of each"
-        )
-    settings = {"draws": draws, "generators": generators, "clients": clients, "dim": dim, "seed": seed, "quick": quick}
-    study = Study("barycentre", output, settings)
+    study = Study("barycentre", output, settings_of(locals()))
+    at_least(1, draws=draws)
+    at_least(2, generators=generators, clients=clients, dim=dim)
     sizes = generators, clients, dim
     found = {
         case: study.each(
@@ -175,58 +173,52 @@ def outcomes(found: Mapping[str, Any], examples: Mapping[str, Any]) -> list[str]
 
 def table_of(found: Mapping[str, Any]) -> Table:
     """The residuals by case."""
-    table = Table(title="FD-avg less the theorem's FD(barycentre, G) + constant")
-    for heading in ("covariances", "least", "median", "largest", "most, of FD-avg", "misranked"):
-        table.add_column(heading, justify="left" if heading == "covariances" else "right")
-    for case, rows in found.items():
+
+    def cells(rows: Mapping[str, Any]) -> list[str]:
         values, (wrong, pairs) = residuals(rows), misranked(rows)
         share = max(map(abs, residuals(rows, relative=True)))
-        numbers = (min(values), statistics.median(values), max(values))
-        table.add_row(case, *(f"{value:.2g}" for value in numbers), f"{share:.2g}", f"{wrong} of {pairs}")
-    return table
+        numbers = (min(values), statistics.median(values), max(values), share)
+        return [*(f"{value:.2g}" for value in numbers), f"{wrong} of {pairs}"]
+
+    return number_table(
+        "FD-avg less the theorem's FD(barycentre, G) + constant",
+        ("covariances", "least", "median", "largest", "most, of FD-avg", "misranked"),
+        [[case, *cells(rows)] for case, rows in found.items()],
+        names=("covariances",),
+    )
 
 
 def table_of_examples(examples: Mapping[str, Any]) -> Table:
     """The counter-example by federation."""
-    table = Table(
-        title="two generators of one FD to every client: N(mu, C_pool), N(mu + t b, C)",
+
+    def cells(row: Mapping[str, Any]) -> list[str]:
+        alls = row["pool"]["all"], row["shifted"]["all"], 2 * row["squared shift"]
+        return [f"{unequal(row, 'shifted'):.0e}", *(f"{v:.4f}" for v in alls), f"{unequal(row, 'printed'):.3f}"]
+
+    return number_table(
+        "two generators of one FD to every client: N(mu, C_pool), N(mu + t b, C)",
+        ("clients", "clients differ by", "FD-all, pool", "FD-all, shifted", "2 t^2", "as printed"),
+        [[name, *cells(row)] for name, row in examples.items()],
+        names=("clients",),
         caption="as printed: what the clients' FDs differ by with the shift of the paper's supplement in place of t",
-        caption_justify="left",
     )
-    headings = ("clients", "clients differ by", "FD-all, pool", "FD-all, shifted", "2 t^2", "as printed")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "clients" else "right")
-    for name, row in examples.items():
-        table.add_row(
-            name,
-            f"{unequal(row, 'shifted'):.0e}",
-            f"{row['pool']['all']:.4f}",
-            f"{row['shifted']['all']:.4f}",
-            f"{2 * row['squared shift']:.4f}",
-            f"{unequal(row, 'printed'):.3f}",
-        )
-    return table
 
 
 def draw(found: Mapping[str, Any], examples: Mapping[str, Any], path: Path) -> Path:
     """Left: residuals as shares of FD-avg by case; right: FD to each client and to the pool in the counter-example."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 3.9), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for place, (case, colour) in enumerate(zip(found, COLOURS)):
-        shares = [100 * value for value in residuals(found[case], relative=True)]
-        spread = torch.rand(len(shares), generator=generator(0, case)) * 0.7 - 0.35
-        left.plot(place + spread.numpy(), shares, ".", color=colour, markersize=3, alpha=0.5)
-        middle = statistics.median(shares)
-        left.plot([place - 0.4, place + 0.4], [middle, middle], color="black", linewidth=1.5)
-    left.axhline(0, color="0.5", linewidth=1)
-    left.set_xticks(range(len(found)), [case.replace(" the", "\nthe") for case in found])
-    left.set_xlabel("covariances of clients and generator")
-    left.set_ylabel("FD-avg less the theorem, % of FD-avg")
-    left.grid(alpha=0.25, axis="y")
-    draw_example(right, *list(examples.items())[1])
-    return save_figure(figure, path)
+    with panels(path, (9.6, 3.9), 1, 2) as (_, ((left, right),)):
+        for place, (case, colour) in enumerate(zip(found, COLOURS)):
+            shares = [100 * value for value in residuals(found[case], relative=True)]
+            spread = torch.rand(len(shares), generator=generator(0, case)) * 0.7 - 0.35
+            left.plot(place + spread.numpy(), shares, ".", color=colour, markersize=3, alpha=0.5)
+            middle = statistics.median(shares)
+            left.plot([place - 0.4, place + 0.4], [middle, middle], color="black", linewidth=1.5)
+        left.axhline(0, color="0.5", linewidth=1)
+        left.set_xticks(range(len(found)), [case.replace(" the", "\nthe") for case in found])
+        left.set(xlabel="covariances of clients and generator", ylabel="FD-avg less the theorem, % of FD-avg")
+        left.grid(alpha=0.25, axis="y")
+        draw_example(right, *list(examples.items())[1])
+    return path
 
 
 def draw_example(axes: Any, name: str, row: Mapping[str, Any]) -> None:

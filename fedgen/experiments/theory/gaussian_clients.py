@@ -17,9 +17,10 @@ from torch import Tensor
 
 from fedgen.data import GaussianMixture
 from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, column, compare, expectation
-from fedgen.experiments.engine.choice import quickly
+from fedgen.experiments.engine.choice import at_least, quickly, settings_of
 from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
 from fedgen.experiments.engine.study import Study
 from fedgen.reports.figures.aggregate_panels import draw_aggregates
 from fedgen.reports.figures.curves import COLOURS
@@ -52,9 +53,9 @@ def gaussian_toy(
         seed: of all draws.
         quick: takes seconds, to see that it runs.
     """
-    if points < 10 or redraws < 2:
-        raise ValueError(f"points={points}, redraws={redraws}: give at least 10 points and 2 redraws")
-    study = Study("gaussian-toy", output, {"points": points, "redraws": redraws, "seed": seed, "quick": quick})
+    study = Study("gaussian-toy", output, settings_of(locals()))
+    at_least(10, points=points)
+    at_least(2, redraws=redraws)
     clients = draw_clients(points, seed)
     for name, federation in (("scores", clients), ("IID control", clients.iid(seed))):
         score_all(study, name, federation, points, seed)
@@ -163,33 +164,30 @@ def outcomes(checked: Mapping[str, Any], found: Mapping[str, Any], ranked: Mappi
 
 def table_of(rows: Rows, ref: Mapping[str, float], checked: Mapping[str, Any]) -> Table:
     """The drawn values of both scores by variance, ref below, with the closed forms of ref and the largest |z|."""
-    table = Table(title="drawn values; z: (drawn - closed form) / standard error")
-    headings = [f"{score.upper()}-{aggregate}" for score in SCORES for aggregate in ("avg", "all")]
-    for heading in ("variance", *headings):
-        table.add_column(heading, justify="right")
-    for name, row in rows.items():
-        table.add_row(name, *(f"{row[score][aggregate]:.4f}" for score in SCORES for aggregate in ("avg", "all")))
-    table.add_section()
-    table.add_row("pool (ref)", f"{ref['fid']:.4f}", "", f"{ref['kid']:.4f}", "")
-    fid, kid = (checked["constants"][score]["closed form"] for score in SCORES)
-    table.add_row("its closed form", f"{fid:.4f}", "", f"{kid:.4f}", "")
-    table.add_row("largest |z|", *(f"{row['largest z']:.2f}" for row in checked["curves"].values()))
-    return table
+    curves, constants = checked["curves"], checked["constants"]
+    sides = [(score, how) for score in SCORES for how in ("avg", "all")]
+    drawn = [[name, *(f"{row[score][how]:.4f}" for score, how in sides)] for name, row in rows.items()]
+    fid, kid = (constants[score]["closed form"] for score in SCORES)
+    last = [
+        ["pool (ref)", f"{ref['fid']:.4f}", "", f"{ref['kid']:.4f}", ""],
+        ["its closed form", f"{fid:.4f}", "", f"{kid:.4f}", ""],
+        ["largest |z|", *(f"{row['largest z']:.2f}" for row in curves.values())],
+    ]
+    headings = ["variance", *(f"{score.upper()}-{how}" for score, how in sides)]
+    title = "drawn values; z: (drawn - closed form) / standard error"
+    return number_table(title, headings, [*drawn, None, *last])
 
 
 def draw(rows: Rows, ref: Mapping[str, float], ranked: Mapping[str, Any], path: Path) -> Path:
     """Above: FID and KID against the variance, drawn (points) and in closed form (lines); below: avg against all."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 7.2), layout="constrained")
-    axes = figure.subplots(2, 2, height_ratios=(1.25, 1))
     variances = [float(name) for name in rows]
-    for (above, below), score in zip(axes.T, SCORES):
-        draw_scores(above, rows, variances, ref[score], score)
-        draw_pairs(below, rows, score)
-        inverted, pairs = len(ranked[score]["inverted"]), ranked[score]["pairs"]
-        below.set_title(f"{inverted} of {pairs} pairs are ordered differently", fontsize=9)
-    return save_figure(figure, path)
+    with panels(path, (9.6, 7.2), 2, 2, height_ratios=(1.25, 1)) as (_, axes):
+        for (above, below), score in zip(axes.T, SCORES):
+            draw_scores(above, rows, variances, ref[score], score)
+            draw_pairs(below, rows, score)
+            inverted, pairs = len(ranked[score]["inverted"]), ranked[score]["pairs"]
+            below.set_title(f"{inverted} of {pairs} pairs are ordered differently", fontsize=9)
+    return path
 
 
 def draw_scores(axes: Any, rows: Rows, variances: list[float], ref: float, score: str) -> None:
@@ -206,8 +204,7 @@ def draw_scores(axes: Any, rows: Rows, variances: list[float], ref: float, score
     axes.plot([], [], color="0.4", linewidth=1.2, label="closed forms")
     top = max(column(rows, score, "avg"))
     axes.set_ylim(-0.04 * top, 1.45 * top)  # room for the legend
-    axes.set_xlabel("variance of the generator along x")
-    axes.set_ylabel(f"{score.upper()} (lower is better)")
+    axes.set(xlabel="variance of the generator along x", ylabel=f"{score.upper()} (lower is better)")
     axes.legend(fontsize=8, ncols=2, loc="upper center")
     axes.grid(alpha=0.25)
 

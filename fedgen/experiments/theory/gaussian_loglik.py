@@ -17,8 +17,9 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from fedgen.data import GaussianMixture
 from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.choice import at_least, quickly, settings_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
 from fedgen.experiments.engine.study import Study
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.scores import LikelihoodReference
@@ -49,9 +50,10 @@ def gaussian_loglik(
         seed: of the draw.
         quick: takes a second, to see that it runs.
     """
-    if points < 10 or not largest > BEST["variance"]:
-        raise ValueError(f"points={points}, largest={largest}: give at least 10 points and a variance above 2")
-    study = Study("gaussian-loglik", output, {"points": points, "largest": largest, "seed": seed, "quick": quick})
+    study = Study("gaussian-loglik", output, settings_of(locals()))
+    at_least(10, points=points)
+    if not largest > BEST["variance"]:
+        raise ValueError(f"largest={largest}: give a variance above {BEST['variance']:g}, the best one")
     numbers = study.step("scores", lambda: measure(points, grids(largest), seed))
     study.report([table_of(numbers), *outcomes(numbers)], draw(numbers, study.path(FIGURE)))
 
@@ -117,42 +119,41 @@ def outcomes(numbers: Mapping[str, Any]) -> list[str]:
 
 def table_of(numbers: Mapping[str, Any]) -> Table:
     """Both families side by side: parameter, drawn value and closed form; the data's density below."""
-    table = Table(title="log-likelihood of the clients' points, nats; LL-avg and LL-all are one number")
-    for family in FAMILIES:
-        for heading in (family, "LL", "closed form"):
-            table.add_column(heading, justify="right")
-    sides = [zip(*(numbers[family][key] for key in ("at", "all", "closed form"))) for family in FAMILIES]
-    for left, right in zip(*sides):
-        table.add_row(*(text for at, *values in (left, right) for text in (f"{at:g}", *(f"{v:.5f}" for v in values))))
-    table.add_section()
-    ref = numbers["ref"]
-    table.add_row("data (ref)", f"{ref['value']:.5f}", f"{ref['closed form']:.5f}")
-    table.add_row("largest |z|", f"{largest_z(numbers['variance']):.2f}", "", "", f"{largest_z(numbers['mean']):.2f}")
-    return table
+    sides = [list(zip(*(numbers[family][key] for key in ("at", "all", "closed form")))) for family in FAMILIES]
+    rows = [[text for at, *pair in both for text in (f"{at:g}", *(f"{v:.5f}" for v in pair))] for both in zip(*sides)]
+    ref, largest = numbers["ref"], {family: f"{largest_z(numbers[family]):.2f}" for family in FAMILIES}
+    last = [
+        ["data (ref)", f"{ref['value']:.5f}", f"{ref['closed form']:.5f}"],
+        ["largest |z|", largest["variance"], "", "", largest["mean"]],
+    ]
+    title = "log-likelihood of the clients' points, nats; LL-avg and LL-all are one number"
+    headings = [heading for family in FAMILIES for heading in (family, "LL", "closed form")]
+    return number_table(title, headings, [*rows, None, *last])
 
 
 def draw(numbers: Mapping[str, Any], path: Path) -> Path:
     """A panel for each family: LL-avg (rings) upon LL-all (points), the closed form and the data's own density."""
-    from matplotlib.figure import Figure
+    with panels(path, (9.6, 3.9), 1, len(FAMILIES)) as (_, grid):
+        for axes, family in zip(grid[0], FAMILIES):
+            draw_family(axes, family, numbers[family], numbers["ref"]["value"])
+    return path
 
-    figure = Figure(figsize=(9.6, 3.9), layout="constrained")
-    for axes, family in zip(figure.subplots(1, 2), FAMILIES):
-        row = numbers[family]
-        fine = torch.linspace(min(row["at"]), max(row["at"]), 300, dtype=torch.float64)
-        pairs = [FAMILIES[family][1](float(value)) for value in fine]
-        axes.plot(fine, [float(toy_log_likelihood(v, m)["all"]) for m, v in pairs], color="0.4", linewidth=1.2)
-        axes.plot([], [], color="0.4", linewidth=1.2, label="closed form")
-        axes.plot(row["at"], row["all"], "o", color=COLOURS["all"], markersize=4, label="LL-all")
-        rings = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.2}
-        axes.plot(row["at"], row["avg"], "o", color=COLOURS["avg"], label="LL-avg", **rings)
-        axes.axhline(numbers["ref"]["value"], color="0.4", linestyle="--", linewidth=1.2, label="LL-ref (the data)")
-        axes.axvline(BEST[family], color="0.6", linestyle=":", linewidth=1)
-        cut_low(axes, row)
-        axes.set_xlabel(FAMILIES[family][0])
-        axes.set_ylabel("log-likelihood (higher is better)")
-        axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
-        axes.grid(alpha=0.25)
-    return save_figure(figure, path)
+
+def draw_family(axes: Any, family: str, row: Mapping[str, list[float]], ref: float) -> None:
+    """One family's likelihoods by its parameter, beside the data's own."""
+    fine = torch.linspace(min(row["at"]), max(row["at"]), 300, dtype=torch.float64)
+    pairs = [FAMILIES[family][1](float(value)) for value in fine]
+    closed = [float(toy_log_likelihood(v, m)["all"]) for m, v in pairs]
+    axes.plot(fine, closed, color="0.4", linewidth=1.2, label="closed form")
+    axes.plot(row["at"], row["all"], "o", color=COLOURS["all"], markersize=4, label="LL-all")
+    rings = {"markersize": 8, "markerfacecolor": "none", "markeredgewidth": 1.2}
+    axes.plot(row["at"], row["avg"], "o", color=COLOURS["avg"], label="LL-avg", **rings)
+    axes.axhline(ref, color="0.4", linestyle="--", linewidth=1.2, label="LL-ref (the data)")
+    axes.axvline(BEST[family], color="0.6", linestyle=":", linewidth=1)
+    cut_low(axes, row)
+    axes.set(xlabel=FAMILIES[family][0], ylabel="log-likelihood (higher is better)")
+    axes.legend(fontsize=8, loc="lower center" if family == "mean" else "lower right")
+    axes.grid(alpha=0.25)
 
 
 def cut_low(axes: Any, row: Mapping[str, list[float]]) -> None:

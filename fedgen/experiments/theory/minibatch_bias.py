@@ -6,14 +6,14 @@ E FID_m(s) = s t (1 + 1/m) + t - 2 sqrt(s) c_m, t = tr C, so minibatch FID is le
 
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.choice import at_least, quickly, settings_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
 from fedgen.experiments.engine.study import Study
 from fedgen.losses import BatchMoments, EMAMoments, FastFIDLoss, FeatureLoss, MMD2Loss, QueueMoments
 from fedgen.progress import track
@@ -53,15 +53,12 @@ def minibatch_bias(
         seed: of all draws.
         quick: three batch sizes and 200 steps at most, to see that it runs.
     """
-    if dim < 1 or steps < 1 or not batch_sizes or min(batch_sizes) < 2:
-        raise ValueError(
-            f"dim={dim}, steps={steps}, batch_sizes={list(batch_sizes)}: give at least 1 feature, 1 step, and one or"
-            " more batch sizes of at least 2 images"
-        )
-    settings: dict[str, Any] = {
-        "dim": dim, "batch_sizes": list(batch_sizes), "steps": steps, "queue": queue, "decay": decay, "seed": seed,
-    }  # fmt: skip
-    study = Study("minibatch-bias", output, settings | ({"quick": True} if quick else {}))
+    settings = settings_of(locals())
+    if not quick:
+        del settings["quick"]
+    at_least(1, dim=dim, steps=steps)
+    at_least(2, batch_sizes=batch_sizes)
+    study = Study("minibatch-bias", output, settings)
     numbers = study.step("scales", lambda: measure(dim, batch_sizes, steps, queue, decay, seed))
     study.report([table_of(numbers)], draw(numbers, study.path(FIGURE)))
 
@@ -135,39 +132,36 @@ def least_scale(perfect: float, trace: float, size: int) -> float:
 
 def table_of(numbers: dict[str, dict[str, list[float]]]) -> Table:
     """Batch sizes by forms."""
-    table = Table(title="scale of the generator's covariance that each loss leads to; 1 is right")
-    headings = ["m", "theory, batch", *(LABELS[form] for form in FORMS), "FID_m of a perfect generator"]
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for i, size in enumerate(numbers["batch_size"]["m"]):
-        scales = [numbers["scale"][form][i] for form in FORMS]
-        cells = [numbers["theory"]["batch"][i], *scales, numbers["perfect"]["batch"][i]]
-        table.add_row(f"{size:.0f}", *(f"{cell:.3f}" for cell in cells))
-    return table
+    rows = [numbers["theory"]["batch"], *(numbers["scale"][form] for form in FORMS), numbers["perfect"]["batch"]]
+    return number_table(
+        "scale of the generator's covariance that each loss leads to; 1 is right",
+        ["m", "theory, batch", *(LABELS[form] for form in FORMS), "FID_m of a perfect generator"],
+        [
+            [f"{size:.0f}", *(f"{cell:.3f}" for cell in cells)]
+            for size, *cells in zip(numbers["batch_size"]["m"], *rows)
+        ],
+    )
 
 
 def draw(numbers: dict[str, dict[str, list[float]]], path: Path) -> Path:
     """Left: scales by batch size and form; right: the minibatch FID of a perfect generator."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
     sizes = numbers["batch_size"]["m"]
-    left.axhline(1, color="0.5", linewidth=1)
-    left.plot(sizes, numbers["theory"]["batch"], color=COLOURS["batch"], linestyle="--", label="its minimum in theory")
-    for form in FORMS:
-        # one that lies upon another shows it through
-        style = {"linestyle": "none"} if form == "batch" else {"linewidth": 1.2, "markerfacecolor": "none"}
-        left.plot(sizes, numbers["scale"][form], color=COLOURS[form], marker=MARKERS[form], label=LABELS[form], **style)
-    left.set_ylabel("scale of the generator's covariance")
-    left.set_ylim(0, 1.2)
-    left.legend(fontsize=8)
-    right.plot(sizes, numbers["perfect"]["batch"], color=COLOURS["batch"], marker="o")
-    right.set_ylabel("FID of a batch, perfect generator")
-    right.set_ylim(0, None)
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
-        axes.set_xlabel("images of a batch")
-        axes.grid(alpha=0.25)
-    return save_figure(figure, path)
+    with panels(path, (10, 3.8), 1, 2) as (_, ((left, right),)):
+        left.axhline(1, color="0.5", linewidth=1)
+        theory = numbers["theory"]["batch"]
+        left.plot(sizes, theory, color=COLOURS["batch"], linestyle="--", label="its minimum in theory")
+        for form in FORMS:
+            # one that lies upon another shows it through
+            look = {"linestyle": "none"} if form == "batch" else {"linewidth": 1.2, "markerfacecolor": "none"}
+            look |= {"color": COLOURS[form], "marker": MARKERS[form], "label": LABELS[form]}
+            left.plot(sizes, numbers["scale"][form], **look)
+        left.set(ylabel="scale of the generator's covariance", ylim=(0, 1.2))
+        left.legend(fontsize=8)
+        right.plot(sizes, numbers["perfect"]["batch"], color=COLOURS["batch"], marker="o")
+        right.set(ylabel="FID of a batch, perfect generator", ylim=(0, None))
+        for axes in (left, right):
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
+            axes.set_xlabel("images of a batch")
+            axes.grid(alpha=0.25)
+    return path

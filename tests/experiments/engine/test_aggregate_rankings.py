@@ -2,7 +2,15 @@
 
 import pytest
 
-from fedgen.experiments.engine.aggregate_rankings import agreement_table, compare, expectation, inversion_lines
+from fedgen.experiments.engine.aggregate_rankings import (
+    ScoredRows,
+    agreement_table,
+    best_of,
+    better_than_real,
+    compare,
+    expectation,
+    ranking_lines,
+)
 
 
 def rows(avg, all, error=0.1):
@@ -60,9 +68,57 @@ def test_an_expectation_says_whether_it_was_met():
     assert expectation("flat gap", False) == "not seen: flat gap"
 
 
-def test_inverted_pairs_are_set_beside_those_over_iid_clients():
-    row = {"inverted": [[0, 1], [1, 2]], "control inverted": [1, 2], "pairs": 3, "excess beyond error": 0.0}
-    assert inversion_lines("FID", row) == [
-        "as expected: FID: avg and all order 2 of 3 pairs differently, 1.5 over IID clients",
-        "not seen: FID: 0 of these beyond their own errors and beyond IID clients",
+def row(fid, kid, control=None):
+    """A generator's (avg, all) over clients, and FID's over an IID dealing."""
+    error = {"errors": {"avg": 0.01, "all": 0.01}}
+    own = {"fid": {"avg": fid[0], "all": fid[1], **error}, "kid": {"avg": kid[0], "all": kid[1], **error}}
+    return {"clients": own, "controls": [{"fid": {"avg": control[0], "all": control[1], **error}}] if control else []}
+
+
+TITLES = {"fid": "FID", "kid": "KID"}
+
+
+def told(a, b, scale=None):
+    return ranking_lines(ScoredRows({"a": a, "b": b}).compared(), TITLES, scale)
+
+
+def test_expected_outcomes_are_seen_in_numbers_that_have_them():
+    # FID inverts the pair over the clients and not over IID ones, gaps -4 and -1, and 0; KID's gap is 1 in both
+    assert told(row((1, 5), (3, 2), (1, 1)), row((2, 3), (2, 1), (2, 2))) == [
+        "as expected: FID: avg - all is -4 to -1, a spread of 3; over IID clients 0 at most",
+        "as expected: FID: avg and all order 1 of 1 pairs differently, 0 over IID clients",
+        "as expected: FID: 1 of these beyond their own errors and beyond IID clients",
+        "as expected: KID: avg - all is one number, 1, to 0.0e+00 of it",
+        "as expected: KID: avg and all order 0 of 1 pairs differently",
     ]
+
+
+def test_outcomes_that_are_not_there_are_not_seen():
+    # the same inversion in the control; KID's gap is 1 and 3, and its two aggregates order the pair differently
+    a, b = row((1, 5), (3, 2), (1, 5)), row((2, 3), (4, 1), (2, 3))
+    assert [line.split(":")[0] for line in told(a, b)] == ["not seen"] * 5
+    assert told(a, b, 1e12)[3] == "as expected: KID: avg - all is one number, 2, to 2.0e-12 of the mean kernel"
+
+
+def test_without_controls_nothing_is_said_of_them():
+    assert [line.split(":")[1] for line in told(row((1, 5), (3, 2)), row((2, 3), (2, 1)))] == [" KID", " KID"]
+
+
+def test_dealings_are_a_list_or_named_one_by_one():
+    listed = {"clients": {"fid": 1}, "controls": [{"fid": 2}, {"kid": 3}]}
+    named = {"clients": {"fid": 1}, "IID 0": {"fid": 2}, "IID 1": {"kid": 3}}
+    for scored in (listed, named):
+        rows = ScoredRows({"a": scored})
+        assert rows.controls("fid") == [{"a": {"fid": 2}}]
+        assert rows.controls("kid") == [{"a": {"kid": 3}}]
+        assert (rows.clients, rows.scores) == ({"a": {"fid": 1}}, ["fid"])
+
+
+def test_generators_better_than_real_images_are_counted():
+    made = {name: one["clients"] for name, one in (("a", row((1, 5), (3, 2))), ("b", row((2, 3), (2, 1))))}
+    lines = better_than_real(made, row((1.5, 1), (0, 0))["clients"], "checkpoints")
+    assert lines == [f"FID-{how} of 2 checkpoints better than real images" for how in ("avg calls 1", "all calls 0")]
+    named = better_than_real(made, row((1.5, 1), (0, 0))["clients"], "checkpoints", named=True)
+    assert [line.split(": ")[1] for line in named] == ["a", "none"]
+    assert better_than_real(made, {}, "checkpoints") == []
+    assert best_of(made, "fid", "all") == "b"

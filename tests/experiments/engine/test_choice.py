@@ -1,6 +1,7 @@
 """Options of experiments: those of a quick run, and the settings that numbers are kept under."""
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 import fedgen.experiments
-from fedgen.experiments.engine.choice import Choice, at_most, quickly
+from fedgen.experiments.engine.choice import Choice, at_least, at_most, quickly, rising
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,21 @@ def test_settings_are_plain_and_leave_out_what_no_number_depends_on():
     assert Toy(weights=Path("w.pt"), note="x").settings() == own | {"kind": "all"}
     assert Toy(weights=Path("w.pt"), runs=Path("there")).settings("some") == own | {"kind": "some"}
     assert Toy(quick=True).settings()["draws"] == 2
+
+
+def test_numbers_out_of_range_are_refused_with_the_remedy():
+    at_least(2, sizes=(2, 3), draws=2, unset=None)
+    rising(2, sizes=(2, 3))
+    for name, value, said in (
+        ("draws", 1, "1: give"),
+        ("sizes", (2, 1), "[2, 1]: give numbers of"),
+        ("sizes", (), "[]"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}={re.escape(said)}.* at least 2"):
+            at_least(2, **{name: value})
+    for sizes in ((), (3, 2), (2, 2), (1, 2), (5,)):
+        with pytest.raises(ValueError, match=r"sizes=\[.*: give 2 or more numbers from 2, rising"):
+            rising(2, count=2, sizes=sizes)
 
 
 def definitions(kind):

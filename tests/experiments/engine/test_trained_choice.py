@@ -86,12 +86,10 @@ def test_a_training_that_fails_is_told_with_the_remedy_for_runs_of_other_setting
         ({"data": "svhn"}, "no recipe for data 'svhn'"),
         ({"intervals": (2, 2)}, r"intervals=\[2, 2\]"),
         ({"intervals": (0,)}, r"intervals=\[0\]"),
-        ({"dealings": -1}, "dealings=-1"),
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
         ({"seeds": 0}, "--seeds 1 or more"),
         ({"checkpoints": 1}, "checkpoints=1"),
-        ({"components": 0}, "components=0"),
-        ({"client_images": 1}, "client_images=1"),
+        ({"client_images": 1}, "client_images=1: give at least 2"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(changes, message):

@@ -1,11 +1,9 @@
 """The float32 error table at a small D."""
 
-import json
-
 import pytest
 import torch
 
-from fedgen.experiments.theory.fastfid_error import METHODS, PUBLISHED, draw_rows, errors_of, fastfid_error, our_trace
+from fedgen.experiments.theory.fastfid_error import draw_rows, errors_of, fastfid_error, our_trace
 
 
 def test_our_trace_by_hand():
@@ -28,20 +26,6 @@ def test_rows_are_centred_and_drawn_anew_for_each_draw():
     assert not torch.equal(rows, draw_rows(8, 1, 32, 0))
 
 
-def test_the_table_has_the_papers_six_rows_and_its_numbers(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fedgen.experiments.theory.fastfid_error.DIM", 300)
-    fastfid_error(tmp_path, draws=2)
-    first = capsys.readouterr().out
-    stored = json.loads((tmp_path / "results.json").read_text())["numbers"]["errors"]
-    assert len(stored) == 2 * len(PUBLISHED)
-    assert all(set(cell) == {"answer", *METHODS} for cell in stored.values())
-    assert "785" in first
-    assert "as expected: ours, float64" in first
-    monkeypatch.setattr("fedgen.experiments.theory.fastfid_error.errors_of", None)
-    fastfid_error(tmp_path, draws=2)
-    assert capsys.readouterr().out == first
-
-
 def test_no_draw_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="draws=0: at least 1"):
+    with pytest.raises(ValueError, match="draws=0: give at least 1"):
         fastfid_error(tmp_path, draws=0)

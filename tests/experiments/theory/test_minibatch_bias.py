@@ -23,23 +23,9 @@ def test_a_batch_shrinks_the_generator_as_theory_says_and_its_cures_do_not():
     assert max(scales[form] for form in ("queue", "ema", "mmd2")) < 1.1
 
 
-def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(tmp_path, capsys, monkeypatch):
-    def run():
-        minibatch_bias(output=tmp_path, dim=4, batch_sizes=(4, 8), steps=10, queue=100)
-
-    run()
-    first = capsys.readouterr().out
-    stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored["settings"]["batch_sizes"] == [4, 8]
-    assert (tmp_path / "minibatch_bias.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr("fedgen.experiments.theory.minibatch_bias.measure", None)
-    run()
-    assert capsys.readouterr().out == first
-
-
-@pytest.mark.parametrize("wrong", [{"dim": 0}, {"steps": 0}, {"batch_sizes": ()}, {"batch_sizes": (8, 1)}])
+@pytest.mark.parametrize("wrong", [{"dim": 0}, {"batch_sizes": ()}, {"batch_sizes": (8, 1)}])
 def test_options_out_of_range_are_refused_before_any_work(tmp_path, wrong):
-    with pytest.raises(ValueError, match="give at least 1 feature, 1 step, and one or more batch sizes"):
+    with pytest.raises(ValueError, match=rf"{next(iter(wrong))}=.*: give .*at least [12]"):
         minibatch_bias(output=tmp_path / "out", **wrong)
     assert list(tmp_path.iterdir()) == []
 

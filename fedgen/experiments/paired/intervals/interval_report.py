@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from fedgen.experiments.engine.aggregate_rankings import agreement_table, compare, expectation, gap_of
+from fedgen.experiments.engine.aggregate_rankings import ScoredRows, agreement_table, compare, expectation, gap_of
 from fedgen.experiments.engine.arms.arm_panels import REAL, ArmPanel, Picture, Styles, draw_panels, draw_pictures
 from fedgen.experiments.engine.arms.scored_arms import REAL_IMAGES
 from fedgen.experiments.engine.paired_seeds import change_of, compare_pairs, mean_and_spread
 from fedgen.experiments.engine.results import make_table
-from fedgen.experiments.engine.scored_checkpoints import ScoredRows, title_of
+from fedgen.experiments.engine.scored_checkpoints import title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.reports.figures.curves import COLOURS
 

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.feature_federation import FeatureFederation
-from fedgen.experiments.engine.image_sources import Source, halves, open_data
+from fedgen.experiments.engine.image_sources import ImageChoice, Source, halves
 from fedgen.seeds import generator
 from fedgen.statistics import Projection
 
@@ -21,26 +19,17 @@ class ClassDeal:
     """Whose images are whose: clients of each class, generators of each class, and public images of nobody.
 
     Args:
-        data: a name, or a folder of class folders.
-        root: folder of data sets.
-        embedding: makes the features.
-        weights: a local file of its weights.
+        choice: of images, features and the dealing's seed.
         sizes: images of a client, rising.
-        seed: of the dealing.
     """
 
-    data: str
-    root: Path
-    embedding: str
-    weights: Path | None
+    choice: ImageChoice
     sizes: tuple[int, ...]
-    seed: int
 
     @cached_property
     def train(self) -> Source:
         """The places of the clients' and the public images."""
-        embedding = load_embedding(self.embedding, weights=self.weights)
-        return Source(open_data(self.data, self.root), "train", embedding)
+        return self.choice.source()
 
     @cached_property
     def test(self) -> Source:
@@ -66,18 +55,18 @@ class ClassDeal:
             ValueError: if a class has fewer than the largest size, or if there are fewer than two.
         """
         if len(self.classes) < 2:
-            raise ValueError(f"{self.data} has {len(self.classes)} classes; a federation needs at least 2")
+            raise ValueError(f"{self.choice.data} has {len(self.classes)} classes; a federation needs at least 2")
         found = {}
         for name in self.classes:
             positions = self.train.positions(name)
             if self.test is self.train:
-                positions = halves(positions, self.seed, name)[0]
+                positions = halves(positions, self.choice.seed, name)[0]
             if len(positions) < self.sizes[-1]:
                 raise ValueError(
                     f"class {name!r} has {len(positions)} images for a client, {self.sizes[-1]} are asked for; "
                     "give smaller --sizes"
                 )
-            order = torch.randperm(len(positions), generator=generator(self.seed, "sample-size", name))
+            order = torch.randperm(len(positions), generator=generator(self.choice.seed, "sample-size", name))
             found[name] = positions[order]
         return found
 
@@ -88,10 +77,10 @@ class ClassDeal:
         for name in self.classes:
             positions = self.test.positions(name)
             if self.test is self.train:
-                positions = halves(positions, self.seed, name)[1]
+                positions = halves(positions, self.choice.seed, name)[1]
             found[name] = positions
         everything, count = torch.cat(list(found.values())), len(next(iter(found.values())))
-        order = torch.randperm(len(everything), generator=generator(self.seed, "sample-size", REAL))
+        order = torch.randperm(len(everything), generator=generator(self.choice.seed, "sample-size", REAL))
         found[REAL] = everything[order[:count]]
         return {name: self.test.features[positions] for name, positions in found.items()}
 

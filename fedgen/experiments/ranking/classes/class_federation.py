@@ -7,7 +7,6 @@ images of classes that no client holds, mixtures of such classes, and an image w
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -15,9 +14,8 @@ from torch import Tensor
 
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.engine.choice import Choice
 from fedgen.experiments.engine.feature_federation import FeatureFederation
-from fedgen.experiments.engine.image_sources import Source, chosen, open_source, pick_classes
+from fedgen.experiments.engine.image_sources import ImageChoice, Source, chosen, open_source, pick_classes
 from fedgen.experiments.ranking.classes.class_recipes import (
     ANCHORS,
     MIXED,
@@ -44,14 +42,10 @@ QUICK_GENERATORS = 24
 
 
 @dataclass(frozen=True)
-class ClassChoice(Choice):
+class ClassChoice(ImageChoice):
     """Options common to experiments on class generators; its fields are options of their commands.
 
     Args:
-        data: a name (fashion-mnist, cifar10, imagenet32, mnist5k, digits, ...), or a folder of class folders.
-        root: folder of data sets.
-        embedding: in whose features scores are measured.
-        weights: a local file of its weights.
         classes: whose images the clients hold, one each; the first half by default, all with --generators.
         generators: data each class of which is a generator; by default the classes that no client holds, their mixtures
             and neighbourhoods among them.
@@ -62,17 +56,11 @@ class ClassChoice(Choice):
         neighbours: embedding in whose features near is near; another one than the scores'.
         components: principal components of public images, which are not the real floor's: for a second FID, or for all
             that wasserstein measures, where 0 is all features, as in the papers.
-        seed: of all draws.
-        quick: fewer generators and images, to see that it runs.
         total_images: of all clients together, where client_images is None.
     """
 
     APART: ClassVar[tuple[str, ...]] = ("total_images",)
 
-    data: str = "fashion-mnist"
-    root: Path = Path("data")
-    embedding: str = "efficientnet-lite0"
-    weights: Path | None = None
     classes: tuple[str | int, ...] | None = None
     generators: str | None = None
     num_images: int | None = None
@@ -109,9 +97,11 @@ class ClassFederation:
 
     def __init__(self, choice: ClassChoice) -> None:
         self.choice = choice
-        self.clients = open_source(choice.data, choice.root, "train", choice.embedding, choice.weights)
+        self.clients = choice.source()
         other = choice.generators not in (None, choice.data)
-        self.makers = self._other_makers(str(choice.generators)) if other else self.clients
+        self.makers = self.clients
+        if other:
+            self.makers = open_source(str(choice.generators), choice.root, "train", self.clients.embedding)
         self._nearness = None if choice.neighbours == choice.embedding else load_embedding(choice.neighbours)
         known = with_images(self.clients.examples)
         half = known if other else known[: (len(known) + 1) // 2]
@@ -172,9 +162,6 @@ class ClassFederation:
             f"clients: {self.clients.examples.name}, {whose}, {sizes} images each; generators: "
             f"{number or len(self.recipes)} of {self.makers.examples.name}, {self.num_images:,} images each"
         )
-
-    def _other_makers(self, data: str) -> Source:
-        return open_source(data, self.choice.root, "train", self.clients.embedding)
 
     def _require_comparable(self) -> None:
         """Refuses generators' images of another length of features, or most of which some client may hold."""

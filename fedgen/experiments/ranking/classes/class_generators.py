@@ -4,7 +4,7 @@ The generators are classes that no client holds, mixtures of such classes, and n
 classes of other data, as in the papers: CIFAR-100's on clients with a class of CIFAR-10 each.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,27 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import agreement_table, compare, expectation, gap_of, inversion_lines
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.feature_federation import rows_of
+from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
+    CLIENTS,
+    FLAT,
+    best_of,
+    expectation,
+    gap_of,
+)
+from fedgen.experiments.engine.choice import at_least, quickly
+from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
+from fedgen.experiments.engine.scored_checkpoints import PCA, title_of
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.classes.class_deal import REAL
-from fedgen.experiments.ranking.classes.class_federation import CLIENTS_IMAGES, ClassChoice, ClassFederation
-from fedgen.experiments.ranking.classes.class_generators_figure import draw
+from fedgen.experiments.ranking.classes.class_federation import CLIENTS_IMAGES, ClassChoice
 from fedgen.experiments.ranking.classes.class_recipes import KINDS
-from fedgen.experiments.ranking.classes.class_scores import CLIENTS, dealings_over, measure_all, rows_over
+from fedgen.experiments.ranking.classes.class_scores import measure_all
 from fedgen.scores import FrechetReference, KernelReference
+from fedgen.statistics import Projection
 
-PROJECTED = "fid pca"  # FID on principal components of public images
-TITLES = {"fid": "FID", PROJECTED: "FID, PCA", "kid": "KID"}
-ROUNDING = 1e-9  # of the mean kernel: a gap that varies by less is constant
+SCORES = ("fid", PCA, "kid")
 FIGURE = "class_generators.png"
 
 
@@ -41,27 +48,23 @@ def class_generators(output: Path | None = None, controls: int = 3, **options: A
         controls: IID dealings of the clients' images.
         options: the fields of `ClassChoice`.
     """
-    if controls < 1:
-        raise ValueError(f"controls={controls}: without an IID control nothing tells heterogeneity from bias")
     choice = ClassChoice(total_images=CLIENTS_IMAGES, **options)
-    if choice.components < 1:
-        raise ValueError(f"components={choice.components}: FID on few components needs at least 1")
+    at_least(1, controls=controls, components=choice.components)
     study = Study("class-generators", output, {**choice.settings(), "controls": controls})
-    about = measure_all(study, choice, "kernel", lambda places: ClassMeasure(places, controls))
-    heading, kinds = about["heading"], about["kinds"]
-    scores, kernel = study.numbers["scores"], study.numbers["kernel"]["mean"]
-    found = study.step("found", lambda: summarise(scores, kinds, controls))
-    components = choice.components
+    titles = {score: title_of(score, choice.components) for score in SCORES}
+    ranking = measure_all(
+        study, choice, titles, "kernel", lambda places, dealt: ClassMeasure(places.projection, dealt), controls
+    )
+    found, kernel = study.step("found", lambda: summarise(ranking)), study.numbers["kernel"]["mean"]
+    mean = found["mean term"]
+    text = f"FID's mean term has one gap for all generators, to {mean['spread'] / mean['mean']:.1e} of it: the rest is"
     tables: list[Table | str] = [
-        agreement_table({title(name, components): row for name, row in found["scores"].items()}, heading),
-        floor_table(scores, list(kinds), components),
-        *outcomes(found, kernel, components),
+        ranking.table(found["scores"]),
+        floor_table(ranking),
+        *ranking.lines(found["scores"], kernel),
+        expectation(f"{text} the covariances'", mean["spread"] < FLAT * mean["mean"]),
     ]
-    rows, dealings = (rows_over(scores, CLIENTS, list(kinds)), dealings_over(scores, list(kinds), controls))
-    titles = {name: title(name, components) for name in TITLES}
-    real = scores[REAL][CLIENTS]
-    figure = draw(rows, dealings, found["scores"], kinds, titles, real, heading, study.path(FIGURE))
-    study.report(tables, figure)
+    study.report(tables, ranking.draw(found["scores"], study.path(FIGURE)))
 
 
 class ClassMeasure:
@@ -69,37 +72,35 @@ class ClassMeasure:
 
     Over the dealings, FID's errors are those of the pool, which is the same: to first order an IID client is the pool,
     and the error over generated images costs three times the distance itself (measured: within 1 percent of it).
+
+    Args:
+        projection: of features to few components.
+        dealt: the clients first, then IID dealings, by name.
     """
 
-    def __init__(self, places: ClassFederation, controls: int) -> None:
-        self.places = places
-        federation, self.projection = places.federation, places.projection
-        dealt = [federation, *(federation.iid(places.choice.seed, number) for number in range(controls))]
-        projected = self.projection.project(federation.features)
-        few = [replace(one, features=projected).parts() for one in dealt]
-        self.few = [FrechetReference.from_features(parts) for parts in few]
-        parts = federation.parts()
-        self.kernel = KernelReference.from_features(parts)
-        self.frechet = FrechetReference.from_features(parts)
-        self.controls = [FrechetReference.from_features(one.parts()) for one in dealt[1:]]
+    def __init__(self, projection: Projection, dealt: Mapping[str, FeatureFederation]) -> None:
+        self.projection = projection
+        projected = projection.project(dealt[CLIENTS].features)
+        self.few = {
+            where: FrechetReference.from_features(replace(one, features=projected).parts())
+            for where, one in dealt.items()
+        }
+        self.frechet = {where: FrechetReference.from_features(one.parts()) for where, one in dealt.items()}
+        self.kernel = KernelReference.from_features(dealt[CLIENTS].parts())
 
     def once(self) -> dict[str, float]:
         """The mean kernel within the pool, and KID's gap, which are one number for all generators."""
         return {"mean": self.kernel.within_pool, "gap": self.kernel.gap}
 
-    def __call__(self, name: str) -> dict[str, Any]:
-        """{clients or "IID 0", ...: {score: values}} of a generator, or of the real floor."""
-        generated = self.places.floor() if name == REAL else self.places.draw(name)
+    def __call__(self, generated: Tensor) -> dict[str, Any]:
+        """{clients or "IID 0", ...: {score: values}} of generated features."""
         reduced = self.projection.project(generated)
-        rows = rows_of([self.frechet.score(generated), self.kernel.score(generated)])
-        rows |= self._few(self.few[0], reduced)
-        found = {CLIENTS: rows}
-        for number, (control, few) in enumerate(zip(self.controls, self.few[1:])):
-            found[f"IID {number}"] = {"fid": dealt(control, generated, rows["fid"]), **self._few(few, reduced)}
+        clients = rows_of([self.frechet[CLIENTS].score(generated), self.kernel.score(generated)])
+        found = {}
+        for where, few in self.few.items():
+            plain = clients if where == CLIENTS else {"fid": dealt(self.frechet[where], generated, clients["fid"])}
+            found[where] = plain | rows_of([replace(few.score(reduced), name=PCA)])
         return found
-
-    def _few(self, reference: FrechetReference, reduced: Tensor) -> dict[str, Any]:
-        return rows_of([replace(reference.score(reduced), name=PROJECTED)])
 
 
 def dealt(control: FrechetReference, generated: Tensor, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,61 +109,35 @@ def dealt(control: FrechetReference, generated: Tensor, row: Mapping[str, Any]) 
     return {"avg": avg, "all": row["all"], "errors": {"avg": error, "all": error}}
 
 
-def summarise(scores: Mapping[str, Any], kinds: Mapping[str, str], controls: int) -> dict[str, Any]:
-    """Return what `compare` finds of each score, for all generators, and inverted pairs beyond error by kinds of
-    generators.
+def summarise(ranking: RankingStudy) -> dict[str, Any]:
+    """Return what `compare` finds of each score, the gap of FID's mean term, and inverted pairs beyond error by kinds
+    of generators.
 
     KID has no control: its gap is one number for every generator over any clients.
     """
-    names = list(kinds)
-    rows = rows_over(scores, CLIENTS, names)
-    dealings = dealings_over(scores, names, controls)
-    found = {name: compare(rows, [] if name == "kid" else dealings, name) for name in TITLES}
-    means = {name: {"mean term": {how: row["fid"]["terms"]["mean"][how] for how in ("avg", "all")}}
-             for name, row in rows.items()}  # fmt: skip
+    rows, kinds, found = ranking.rows.clients, list((ranking.kinds or {}).values()), ranking.compared()
+    means = {name: {"mean term": row["fid"]["terms"]["mean"]} for name, row in rows.items()}
     whose: dict[str, dict[str, int]] = {}
-    for name in ("fid", PROJECTED):
-        pairs = [sorted((kinds[names[i]], kinds[names[j]]), key=KINDS.index) for i, j in found[name]["evidence"]]
+    for score in ("fid", PCA):
+        pairs = [sorted((kinds[i], kinds[j]), key=KINDS.index) for i, j in found[score]["evidence"]]
         titles = [" and ".join(dict.fromkeys(pair)) for pair in pairs]
-        whose[name] = {title: titles.count(title) for title in sorted(set(titles))}
+        whose[score] = {title: titles.count(title) for title in sorted(set(titles))}
     return {"scores": found, "mean term": gap_of(means, "mean term"), "kinds": whose}
 
 
-def title(score: str, components: int) -> str:
-    """A score's name for readers."""
-    return f"{TITLES[score]}-{components}" if score == PROJECTED else TITLES[score]
-
-
-def floor_table(scores: Mapping[str, Any], names: Sequence[str], components: int) -> Table:
+def floor_table(ranking: RankingStudy) -> Table:
     """The real floor's scores, and the best generator's by avg and by all."""
-    table = Table(title="held-out images of the clients' classes, and the best of the generators")
-    for heading in ("score", "real avg", "real all", "best by avg", "its avg", "best by all", "its all"):
-        table.add_column(heading, justify="left" if heading in ("score", "best by avg", "best by all") else "right")
-    for score in TITLES:
-        cells = [f"{scores[REAL][CLIENTS][score][how]:.4g}" for how in ("avg", "all")]
-        for how in ("avg", "all"):
-            best = min(names, key=lambda name: scores[name][CLIENTS][score][how])
-            cells += [best, f"{scores[best][CLIENTS][score][how]:.4g}"]
-        table.add_row(title(score, components), *cells)
-    return table
+    rows, real = ranking.rows.clients, ranking.real
 
+    def cells(score: str) -> list[Any]:
+        best = {how: best_of(rows, score, how) for how in BOTH}
+        return [real[score][how] for how in best] + [
+            cell for how, name in best.items() for cell in (name, rows[name][score][how])
+        ]
 
-def outcomes(found: Mapping[str, Any], kernel: float, components: int) -> list[str]:
-    """Return what the papers found, and whether it was seen."""
-    lines = []
-    for name in ("fid", PROJECTED):
-        row, own = found["scores"][name], title(name, components)
-        control = max(one["spread"] for one in row["control gap"])
-        text = f"{own}: avg - all is {row['gap']['min']:.4g} to {row['gap']['max']:.4g}, its spread that of IID clients"
-        text += f" {row['gap']['spread'] / control:.3g} times"
-        lines.append(expectation(text, row["gap"]["spread"] > control))
-        lines += inversion_lines(own, row)
-    spread, mean = found["mean term"]["spread"], found["mean term"]["mean"]
-    text = f"FID's mean term has one gap for all generators, to {spread / mean:.1e} of it: the rest is the covariances'"
-    lines.append(expectation(text, spread < ROUNDING * mean))
-    row = found["scores"]["kid"]
-    text = f"KID: avg - all is one number, to {row['gap']['spread'] / kernel:.1e} of the mean kernel"
-    lines.append(expectation(text, row["gap"]["spread"] < ROUNDING * kernel))
-    text = f"KID: avg and all order {len(row['inverted'])} pairs differently"
-    lines.append(expectation(text, not row["inverted"]))
-    return lines
+    return number_table(
+        "held-out images of the clients' classes, and the best of the generators",
+        ("score", "real avg", "real all", "best by avg", "its avg", "best by all", "its all"),
+        [[title, *cells(score)] for score, title in ranking.titles.items()],
+        names=("score", "best by avg", "best by all"),
+    )

@@ -1,69 +1,66 @@
 """Scores of class generators over the clients and over IID dealings of their images, measured one by one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from fedgen.experiments.engine.aggregate_rankings import Rows
+from torch import Tensor
+
+from fedgen.experiments.engine.aggregate_rankings import CLIENTS, ScoredRows
+from fedgen.experiments.engine.feature_federation import FeatureFederation
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_deal import REAL
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice, ClassFederation
 from fedgen.experiments.ranking.classes.class_recipes import spread_out
 
-CLIENTS = "clients"
-
 
 class Measurement(Protocol):
-    """A measurement that scores generators, and what it computes once, before the first of them."""
+    """A measurement over one of the federations, and what it computes once, before the first generator."""
 
     def once(self) -> Any:
         """Numbers that are no generator's."""
 
-    def __call__(self, name: str) -> dict[str, Any]:
-        """{clients or "IID 0", ...: {score: values}} of a generator, or of the real floor."""
+    def __call__(self, generated: Tensor) -> dict[str, Any]:
+        """{clients or "IID 0", ...: {score: values}} of generated features [num_images, D]."""
 
 
 def measure_all(
     study: Study,
     choice: ClassChoice,
+    titles: Mapping[str, str],
     first: str,
-    make: Callable[[ClassFederation], Measurement],
+    make: Callable[[ClassFederation, dict[str, FeatureFederation]], Measurement],
+    controls: int,
     count: int | None = None,
-) -> dict[str, Any]:
-    """Steps "generators", `first` and "scores"; what `ClassFederation.about` says of the generators.
-
-    Where all numbers are known no data is read.
+) -> RankingStudy:
+    """Steps "generators", `first` and "scores". Where all numbers are known no data is read.
 
     Args:
         study: keeps the numbers.
         choice: of clients and generators.
+        titles: of the scores.
         first: the name of the step that is measured once.
-        make: gives what measures.
+        make: gives what measures, over the clients and the dealings.
+        controls: IID dealings.
         count: generators, evenly from all kinds; all if None.
 
     Raises:
         ValueError: for fewer than two generators, and as `ClassFederation`.
     """
     about: dict[str, Any] | None = study.numbers.get("generators")
-    if about is not None and len(study.numbers.get("scores", {})) == 1 + len(about["kinds"]):  # and real images
-        return about
-    places = ClassFederation(choice)
-    names = spread_out(list(places.recipes), count or len(places.recipes))
-    if len(names) < 2:
-        raise ValueError(f"{places.describe()}: a ranking needs two generators")
-    about = study.step("generators", lambda: places.about(names))
-    lines = {name: name for name in (REAL, *names)}
-    if len(study.numbers.get("scores", {})) < len(lines):
-        measure = make(places)
+    if about is None or len(study.numbers.get("scores", {})) < 1 + len(about["kinds"]):  # and real images
+        places = ClassFederation(choice)
+        names = spread_out(list(places.recipes), count or len(places.recipes))
+        if len(names) < 2:
+            raise ValueError(f"{places.describe()}: a ranking needs two generators")
+        about = study.step("generators", lambda: places.about(names))
+        measure = make(places, places.federation.dealt(choice.seed, controls))
         study.step(first, measure.once)
-        study.each("scores", lines, measure, "generators")
-    return about
 
+        def run(name: str) -> dict[str, Any]:
+            return measure(places.floor() if name == REAL else places.draw(name))
 
-def rows_over(scores: Mapping[str, Any], where: str, names: Sequence[str]) -> Rows:
-    """Each generator's scores over the clients, or over an IID dealing."""
-    return {name: scores[name][where] for name in names}
-
-
-def dealings_over(scores: Mapping[str, Any], names: Sequence[str], controls: int) -> list[Rows]:
-    """The same over each IID dealing."""
-    return [rows_over(scores, f"IID {number}", names) for number in range(controls)]
+        study.each("scores", {name: name for name in (REAL, *names)}, run, "generators")
+    scores, kinds = study.numbers["scores"], about["kinds"]
+    rows = ScoredRows({name: scores[name] for name in kinds})
+    return RankingStudy(rows, titles, about["heading"], scores[REAL][CLIENTS], kinds)

@@ -15,15 +15,15 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, compare, expectation, inversion_lines
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.feature_federation import rows_of
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, expectation, inversion_lines
+from fedgen.experiments.engine.choice import at_least, quickly
+from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.classes.class_deal import REAL
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice, ClassFederation
-from fedgen.experiments.ranking.classes.class_generators_figure import draw_kinds
-from fedgen.experiments.ranking.classes.class_scores import CLIENTS, dealings_over, measure_all, rows_over
+from fedgen.experiments.ranking.classes.class_scores import measure_all
 from fedgen.experiments.ranking.classes.critic_calibration import calibrate
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference, wasserstein_critic
 
@@ -61,45 +61,51 @@ def wasserstein(
         options: the fields of `ClassChoice`.
     """
     choice = ClassChoice(total_images=TOTAL_IMAGES, **options)
-    if count < 2 or controls < 1 or choice.components < 0 or projections < 2:
-        raise ValueError(
-            f"count={count}, controls={controls}, components={choice.components}, projections={projections}: a ranking "
-            "needs 2 generators, its evidence 1 control, components are 0 (all features) or more, projections 2 or more"
-        )
+    at_least(2, count=count, projections=projections)
+    at_least(1, controls=controls)
+    at_least(0, components=choice.components)
     own = {"count": count, "last_activation": last_activation, "tolerance": tolerance, "projections": projections}
     study = Study("wasserstein", output, {**choice.settings(), **own, "controls": controls})
     critics = critics_of(last_activation, tolerance, choice)
-    about = measure_all(
-        study, choice, "calibration", lambda places: CriticMeasure(places, critics, projections, controls), count
-    )
-    scores, shares = study.numbers["scores"], study.numbers["calibration"]
-    kinds, names = about["kinds"], list(about["kinds"])
-    found = study.step("found", lambda: summarise(scores, names, controls))
-    heading = f"{about['heading']}; {space(choice)}"
+
+    def make(places: ClassFederation, dealt: dict[str, FeatureFederation]) -> CriticMeasure:
+        return CriticMeasure(places, dealt, critics, projections)
+
+    ranking = measure_all(study, choice, TITLES, "calibration", make, controls, count)
+    shares = study.numbers["calibration"]
+    found = study.step("found", lambda: summarise(ranking))
+    space = f"{choice.components} public components of" if choice.components else "all features of"
+    ranking = replace(ranking, heading=f"{ranking.heading}; {space} {choice.embedding}")
     tables: list[Table | str] = [
         calibration_table(shares),
-        agreement_table({TITLES[name]: row for name, row in found["scores"].items()}, heading),
-        values_table(scores, names),
+        ranking.table(found["scores"]),
+        values_table(ranking),
         *outcomes(found, shares),
     ]
-    rows = rows_over(scores, CLIENTS, names)
-    study.report(tables, draw(rows, found["scores"], kinds, shares, scores[REAL][CLIENTS], heading, study.path(FIGURE)))
+    study.report(tables, draw(ranking, found["scores"], shares, study.path(FIGURE)))
 
 
 class CriticMeasure:
-    """Critics and sliced distances of a generator to clients and to IID dealings of their images."""
+    """Critics and sliced distances of a generator to clients and to IID dealings of their images.
+
+    Args:
+        places: whose images are whose.
+        dealt: the clients first, then IID dealings, by name.
+        critics: options by score.
+        projections: of the sliced distance.
+    """
 
     def __init__(
-        self, places: ClassFederation, critics: Mapping[str, CriticOptions], projections: int, controls: int
+        self,
+        places: ClassFederation,
+        dealt: Mapping[str, FeatureFederation],
+        critics: Mapping[str, CriticOptions],
+        projections: int,
     ) -> None:
-        self.places, self.critics, self.projections = places, critics, projections
-        federation = places.federation
-        dealt = [federation, *(federation.iid(places.choice.seed, number) for number in range(controls))]
-        self.parts = {
-            CLIENTS if number == 0 else f"IID {number - 1}": [self.reduced(part) for part in one.parts()]
-            for number, one in enumerate(dealt)
-        }
-        self.references = {name: self._references(parts) for name, parts in self.parts.items()}
+        self.places, self.critics = places, critics
+        self.slices: dict[str, Any] = {"projections": projections, "seed": places.choice.seed}
+        self.parts = {where: [self.reduced(part) for part in one.parts()] for where, one in dealt.items()}
+        self.references = {where: self._references(parts) for where, parts in self.parts.items()}
 
     def reduced(self, features: Tensor) -> Tensor:
         """Features on the public principal components, float32; as they are where all features are asked for."""
@@ -107,20 +113,19 @@ class CriticMeasure:
 
     def once(self) -> dict[str, dict[str, float]]:
         """Shares of known distances, found on the clients' images, of which as many as generators draw are moved."""
-        seed, projections = self.places.choice.seed, self.projections
 
         def by_slices(generated: Tensor, real: Tensor) -> float:
-            reference = SlicedReference.from_features([real], projections=projections, seed=seed)
+            reference = SlicedReference.from_features([real], **self.slices)
             return reference.score(generated, errors=False).values["all"]
 
         by_critic = {name: partial(_by_critic, options) for name, options in self.critics.items()}
         pool = torch.cat(self.parts[CLIENTS])
         number = min(self.places.num_images, len(pool) // 2)
-        return calibrate(pool, number, {**by_critic, SLICED: by_slices}, seed, sliced=[SLICED])
+        return calibrate(pool, number, {**by_critic, SLICED: by_slices}, self.slices["seed"], sliced=[SLICED])
 
-    def __call__(self, name: str) -> dict[str, Any]:
-        """{clients or "IID 0", ...: {score: values}} of a generator, or of the real floor."""
-        generated = self.reduced(self.places.floor() if name == REAL else self.places.draw(name))
+    def __call__(self, generated: Tensor) -> dict[str, Any]:
+        """{clients or "IID 0", ...: {score: values}} of generated features."""
+        generated = self.reduced(generated)
         found: dict[str, Any] = {}
         for where, references in self.references.items():
             scores = [replace(reference.score(generated), name=score) for score, reference in references.items()]
@@ -129,8 +134,7 @@ class CriticMeasure:
 
     def _references(self, parts: list[Tensor]) -> dict[str, WassersteinReference | SlicedReference]:
         critics = {name: WassersteinReference.from_features(parts, options) for name, options in self.critics.items()}
-        sliced = SlicedReference.from_features(parts, projections=self.projections, seed=self.places.choice.seed)
-        return {**critics, SLICED: sliced}
+        return {**critics, SLICED: SlicedReference.from_features(parts, **self.slices)}
 
 
 def _by_critic(options: CriticOptions, generated: Tensor, real: Tensor) -> float:
@@ -145,17 +149,16 @@ def distance_of_means(parts: list[Tensor], generated: Tensor) -> dict[str, float
     return {"avg": float(weights @ (means - centre).norm(dim=1)), "all": float((weights @ means - centre).norm())}
 
 
-def summarise(scores: Mapping[str, Any], names: list[str], controls: int) -> dict[str, Any]:
+def summarise(ranking: RankingStudy) -> dict[str, Any]:
     """Return what `compare` finds of each score, and its mean share of the distance of the means, which W1 is never
     below.
     """
-    rows, dealings = rows_over(scores, CLIENTS, names), dealings_over(scores, names, controls)
+    rows = ranking.rows.clients.values()
     shares = {
-        score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows.values())
-                for how in ("avg", "all")}
+        score: {how: statistics.mean(row[score][how] / row[MEANS][how] for row in rows) for how in BOTH}
         for score in TITLES
-    }  # fmt: skip
-    return {"scores": {score: compare(rows, dealings, score) for score in TITLES}, "of means": shares}
+    }
+    return {"scores": ranking.compared(), "of means": shares}
 
 
 def critics_of(last_activation: bool, tolerance: float, choice: ClassChoice) -> dict[str, CriticOptions]:
@@ -169,49 +172,39 @@ def critics_of(last_activation: bool, tolerance: float, choice: ClassChoice) -> 
     }
 
 
-def space(choice: ClassChoice) -> str:
-    """In what distances are measured, for titles."""
-    components, embedding = choice.components, choice.embedding
-    return f"{components} public components of {embedding}" if components else f"all features of {embedding}"
-
-
 def calibration_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
     """Cases by scores."""
-    table = Table(
-        title="share of a known distance that is found",
+    return number_table(
+        "share of a known distance that is found",
+        ("case", *TITLES.values()),
+        [[case, *(f"{row[one]:.2f}" if one in row else None for one in TITLES)] for case, row in shares.items()],
+        names=("case",),
         caption="shift: real images moved by that part of their spread; width: Gaussian images whose widest axis is"
         " that many times as wide. A critic is measured on images it never saw; elsewhere its values are lower bounds",
-        caption_justify="left",
     )
-    for heading in ("case", *TITLES.values()):
-        table.add_column(heading, justify="left" if heading == "case" else "right")
-    for case, row in shares.items():
-        table.add_row(case, *(f"{row[score]:.2f}" if score in row else "-" for score in TITLES))
-    return table
 
 
-def values_table(scores: Mapping[str, Any], names: list[str]) -> Table:
+def values_table(ranking: RankingStudy) -> Table:
     """Mean scores of the generators and of held-out real images, beside the distance of the means."""
-    table = Table(title="means over the generators, and held-out images of the clients' classes")
-    for heading in ("score", "avg", "all", "real avg", "real all"):
-        table.add_column(heading, justify="left" if heading == "score" else "right")
-    for score, title in {**TITLES, MEANS: "distance of the means"}.items():
-        means = [statistics.mean(scores[name][CLIENTS][score][how] for name in names) for how in ("avg", "all")]
-        real = [scores[REAL][CLIENTS][score][how] for how in ("avg", "all")]
-        table.add_row(title, *(f"{value:.4g}" for value in (*means, *real)))
-    return table
+    rows = ranking.rows.clients.values()
+    return number_table(
+        "means over the generators, and held-out images of the clients' classes",
+        ("score", "avg", "all", "real avg", "real all"),
+        [
+            [title, *(statistics.mean(row[score][how] for row in rows) for how in BOTH)]
+            + [ranking.real[score][how] for how in BOTH]
+            for score, title in {**TITLES, MEANS: "distance of the means"}.items()
+        ],
+    )
 
 
 def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return what was expected and whether it was seen."""
-    least = {score: min(row[score] for case, row in shares.items() if case.startswith("shift")) for score in TITLES}
-    wide = {score: max(row[score] for row in shares.values() if score in row and SLICED not in row) for score in LOOKS
-            if score != SLICED}  # fmt: skip
+    least = min(row[SORTED] for case, row in shares.items() if case.startswith("shift"))
+    wide = max(row[RELU] for row in shares.values() if RELU in row and SLICED not in row)
     lines = [
-        expectation(f"the GroupSort critic finds {least[SORTED]:.2f} of a shift at least", least[SORTED] > 0.9),
-        expectation(
-            f"the ReLU critic finds {wide[RELU]:.2f} of a width at most; half is its bound", wide[RELU] <= 0.55
-        ),
+        expectation(f"the GroupSort critic finds {least:.2f} of a shift at least", least > 0.9),
+        expectation(f"the ReLU critic finds {wide:.2f} of a width at most; half is its bound", wide <= 0.55),
     ]
     for score in (RELU, SORTED):
         lines += inversion_lines(TITLES[score], found["scores"][score])
@@ -222,24 +215,17 @@ def outcomes(found: Mapping[str, Any], shares: Mapping[str, Mapping[str, float]]
 
 
 def draw(
-    rows: Rows,
+    ranking: RankingStudy,
     found: Mapping[str, Mapping[str, Any]],
-    kinds: Mapping[str, str],
     shares: Mapping[str, Mapping[str, float]],
-    real: Mapping[str, Mapping[str, Any]],
-    heading: str,
     path: Path,
 ) -> Path:
     """avg against all of both critics and of the sliced distance, real images too, and the calibration."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.2, 8), layout="constrained")
-    panels = figure.subplots(2, 2).flatten()
-    for axes, (score, title) in zip(panels, TITLES.items()):
-        draw_kinds(axes, rows, score, title, kinds, found[score], real[score])
-    draw_shares(panels[3], shares)
-    figure.suptitle(heading.replace("; ", "\n"), fontsize=9)
-    return save_figure(figure, path)
+    with panels(path, (9.2, 8), 2, 2, ranking.heading.replace("; ", "\n")) as (_, axes):
+        for panel, score in zip(axes.flat, TITLES):
+            ranking.scatter(panel, score, found)
+        draw_shares(axes[1][1], shares)
+    return path
 
 
 def draw_shares(axes: Any, shares: Mapping[str, Mapping[str, float]]) -> None:
@@ -247,11 +233,8 @@ def draw_shares(axes: Any, shares: Mapping[str, Mapping[str, float]]) -> None:
     axes.axhline(1, color="0.5", linewidth=1)
     for score, (colour, marker) in LOOKS.items():
         known = {place: row[score] for place, row in enumerate(shares.values()) if score in row}
-        axes.plot(
-            list(known), list(known.values()), color=colour, marker=marker, linestyle="none", label=TITLES[score]
-        )  # fmt: skip
+        axes.scatter(list(known), list(known.values()), color=colour, marker=marker, label=TITLES[score])
     axes.set_xticks(range(len(shares)), [case.replace(" ", "\n") for case in shares])
-    axes.set_ylim(0, 1.55)
-    axes.set_ylabel("share of the known distance")
+    axes.set(ylim=(0, 1.55), ylabel="share of the known distance")
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, loc="upper left")

@@ -9,27 +9,28 @@ of digits, where both ways of computing KID can be had; the table itself is not 
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.table import Table
 
-from fedgen.experiments.engine.aggregate_rankings import expectation
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.aggregate_rankings import BOTH, Rows, column, compare, expectation, gaps_of
+from fedgen.experiments.engine.choice import at_least, quickly
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import draw_ranking, panels
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.sizes import subset_kid
 from fedgen.io.files import read_csv
-from fedgen.reports.figures.aggregate_panels import draw_aggregates, draw_gap
-from fedgen.scores import inversions, kendall_tau
+from fedgen.reports.figures.aggregate_panels import draw_gap
+from fedgen.scores import inversions
 from fedgen.seeds import generator
 
 COLUMNS = ("fid_all", "fid_avg", "kid_all", "kid_avg")
 SCORES = ("fid", "kid")
 PAPER = {"generators": 100, "fid": 136, "kid": 81}  # inverted pairs counted in the printed table
 FIGURE = "paper_table.png"
-SUBSETS_FIGURE = "subset_kid.png"
 
 
 @quickly(repeats=50)
@@ -50,25 +51,23 @@ def paper_table(
         seed: of clients, generators and noise.
         quick: fewer generators and repeats.
     """
-    if repeats < 2:
-        raise ValueError(f"repeats={repeats}: give at least 2")
+    at_least(2, repeats=repeats)
     columns = None if table is None else read_table(table)
     settings = {"table": columns, "repeats": repeats, "seed": seed, "quick": quick}
     study = Study("paper-table", output, settings)
-    found = subset_kid.measure(study, seed, quick)
-    figure = subset_kid.draw(found, study.path(SUBSETS_FIGURE))
-    lines: list[Table | str] = [subset_kid.table_of(found), *subset_outcomes(found)]
+    lines = subset_kid.tell(study, seed, quick)
     if columns is None:
-        text = "the published table is not part of this package; --table FILE.csv reads it again (see --help)"
-        study.report([*lines, text], figure)
+        study.report(
+            [*lines, "the published table is not part of this package; --table FILE.csv reads it again (see --help)"]
+        )
         return
-    study.report([*lines, f"figure: {figure}"])
-    values = {name: list(map(float, columns[name])) for name in COLUMNS}
-    printed = study.step("printed", lambda: {score: describe(*pair(values, score)) for score in SCORES})
+    rows = rows_of_table(columns)
+    printed = study.step("printed", lambda: describe(rows))
     digits = max(len(text.partition(".")[2]) for name in ("kid_all", "kid_avg") for text in columns[name])
-    explained = study.step("explained", lambda: explain(*pair(values, "kid"), digits, repeats, seed))
-    tables: list[Table | str] = [table_of(printed), source_table(printed["kid"], explained, digits)]
-    study.report([*tables, *outcomes(printed, explained)], draw(values, printed, explained, study.path(FIGURE)))
+    kid = column(rows, "kid", "avg"), column(rows, "kid", "all")
+    explained = study.step("explained", lambda: explain(*kid, digits, repeats, seed))
+    lines += [table_of(printed), source_table(printed["kid"], explained, digits), *outcomes(printed, explained)]
+    study.report(lines, draw(rows, printed, explained, study.path(FIGURE)))
 
 
 def read_table(path: Path) -> dict[str, list[str]]:
@@ -106,20 +105,20 @@ def is_number(text: str | None) -> bool:
         return False
 
 
-def pair(values: Mapping[str, list[float]], score: str) -> tuple[list[float], list[float]]:
-    """The avg and all of a score."""
-    return values[f"{score}_avg"], values[f"{score}_all"]
-
-
-def describe(avg: Sequence[float], all: Sequence[float]) -> dict[str, Any]:
-    """Inverted and tied pairs, Kendall's tau, and the gap avg - all: mean, min, max and standard deviation."""
-    gaps = [a - b for a, b in zip(avg, all)]
+def rows_of_table(columns: Mapping[str, Sequence[str]]) -> Rows:
+    """Return each class's scores, of the columns as they are printed."""
     return {
-        "inverted": [[one.first, one.second] for one in inversions(avg, all)],
-        "pairs": len(avg) * (len(avg) - 1) // 2,
-        "tau": kendall_tau(avg, all),
-        "gap": {"mean": statistics.mean(gaps), "min": min(gaps), "max": max(gaps), "sd": statistics.stdev(gaps)},
+        name: {score: {how: float(columns[f"{score}_{how}"][place]) for how in BOTH} for score in SCORES}
+        for place, name in enumerate(columns["class"])
     }
+
+
+def describe(rows: Rows) -> dict[str, Any]:
+    """Return what `compare` finds of each score, and the standard deviation of avg - all, "sd"."""
+    found = {score: compare(rows, [], score) for score in SCORES}
+    for score, row in found.items():
+        row["gap"]["sd"] = statistics.stdev(gaps_of(rows, score))
+    return found
 
 
 def explain(avg: list[float], all: list[float], digits: int, repeats: int, seed: int) -> dict[str, Any]:
@@ -144,7 +143,7 @@ def explain(avg: list[float], all: list[float], digits: int, repeats: int, seed:
     for _ in range(repeats):
         noisy = moved + noise * torch.randn(len(all), generator=random, dtype=torch.float64)
         drawn.append(count(noisy.round(decimals=digits), exact.round(decimals=digits)))
-    ties = [a == b for a, b in pairs_of(moved.round(decimals=digits).tolist())]
+    ties = [a == b for a, b in combinations(moved.round(decimals=digits).tolist(), 2)]
     return {
         "exact": count(moved, exact),
         "rounded": count(moved.round(decimals=digits), exact.round(decimals=digits)),
@@ -159,25 +158,10 @@ def count(avg: torch.Tensor, all: torch.Tensor) -> int:
     return len(inversions(avg.tolist(), all.tolist()))
 
 
-def pairs_of(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Every pair of values."""
-    return [(a, b) for place, a in enumerate(values) for b in values[place + 1 :]]
-
-
 def interval(counts: Sequence[int]) -> tuple[int, int]:
     """Return the interval that holds 95 percent of the counts."""
     ordered, cut = sorted(counts), int(0.025 * len(counts))
     return ordered[cut], ordered[-1 - cut]
-
-
-def subset_outcomes(found: Mapping[str, dict[str, list[float]]]) -> list[str]:
-    """Return what was expected of both ways of computing KID, and whether it was seen."""
-    counts = {kind: len(subset_kid.inverted(columns)) for kind, columns in found.items()}
-    return [
-        expectation(f"all images invert {counts['exact']} pairs by KID", counts["exact"] == 0),
-        expectation(f"rounding alone inverts {counts['rounded']}", counts["rounded"] == 0),
-        expectation(f"random subsets invert {counts['subsets']}", counts["subsets"] > 0),
-    ]
 
 
 def outcomes(printed: Mapping[str, Any], explained: Mapping[str, Any]) -> list[str]:
@@ -203,50 +187,44 @@ def outcomes(printed: Mapping[str, Any], explained: Mapping[str, Any]) -> list[s
 
 def table_of(printed: Mapping[str, Any]) -> Table:
     """Return what the printed columns say, by score."""
-    table = Table(title="the printed table")
-    for heading in ("score", "inverted", "pairs", "Kendall tau", "avg - all", "sd", "min", "max"):
-        table.add_column(heading, justify="left" if heading == "score" else "right")
-    for score, row in printed.items():
-        gap = [f"{row['gap'][key]:.4g}" for key in ("mean", "sd", "min", "max")]
-        table.add_row(score.upper(), str(len(row["inverted"])), str(row["pairs"]), f"{row['tau']:.3f}", *gap)
-    return table
+    return number_table(
+        "the printed table",
+        ("score", "inverted", "pairs", "Kendall tau", "avg - all", "sd", "min", "max"),
+        [
+            [score.upper(), len(row["inverted"]), row["pairs"], f"{row['tau']:.3f}"]
+            + [row["gap"][key] for key in ("mean", "sd", "min", "max")]
+            for score, row in printed.items()
+        ],
+    )
 
 
 def source_table(printed: Mapping[str, Any], explained: Mapping[str, Any], digits: int) -> Table:
     """Return where KID's inverted pairs come from."""
     low, high = interval(explained["noisy"])
-    mean = statistics.mean(explained["noisy"])
-    table = Table(title="pairs that KID's avg and all order differently")
-    table.add_column("avg is all and")
-    table.add_column("inverted", justify="right")
-    table.add_row("one constant", str(explained["exact"]))
-    table.add_row(f"one constant, both rounded to {digits} digits", str(explained["rounded"]))
-    table.add_row(f"with noise of {explained['noise']:.2g}, rounded", f"{mean:.0f} ({low} to {high})")
-    table.add_row("as printed", str(len(printed["inverted"])))
-    return table
+    noisy = f"{statistics.mean(explained['noisy']):.0f} ({low} to {high})"
+    rows = [
+        ["one constant", explained["exact"]],
+        [f"one constant, both rounded to {digits} digits", explained["rounded"]],
+        [f"with noise of {explained['noise']:.2g}, rounded", noisy],
+        ["as printed", len(printed["inverted"])],
+    ]
+    names = ("avg is all and", "inverted")
+    return number_table("pairs that KID's avg and all order differently", names, rows, names=names[:1])
 
 
-def draw(
-    values: Mapping[str, list[float]], printed: Mapping[str, Any], explained: Mapping[str, Any], path: Path
-) -> Path:
+def draw(rows: Rows, printed: Mapping[str, Any], explained: Mapping[str, Any], path: Path) -> Path:
     """Above: avg against all; below: FID's and KID's gaps, and how many pairs noise inverts by KID."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 6.6), layout="constrained")
-    grid = figure.add_gridspec(2, 6)
-    above = [figure.add_subplot(grid[0, 3 * place : 3 * place + 3]) for place in range(2)]
-    below = [figure.add_subplot(grid[1, 2 * place : 2 * place + 2]) for place in range(3)]
-    for panel, gap_panel, score in zip(above, below, SCORES):
-        avg, all = pair(values, score)
-        row = printed[score]
-        draw_aggregates(panel, avg, all, score.upper(), inverted=row["inverted"])
-        panel.set_title(f"{len(row['inverted'])} of {row['pairs']} pairs inverted", fontsize=9)
-        draw_gap(gap_panel, all, [a - b for a, b in zip(avg, all)], score.upper(), f"{score.upper()} all")
-    below[2].hist(explained["noisy"], bins=20, color="0.7", label="noise as in the gaps")
-    below[2].axvline(len(printed["kid"]["inverted"]), color="#c0203a", label="printed")
-    below[2].axvline(explained["rounded"], color="#1f5fa8", label="exact, rounded")
-    below[2].set_xlabel("pairs inverted by KID")
-    below[2].set_ylabel("draws of the noise")
-    below[2].set_ylim(0, 1.5 * below[2].get_ylim()[1])
-    below[2].legend(fontsize=8, framealpha=1)
-    return save_figure(figure, path)
+    with panels(path, (9.6, 6.6), rows=0) as (figure, _):
+        grid = figure.add_gridspec(2, 6)
+        above = [figure.add_subplot(grid[0, 3 * place : 3 * place + 3]) for place in range(2)]
+        *below, last = [figure.add_subplot(grid[1, 2 * place : 2 * place + 2]) for place in range(3)]
+        for panel, gap_panel, score in zip(above, below, SCORES):
+            draw_ranking(panel, rows, score, score.upper(), printed[score])
+            everyone = column(rows, score, "all")
+            draw_gap(gap_panel, everyone, gaps_of(rows, score), score.upper(), f"{score.upper()} all")
+        last.hist(explained["noisy"], bins=20, color="0.7", label="noise as in the gaps")
+        last.axvline(len(printed["kid"]["inverted"]), color="#c0203a", label="printed")
+        last.axvline(explained["rounded"], color="#1f5fa8", label="exact, rounded")
+        last.set(xlabel="pairs inverted by KID", ylabel="draws of the noise", ylim=(0, 1.5 * last.get_ylim()[1]))
+        last.legend(fontsize=8, framealpha=1)
+    return path

@@ -17,64 +17,53 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, compare, expectation
-from fedgen.experiments.engine.choice import quickly
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, CONTROLS, FLAT, Rows, ScoredRows, expectation
+from fedgen.experiments.engine.choice import at_least, quickly, rising
 from fedgen.experiments.engine.feature_federation import rows_of
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.image_sources import ImageChoice
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
+from fedgen.experiments.engine.scored_checkpoints import PCA
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.classes.class_deal import REAL, ClassDeal
 from fedgen.scores import FrechetReference, KernelReference, fid_infinity
 
-CLIENTS = "classes"
+CLASSES = "classes"
+INFINITY = "fid infinity"
 PARTS = 3  # levels of the extrapolation
-ROUNDING = 1e-9  # of the classes' gap
 FIGURE = "sample_size.png"
-SCORES = {"fid": "FID", "fid pca": "FID PCA", "fid infinity": "FID-inf PCA", "kid": "KID"}
-COLOURS = {"fid": "#c4560b", "fid pca": "#1f5fa8", "fid infinity": "#7a4fa0", "kid": "#3a8a3a"}
+SCORES = {"fid": "FID", PCA: "FID PCA", INFINITY: "FID-inf PCA", "kid": "KID"}
+COLOURS = {"fid": "#c4560b", PCA: "#1f5fa8", INFINITY: "#7a4fa0", "kid": "#3a8a3a"}
 
 
 @quickly(sizes=lambda sizes: tuple(size for size in sizes if size <= 200) or sizes[:1], controls=1)
 def sample_size(
     output: Path | None = None,
-    data: str = "fashion-mnist",
-    root: Path = Path("data"),
-    embedding: str = "efficientnet-lite0",
-    weights: Path | None = None,
     sizes: tuple[int, ...] = (20, 60, 200, 600, 2000),
     components: int = 64,
     controls: int = 2,
-    seed: int = 0,
-    quick: bool = False,
+    **options: Any,
 ) -> None:
     """Scores the classes as generators over clients of rising size, one a class and IID, by FID in three ways and KID.
 
+    Generators are the classes of the data's test split; where there is none, half of the train split.
+
     Args:
         output: folder of results.json and sample_size.png.
-        data: a name (fashion-mnist, cifar10, mnist5k, digits, ...), or a folder of class folders. Generators are the
-            classes of its test split; where there is none, half of the train split.
-        root: folder of data sets.
-        embedding: in whose features scores are measured.
-        weights: a local file of its weights.
         sizes: images of a client; at most 200 with --quick.
         components: principal components of the second FID, of train images that no client has.
         controls: IID dealings of the same images.
-        seed: of all draws.
-        quick: takes under a minute, to see that it runs.
+        options: the fields of `ImageChoice`.
     """
-    if controls < 1 or components < 1 or not sizes or min(sizes) < 2 or list(sizes) != sorted(set(sizes)):
-        raise ValueError(
-            f"sizes={sizes}, components={components}, controls={controls}: give rising sizes of at least 2 images, and "
-            "at least 1 of the others"
-        )
-    settings: dict[str, Any] = {
-        "data": data, "embedding": embedding, "weights": weights and str(weights), "sizes": list(sizes),
-        "components": components, "controls": controls, "seed": seed, "quick": quick,
-    }  # fmt: skip
+    choice = ImageChoice(**options)
+    settings = {**choice.settings(), "sizes": list(sizes), "components": components, "controls": controls}
+    rising(2, sizes=sizes)
+    at_least(1, components=components, controls=controls)
     study = Study("sample-size", output, settings)
-    names = (CLIENTS, *(f"IID {number}" for number in range(controls)))
+    names = (CLASSES, *(f"IID {number}" for number in range(controls)))
     cells = {f"{size} {name}": (size, number - 1) for size in sizes for number, name in enumerate(names)}
     if study.missing("scores") or len(study.numbers["scores"]) < len(cells):
-        measure = SizeMeasure(ClassDeal(data, root, embedding, weights, sizes, seed), components)
+        measure = SizeMeasure(ClassDeal(choice, sizes), components)
         study.each("scores", cells, measure, "federations")
     found = study.step("found", lambda: summarise(study.numbers["scores"], sizes, names))
     tables: list[Table | str] = [table_of(found, components), floor_table(found, components), *outcomes(found)]
@@ -97,14 +86,14 @@ class SizeMeasure:
         size, control = cell
         whole, small = (self.deal.federation(size, features) for features in (self.features, self.projected))
         if control >= 0:
-            whole, small = (federation.iid(self.deal.seed, control) for federation in (whole, small))
+            whole, small = (federation.iid(self.deal.choice.seed, control) for federation in (whole, small))
         parts, projected = whole.parts(), small.parts()
         frechet, kernel = FrechetReference.from_features(parts), KernelReference.from_features(parts)
         few = FrechetReference.from_features(projected)
         found = {}
         for name, features in self.generated.items():
             reduced = self.projection.project(features)
-            scores = [frechet.score(features), replace(few.score(reduced), name="fid pca"), kernel.score(features)]
+            scores = [frechet.score(features), replace(few.score(reduced), name=PCA), kernel.score(features)]
             found[name] = rows_of(scores) | self._infinity(projected, reduced)
         return found
 
@@ -112,26 +101,24 @@ class SizeMeasure:
         """FID-infinity with both sides as samples, where there are images enough for it."""
         if min(len(generated), *map(len, clients)) < 2 * self.components * PARTS:
             return {}
-        found = fid_infinity(clients, generated, real="sample", parts=PARTS, seed=self.deal.seed)
-        values = {how: found[how].value for how in ("avg", "all")}
+        found = fid_infinity(clients, generated, real="sample", parts=PARTS, seed=self.deal.choice.seed)
+        values = {how: found[how].value for how in BOTH}
         # over both sides' images: more than a difference of two generators has, which share the clients' part
-        errors = {how: found[how].error for how in ("avg", "all")}
-        return {"fid infinity": {**values, "errors": errors, "total errors": errors}}
+        errors = {how: found[how].error for how in BOTH}
+        return {INFINITY: {**values, "errors": errors, "total errors": errors}}
 
 
 def summarise(scores: Mapping[str, Rows], sizes: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
     """By size and score: what `compare` finds, and the scores of real images, over classes and over IID clients."""
     found: dict[str, Any] = {}
     for size in sizes:
-        everything = [scores[f"{size} {name}"] for name in names]
-        rows, *controls = [{name: row for name, row in one.items() if name != REAL} for one in everything]
-        known = [score for score in SCORES if score in everything[0][REAL]]
+        classes, *dealt = [scores[f"{size} {name}"] for name in names]
+        made = {name: {CLIENTS: row, CONTROLS: [one[name] for one in dealt]} for name, row in classes.items()}
+        del made[REAL]
+        real = dealt[0][REAL]
         found[str(size)] = {
-            score: {
-                **compare(rows, controls, score),
-                "real, IID": {how: everything[1][REAL][score][how] for how in ("avg", "all")},
-            }
-            for score in known
+            score: row | {"real, IID": {how: real[score][how] for how in BOTH}}
+            for score, row in ScoredRows(made).compared([score for score in SCORES if score in real]).items()
         }
     return found
 
@@ -148,18 +135,18 @@ def outcomes(found: Mapping[str, Any]) -> list[str]:
     text = ", ".join(f"{count:g} at {size}" for size, count in zip(sizes, inverted))
     text = f"FID orders pairs differently over IID clients: {text} of {found[sizes[0]]['fid']['pairs']}"
     lines.append(expectation(text, max(inverted) > 0))
-    shares = {score: {size: share_of_bias(row, score) for size, row in found.items()} for score in ("fid", "fid pca")}
+    shares = {score: {size: share_of_bias(row, score) for size, row in found.items()} for score in ("fid", PCA)}
     text = ", ".join(f"{shares['fid pca'][size]:.0%} not {shares['fid'][size]:.0%} at {size}" for size in sizes)
-    less = all(shares["fid pca"][size] < shares["fid"][size] for size in sizes)
+    less = all(shares[PCA][size] < shares["fid"][size] for size in sizes)
     lines.append(expectation(f"on few components less of the classes' gap is the IID clients': {text}", less))
     spread = max(gap["spread"] for row in found.values() for gap in (row["kid"]["gap"], *row["kid"]["control gap"]))
     wrong = sum(len(row["kid"]["inverted"]) + sum(row["kid"]["control inverted"]) for row in found.values())
     text = f"KID's gap is one number over all generators (spread {spread:.0e}); it orders {wrong} pairs differently"
     least = min(abs(row["kid"]["gap"]["mean"]) for row in found.values())
-    lines.append(expectation(text, wrong == 0 and spread < ROUNDING * least))
-    for size, gap in gaps["fid infinity"].items():
+    lines.append(expectation(text, wrong == 0 and spread < FLAT * least))
+    for size, gap in gaps[INFINITY].items():
         text = f"FID-infinity leaves {gap:+.2f} of an IID gap of {gaps['fid pca'][size]:.2f} at {size} images"
-        lines.append(expectation(text, abs(gap) < 0.25 * gaps["fid pca"][size]))
+        lines.append(expectation(text, abs(gap) < 0.25 * gaps[PCA][size]))
     return lines
 
 
@@ -176,41 +163,36 @@ def share_of_bias(row: Mapping[str, Any], score: str) -> float:
 
 def table_of(found: Mapping[str, Any], components: int) -> Table:
     """Gaps and inversions by size and score, over classes and over IID clients."""
-    table = Table(
-        title="avg - all over clients of one class, and over IID clients of the same sizes",
-        caption="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and "
-        "all order differently, evidence: those beyond their errors and inverted in no control",
-        caption_justify="left",
-    )
-    headings = ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "score" else "right", no_wrap=True)
+    cells: list[list[Any] | None] = []
     for size, row in found.items():
         for score, one in row.items():
-            table.add_row(
-                size,
-                label(score, components),
-                f"{one['gap']['mean']:.4g}",
-                f"{statistics.mean(gap['mean'] for gap in one['control gap']):.3g}",
-                f"{statistics.mean(gap['spread'] for gap in one['control gap']):.3g}",
-                str(len(one["inverted"])),
-                f"{statistics.mean(one['control inverted']):g}",
-                str(len(one["evidence"])),
+            control, spread = (
+                f"{statistics.mean(g[key] for g in one['control gap']):.3g}" for key in ("mean", "spread")
             )
-        table.add_section()
-    return table
+            inverted = len(one["inverted"]), f"{statistics.mean(one['control inverted']):g}", len(one["evidence"])
+            cells.append([size, label(score, components), one["gap"]["mean"], control, spread, *inverted])
+        cells.append(None)
+    return number_table(
+        "avg - all over clients of one class, and over IID clients of the same sizes",
+        ("n_i", "score", "gap", "IID gap", "spread", "pairs", "IID", "evidence"),
+        cells,
+        caption="gap: mean over the generators, spread: the most less the least of IID clients; pairs: that avg and "
+        "all order differently, evidence: those beyond their errors and inverted in no control",
+    )
 
 
 def floor_table(found: Mapping[str, Any], components: int) -> Table:
     """Return what held-out real images of all classes score in the generators' place, over IID clients: bias alone."""
     scores = [score for score in SCORES if any(score in row for row in found.values())]
-    table = Table(title="real images as the generator, over IID clients: avg / all")
-    for heading in ("n_i", *(label(score, components) for score in scores)):
-        table.add_column(heading, justify="right")
-    for size, row in found.items():
-        pairs = [row[score]["real, IID"] if score in row else None for score in scores]
-        table.add_row(size, *("-" if pair is None else f"{pair['avg']:.3g} / {pair['all']:.3g}" for pair in pairs))
-    return table
+
+    def shown(row: Mapping[str, Any], score: str) -> str | None:
+        return "{avg:.3g} / {all:.3g}".format(**row[score]["real, IID"]) if score in row else None
+
+    return number_table(
+        "real images as the generator, over IID clients: avg / all",
+        ("n_i", *(label(score, components) for score in scores)),
+        [[size, *(shown(row, score) for score in scores)] for size, row in found.items()],
+    )
 
 
 def label(score: str, components: int) -> str:
@@ -220,22 +202,19 @@ def label(score: str, components: int) -> str:
 
 def draw(found: Mapping[str, Any], components: int, path: Path) -> Path:
     """Gaps of three scores against n_i, of classes and IID clients with their range; then the inverted pairs."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 7), layout="constrained")
-    panels = figure.subplots(2, 2).flatten()
-    for axes, score in zip(panels, ("fid", "fid pca", "kid")):
-        draw_gaps(axes, found, score)
-        axes.set_ylabel(f"{label(score, components)}: avg - all")
-    draw_inversions(panels[3], found, components)
     sizes = [int(size) for size in found]
-    for axes in panels:
-        axes.set_xscale("log")
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        axes.minorticks_off()
-        axes.set_xlabel("images of a client")
-        axes.grid(alpha=0.25)
-    return save_figure(figure, path)
+    with panels(path, (9.6, 7), 2, 2) as (_, grid):
+        for axes, score in zip(grid.flat, ("fid", PCA, "kid")):
+            draw_gaps(axes, found, score)
+            axes.set_ylabel(f"{label(score, components)}: avg - all")
+        draw_inversions(grid[1][1], found, components)
+        for axes in grid.flat:
+            axes.set_xscale("log")
+            axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+            axes.minorticks_off()
+            axes.set_xlabel("images of a client")
+            axes.grid(alpha=0.25)
+    return path
 
 
 def draw_gaps(axes: Any, found: Mapping[str, Any], score: str) -> None:

@@ -13,20 +13,28 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, column, compare, expectation
+from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
+    Rows,
+    ScoredRows,
+    best_of,
+    better_than_real,
+    column,
+    expectation,
+)
 from fedgen.experiments.engine.image_sources import chosen
-from fedgen.experiments.engine.results import save_figure
-from fedgen.experiments.engine.scored_checkpoints import PCA, Checkpoint, ScoredRows, Trained, checkpoints_of, title_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import draw_ranking, panels
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
+from fedgen.experiments.engine.scored_checkpoints import PCA, Checkpoint, Trained, checkpoints_of, title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_choice import TrainedChoice
 from fedgen.images import save_png, tile
-from fedgen.reports.figures.aggregate_panels import draw_aggregates
 from fedgen.reports.figures.picture_panels import show_picture
 
 PAPER = {"all": math.log(63.99 / 72.13), "avg": math.log(126.05 / 119.06)}  # checkpoint over class
 KERNELS = ("kid", "kid-rbf")
 CLASS, REAL = "images of ", "real images of all classes"
-BOTH = ("avg", "all")
 SIDE = 6  # images along a grid
 FIGURE = "perfect_generator.png"
 SIDES = ("checkpoint", "class")
@@ -59,13 +67,16 @@ def perfect_generator(
         measure(study, choice, overlap, kinds)
     numbers, tables, lines = study.numbers, [], []
     for name, pair in numbers["pairs"].items():
-        rows, found = of_kind(numbers, name).clients, numbers["found"][name]
-        named = {title_of(score, choice.components): values for score, values in found.items()}
-        about = f"{name}: pairs of one of {len(made_by(numbers, name))} checkpoints and one of {len(classes_of(rows))}"
-        tables += [pair_table(rows, pair, REAL, overlap), agreement_table(named, f"{about} classes")]
-        lines += [f"{name}:", *expected(found, pair, choice.components)]
+        own, found = of_kind(numbers, name), numbers["found"][name]
+        counts = len(made_by(numbers, name)), len(classes_of(own.clients))
+        about = "{}: pairs of one of {} checkpoints and one of {} classes".format(name, *counts)
+        ranking = RankingStudy(own, {score: title_of(score, choice.components) for score in found}, about)
+        tables += [pair_table(own.clients, pair, overlap), ranking.table(found)]
+        lines += [f"{name}:", *expected(found, pair), *ranking.lines(found)]
     rows = ScoredRows(numbers["scores"]).clients
-    study.report([*tables, *lines, *against_real(rows)], draw(rows, numbers["pairs"], study, REAL))
+    classes = {name: rows[name] for name in classes_of(rows)}
+    better = better_than_real(classes, rows[REAL], "one-class generators", f"as many {REAL}", named=True)
+    study.report([*tables, *lines, *better], draw(rows, numbers["pairs"], study))
 
 
 def measure(study: Study, choice: TrainedChoice, overlap: bool, kinds: tuple[str, ...] | None) -> None:
@@ -138,7 +149,7 @@ def classes_of(rows: Rows) -> list[str]:
 def compare_groups(scored: ScoredRows, checkpoints: int) -> dict[str, Any]:
     """`compare` of every score between the checkpoints, which come first, and the classes, which follow."""
     groups = range(checkpoints), range(checkpoints, checkpoints + len(classes_of(scored.clients)))
-    return {score: compare(scored.clients, scored.controls(score), score, groups) for score in scored.scores}
+    return scored.compared(between=groups)
 
 
 def disagreements(rows: Rows, found: dict[str, Any], checkpoints: int) -> dict[str, Any]:
@@ -170,49 +181,27 @@ def disagreements(rows: Rows, found: dict[str, Any], checkpoints: int) -> dict[s
         for way, is_other in (("paper", False), ("other", True))
     }
     if not ranked:
-        best = min(classes_of(rows), key=lambda name: float(rows[name]["fid"]["avg"]))
+        best = best_of({name: rows[name] for name in classes_of(rows)}, "fid", "avg")
         return {"checkpoint": names[checkpoints - 1], "class": best, "way": "", "clear": False, **counts}
     unclear, other, _, checkpoint, of_class = min(ranked)
     way = "other" if other else "paper"
     return {"checkpoint": checkpoint, "class": of_class, "way": way, "clear": not unclear, **counts}
 
 
-def expected(found: dict[str, Any], pair: dict[str, Any], components: int) -> list[str]:
+def expected(found: Mapping[str, Any], pair: Mapping[str, Any]) -> list[str]:
     """Say whether the paper's outcomes were seen, a line each.
 
     A pair is counted as clear as `disagreements` has it: beyond errors, and inverted in no control.
     """
     pairs = {way: f"{pair[way]['pairs']} pairs, {pair[way]['beyond error']} of them so" for way in ("paper", "other")}
     clear = "beyond errors" + (" and not over IID clients" if found["fid"]["control inverted"] else "")
-    lines = [
+    return [
         expectation(f"FID-avg and FID-all disagree about a checkpoint and a class, {clear}", pair["clear"]),
         expectation(
             f"as in the paper, FID-all prefers the checkpoint and FID-avg the class ({pairs['paper']}; the other way"
             f" round {pairs['other']})",
             pair["paper"]["beyond error"] > 0,
         ),
-    ]
-    for score in (name for name in ("fid", PCA) if name in found):
-        if (excess := found[score]["excess"]) is not None:
-            more = f"{title_of(score, components)}: {{:.4g}} pairs inverted{{}} more than over IID clients"
-            certain = found[score]["excess beyond error"]
-            lines.append(expectation(more.format(excess, ""), excess > 0))
-            lines.append(expectation(more.format(certain, " beyond errors"), certain > 0))
-    for score in KERNELS:
-        text = f"{title_of(score)}: avg and all order every checkpoint and class alike"
-        lines.append(expectation(text, not found[score]["inverted"]))
-    return lines
-
-
-def against_real(rows: Rows) -> list[str]:
-    """Count one-class generators that each aggregate of FID calls better than as many real images of all classes."""
-    better = {
-        how: [name for name in classes_of(rows) if rows[name]["fid"][how] < rows[REAL]["fid"][how]] for how in BOTH
-    }
-    return [
-        f"FID-{how} calls {len(found)} of {len(classes_of(rows))} one-class generators better than as many real images"
-        f" of all classes: {', '.join(found) or 'none'}"
-        for how, found in better.items()
     ]
 
 
@@ -221,57 +210,48 @@ def grid_of(kind: str, side: str) -> str:
     return f"{kind.lower()}-{side}.png"
 
 
-def pair_table(rows: Rows, pair: Mapping[str, Any], real: str, overlap: bool = False) -> Table:
+def pair_table(rows: Rows, pair: Mapping[str, Any], overlap: bool = False) -> Table:
     """The pair's scores and the real floor's, avg and all, with the one of the pair that each prefers.
 
-    Args:
-        rows: scores of every generator.
-        pair: "checkpoint" and "class".
-        real: the real floor's name.
-        overlap: whether real images, the floor's too, are among those that clients are scored by.
+    With overlap real images, the floor's too, are among those that clients are scored by.
     """
     made, stored = rows[pair["checkpoint"]], rows[pair["class"]]
     floor = (
         "some of those that clients train on, below what new images score" if overlap else "a perfect generator's score"
     )
-    table = Table(
-        title=f"A: {pair['checkpoint']}; B: {pair['class']}",
-        caption=f"± standard error over generated images; real: {real}, as many: {floor}",
-        caption_justify="left",
+    cells = []
+    for score, how in ((score, how) for score in made for how in ("all", "avg")):
+        sides = [f"{row[score][how]:.4g} ± {row[score]['errors'][how]:.1g}" for row in (made, stored)]
+        better = "A" if made[score][how] < stored[score][how] else "B"
+        name = "FID, PCA" if score == PCA else title_of(score)
+        cells.append([f"{name} {how}", *sides, better, rows[REAL][score][how]])
+    return number_table(
+        f"A: {pair['checkpoint']}; B: {pair['class']}",
+        ("score", "A", "B", "prefers", "real"),
+        cells,
+        names=("score", "prefers"),
+        caption=f"± standard error over generated images; real: {REAL}, as many: {floor}",
     )
-    for heading in ("score", "A", "B", "prefers", "real"):
-        table.add_column(heading, justify="left" if heading in ("score", "prefers") else "right")
-    for score in made:
-        for how in ("all", "avg"):
-            cells = [f"{row[score][how]:.4g} ± {row[score]['errors'][how]:.1g}" for row in (made, stored)]
-            better = "A" if made[score][how] < stored[score][how] else "B"
-            name = "FID, PCA" if score == PCA else title_of(score)
-            table.add_row(f"{name} {how}", *cells, better, f"{rows[real][score][how]:.4g}")
-    return table
 
 
-def draw(rows: Rows, pairs: Mapping[str, Mapping[str, Any]], study: Study, real: str) -> Path:
+def draw(rows: Rows, pairs: Mapping[str, Mapping[str, Any]], study: Study) -> Path:
     """Each kind's pair of images over its four scores; avg against all of every generator, in FID and KID."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.5 if len(pairs) == 1 else 13, 8.8 if len(pairs) == 1 else 9.4), layout="constrained")
-    parts: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
-    above, below = parts
-    for panels, (kind, pair) in zip(above.subfigures(1, len(pairs), squeeze=False)[0], pairs.items()):
-        for axes, side in zip(panels.subplots(1, 2), SIDES):
-            _draw_grid(axes, study.path(grid_of(kind, side)), pair[side], [rows[pair[one]] for one in SIDES], rows)
-    scatters = below.subplots(1, 2)
-    for axes, score in zip(scatters, ("fid", "kid")):
-        points = _draw_scatter(axes, rows, pairs, study.numbers["checkpoints"], real, score)
-    below.colorbar(points, ax=list(scatters), label="share of the checkpoint's training", aspect=30)
-    settings = study.settings
-    figure.suptitle(
+    path, settings, about = study.path(FIGURE), study.settings, study.numbers["checkpoints"]
+    title = (
         f"Checkpoints of federated {' and '.join(f'{kind}s' for kind in pairs)}, and images of one class,"
         f" {study.numbers['images']} images each, over a client for each class\n{settings['data']},"
-        f" {settings['embedding']}",
-        fontsize=10,
+        f" {settings['embedding']}"
     )
-    return save_figure(figure, study.path(FIGURE))
+    with panels(path, (9.5, 8.8) if len(pairs) == 1 else (13, 9.4), rows=0, title=title) as (figure, _):
+        above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+        for part, (kind, pair) in zip(above.subfigures(1, len(pairs), squeeze=False)[0], pairs.items()):
+            for axes, side in zip(part.subplots(1, 2), SIDES):
+                _draw_grid(axes, study.path(grid_of(kind, side)), pair[side], [rows[pair[one]] for one in SIDES], rows)
+        scatters = below.subplots(1, 2)
+        for axes, score in zip(scatters, ("fid", "kid")):
+            points = _draw_scatter(axes, rows, pairs, about, score)
+        below.colorbar(points, ax=list(scatters), label="share of the checkpoint's training", aspect=30)
+    return path
 
 
 def _draw_grid(axes: Any, file: Path, name: str, sides: Sequence[Mapping[str, Any]], rows: Rows) -> None:
@@ -287,32 +267,23 @@ def _draw_grid(axes: Any, file: Path, name: str, sides: Sequence[Mapping[str, An
 
 
 def _draw_scatter(
-    axes: Any,
-    rows: Rows,
-    pairs: Mapping[str, Mapping[str, Any]],
-    about: Mapping[str, Any],
-    real: str,
-    score: str,
+    axes: Any, rows: Rows, pairs: Mapping[str, Mapping[str, Any]], about: Mapping[str, Any], score: str
 ) -> Any:
     """avg against all: checkpoints by how far they are trained, classes, real images; each pair joined by a line."""
     for marker, colour, (kind, pair) in zip(MARKERS, PAIR_COLOURS, pairs.items()):
         made = {name: rows[name] for name, one in about.items() if one["series"] == kind}
         iterations = [about[name]["iterations"] for name in made]
-        points = draw_aggregates(
-            axes, column(made, score, "avg"), column(made, score, "all"), title_of(score),
-            colours=[one / max(iterations) for one in iterations], marker=marker,
-        )  # fmt: skip
+        shares = [one / max(iterations) for one in iterations]
+        points = draw_ranking(axes, made, score, title_of(score), colours=shares, marker=marker, errors=False)
         points.set_clim(0, 1)
         axes.scatter([], [], marker=marker, s=16, color="0.4", label=f"{kind} checkpoints")
-        ends = [[rows[pair[side]][score][how] for side in SIDES] for how in ("avg", "all")]
+        ends = [[rows[pair[side]][score][how] for side in SIDES] for how in BOTH]
         axes.plot(*ends, color=colour, linewidth=1.4, zorder=6, marker="o", markersize=9, fillstyle="none",
                   label=f"the pair of the {kind}")  # fmt: skip
-    classes = {name: row for name, row in rows.items() if name not in about and name != real}
-    axes.scatter(
-        column(classes, score, "avg"), column(classes, score, "all"), marker="s", s=26, color=CLASS_COLOUR, zorder=4,
-        label="images of one class",
-    )  # fmt: skip
-    star = {how: rows[real][score][how] for how in ("avg", "all")}
-    axes.scatter([star["avg"]], [star["all"]], marker="*", s=110, color="black", zorder=5, label="real images")
+    classes = {name: rows[name] for name in classes_of(rows)}
+    sides = [column(classes, score, how) for how in BOTH]
+    axes.scatter(*sides, marker="s", s=26, color=CLASS_COLOUR, zorder=4, label="images of one class")
+    axes.scatter(*([rows[REAL][score][how]] for how in BOTH), marker="*", s=80, color="black", zorder=5,
+                 label="real images")  # fmt: skip
     axes.legend(fontsize=8)
     return points

@@ -1,33 +1,34 @@
 """Every checkpoint of several federated WGAN-GPs: KID's avg - all is one number for all of them, FID's is not."""
 
 import statistics
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, agreement_table, column, compare, expectation, gaps_of
-from fedgen.experiments.engine.choice import quickly
-from fedgen.experiments.engine.image_sources import chosen
-from fedgen.experiments.engine.results import save_figure
-from fedgen.experiments.engine.scored_checkpoints import (
-    PCA,
-    Checkpoint,
+from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
     ScoredRows,
-    Scorers,
-    Trained,
-    checkpoints_of,
-    title_of,
+    best_of,
+    better_than_real,
+    gaps_of,
 )
+from fedgen.experiments.engine.choice import at_least, quickly
+from fedgen.experiments.engine.image_sources import chosen
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
+from fedgen.experiments.engine.scored_checkpoints import Checkpoint, Scorers, Trained, checkpoints_of, title_of
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.engine.trained_choice import TrainedChoice
-from fedgen.reports.figures.aggregate_panels import CONTROL, draw_aggregates
+from fedgen.reports.figures.aggregate_panels import CONTROL
 from fedgen.reports.figures.curves import COLOURS
 
 FIGURE = "wgan_gp_checkpoints.png"
-FLAT = 1e-9  # of the gap: rounding leaves less
 SHADES = ("0.15", "#7a4fa0", "#c0203a", "#8c6d31")  # of the intervals
 BEST = (("fid", "avg"), ("fid", "all"), ("kid", "all"))
+SHOWN = tuple((score, how) for score in ("fid", "kid") for how in BOTH)
 
 
 @quickly(num_images=500)
@@ -43,19 +44,17 @@ def wgan_gp_checkpoints(output: Path | None = None, num_images: int | None = Non
     """
     choice = TrainedChoice(by_network=False, output=output, **options)
     number = choice.protocol.num_images if num_images is None else num_images
-    if number < 2:
-        raise ValueError(f"num_images={number}: scores need at least 2 generated images, better thousands")
+    at_least(2, num_images=number)
     study = Study("wgan-gp-checkpoints", output, {**choice.settings(["wgan-gp"]), "num_images": number})
     if study.missing("found"):
         score_all(study, choice, number)
-    rows, found, real = ScoredRows(study.numbers["scores"]), study.numbers["found"], study.numbers["real"]
-    named = {title_of(score, choice.components): values for score, values in found.items()}
-    tables = [
-        run_table(rows, study.numbers["checkpoints"], real),
-        agreement_table(named, f"{len(rows.clients)} checkpoints"),
-    ]
-    lines = [*expected(found, choice.components), *against_real(rows.clients, real)]
-    study.report([*tables, *lines], draw(rows, found, study))
+    numbers = study.numbers
+    rows, found, real = ScoredRows(numbers["scores"]), numbers["found"], numbers["real"]
+    titles = {score: title_of(score, choice.components) for score in found}
+    ranking = RankingStudy(rows, titles, f"{len(rows.clients)} checkpoints", real)
+    tables = [run_table(rows, numbers["checkpoints"], real), ranking.table(found)]
+    lines = [*ranking.lines(found), *better_than_real(rows.clients, real, "checkpoints")]
+    study.report([*tables, *lines], draw(ranking, found, study))
 
 
 def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
@@ -69,8 +68,8 @@ def score_all(study: Study, choice: TrainedChoice, number: int) -> None:
 
     study.step("checkpoints", lambda: {name: checkpoint.described() for name, checkpoint in found.items()})
     study.step("real", lambda: measure_real(trained, scorers, number))
-    scored = ScoredRows(study.each("scores", found, score, "checkpoints"))
-    study.step("found", lambda: {name: compare(scored.clients, scored.controls(name), name) for name in scored.scores})
+    scored = study.each("scores", found, score, "checkpoints")
+    study.step("found", lambda: ScoredRows(scored).compared())
 
 
 def measure_real(trained: Trained, scorers: Scorers, number: int) -> dict[str, Any]:
@@ -85,133 +84,75 @@ def measure_real(trained: Trained, scorers: Scorers, number: int) -> dict[str, A
     return {"images": len(positions), **scorers.score(trained.source.features[positions])["clients"]}
 
 
-def run_table(rows: ScoredRows, about: dict[str, Any], real: dict[str, Any]) -> Table:
+def run_table(rows: ScoredRows, about: Mapping[str, Any], real: Mapping[str, Any]) -> Table:
     """The last checkpoint of each run, and the rounds that the scores call best; real images in the last line."""
-    floor = f"; real: {real['images']} images that clients held out, in place of generated ones" if real else ""
-    table = Table(
-        title="last checkpoint of each run, and the round that each score calls best",
-        caption=f"run: interval / seed; KID-avg and KID-all call the same round best, always{floor}",
-        caption_justify="left",
-    )
-    headings = ("FID\navg", "FID\nall", "KID\navg", "KID\nall", "best by\nFID avg", "best by\nFID all", "best by\nKID")
-    for heading in ("run", *headings):
-        table.add_column(heading, justify="right")
+    cells = []
     for run in dict.fromkeys(one["run"] for one in about.values()):
-        names = [name for name, one in about.items() if one["run"] == run]
-        own = {name: rows.clients[name] for name in names}
-        last = list(own.values())[-1]
-        cells = [f"{last[score][how]:.3g}" for score in ("fid", "kid") for how in ("avg", "all")]
-        best = [best_of(own, score, how) for score, how in BEST]
-        which = " / ".join(str(about[names[0]][key]) for key in ("interval", "seed"))
-        table.add_row(which, *cells, *(str(about[name]["round"]) for name in best))
+        own = {name: rows.clients[name] for name, one in about.items() if one["run"] == run}
+        which, last = about[next(iter(own))], list(own.values())[-1]
+        best = [about[best_of(own, score, how)]["round"] for score, how in BEST]
+        cells.append([f"{which['interval']} / {which['seed']}", *(last[score][how] for score, how in SHOWN), *best])
     if real:
-        table.add_row("real", *(f"{real[score][how]:.3g}" for score in ("fid", "kid") for how in ("avg", "all")))
-    return table
-
-
-def best_of(rows: Rows, score: str, aggregate: str) -> str:
-    """The generator that a score calls best."""
-    return min(rows, key=lambda name: float(rows[name][score][aggregate]))
-
-
-def expected(found: dict[str, Any], components: int) -> list[str]:
-    """Say whether the paper's outcomes were seen, a line each."""
-    gap = found["kid"]["gap"]
-    relative = gap["spread"] / max(abs(gap["mean"]), 1e-300)
-    flat = f"KID: avg - all is one number for all checkpoints, to {relative:.1e} of it"
-    lines = [
-        expectation(flat, relative < FLAT),
-        expectation("KID: avg and all order every pair alike", not found["kid"]["inverted"]),
-    ]
-    for score in (name for name in ("fid", PCA) if name in found):
-        title, row = title_of(score, components), found[score]
-        if row["control gap"]:
-            most = max(one["spread"] for one in row["control gap"])
-            text = f"{title}: avg - all spreads by {row['gap']['spread']:.4g}, over IID clients by {most:.4g} at most"
-            lines.append(expectation(text, row["gap"]["spread"] > most))
-        if row["excess beyond error"] is not None:
-            text = f"{title}: avg and all invert {row['excess beyond error']:.4g} pairs beyond error more than over IID"
-            lines.append(expectation(f"{text} clients", row["excess beyond error"] > 0))
-    return lines
-
-
-def against_real(rows: Rows, real: dict[str, Any], what: str = "checkpoints", than: str = "real images") -> list[str]:
-    """Count the generators that each aggregate of FID calls better than real images; nothing where there are none.
-
-    Args:
-        rows: scores of every generator.
-        real: of real images.
-        what: to call the generators.
-        than: to call the real images.
-    """
-    better = {how: sum(row["fid"][how] < real["fid"][how] for row in rows.values()) for how in ("avg", "all") if real}
-    return [f"FID-{how} calls {count} of {len(rows)} {what} better than {than}" for how, count in better.items()]
-
-
-def draw(rows: ScoredRows, found: dict[str, Any], study: Study) -> Path:
-    """A row for FID and one for KID: avg against all, and avg - all over local iterations."""
-    from matplotlib.figure import Figure
-
-    about, settings = study.numbers["checkpoints"], study.settings
-    iterations = [about[name]["iterations"] for name in rows.clients]
-    figure = Figure(figsize=(9.5, 7.2), layout="constrained")
-    for (scatter, gap), score in zip(figure.subplots(2, 2), ("fid", "kid")):
-        title = title_of(score)
-        avg, everyone = (column(rows.clients, score, how) for how in ("avg", "all"))
-        points = draw_aggregates(scatter, avg, everyone, title, colours=iterations)
-        figure.colorbar(points, ax=scatter, label="local iterations")
-        scatter.locator_params(nbins=6)
-        scatter.set_title(inverted_text(found[score]), fontsize=9)
-        _mark_best(scatter, rows.clients, study.numbers["real"], score)
-        _draw_gaps(gap, rows, score, about)
-    figure.suptitle(
-        f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
-        f" {settings['data']}, a client for each class; {settings['embedding']}",
-        fontsize=10,
+        cells.append(["real", *(real[score][how] for score, how in SHOWN)])
+    floor = f"; real: {real['images']} images that clients held out, in place of generated ones" if real else ""
+    scores = ("FID\navg", "FID\nall", "KID\navg", "KID\nall", "best by\nFID avg", "best by\nFID all", "best by\nKID")
+    return number_table(
+        "last checkpoint of each run, and the round that each score calls best",
+        ("run", *scores),
+        cells,
+        caption=f"run: interval / seed; KID-avg and KID-all call the same round best, always{floor}",
+        digits=3,
     )
-    return save_figure(figure, study.path(FIGURE))
 
 
-def inverted_text(found: dict[str, Any]) -> str:
+def draw(ranking: RankingStudy, found: Mapping[str, Any], study: Study) -> Path:
+    """A row for FID and one for KID: avg against all, and avg - all over local iterations."""
+    rows, about, settings = ranking.rows, study.numbers["checkpoints"], study.settings
+    iterations = [about[name]["iterations"] for name in rows.clients]
+    title = (
+        f"{len(iterations)} checkpoints of {settings['seeds'] * len(settings['intervals'])} federated WGAN-GPs on"
+        f" {settings['data']}, a client for each class; {settings['embedding']}"
+    )
+    with panels(study.path(FIGURE), (9.5, 7.2), 2, 2, title) as (figure, axes):
+        for (scatter, gap), score in zip(axes, ("fid", "kid")):
+            for size, how in zip((70, 150), BOTH):  # two rings where they agree
+                best = rows.clients[best_of(rows.clients, score, how)][score]
+                look = {"facecolors": "none", "edgecolors": COLOURS[how], "linewidths": 1.5, "zorder": 4}
+                scatter.scatter([best["avg"]], [best["all"]], s=size, label=f"best by {how}", **look)
+            points = ranking.scatter(scatter, score, colours=iterations)
+            figure.colorbar(points, ax=scatter, label="local iterations")
+            scatter.locator_params(nbins=6)
+            scatter.set_title(inverted_text(found[score]), fontsize=9)
+            draw_run_gaps(gap, rows, score, about)
+    return study.path(FIGURE)
+
+
+def inverted_text(found: Mapping[str, Any]) -> str:
     """E.g. "3 of 45 pairs inverted; over IID clients 1"; the mean over dealings."""
     text = f"{len(found['inverted']):,} of {found['pairs']:,} pairs inverted"
     control = found["control inverted"]
     return f"{text}; over IID clients {statistics.mean(control):.3g}" if control else text
 
 
-def _mark_best(axes: Any, rows: Rows, real: dict[str, Any], score: str) -> None:
-    """Rings around the checkpoints that avg and all call best, two around one where they agree; a star, real images."""
-    if real:
-        star = real[score]
-        axes.scatter([star["avg"]], [star["all"]], marker="*", s=90, color="black", zorder=4, label="real images")
-    best = {how: rows[best_of(rows, score, how)][score] for how in ("avg", "all")}
-    for size, (how, row) in zip((70, 150), best.items()):
-        axes.scatter(
-            [row["avg"]], [row["all"]], s=size, facecolors="none", edgecolors=COLOURS[how], linewidths=1.5, zorder=4,
-            label=f"best by {how}",
-        )  # fmt: skip
-    axes.legend(fontsize=8)
-
-
-def _draw_gaps(axes: Any, rows: ScoredRows, score: str, about: dict[str, Any]) -> None:
+def draw_run_gaps(axes: Any, rows: ScoredRows, score: str, about: Mapping[str, Any]) -> None:
     """avg - all over local iterations: a line for each run, in its interval's colour; IID clients in green."""
-    names = list(rows.clients)
     intervals = sorted({one["interval"] for one in about.values()})
     runs: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
+    for place, name in enumerate(rows.clients):
         runs.setdefault(about[name]["run"], []).append(place)
-    sides = [(gaps_of(control, score), CONTROL, "IID clients") for control in rows.controls(score)]
-    for gaps, colour, label in [*sides, (gaps_of(rows.clients, score), None, "interval")]:
+    every = list(about.values())
+    for side in (*rows.controls(score), rows.clients):
+        gaps, own = gaps_of(side, score), side is rows.clients
         for places in runs.values():
-            interval = about[names[places[0]]]["interval"]
+            interval = every[places[0]]["interval"]
+            colour = SHADES[intervals.index(interval) % len(SHADES)] if own else CONTROL
             axes.plot(
-                [about[names[place]]["iterations"] for place in places], [gaps[place] for place in places],
-                color=colour or SHADES[intervals.index(interval) % len(SHADES)], linewidth=0.8, marker=".",
-                markersize=4 if colour is None else 2, label=label if colour else f"{label} {interval}",
+                [every[place]["iterations"] for place in places], [gaps[place] for place in places], color=colour,
+                linewidth=0.8, marker=".", markersize=4 if own else 2,
+                label=f"interval {interval}" if own else "IID clients",
             )  # fmt: skip
     axes.set_ylim(0, 1.45 * axes.get_ylim()[1])  # room for the legend
-    axes.set_xlabel("local iterations")
-    axes.set_ylabel(f"{title_of(score)} avg - all")
+    axes.set(xlabel="local iterations", ylabel=f"{title_of(score)} avg - all")
     axes.grid(alpha=0.25)
     handles = dict(zip(*reversed(axes.get_legend_handles_labels())))  # one of each label
     axes.legend(handles.values(), handles.keys(), fontsize=8, loc="upper right", ncols=len(handles))

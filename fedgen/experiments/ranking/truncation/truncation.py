@@ -6,6 +6,7 @@ AFHQ. A truncation tau sets how much a generator varies; a client's images vary 
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,23 @@ from torch import Tensor
 
 from fedgen.embeddings import load_embedding
 from fedgen.experiments.engine.aggregate_rankings import (
+    BOTH,
     Rows,
-    agreement_table,
+    ScoredRows,
+    better_than_real,
     column,
-    compare,
     errors_of,
     expectation,
-    gaps_of,
-    inversion_lines,
 )
-from fedgen.experiments.engine.results import save_figure
-from fedgen.experiments.engine.scored_checkpoints import PCA, ScoredRows, Scorers, title_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import draw_gaps, draw_ranking, panels
+from fedgen.experiments.engine.rankings.ranking_study import RankingStudy
+from fedgen.experiments.engine.rankings.valleys import valley, valley_line
+from fedgen.experiments.engine.scored_checkpoints import PCA, Scorers, title_of
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.trained.wgan_gp_checkpoints import against_real
 from fedgen.experiments.ranking.truncation.truncated_styles import MEAN_STYLES, TruncatedStyles, read_styles
 from fedgen.experiments.ranking.truncation.truncation_choice import StyleFederation, TruncationChoice
-from fedgen.reports.figures.aggregate_panels import CONTROL, draw_aggregates, draw_gap
+from fedgen.reports.figures.aggregate_panels import CONTROL
 from fedgen.reports.figures.curves import COLOURS
 from fedgen.reports.figures.picture_panels import show_rows
 from fedgen.scores.rankings import Z
@@ -38,12 +40,12 @@ from fedgen.seeds import generator
 
 FIGURE, SAMPLES = "truncation.png", "truncation_samples.png"
 SCORES = ("fid", PCA, "kid")
-FLAT = 1e-9  # of KID's gap: rounding leaves less
 PICTURED = (0.01, 0.2, 0.4, 0.6, 0.8, 1.0)  # truncations of the papers' pictures
 SHOWN = 6  # clients
 COLUMNS = 10  # images of each
 CLOSE = 0.07  # of a panel's width or height, where two points leave no room for text
 REAL = "the clients' further images"
+TAU = "truncation of the generator"
 
 
 def truncation(output: Path | None = None, **options: Any) -> None:
@@ -62,16 +64,15 @@ def truncation(output: Path | None = None, **options: Any) -> None:
     if study.missing("found"):
         score_all(study, choice, styles)
     draw_samples(styles, choice, study.path(SAMPLES))
-    rows, found = ScoredRows(study.numbers["scores"]), study.numbers["found"]
-    named = {title_of(score, choice.components): found["scores"][score] for score in SCORES}
-    real = study.numbers["real"]
-    lines = [*expected(found, choice), *against_real(rows.clients, real, "generators", "the clients' further images")]
+    rows, found, real = ScoredRows(study.numbers["scores"]), study.numbers["found"], study.numbers["real"]
+    titles = {score: title_of(score, choice.components) for score in SCORES}
+    ranking = RankingStudy(rows, titles, heading(choice, styles), real)
+    lines = [*expected(found, ranking, choice), *better_than_real(rows.clients, real, "generators", REAL)]
     if styles.mean_estimated:
         lines.append(f"the file keeps no mean of styles: tau pulls to that of {MEAN_STYLES:,} styles")
     lines.append(f"images: {study.path(SAMPLES)}")
-    figure = draw(rows, real, found, choice, heading(choice, styles), study.path(FIGURE))
-    tables = [score_table(rows, real, choice), agreement_table(named, heading(choice, styles))]
-    study.report([*tables, *lines], figure)
+    figure = draw(ranking, found, choice, study.path(FIGURE))
+    study.report([score_table(ranking), ranking.table(found["scores"]), *lines], figure)
 
 
 def score_all(study: Study, choice: TruncationChoice, styles: TruncatedStyles) -> None:
@@ -93,38 +94,23 @@ def summarise(rows: ScoredRows, taus: Sequence[float]) -> dict[str, Any]:
         rows: scores of every generator.
         taus: their truncations.
     """
-    controls = {score: rows.controls(score) for score in SCORES}
     return {
-        "scores": {score: compare(rows.clients, controls[score], score) for score in SCORES},
+        "scores": rows.compared(SCORES),
         "valleys": {score: valleys_of(rows.clients, score, taus) for score in SCORES},
         "control valleys": {
-            score: [valleys_of(control, score, taus) for control in own] for score, own in controls.items()
+            score: [valleys_of(control, score, taus) for control in rows.controls(score)] for score in SCORES
         },
     }
 
 
 def valleys_of(rows: Rows, score: str, taus: Sequence[float]) -> dict[str, Any]:
-    """`valley` of both aggregates."""
-    return {how: valley(column(rows, score, how), errors_of(rows, score, how), taus) for how in ("avg", "all")}
+    """`valley` of both aggregates, with errors over generated images."""
 
+    def difference(values: Sequence[float], errors: Sequence[float], end: int, place: int) -> tuple[float, float]:
+        return values[end] - values[place], (errors[end] ** 2 + errors[place] ** 2) ** 0.5
 
-def valley(values: Sequence[float], errors: Sequence[float], taus: Sequence[float]) -> dict[str, Any]:
-    """Return where a curve over truncations is least, and how far its ends lie above that.
-
-    Keys: "least at" (the truncation) and "place", "least", "left" and "right" (difference of the first and the last
-    value and its standard error), and "inside": whether both exceed 1.96 errors, so that the curve falls and rises.
-
-    Args:
-        values: of each generator.
-        errors: their standard errors over generated images.
-        taus: rising.
-    """
-    place = min(range(len(values)), key=values.__getitem__)
-    found: dict[str, Any] = {"least at": taus[place], "place": place, "least": values[place]}
-    for side, end in (("left", 0), ("right", len(values) - 1)):
-        found[side] = [values[end] - values[place], (errors[end] ** 2 + errors[place] ** 2) ** 0.5]
-    found["inside"] = all(found[side][0] > Z * found[side][1] and found[side][0] > 0 for side in ("left", "right"))
-    return found
+    sides = {how: (column(rows, score, how), errors_of(rows, score, how)) for how in BOTH}
+    return {how: valley(values, taus, partial(difference, values, errors)) for how, (values, errors) in sides.items()}
 
 
 def heading(choice: TruncationChoice, styles: TruncatedStyles) -> str:
@@ -136,52 +122,38 @@ def heading(choice: TruncationChoice, styles: TruncatedStyles) -> str:
     )
 
 
-def score_table(rows: ScoredRows, real: Mapping[str, Any], choice: TruncationChoice) -> Table:
+def score_table(ranking: RankingStudy) -> Table:
     """A line for each truncation, the least of each column in bold, and real images in the last line."""
-    table = Table(
-        title="scores by truncation of the generator",
+    rows, columns = ranking.rows, dict[str, list[float]]()
+    last: list[Any] = ["clients"]
+    for score, title in ranking.titles.items():
+        columns |= {f"{title}\n{how}": column(rows.clients, score, how) for how in BOTH}
+        last += [ranking.real[score][how] for how in BOTH]
+        if controls := rows.controls(score):
+            dealt = zip(*(column(one, score, "avg") for one in controls))
+            columns[f"{title}\nIID"] = [statistics.mean(values) for values in dealt]
+            last.append(None)
+    lines = [
+        [name, *(f"[bold]{c[place]:.4g}[/bold]" if c[place] == min(c) else c[place] for c in columns.values())]
+        for place, name in enumerate(rows.clients)
+    ]
+    return number_table(
+        "scores by truncation of the generator",
+        ("tau", *columns),
+        [*lines, last],
         caption="IID: the mean of FID-avg over dealings of the clients' images; clients: further images of theirs in"
         " place of generated ones",
-        caption_justify="left",
     )
-    columns: list[list[float]] = []
-    table.add_column("tau", justify="right")
-    for score in SCORES:
-        for how in ("avg", "all"):
-            table.add_column(f"{title_of(score, choice.components)}\n{how}", justify="right")
-            columns.append(column(rows.clients, score, how))
-        if rows.controls(score):
-            table.add_column("IID", justify="right")
-            columns.append(mean_control(rows, score))
-    for place, name in enumerate(rows.clients):
-        cells = [f"{own[place]:.4g}" for own in columns]
-        table.add_row(name, *(f"[bold]{c}[/bold]" if own[place] == min(own) else c for c, own in zip(cells, columns)))
-    cells = []
-    for score in SCORES:
-        cells += [f"{real[score][how]:.4g}" for how in ("avg", "all")] + ["-"] * bool(rows.controls(score))
-    table.add_row("clients", *cells)
-    return table
 
 
-def mean_control(rows: ScoredRows, score: str) -> list[float]:
-    """A score's avg over IID clients, the mean over dealings, generator by generator."""
-    return [statistics.mean(values) for values in zip(*(column(one, score, "avg") for one in rows.controls(score)))]
-
-
-def expected(found: Mapping[str, Any], choice: TruncationChoice) -> list[str]:
+def expected(found: Mapping[str, Any], ranking: RankingStudy, choice: TruncationChoice) -> list[str]:
     """Say whether the papers' outcomes were seen, a line each."""
     lines = []
     for score in ("fid", PCA):
-        own = title_of(score, choice.components)
-        lines += valley_lines(own, found["valleys"][score], found["control valleys"][score], choice)
-        lines += inversion_lines(own, found["scores"][score])
+        lines += valley_lines(ranking.titles[score], found["valleys"][score], found["control valleys"][score], choice)
     avg, kid = found["valleys"]["fid"]["avg"], found["valleys"]["kid"]["all"]
     text = f"KID is least at tau = {kid['least at']:g}, larger than FID-avg's {avg['least at']:g}"
-    lines.append(expectation(text, kid["place"] > avg["place"]))
-    row = found["scores"]["kid"]
-    relative = row["gap"]["spread"] / max(abs(row["gap"]["mean"]), 1e-300)
-    flat = f"KID: avg - all is one number, {row['gap']['mean']:.4g}, to {relative:.1e} of it; {len(row['inverted'])}"
-    return [*lines, expectation(f"{flat} pairs are inverted", relative < FLAT and not row["inverted"])]
+    return [*lines, expectation(text, kid["place"] > avg["place"]), *ranking.lines(found["scores"])]
 
 
 def valley_lines(
@@ -201,9 +173,6 @@ def valley_lines(
         choice: of truncations.
     """
     avg, everyone = valleys["avg"], valleys["all"]
-    ends = " and ".join(f"{avg[side][0]:.4g} ± {avg[side][1]:.2g}" for side in ("left", "right"))
-    form = f"{own}: avg falls and rises, least at tau = {avg['least at']:g} ({avg['least']:.4g}); at"
-    form += f" {choice.taus[0]:g} and {choice.taus[-1]:g} it is {ends} above that"
     spread, pooled = choice.client_truncation, choice.pooled_truncation
     near = f"{own}: avg's is nearer to the clients' own truncation, {spread:g}, than to their pool's, {pooled:.2g}"
     larger = f"{own}: all is least at tau = {everyone['least at']:g} ({everyone['least']:.4g}), larger than avg's"
@@ -211,61 +180,38 @@ def valley_lines(
     places = ", ".join(f"{one['least at']:g}" for one in dealt)
     iid = f"{own}: avg over IID clients is least at tau = {places}, larger"
     return [
-        expectation(form, avg["inside"]),
+        valley_line(f"{own}: avg", avg, "tau"),
         expectation(near, abs(avg["least at"] - spread) < abs(avg["least at"] - pooled)),
         expectation(larger, everyone["place"] > avg["place"]),
         expectation(f"{iid} than avg's", all(one["place"] > avg["place"] for one in dealt)),
     ]
 
 
-def draw(
-    rows: ScoredRows,
-    real: Mapping[str, Mapping[str, Any]],
-    found: Mapping[str, Any],
-    choice: TruncationChoice,
-    heading: str,
-    path: Path,
-) -> Path:
-    """A row a score: avg and all over truncations, avg against all, rank against rank, and avg - all.
-
-    Args:
-        rows: scores of every generator over the clients and IID dealings.
-        real: of further images of the clients.
-        found: as `truncation.summarise` gives it.
-        choice: what was asked for.
-        heading: a line on network, generators and clients.
-        path: of the PNG.
-    """
-    from matplotlib.figure import Figure
-
-    scores = ("fid", PCA, "kid")
-    figure = Figure(figsize=(15, 3.4 * len(scores) + 0.5), layout="constrained")
-    for (over, path_axes, ranks, gap), score in zip(figure.subplots(len(scores), 4), scores):
-        title = title_of(score, choice.components)
-        _draw_over(over, rows, score, title, real[score], choice)
-        points = _draw_path(path_axes, rows, score, title, real[score], choice.taus)
-        _draw_ranks(ranks, rows, score, title, found["scores"][score], choice.taus)
-        others = [gaps_of(control, score) for control in rows.controls(score)]
-        draw_gap(gap, choice.taus, gaps_of(rows.clients, score), title, "truncation of the generator", others)
-        low, high = gap.get_ylim()
-        gap.set_ylim(low, high + (0.3 if others else 0.0) * (high - low))  # room for the legend
-        figure.colorbar(points, ax=gap, label="truncation of the generator", aspect=30)
-        if score == scores[0]:
-            handles, labels = over.get_legend_handles_labels()
-            stars, names = path_axes.get_legend_handles_labels()
-    figure.legend(handles + stars, labels + names, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    figure.suptitle(f"{heading}\ntruncation of generators to the mean style; bands: two standard errors", fontsize=11)
-    return save_figure(figure, path)
+def draw(ranking: RankingStudy, found: Mapping[str, Any], choice: TruncationChoice, path: Path) -> Path:
+    """A row a score: avg and all over truncations, avg against all, rank against rank, and avg - all."""
+    title = f"{ranking.heading}\ntruncation of generators to the mean style; bands: two standard errors"
+    with panels(path, (15, 3.4 * len(SCORES) + 0.5), len(SCORES), 4, title) as (figure, axes):
+        for (over, path_axes, ranks, gap), score in zip(axes, SCORES):
+            _draw_over(over, ranking, score, choice)
+            points = _draw_path(path_axes, ranking, score, choice.taus)
+            _draw_ranks(ranks, ranking, score, found["scores"][score], choice.taus)
+            draw_gaps(gap, choice.taus, ranking.rows, score, ranking.titles[score], TAU)
+            figure.colorbar(points, ax=gap, label=TAU, aspect=30)
+        handles, labels = (
+            [one for panel in axes[0][:2] for one in panel.get_legend_handles_labels()[i]] for i in (0, 1)
+        )
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+        for panel in axes[:, 1]:
+            panel.get_legend().remove()
+    return path
 
 
-def _draw_over(
-    axes: Any, rows: ScoredRows, score: str, title: str, real: Mapping[str, Any], choice: TruncationChoice
-) -> None:
+def _draw_over(axes: Any, ranking: RankingStudy, score: str, choice: TruncationChoice) -> None:
     """avg and all over truncations with a ring at the least, avg over IID clients, and real images as lines."""
+    rows, real = ranking.rows, ranking.real[score]
     for number, control in enumerate(rows.controls(score)):
-        label = "avg over IID clients of the same sizes" if number == 0 else None
-        values = column(control, score, "avg")
-        axes.plot(choice.taus, values, color=CONTROL, linestyle="--", linewidth=1.1, label=label)
+        label = None if number else "avg over IID clients of the same sizes"
+        axes.plot(choice.taus, column(control, score, "avg"), color=CONTROL, linestyle="--", linewidth=1.1, label=label)
     for how, colour in COLOURS.items():
         values, errors = column(rows.clients, score, how), errors_of(rows.clients, score, how)
         low, high = ([value + sign * Z * error for value, error in zip(values, errors)] for sign in (-1, 1))
@@ -275,19 +221,15 @@ def _draw_over(
         axes.plot(choice.taus[least], values[least], marker="o", markersize=10, color=colour, fillstyle="none")
         axes.axhline(real[how], color=colour, linestyle=":", linewidth=1.1, label=f"{how}, {REAL}")
     axes.axvline(choice.client_truncation, color="0.6", linewidth=0.9, label="the clients' own truncation")
-    axes.set_xlabel("truncation of the generator")
-    axes.set_ylabel(title)
+    axes.set(xlabel=TAU, ylabel=ranking.titles[score])
     axes.grid(alpha=0.25)
 
 
-def _draw_path(
-    axes: Any, rows: ScoredRows, score: str, title: str, real: Mapping[str, Any], taus: Sequence[float]
-) -> Any:
+def _draw_path(axes: Any, ranking: RankingStudy, score: str, taus: Sequence[float]) -> Any:
     """avg against all, joined in the order of truncations, some of which are written beside; gives the points."""
-    avg, everyone = (column(rows.clients, score, how) for how in ("avg", "all"))
+    avg, everyone = (column(ranking.rows.clients, score, how) for how in BOTH)
     axes.plot(avg, everyone, color="0.4", linewidth=1.0, zorder=2)
-    points = draw_aggregates(axes, avg, everyone, title, colours=taus)
-    axes.scatter([real["avg"]], [real["all"]], marker="*", s=80, color="black", zorder=4, label=REAL)
+    points = ranking.scatter(axes, score, colours=taus, real_title=REAL, errors=False)
     axes.margins(0.12)
     for place in _apart(avg, everyone):
         _write(axes, taus[place], avg[place], everyone[place])
@@ -305,16 +247,16 @@ def _apart(across: Sequence[float], up: Sequence[float]) -> list[int]:
     return taken
 
 
-def _draw_ranks(
-    axes: Any, rows: ScoredRows, score: str, title: str, found: Mapping[str, Any], taus: Sequence[float]
-) -> None:
+def _draw_ranks(axes: Any, ranking: RankingStudy, score: str, found: Mapping[str, Any], taus: Sequence[float]) -> None:
     """Each generator's rank by avg (across) and by all (up), 1 the least; on the diagonal where both rank alike."""
     from scipy.stats import rankdata
 
-    avg, everyone = (rankdata(column(rows.clients, score, how)).tolist() for how in ("avg", "all"))
+    rows = ranking.rows.clients
+    sides = [rankdata(column(rows, score, how)).tolist() for how in BOTH]
+    ranks = {name: {score: dict(zip(BOTH, pair))} for name, *pair in zip(rows, *sides)}
     axes.plot([1, len(taus)], [1, len(taus)], color="0.6", linewidth=0.8, zorder=1)
-    draw_aggregates(axes, avg, everyone, f"rank by {title}", colours=taus)
-    for tau, across, up in zip(taus, avg, everyone):
+    draw_ranking(axes, ranks, score, f"rank by {ranking.titles[score]}", colours=taus)
+    for tau, across, up in zip(taus, *sides):
         _write(axes, tau, across, up)
     axes.margins(0.12)
     axes.set_title(f"{len(found['inverted'])} of {found['pairs']} pairs inverted", fontsize=9)
@@ -332,16 +274,14 @@ def draw_samples(styles: TruncatedStyles, choice: TruncationChoice, path: Path) 
         choice: of clients and seed.
         path: of the PNG.
     """
-    from matplotlib.figure import Figure
-
     shown = min(SHOWN, choice.clients)
-    figure = Figure(figsize=(1.1 * COLUMNS + 1.6, 0.53 * max(len(PICTURED), shown) + 0.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    show_rows(left, {f"{tau:g}": _row(styles, styles.mean, tau, choice.seed, 0) for tau in PICTURED})
-    left.set_title("generators by truncation to the mean style", fontsize=11)
-    show_rows(right, {f"client {client}": _client_row(styles, choice, client) for client in range(shown)})
-    right.set_title(f"clients: the centre, then images at {choice.client_truncation:g} around it", fontsize=11)
-    return save_figure(figure, path)
+    size = 1.1 * COLUMNS + 1.6, 0.53 * max(len(PICTURED), shown) + 0.4
+    with panels(path, size, columns=2) as (_, ((left, right),)):
+        show_rows(left, {f"{tau:g}": _row(styles, styles.mean, tau, choice.seed, 0) for tau in PICTURED})
+        left.set_title("generators by truncation to the mean style", fontsize=11)
+        show_rows(right, {f"client {client}": _client_row(styles, choice, client) for client in range(shown)})
+        right.set_title(f"clients: the centre, then images at {choice.client_truncation:g} around it", fontsize=11)
+    return path
 
 
 def _client_row(styles: TruncatedStyles, choice: TruncationChoice, client: int) -> Tensor:

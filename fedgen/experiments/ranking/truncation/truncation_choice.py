@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgen.embeddings import Embedding, FeatureCache
 from fedgen.embeddings.embed import embed_batches
 from fedgen.evaluation.device import require_device
-from fedgen.experiments.engine.choice import Choice
+from fedgen.experiments.engine.choice import Choice, at_least, rising
 from fedgen.experiments.engine.feature_federation import FeatureFederation
 from fedgen.experiments.engine.image_sources import CACHE
 from fedgen.experiments.ranking.truncation.truncated_styles import BATCH, TruncatedStyles
@@ -40,7 +40,6 @@ class TruncationChoice(Choice):
         components: principal components of public images, for a second FID.
         controls: IID dealings of the clients' images.
         device: where images are made and embedded, e.g. cuda.
-        seed: of all draws.
         quick: every second truncation, 20 clients of 30 images, 400 images of each generator, 16 components.
 
     Raises:
@@ -67,16 +66,10 @@ class TruncationChoice(Choice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.taus) < 3 or list(self.taus) != sorted(set(self.taus)) or self.taus[0] < 0:
-            raise ValueError(f"taus={list(self.taus)}: give at least 3 truncations from 0, rising")
-        if self.client_truncation < 0:
-            raise ValueError(f"client_truncation={self.client_truncation}: a share of a distance, from 0")
-        if min(self.clients, self.client_images) < 2:
-            raise ValueError(
-                f"clients={self.clients}, client_images={self.client_images}: avg and all need 2 clients of 2 images"
-            )
-        if self.controls < 1:
-            raise ValueError(f"controls={self.controls}: without an IID control nothing tells heterogeneity from bias")
+        rising(0, count=3, taus=self.taus)
+        at_least(0, client_truncation=self.client_truncation)
+        at_least(2, clients=self.clients, client_images=self.client_images)
+        at_least(1, controls=self.controls)
         if not 1 <= self.components < self.num_images:
             raise ValueError(
                 f"components={self.components}: at least 1, of {self.num_images} public images, which must be more"

@@ -1,37 +1,36 @@
 """Precision, recall, density and coverage, avg and all, of generators of rising variance over clients of little."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import expectation
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, expectation
+from fedgen.experiments.engine.choice import at_least
 from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
-from fedgen.experiments.engine.results import save_figure
+from fedgen.experiments.engine.rankings.number_table import number_table
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
 from fedgen.experiments.ranking.variance.variance import (
-    SIZE,
+    Anchored,
+    Column,
     Generated,
     Scorer,
     Scores,
-    both_curves,
-    compare_scores,
-    curves,
-    gaps,
+    about,
     heading_of,
-    means,
     measure_anchors,
     rank_cells,
+    rising_panels,
 )
-from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
 from fedgen.scores import ManifoldReference
 from fedgen.scores.aggregate import Weights
 
 FIGURE = "manifold_metrics.png"
-CLIENTS, UNEQUAL, UNIFORM = "clients", "unequal, n_i / n", "unequal, uniform"
+UNEQUAL, UNIFORM = "unequal, n_i / n", "unequal, uniform"
 NAMES = ("precision", "recall", "density", "coverage")
 MOSTLY, ALWAYS = 0.1, 0.01  # shares of inverted pairs below which ranks are mostly, and always, consistent
 
@@ -82,16 +81,18 @@ def manifold_metrics(
     places.check(clients, controls, k + 1)
     names = [f"IID {number}" for number in range(controls)]
     scores = measure_anchors(study, places, lambda: make_scorers(places, clients, k, images, names), summaries=False)
+    rows = Anchored(scores, places.sizes, CLIENTS, names)
     floor = study.step("floor", lambda: measure_floor(places, clients, k))
-    found = study.step("found", lambda: summarise(scores, places.sizes, images, names))
-    figure = draw(scores, floor, places, images, study.path(FIGURE))
-    study.report([size_table(scores, floor, places, images), rank_table(found), *expected(found)], figure)
+    found = study.step("found", lambda: summarise(rows, images))
+    titles = {name: name for name in NAMES}
+    table = rows.size_table(titles, floor, about(places), f"at most {images:,} images of a generator")
+    figure = draw(rows, floor, places, images, study.path(FIGURE))
+    study.report([table, rank_table(found), *expected(found)], figure)
 
 
 def check_counts(places: Neighbourhoods, clients: int, k: int, images: int) -> None:
     """Raises ValueError unless every set has k + 1 images: half of a client, the smallest generator, what is drawn."""
-    if k < 1:
-        raise ValueError(f"k={k}: balls reach to the k-th nearest other image, k at least 1")
+    at_least(1, k=k)
     counts = {"half a client's": clients // 2 + 1, "the smallest generator's": places.equal, "the drawn": images}
     for what, count in counts.items():
         if count < k + 1:
@@ -112,9 +113,8 @@ def make_scorers(
 ) -> dict[str, Scorer]:
     """The four scores over the clients, their controls, and clients of unequal sizes under two weights."""
     federation = places.federation(clients)
-    found: dict[str, Scorer] = {CLIENTS: Manifold(federation.parts(), k, images)}
-    for number, name in enumerate(controls):
-        found[name] = Manifold(federation.iid(places.choice.seed, number).parts(), k, images)
+    dealt = federation.dealt(places.choice.seed, len(controls))
+    found: dict[str, Scorer] = {name: Manifold(one.parts(), k, images) for name, one in dealt.items()}
     for name, weights in ((UNEQUAL, "examples"), (UNIFORM, "uniform")):
         found[name] = Manifold(unequal(federation).parts(), k, images, weights)
     return found
@@ -127,24 +127,22 @@ def measure_floor(places: Neighbourhoods, clients: int, k: int) -> dict[str, Any
     return {"images": len(images), **rows_of(list(reference.score(images, errors=False).values()))}
 
 
-def summarise(scores: Scores, sizes: tuple[int, ...], images: int, controls: Sequence[str]) -> dict[str, Any]:
+def summarise(rows: Anchored, images: int) -> dict[str, Any]:
     """Return how avg and all rank: all generators, those that as many images were drawn from, and recall's equality."""
-    drawn = {str(size) for size in sizes if size + 1 >= images}
-    every = rounded(scores)
+    drawn = {str(size) for size in rows.sizes if size + 1 >= images}
+    every = replace(rows, scores=rounded(rows.scores))
     full = {
-        anchor: {name: {size: row for size, row in rows.items() if size in drawn} for name, rows in own.items()}
-        for anchor, own in every.items()
-    }
-    several = len(drawn) > 1
-    differences = {
-        name: max(abs(gap) for own in gaps(scores, name, "recall") for gap in own)
-        for name in (CLIENTS, UNEQUAL, UNIFORM)
+        anchor: {name: {size: row for size, row in one.items() if size in drawn} for name, one in own.items()}
+        for anchor, own in every.scores.items()
     }
     return {
-        "generators": compare_scores(every, NAMES, CLIENTS, controls, single=True),
-        "as many images": compare_scores(full, NAMES, CLIENTS, controls, single=True) if several else None,
-        "sizes": compare_scores(every, NAMES, CLIENTS, controls),
-        "recall avg - all": differences,
+        "generators": every.compared(NAMES, single=True),
+        "as many images": replace(rows, scores=full).compared(NAMES, single=True) if len(drawn) > 1 else None,
+        "sizes": every.compared(NAMES),
+        "recall avg - all": {
+            name: max(abs(gap) for own in rows.gaps("recall", name) for gap in own)
+            for name in (CLIENTS, UNEQUAL, UNIFORM)
+        },
     }
 
 
@@ -153,7 +151,7 @@ def rounded(scores: Scores) -> Scores:
     return {
         anchor: {
             name: {
-                size: {score: {how: round(row[score][how], 12) for how in ("avg", "all")} for score in NAMES}
+                size: {score: {how: round(row[score][how], 12) for how in BOTH} for score in NAMES}
                 for size, row in rows.items()
             }
             for name, rows in own.items()
@@ -162,39 +160,20 @@ def rounded(scores: Scores) -> Scores:
     }
 
 
-def size_table(scores: Scores, floor: dict[str, Any], places: Neighbourhoods, images: int) -> Table:
-    """Mean scores by size, and the real images' in the last line."""
-    choice = places.choice
-    table = Table(
-        title=f"{places.client_source.examples.name}, means over {places.anchors} anchors; {choice.embedding},"
-        f" neighbours by {choice.neighbours}; avg / all",
-        caption=f"at most {images:,} images of a generator; real: {floor['images']}, the clients' next neighbours",
-        caption_justify="left",
-    )
-    for heading in ("M", *NAMES):
-        table.add_column(heading, justify="right")
-    columns = {name: [means(curves(scores, CLIENTS, name, how)) for how in ("avg", "all")] for name in NAMES}
-    for place, size in enumerate(places.sizes):
-        table.add_row(f"{size:,}", *(" / ".join(f"{side[place]:.4f}" for side in columns[name]) for name in NAMES))
-    table.add_row("real", *(f"{floor[name]['avg']:.4f} / {floor[name]['all']:.4f}" for name in NAMES))
-    return table
-
-
-def rank_table(found: dict[str, Any]) -> Table:
+def rank_table(found: Mapping[str, Any]) -> Table:
     """Inverted pairs of generators by score, beside those over IID clients."""
-    table = Table(title="every generator for itself; right: those that as many images were drawn from")
-    for heading in ("score", "pairs", "tau", "inverted", "over IID clients", "pairs ", "tau ", "inverted ", "IID "):
-        table.add_column(heading, justify="left" if heading == "score" else "right")
-    for name in NAMES:
-        cells = []
-        for part in (found["generators"], found["as many images"]):
-            row = part[name] if part else None
-            cells += ["-"] * 4 if row is None else rank_cells(row)
-        table.add_row(name, *cells)
-    return table
+    parts = found["generators"], found["as many images"]
+    return number_table(
+        "every generator for itself; right: those that as many images were drawn from",
+        ("score", "pairs", "tau", "inverted", "over IID clients", "pairs ", "tau ", "inverted ", "IID "),
+        [
+            [name, *(cell for part in parts for cell in (rank_cells(part[name]) if part else [None] * 4))]
+            for name in NAMES
+        ],
+    )
 
 
-def expected(found: dict[str, Any]) -> list[str]:
+def expected(found: Mapping[str, Any]) -> list[str]:
     """Say whether the papers' outcomes were seen, a line each."""
     differences = found["recall avg - all"]
     same = max(differences[CLIENTS], differences[UNEQUAL])
@@ -216,19 +195,11 @@ def expected(found: dict[str, Any]) -> list[str]:
     return lines
 
 
-def draw(scores: Scores, floor: dict[str, Any], places: Neighbourhoods, images: int, path: Path) -> Path:
+def draw(rows: Anchored, floor: Mapping[str, Any], places: Neighbourhoods, images: int, path: Path) -> Path:
     """A column for each score: by size, avg against all, rank against rank."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(15, 10), layout="constrained")
-    panels = figure.subplots(3, len(NAMES))
-    for column, name in zip(panels.T, NAMES):
-        own = both_curves(scores, CLIENTS, name)
-        floors, first = {how: floor[name][how] for how in own}, name == NAMES[0]
-        draw_bands(column[0], places.sizes, own, name, SIZE, floors, rings=False, legend=first)
-        draw_path(column[1], places.sizes, own["avg"], own["all"], name)
-        points = draw_ranks(column[2], own["avg"], own["all"], places.sizes, name)
-    add_size_bar(figure, points, list(panels[2]), "M")
-    who, drawn = "an image of each class and its nearest neighbours", f", {images:,} drawn"
-    figure.suptitle(heading_of(places, who, drawn, "; higher is better"), fontsize=10)
-    return save_figure(figure, path)
+    columns = [Column(rows, name, name, floor) for name in NAMES]
+    who = "an image of each class and its nearest neighbours"
+    title = heading_of(places, who, f"; {images:,} images drawn of a generator; higher is better")
+    with rising_panels(path, columns, title, gap=False, rings=False):
+        pass
+    return path

@@ -6,7 +6,6 @@ The papers' variance-limited federations, and the generators G_M that they are s
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -16,9 +15,9 @@ from fedgen.clients.partitions import ByClass
 from fedgen.clients.partitions.variance_limited import class_neighbours, draw_anchors
 from fedgen.data import Examples
 from fedgen.embeddings import load_embedding
-from fedgen.experiments.engine.choice import Choice
+from fedgen.experiments.engine.choice import at_least, rising
 from fedgen.experiments.engine.feature_federation import FeatureFederation
-from fedgen.experiments.engine.image_sources import Source, halves, open_source
+from fedgen.experiments.engine.image_sources import ImageChoice, Source, halves
 from fedgen.models.empirical import nearest
 from fedgen.progress import track
 from fedgen.seeds import generator
@@ -30,28 +29,18 @@ QUICK_SIZES = (100, 500, 2000, 5000, 20_000)
 
 
 @dataclass(frozen=True)
-class NeighbourChoice(Choice):
+class NeighbourChoice(ImageChoice):
     """Options common to experiments about neighbourhoods; its fields are options of their commands.
 
     Args:
-        data: a name (fashion-mnist, cifar10, cifar100, imagenet32, mnist5k, digits, ...), or a folder of class folders.
-        root: folder of data sets.
-        embedding: in whose features scores are measured.
-        weights: a local file of its weights.
         neighbours: embedding in whose features near is near; another one than the scores', unless the paper's is asked.
         overlap: whether clients are of the train split too, as the generators, and may share images with them.
         anchors: generators of each size, each around an image of its own.
         sizes: neighbours M of the generators; 100 to the whole data, as the papers, if not given.
-        seed: of all draws.
-        quick: four anchors and fewer sizes.
     """
 
     QUICK: ClassVar[Mapping[str, Any]] = {"anchors": 4}
 
-    data: str = "fashion-mnist"
-    root: Path = Path("data")
-    embedding: str = "efficientnet-lite0"
-    weights: Path | None = None
     neighbours: str = "pixels"
     overlap: bool = False
     anchors: int = 20
@@ -77,8 +66,7 @@ class Neighbourhoods:
             raise ValueError(f"anchors={self.anchors}: a spread needs 2, and there are {total} images to choose from")
         self.sizes = tuple(choice.sizes) if choice.sizes is not None else default_sizes(total, choice.quick)
         name = self.generator_source.examples.name
-        if not self.sizes or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
-            raise ValueError(f"sizes={list(self.sizes)}: give numbers of neighbours in rising order, 1 or more")
+        rising(1, sizes=self.sizes)
         if self.sizes[-1] >= total:
             raise ValueError(
                 f"{self.sizes[-1]} neighbours: an image of {name} has {total - 1} others; give smaller sizes"
@@ -97,10 +85,8 @@ class Neighbourhoods:
             controls: how many.
             floor: images that the scores of `floor` need.
         """
-        if neighbours < 1:
-            raise ValueError(f"clients={neighbours}: a client is an image and at least one neighbour")
-        if controls < 0:
-            raise ValueError(f"controls={controls}: 0 or more IID dealings")
+        at_least(1, clients=neighbours)
+        at_least(0, controls=controls)
         examples = self.client_source.examples
         draw_anchors(examples, self.choice.seed, neighbours + 1)
         left = sum(min(neighbours + 1, int(count) - neighbours - 1) for count in examples.label_counts())
@@ -173,7 +159,7 @@ class Neighbourhoods:
 
 def open_sides(choice: NeighbourChoice) -> tuple[Source, Source, Source | None]:
     """The images of clients and of generators, and public ones, if these are others than the clients'."""
-    train = open_source(choice.data, choice.root, "train", choice.embedding, choice.weights)
+    train = choice.source()
     test = Source(train.data, "test", train.embedding) if "test" in train.data.splits else None
     if choice.overlap:
         return train, train, test

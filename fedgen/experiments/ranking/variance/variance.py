@@ -2,23 +2,25 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
+from rich.table import Table
 from torch import Tensor
 
-from fedgen.experiments.engine.aggregate_rankings import Rows, compare
-from fedgen.experiments.engine.feature_federation import FeatureFederation, rows_of
+from fedgen.experiments.engine.aggregate_rankings import BOTH, CLIENTS, CONTROLS, Rows, ScoredRows, tau_of
+from fedgen.experiments.engine.rankings.number_table import number_table
+from fedgen.experiments.engine.rankings.ranking_figures import panels
+from fedgen.experiments.engine.rankings.valleys import valley
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import Neighbourhoods, draw_images
-from fedgen.scores import FrechetReference, KernelReference
-from fedgen.scores.rankings import Z
-from fedgen.statistics import Gaussian, Projection, RunningPool, summarize
+from fedgen.reports.figures.aggregate_panels import draw_gap
+from fedgen.reports.figures.bands import add_size_bar, draw_bands, draw_path, draw_ranks
+from fedgen.statistics import Gaussian, RunningPool, summarize
 
 SIZE = "neighbours M of the generator"
-KERNEL_IMAGES = 1000  # of a generator that has more, for KID
-PROJECTED, EQUAL, BOTH = "fid pca", "fid equal", "fid pca equal"  # beside "fid" and "kid"
 CHUNK = 5000  # images summarised at once
 DIGITS = 10  # in which equal generators' scores agree: the whole data, summed from two anchors, differs by rounding
 
@@ -46,62 +48,6 @@ class Generated:
 
 Scorer = Callable[[Generated], dict[str, dict[str, Any]]]
 Scores = Mapping[str, Mapping[str, Rows]]  # anchor -> federation -> size -> score -> values
-
-
-class FrechetAndKernel:
-    """FID in four ways, and KID, over one federation.
-
-    "fid" is of all the generator's images, so that nothing of it is due to drawing; "fid pca" the same on principal
-    components; "fid equal" and "fid pca equal" are of as many images of every generator; "kid" of at most 1,000.
-
-    Args:
-        federation: the clients.
-        projection: onto few components.
-        equal: images for the scores at equal numbers.
-        kernel: whether to measure KID; over an IID control its avg - all is another constant and nothing more.
-    """
-
-    def __init__(self, federation: FeatureFederation, projection: Projection, equal: int, kernel: bool = True) -> None:
-        parts = federation.parts()
-        self.projection, self.equal = projection, equal
-        self._whole = FrechetReference.from_features(parts)
-        self._projected = FrechetReference.from_features([projection.project(part) for part in parts])
-        self._kernel = KernelReference.from_features(parts) if kernel else None
-
-    def __call__(self, generated: Generated) -> dict[str, dict[str, Any]]:
-        few = summarize(generated.draw(self.equal))
-        summaries = {"fid": generated.summary or few, EQUAL: few}
-        scores = []
-        for (name, summary), projected in zip(summaries.items(), (PROJECTED, BOTH)):
-            small = self.projection.project_summary(summary)
-            scores.append(replace(self._whole.score(summary, errors=False), name=name))
-            scores.append(replace(self._projected.score(small, errors=False), name=projected))
-        if self._kernel is not None:
-            scores.append(self._kernel.score(generated.draw(KERNEL_IMAGES), errors=False))
-        return rows_of(scores)
-
-    def of_images(self, features: Tensor) -> dict[str, dict[str, Any]]:
-        """The scores of real images in the generator's place; at equal numbers, of no more than there are."""
-        return self(Generated(features, torch.arange(len(features)), summarize(features), 0))
-
-
-def frechet_scorers(
-    places: Neighbourhoods, neighbours: int, projection: Projection, own: str, controls: Sequence[str]
-) -> dict[str, Scorer]:
-    """The scores of a federation and of its IID controls, by the names that these are given."""
-    federation = places.federation(neighbours)
-    found: dict[str, Scorer] = {own: FrechetAndKernel(federation, projection, places.equal)}
-    for number, name in enumerate(controls):
-        control = federation.iid(places.choice.seed, number)
-        found[name] = FrechetAndKernel(control, projection, places.equal, kernel=False)
-    return found
-
-
-def measure_floor(places: Neighbourhoods, neighbours: int, projection: Projection) -> dict[str, Any]:
-    """The scores of each client's next neighbours as if they were generated, and their number under "images"."""
-    images = places.floor(neighbours)
-    scorer = FrechetAndKernel(places.federation(neighbours), projection, places.equal)
-    return {"images": len(images), **scorer.of_images(images)}
 
 
 def grow(places: Neighbourhoods, order: Tensor, summaries: bool) -> Iterator[tuple[str, Generated]]:
@@ -146,71 +92,140 @@ def measure_anchors(
     return study.each("scores", dict(zip(anchors, orders)), run, "anchors")
 
 
-def curves(scores: Scores, federation: str, score: str, aggregate: str) -> list[list[float]]:
-    """One score by size, a list for each anchor."""
-    return [[float(row[score][aggregate]) for row in own[federation].values()] for own in scores.values()]
-
-
-def gaps(scores: Scores, federation: str, score: str) -> list[list[float]]:
-    """avg - all by size, a list for each anchor."""
-    sides = (curves(scores, federation, score, aggregate) for aggregate in ("avg", "all"))
-    return [[a - b for a, b in zip(*pair)] for pair in zip(*sides)]
-
-
-def both_curves(scores: Scores, federation: str, score: str) -> dict[str, list[list[float]]]:
-    """Return avg's and all's curves by size, a list for each anchor."""
-    return {how: curves(scores, federation, score, how) for how in ("avg", "all")}
-
-
-def summarise(
-    scores: Scores, names: Sequence[str], federation: str, controls: Sequence[str], sizes: Sequence[int]
-) -> dict[str, Any]:
-    """Return comparisons by size and by generator, the curves' least sizes, and the gaps' spreads.
+@dataclass(frozen=True)
+class Anchored:
+    """Scores of every anchor's generators over a federation and over its IID controls.
 
     Args:
-        scores: of every anchor.
-        names: of the scores.
-        federation: which.
-        controls: federations of IID clients.
+        scores: of every federation.
         sizes: of the generators.
+        own: the federation's name.
+        controls: the controls' names.
     """
-    least = {name: both_curves(scores, federation, name).items() for name in names}
-    return {
-        "sizes": compare_scores(scores, names, federation, controls),
-        "generators": compare_scores(scores, names, federation, controls, single=True),
-        "valleys": {name: {how: valley(values, sizes) for how, values in own} for name, own in least.items()},
-        "gaps": {name: spread_of(gaps(scores, federation, name)) for name in names},
-    }
+
+    scores: Scores
+    sizes: Sequence[int]
+    own: str
+    controls: Sequence[str]
+
+    def curves(self, score: str, aggregate: str, where: str | None = None) -> list[list[float]]:
+        """One score by size, a list for each anchor, over the clients or another federation."""
+        rows = [own[where or self.own].values() for own in self.scores.values()]
+        return [[float(row[score][aggregate]) for row in one] for one in rows]
+
+    def both(self, score: str, where: str | None = None) -> dict[str, list[list[float]]]:
+        """Return avg's and all's curves."""
+        return {how: self.curves(score, how, where) for how in BOTH}
+
+    def gaps(self, score: str, where: str | None = None) -> list[list[float]]:
+        """avg - all by size, a list for each anchor."""
+        return [[a - b for a, b in zip(*pair)] for pair in zip(*self.both(score, where).values())]
+
+    def terms(self, score: str, term: str, aggregate: str) -> list[float]:
+        """The mean over anchors of one term of a score, "mean" or "covariance", by size."""
+        rows = [own[self.own].values() for own in self.scores.values()]
+        return means([[row[score]["terms"][term][aggregate] for row in one] for one in rows])
+
+    def mean_rows(self, where: str) -> Rows:
+        """Each size's mean scores over anchors, with the standard errors of these means: one row a size."""
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for size, row in next(iter(self.scores.values()))[where].items():
+            found[size] = {}
+            for score in row:
+                values = {how: [one[where][size][score][how] for one in self.scores.values()] for how in BOTH}
+                errors = {how: standard_error(column) for how, column in values.items()}
+                found[size][score] = {how: statistics.mean(column) for how, column in values.items()}
+                found[size][score]["errors"] = errors
+        return found
+
+    def single_rows(self, where: str) -> Rows:
+        """Every anchor's scores of every size to ten digits, so that equal generators tie: one row a generator."""
+        return {
+            f"{anchor}, {size}": {
+                score: {how: float(f"{values[how]:.{DIGITS}g}") for how in BOTH} for score, values in row.items()
+            }
+            for anchor, own in self.scores.items()
+            for size, row in own[where].items()
+        }
+
+    def compared(self, names: Sequence[str], single: bool = False) -> dict[str, Any]:
+        """`compare` of each score; a control without the score is left out.
+
+        Args:
+            names: of the scores.
+            single: whether every anchor's generator stands for itself, without errors, rather than the sizes' means;
+                then pairs are counted and not listed.
+        """
+        rows = self.single_rows if single else self.mean_rows
+        own, others = rows(self.own), [rows(control) for control in self.controls]
+        scored = {name: {CLIENTS: row, CONTROLS: [other[name] for other in others]} for name, row in own.items()}
+        found = ScoredRows(scored).compared(names)
+        for row in found.values() if single else ():
+            row |= {key: len(row[key]) for key in ("inverted", "evidence")}
+        return found
+
+    def valley(self, score: str, aggregate: str, where: str | None = None) -> dict[str, Any]:
+        """`valley` of the mean curve, its differences paired by anchors; under "anchors" how many anchors' own curves
+        are least at a size that is neither the first nor the last.
+        """
+        values = self.curves(score, aggregate, where)
+
+        def difference(end: int, place: int) -> tuple[float, float]:
+            differences = [own[end] - own[place] for own in values]
+            return statistics.mean(differences), standard_error(differences)
+
+        inner = sum(0 < own.index(min(own)) < len(own) - 1 for own in values)
+        return valley(means(values), self.sizes, difference) | {"anchors": inner}
+
+    def summarise(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return comparisons by size and by generator, the curves' least sizes, and the gaps' spreads."""
+        return {
+            "sizes": self.compared(names),
+            "generators": self.compared(names, single=True),
+            "valleys": {name: {how: self.valley(name, how) for how in BOTH} for name in names},
+            "gaps": {name: spread_of(self.gaps(name)) for name in names},
+        }
+
+    def size_table(self, titles: Mapping[str, str], floor: Mapping[str, Any], title: str, caption: str) -> Table:
+        """Mean scores by size, avg / all (avg - all), and the real images' in the last line.
+
+        Args:
+            titles: scores by what to call them.
+            floor: of real images, and their number under "images".
+            title: above.
+            caption: on images.
+        """
+        columns = {score: [means(self.curves(score, how)) for how in BOTH] for score in titles}
+        pairs = {f"{size:,}": [[side[place] for side in own] for own in columns.values()]
+                 for place, size in enumerate(self.sizes)}  # fmt: skip
+        pairs["real"] = [[floor[score][how] for how in BOTH] for score in titles]
+        lines = [[name, *(f"{a:.5g} / {b:.5g} ({a - b:.5g})" for a, b in row)] for name, row in pairs.items()]
+        text = f"avg / all (avg - all); {caption}; real: {floor['images']} images, the clients' next neighbours"
+        return number_table(title, ("M", *titles.values()), lines, caption=text)
 
 
-def rank_cells(row: Mapping[str, Any]) -> list[str]:
+def rank_cells(row: Mapping[str, Any]) -> list[str | None]:
     """Return a comparison of single generators as cells: pairs, tau, inverted ones, and those over IID clients."""
-    tau = "-" if row["tau"] is None else f"{row['tau']:.3f}"
-    controls = ", ".join(f"{number:,}" for number in row["control inverted"]) or "-"
-    return [f"{row['pairs']:,}", tau, f"{row['inverted']:,}", controls]
+    controls = ", ".join(f"{number:,}" for number in row["control inverted"]) or None
+    return [f"{row['pairs']:,}", tau_of(row), f"{row['inverted']:,}", controls]
 
 
-def heading_of(places: Neighbourhoods, clients: str, drawn: str = "", note: str = "") -> str:
-    """Return the title of a figure.
-
-    Args:
-        places: clients and generators.
-        clients: what a client is.
-        drawn: of a generator's images.
-        note: on the scores.
-    """
-    choice, clients_of, makers = places.choice, places.client_source.examples, places.generator_source.examples
+def about(places: Neighbourhoods) -> str:
+    """Return what the generators' neighbours and scores are, for titles of tables."""
+    choice = places.choice
     return (
-        f"Clients: {clients} ({clients_of.name}); generators: an image and its M nearest ({makers.name}){drawn}\n"
-        f"neighbours by {choice.neighbours}, scores by {choice.embedding}; {places.anchors} anchors: mean and 80 % of"
-        f" them{note}"
+        f"{places.client_source.examples.name}, means over {places.anchors} anchors; {choice.embedding},"
+        f" neighbours by {choice.neighbours}"
     )
 
 
-def terms(scores: Scores, federation: str, score: str, term: str, aggregate: str) -> list[float]:
-    """The mean over anchors of one term of a score, "mean" or "covariance", by size."""
-    return means(
-        [[row[score]["terms"][term][aggregate] for row in own[federation].values()] for own in scores.values()]
+def heading_of(places: Neighbourhoods, clients: str, note: str = "") -> str:
+    """Return the title of a figure: what a client is, and a note on the scores."""
+    choice, clients_of, makers = places.choice, places.client_source.examples, places.generator_source.examples
+    return (
+        f"Clients: {clients} ({clients_of.name}); generators: an image and its M nearest ({makers.name})\n"
+        f"neighbours by {choice.neighbours}, scores by {choice.embedding}; {places.anchors} anchors: mean and 80 % of"
+        f" them{note}"
     )
 
 
@@ -224,75 +239,64 @@ def standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / len(values) ** 0.5
 
 
-def mean_rows(scores: Scores, federation: str) -> Rows:
-    """Each size's mean scores over anchors, with the standard errors of these means: one row a size."""
-    first = next(iter(scores.values()))[federation]
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for size, row in first.items():
-        found[size] = {}
-        for score in row:
-            values = {how: [one[federation][size][score][how] for one in scores.values()] for how in ("avg", "all")}
-            means_of: dict[str, Any] = {how: statistics.mean(column) for how, column in values.items()}
-            errors = {how: standard_error(column) for how, column in values.items()}
-            found[size][score] = {**means_of, "errors": errors}
-    return found
-
-
-def single_rows(scores: Scores, federation: str) -> Rows:
-    """Every anchor's scores of every size to ten digits, so that equal generators tie: one row a generator."""
-    return {
-        f"{anchor}, {size}": {
-            score: {how: float(f"{values[how]:.{DIGITS}g}") for how in ("avg", "all")} for score, values in row.items()
-        }
-        for anchor, own in scores.items()
-        for size, row in own[federation].items()
-    }
-
-
-def compare_scores(
-    scores: Scores, names: Sequence[str], federation: str, controls: Sequence[str], single: bool = False
-) -> dict[str, Any]:
-    """`compare` of each score over a federation and its controls; a control without the score is left out.
-
-    Args:
-        scores: of every anchor.
-        names: of the scores.
-        federation: which.
-        controls: federations of IID clients.
-        single: whether every anchor's generator stands for itself, without errors, rather than the sizes' means; then
-            pairs are counted and not listed.
-    """
-    rows = single_rows if single else mean_rows
-    own, others = rows(scores, federation), [rows(scores, control) for control in controls]
-    found = {}
-    for name in names:
-        known = [other for other in others if name in next(iter(other.values()))]
-        found[name] = compare(own, known, name)
-        if single:
-            found[name] |= {key: len(found[name][key]) for key in ("inverted", "evidence")}
-    return found
-
-
-def valley(values: Sequence[Sequence[float]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Return where the mean curve is least, and how far its ends lie above that, paired by anchors.
-
-    Keys: "least at" (the size), "left" and "right" (difference of the first and last size and its standard error),
-    "inside": whether both differences exceed 1.96 standard errors, so that the curve falls and rises, and "anchors":
-    how many anchors' own curves are least at a size that is neither the first nor the last.
-    """
-    mean = means(values)
-    place = mean.index(min(mean))
-    inner = sum(0 < own.index(min(own)) < len(own) - 1 for own in map(list, values))
-    found: dict[str, Any] = {"least at": sizes[place], "least": mean[place], "anchors": inner}
-    for side, end in (("left", 0), ("right", len(mean) - 1)):
-        differences = [own[end] - own[place] for own in values]
-        found[side] = [statistics.mean(differences), standard_error(differences)]
-    found["inside"] = all(found[side][0] > max(0.0, Z * found[side][1]) for side in ("left", "right"))
-    return found
-
-
 def spread_of(values: Sequence[Sequence[float]]) -> dict[str, float]:
     """Return the mean of avg - all over sizes and anchors, and the largest difference of two as a part of it."""
     together = [value for own in values for value in own]
     mean = statistics.mean(together)
     return {"mean": mean, "relative spread": (max(together) - min(together)) / max(abs(mean), 1e-300)}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One score over one federation, in a figure.
+
+    Args:
+        rows: its scores.
+        score: which.
+        title: what to call it.
+        floor: of real images.
+        heading: above, if there is something to say.
+    """
+
+    rows: Anchored
+    score: str
+    title: str
+    floor: Mapping[str, Any]
+    heading: str = ""
+
+
+@contextmanager
+def rising_panels(
+    path: Path, columns: Sequence[Column], title: str, gap: bool = True, more: int = 0, rings: bool = True
+) -> Iterator[Any]:
+    """A figure of scores of rising variance, a column each: by size, avg against all, rank against rank, and avg - all.
+
+    Args:
+        path: of the PNG.
+        columns: what is shown.
+        title: above all.
+        gap: whether avg - all is shown, beside that over IID clients.
+        more: rows of axes [more, columns] below, which the caller draws.
+        rings: whether to mark where a curve is least.
+    """
+    sizes, rows = columns[0].rows.sizes, 3 + gap + more
+    with panels(path, (3.7 * len(columns) + 0.6, 3 * rows + 0.5), rows, len(columns), title) as (figure, axes):
+        for column, (over, way, ranks, *below) in zip(columns, axes.T):
+            own, first = column.rows.both(column.score), column is columns[0]
+            floors = {how: column.floor[column.score][how] for how in BOTH}
+            draw_bands(over, sizes, own, column.title, SIZE, floors, rings, legend=first)
+            over.set_title(column.heading, fontsize=10)
+            draw_path(way, sizes, own["avg"], own["all"], column.title)
+            points = draw_ranks(ranks, own["avg"], own["all"], sizes, column.title)
+            if gap:
+                draw_mean_gap(below[0], column.rows, column.score, column.title)
+        add_size_bar(figure, points, list(axes[2]), "M")
+        yield axes[rows - more :]
+
+
+def draw_mean_gap(axes: Any, rows: Anchored, score: str, title: str) -> None:
+    """The mean of avg - all over anchors by size, beside that over IID clients where it is measured."""
+    known = [where for where in rows.controls if score in next(iter(next(iter(rows.scores.values()))[where].values()))]
+    others = [means(rows.gaps(score, where)) for where in known]
+    draw_gap(axes, rows.sizes, means(rows.gaps(score)), title, SIZE, others)
+    axes.set_xscale("log")

@@ -1,11 +1,10 @@
 """Classes as clients and as generators."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from PIL import Image
 
+from fedgen.experiments.engine.image_sources import ImageChoice
 from fedgen.experiments.ranking.classes.class_deal import REAL, ClassDeal
 
 
@@ -15,7 +14,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def deal(*sizes: int, data: str = "digits") -> ClassDeal:
-    return ClassDeal(data, Path("data"), "pixels", None, sizes, seed=0)
+    return ClassDeal(ImageChoice(data, embedding="pixels"), sizes)
 
 
 def test_a_smaller_client_has_the_first_images_of_a_larger_one():

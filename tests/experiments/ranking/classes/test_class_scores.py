@@ -3,14 +3,10 @@
 import pytest
 
 from fedgen.experiments.engine.study import Study
-from fedgen.experiments.ranking.classes.class_deal import REAL
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice
-from fedgen.experiments.ranking.classes.class_scores import dealings_over, measure_all, rows_over
+from fedgen.experiments.ranking.classes.class_scores import measure_all
 
-SCORES = {
-    "cat": {"clients": {"fid": 1}, "IID 0": {"fid": 2}, "IID 1": {"fid": 3}},
-    "dog": {"clients": {"fid": 4}, "IID 0": {"fid": 5}, "IID 1": {"fid": 6}},
-}
+CHOICE = ClassChoice("digits", embedding="pixels", components=4, num_images=40)
 
 
 class Counting:
@@ -23,27 +19,31 @@ class Counting:
         self.asked.append("once")
         return 7
 
-    def __call__(self, name):
-        self.asked.append(name)
+    def __call__(self, generated):
+        self.asked.append(len(generated))
         return {"clients": {"fid": len(self.asked)}}
 
 
-def test_rows_are_those_over_the_clients_or_over_each_dealing():
-    assert rows_over(SCORES, "clients", ["dog", "cat"]) == {"dog": {"fid": 4}, "cat": {"fid": 1}}
-    assert dealings_over(SCORES, ["cat"], 2) == [{"cat": {"fid": 2}}, {"cat": {"fid": 3}}]
+def measured(study, count, asked):
+    def make(places, dealt):
+        asked.append(list(dealt))
+        return Counting(asked)
+
+    return measure_all(study, CHOICE, {"fid": "FID"}, "first", make, 2, count)
 
 
 def test_some_generators_of_all_kinds_are_measured_after_the_real_floor_and_once(tmp_path):
-    choice, asked = ClassChoice("digits", embedding="pixels", components=4, num_images=40), []
+    asked = []
     for _ in range(2):
-        study = Study("toy", tmp_path, choice.settings())
-        about = measure_all(study, choice, "first", lambda places: Counting(asked), 3)
-    assert list(about["kinds"].values()) == ["class", "mixture", "neighbourhood"]
-    assert asked == ["once", REAL, *about["kinds"]]
+        study = Study("toy", tmp_path, CHOICE.settings())
+        found = measured(study, 3, asked)
+    assert list(found.kinds.values()) == ["class", "mixture", "neighbourhood"]
+    assert asked == [["clients", "IID 0", "IID 1"], "once", 40, 40, 40, 40]
     assert study.numbers["first"] == 7
+    assert found.real == {"fid": 3}
+    assert [row["fid"] for row in found.rows.clients.values()] == [4, 5, 6]
 
 
 def test_one_generator_ranks_nothing(tmp_path):
-    choice = ClassChoice("digits", embedding="pixels", components=4, num_images=40)
     with pytest.raises(ValueError, match="a ranking needs two generators"):
-        measure_all(Study("toy", tmp_path, {}), choice, "first", lambda places: Counting([]), 1)
+        measured(Study("toy", tmp_path, {}), 1, [])

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedgen.experiments.ranking.classes import class_scores
 from fedgen.experiments.ranking.classes import critic_distance as experiment
-from fedgen.experiments.ranking.classes.class_deal import REAL
 from fedgen.experiments.ranking.classes.class_federation import ClassChoice, ClassFederation
 from fedgen.scores import CriticOptions, SlicedReference, WassersteinReference
 from tests.experiments.ranking.classes.class_images import write_cifar10, write_cifar100
@@ -28,55 +26,14 @@ def numbers_of(folder="out"):
 
 
 @pytest.mark.slow
-def test_it_calibrates_compares_and_does_not_measure_twice(capsys, monkeypatch):
-    run = {**DIGITS, "output": Path("out"), "quick": True, "count": 3}
-    experiment.wasserstein(**run)
-    printed = capsys.readouterr().out
-    numbers = numbers_of()
-    assert list(numbers["calibration"]) == ["shift 0.25", "shift 0.5", "shift 1", "shift 2", "width 2", "width 4"]
-    assert 0.2 < numbers["calibration"]["shift 2"]["w1 groupsort"] < 1.05
-    assert numbers["calibration"]["shift 1"]["sw1"] == pytest.approx(1, abs=0.15)
-    assert [numbers["found"]["scores"][score]["pairs"] for score in experiment.TITLES] == [3, 3, 3]
-    names = [name for name in numbers["scores"] if name != REAL]
-    assert (names[0], len(names)) == ("5", 3)
-    real = numbers["scores"][REAL]["clients"]["sw1"]["all"]
-    assert real < min(numbers["scores"][name]["clients"]["sw1"]["all"] for name in names)
-    assert Path("out/wasserstein.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(experiment, "CriticMeasure", None)
-    monkeypatch.setattr(class_scores, "ClassFederation", None)
-    experiment.wasserstein(**run)
-    assert capsys.readouterr().out == printed
-
-
-@pytest.mark.slow
-def test_a_stopped_run_goes_on_to_the_numbers_of_an_unbroken_one(monkeypatch):
-    run = {**DIGITS, "client_images": 60, "quick": True, "count": 2, "classes": ("0", "1")}
-    experiment.wasserstein(**run, output=Path("whole"))
-    measure = experiment.CriticMeasure.__call__
-
-    def stopped(self, name):
-        if name != REAL:
-            raise KeyboardInterrupt
-        return measure(self, name)
-
-    monkeypatch.setattr(experiment.CriticMeasure, "__call__", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        experiment.wasserstein(**run, output=Path("out"))
-    assert list(numbers_of()["scores"]) == [REAL]
-    monkeypatch.setattr(experiment.CriticMeasure, "__call__", measure)
-    experiment.wasserstein(**run, output=Path("out"))
-    assert numbers_of() == numbers_of("whole")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("components", [0, 4])
 def test_values_are_those_of_the_scores_on_the_same_features(components):
     choice = ClassChoice("digits", Path("data"), "pixels", None, None, None, 40, 60, "pixels", components)
     places = ClassFederation(choice)
-    measure = experiment.CriticMeasure(places, {experiment.SORTED: SHORT}, projections=20, controls=1)
-    found = measure("7")
+    dealt = places.federation.dealt(0, 1)
+    found = experiment.CriticMeasure(places, dealt, {experiment.SORTED: SHORT}, projections=20)(places.draw("7"))
     project = places.projection.project if components else torch.Tensor.double
-    for where, federation in (("clients", places.federation), ("IID 0", places.federation.iid(0))):
+    for where, federation in dealt.items():
         parts = [project(part).float() for part in federation.parts()]
         generated = project(places.draw("7")).float()
         critic = WassersteinReference.from_features(parts, SHORT).score(generated)
@@ -104,7 +61,7 @@ def test_generators_may_be_the_classes_of_other_data_in_all_features(clip_weight
     assert len(numbers_of()["scores"]) == 3
 
 
-@pytest.mark.parametrize("wrong", [{"count": 1}, {"controls": 0}, {"components": -1}, {"projections": 1}])
-def test_what_ranks_nothing_is_refused(wrong):
-    with pytest.raises(ValueError, match="a ranking needs 2 generators, its evidence 1 control"):
-        experiment.wasserstein(**{**DIGITS, **wrong})
+@pytest.mark.parametrize(("wrong", "least"), [("count", 2), ("projections", 2), ("controls", 1), ("components", 0)])
+def test_what_ranks_nothing_is_refused(wrong, least):
+    with pytest.raises(ValueError, match=f"{wrong}={least - 1}: give at least {least}"):
+        experiment.wasserstein(**{**DIGITS, wrong: least - 1})

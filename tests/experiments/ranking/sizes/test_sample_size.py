@@ -15,32 +15,10 @@ def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.slow
-def test_it_tells_bias_from_heterogeneity_and_does_not_measure_twice(capsys, monkeypatch):
-    run = {**DIGITS, "output": Path("out"), "sizes": (10, 40), "controls": 1}
-    experiment.sample_size(**run)
-    printed = capsys.readouterr().out
-    numbers = json.loads(Path("out/results.json").read_text())["numbers"]
-    found = numbers["found"]
-    assert list(numbers["scores"]) == ["10 classes", "10 IID 0", "40 classes", "40 IID 0"]
-    for size in ("10", "40"):
-        assert experiment.share_of_bias(found[size], "fid pca") < experiment.share_of_bias(found[size], "fid") < 1
-        assert found[size]["kid"]["inverted"] == []
-        assert found[size]["kid"]["gap"]["spread"] < 1e-12
-        assert found[size]["fid"]["pairs"] == 45  # real images are no generator
-    gaps = experiment.iid_gaps(found, "fid")
-    assert gaps["10"] > 2 * gaps["40"] > 0
-    assert "fid infinity" not in found["10"]  # 24 images are needed
-    assert abs(experiment.iid_gaps(found, "fid infinity")["40"]) < 0.25 * experiment.iid_gaps(found, "fid pca")["40"]
-    assert found["40"]["fid"]["real, IID"]["avg"] > found["40"]["fid"]["real, IID"]["all"]
-    assert Path("out/sample_size.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(experiment, "SizeMeasure", None)
-    experiment.sample_size(**run)
-    assert capsys.readouterr().out == printed
-
-
 def test_the_control_holds_the_same_images_so_all_is_the_same():
-    measure = experiment.SizeMeasure(experiment.ClassDeal("digits", Path("data"), "pixels", None, (10,), 0), 4)
+    measure = experiment.SizeMeasure(
+        experiment.ClassDeal(experiment.ImageChoice("digits", embedding="pixels"), (10,)), 4
+    )
     classes, iid = measure((10, -1)), measure((10, 0))
     for score in ("fid", "fid pca", "kid"):
         assert classes["3"][score]["all"] == pytest.approx(iid["3"][score]["all"], rel=1e-9)
@@ -52,9 +30,11 @@ def test_quick_takes_the_small_sizes_only():
     assert list(json.loads(Path("out/results.json").read_text())["numbers"]["found"]) == ["5"]
 
 
-@pytest.mark.parametrize("wrong", [{"sizes": (40, 10)}, {"sizes": (1, 10)}, {"controls": 0}])
-def test_what_cannot_be_compared_is_refused(wrong):
-    with pytest.raises(ValueError, match="give rising sizes of at least 2 images"):
+@pytest.mark.parametrize(
+    ("wrong", "message"), [({"sizes": (40, 10)}, "from 2, rising"), ({"controls": 0}, "controls=0: give at least 1")]
+)
+def test_what_cannot_be_compared_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
         experiment.sample_size(**{**DIGITS, **wrong})
 
 

@@ -1,11 +1,15 @@
 """The experiment on clients of little variance, in seconds."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from fedgen.experiments.ranking.variance.rising_variance import expected, variance_limited
+from fedgen.experiments.ranking.variance.rising_variance import (
+    expected,
+    expected_of,
+    intra_client_variance,
+    variance_limited,
+)
 from tests.data.published import write_cifar10
 
 TINY = {
@@ -23,21 +27,6 @@ TINY = {
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-
-
-@pytest.mark.slow
-def test_it_leaves_numbers_and_a_figure_and_does_not_measure_twice(capsys, monkeypatch):
-    variance_limited(output=Path("out"), **TINY)
-    first = capsys.readouterr().out
-    stored = json.loads(Path("out/results.json").read_text())
-    assert stored["settings"]["neighbours"] == "pixels"
-    assert list(stored["numbers"]) == ["scores", "floor", "found"]
-    assert list(stored["numbers"]["scores"]["2"]) == ["clients", "IID 0"]
-    assert Path("out/variance_limited.png").read_bytes().startswith(b"\x89PNG")
-    assert "as expected: KID: avg - all is one number for every generator" in first
-    monkeypatch.setattr("fedgen.experiments.ranking.variance.variance.FrechetAndKernel", None)
-    variance_limited(output=Path("out"), **TINY)
-    assert capsys.readouterr().out == first
 
 
 def test_cifar10_in_its_files_with_local_weights_in_the_papers_setting(clip_weights, capsys):
@@ -67,13 +56,16 @@ def test_a_class_with_too_few_images_is_refused_before_anything_is_embedded(monk
 
 
 def test_what_was_not_seen_is_said():
-    flat = {"least at": 100, "left": [1.0, 2.0], "right": [0.0, 0.0], "inside": False, "anchors": 0}
-    pairs = {"gap": {"spread": 1.0}, "control gap": [{"spread": 2.0}], "excess beyond error": 0.0}
+    flat = {"least at": 100, "least": 3.0, "left": [1.0, 2.0], "right": [0.0, 0.0], "inside": False, "anchors": 0}
+    gap = {"mean": 1.0, "min": 0.5, "max": 1.5, "spread": 1.0}
+    pairs = {"gap": gap, "control gap": [{"spread": 2.0}], "excess beyond error": 0.0, "control inverted": [1]}
+    pairs |= {"inverted": [], "pairs": 3}
     names = ("fid", "fid pca", "fid equal")
     found = {
         "valleys": {name: {"avg": flat, "all": flat} for name in names},
         "control valleys": {name: [flat] for name in names},
         "sizes": dict.fromkeys(names, pairs),
+        "generators": {"fid": {**pairs, "inverted": 0}, "kid": {"inverted": 2}},
         "gaps": {"kid": {"mean": 1.0, "relative spread": 0.1}},
     }
     lines = expected(found, 3)
@@ -81,8 +73,22 @@ def test_what_was_not_seen_is_said():
     assert own == "    0 of 3 anchors' own curves are least inside"
     assert everyone == "all 0 (means least at 100)"
     assert control == "avg over IID clients 0 (means least at 100)"
-    assert [line[:10] for line in lines].count("not seen: ") == 8
-    assert len(lines) == 11
+    assert [line[:10] for line in lines].count("not seen: ") == len(lines) - 3 == 10
+    intra = expected_of("K = 5", found, 3)
+    assert [line.split(":")[0] for line in intra] == ["not seen"] * 3
     for name in names:  # nothing is said of controls that were not asked for
         found["sizes"][name] = {**pairs, "control gap": [], "excess beyond error": None}
-    assert not any("differs over M" in line or "more than over IID" in line for line in expected(found, 3))
+    assert not any("IID clients " in line for line in expected(found, 3)[6:])
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        ((), r"clients=\[\]: give numbers of neighbours, each once"),
+        ((5, 5), "each once"),
+        ((5, 95), "class '0' of digits/train, one half has 89 images, and its client needs 96"),
+    ],
+)
+def test_impossible_numbers_of_neighbours_are_refused(clients, message):
+    with pytest.raises(ValueError, match=message):
+        intra_client_variance(output=Path("out"), **{**TINY, "clients": clients})

@@ -7,21 +7,14 @@ import torch
 
 from fedgen.experiments.engine.study import Study
 from fedgen.experiments.ranking.variance.neighbourhoods import NeighbourChoice, Neighbourhoods
+from fedgen.experiments.ranking.variance.rising_variance import FrechetAndKernel, frechet_scorers, measure_floor
 from fedgen.experiments.ranking.variance.variance import (
-    FrechetAndKernel,
+    Anchored,
     Generated,
-    compare_scores,
-    curves,
-    frechet_scorers,
-    gaps,
     grow,
-    mean_rows,
     measure_anchors,
-    measure_floor,
     spread_of,
     standard_error,
-    terms,
-    valley,
 )
 from fedgen.scores import frechet_distance, mmd2
 from fedgen.statistics import summarize
@@ -43,6 +36,10 @@ SCORES = {
     "0": {"clients": {"1": row(5.0, 9.0), "2": row(2.0, 8.0), "3": row(4.0, 7.0)}},
     "1": {"clients": {"1": row(7.0, 7.0), "2": row(2.0, 6.0), "3": row(2.0, 5.0)}},
 }
+
+
+def over_clients(scores, sizes=(1, 2, 3), controls=()):
+    return Anchored(scores, sizes, "clients", controls)
 
 
 def test_a_generator_grows_to_the_summary_of_all_its_images(places, monkeypatch):
@@ -80,12 +77,13 @@ def test_the_gap_of_kid_is_one_number_and_that_of_fid_is_not(places, tmp_path):
     study = Study("toy", tmp_path / "out", {})
     projection = places.projection(8, 5)
     scores = measure_anchors(study, places, lambda: frechet_scorers(places, 5, projection, "clients", ["IID 0"]))
-    assert spread_of(gaps(scores, "clients", "kid"))["relative spread"] < 1e-12
-    assert spread_of(gaps(scores, "clients", "fid"))["relative spread"] > 0.01
+    rows = over_clients(scores, places.sizes, ["IID 0"])
+    assert spread_of(rows.gaps("kid"))["relative spread"] < 1e-12
+    assert spread_of(rows.gaps("fid"))["relative spread"] > 0.01
     assert "kid" not in scores["0"]["IID 0"]["30"]
-    means_gap = [a - b for a, b in zip(*(terms(scores, "clients", "fid", "mean", how) for how in ("avg", "all")))]
+    means_gap = [a - b for a, b in zip(*(rows.terms("fid", "mean", how) for how in ("avg", "all")))]
     assert max(means_gap) - min(means_gap) < 1e-9
-    found = compare_scores(scores, ("fid", "kid"), "clients", ["IID 0"], single=True)
+    found = rows.compared(("fid", "kid"), single=True)
     assert found["fid"]["pairs"] == 15
     assert found["kid"]["inverted"] == 0
     assert found["kid"]["control inverted"] == []
@@ -100,9 +98,10 @@ def test_the_floor_is_the_score_of_the_next_neighbours(places):
 
 
 def test_curves_gaps_and_means_by_hand():
-    assert curves(SCORES, "clients", "fid", "avg") == [[5, 2, 4], [7, 2, 2]]
-    assert gaps(SCORES, "clients", "fid") == [[-4, -6, -3], [0, -4, -3]]
-    assert mean_rows(SCORES, "clients")["1"]["fid"] == {"avg": 6, "all": 8, "errors": {"avg": 1, "all": 1}}
+    rows = over_clients(SCORES)
+    assert rows.curves("fid", "avg") == [[5, 2, 4], [7, 2, 2]]
+    assert rows.gaps("fid") == [[-4, -6, -3], [0, -4, -3]]
+    assert rows.mean_rows("clients")["1"]["fid"] == {"avg": 6, "all": 8, "errors": {"avg": 1, "all": 1}}
     assert spread_of([[-4.0, -6.0], [0.0, -2.0]]) == {"mean": -3, "relative spread": 2}
     assert standard_error([1.0, 3.0]) == 1
 
@@ -110,16 +109,21 @@ def test_curves_gaps_and_means_by_hand():
 def test_the_whole_data_from_two_anchors_is_one_generator_that_ties():
     whole = row(2.0, 3.0), row(2.0 + 4e-15, 3.0 - 4e-15)  # the same images, summed in another order
     scores = {str(n): {"clients": {"1": row(5.0 + n, 9.0 - n), "2": one}} for n, one in enumerate(whole)}
-    found = compare_scores(scores, ["fid"], "clients", [], single=True)["fid"]
+    found = over_clients(scores).compared(["fid"], single=True)["fid"]
     assert (found["pairs"], found["inverted"]) == (6, 1)  # sizes 1 alone
 
 
-def test_a_valley_lies_inside_if_both_ends_are_higher_beyond_their_errors():
-    found = valley([[5.0, 1.0, 3.0], [6.0, 1.0, 3.5], [5.5, 1.0, 3.2]], (10, 20, 30))
+def low(*anchors):
+    scores = {str(n): {"clients": {str(m): row(v, v) for m, v in enumerate(own)}} for n, own in enumerate(anchors)}
+    return over_clients(scores, (10, 20, 30)).valley("fid", "avg")
+
+
+def test_a_valleys_ends_are_compared_anchor_by_anchor():
+    found = low([5.0, 1.0, 3.0], [6.0, 1.0, 3.5], [5.5, 1.0, 3.2])
     assert (found["least at"], found["least"], found["inside"], found["anchors"]) == (20, 1.0, True, 3)
     assert found["left"][0] == pytest.approx(4.5)
     assert found["right"] == [pytest.approx(6.7 / 3), pytest.approx(standard_error([2.0, 2.5, 2.2]))]
     # as high on average, but one anchor falls on
-    assert not valley([[5.0, 1.0, 9.0], [6.0, 1.0, 0.9], [5.5, 1.0, 0.8]], (10, 20, 30))["inside"]
-    falling = valley([[3.0, 2.0, 1.0], [3.0, 0.5, 1.0]], (10, 20, 30))
+    assert not low([5.0, 1.0, 9.0], [6.0, 1.0, 0.9], [5.5, 1.0, 0.8])["inside"]
+    falling = low([3.0, 2.0, 1.0], [3.0, 0.5, 1.0])
     assert (falling["least at"], falling["inside"], falling["anchors"]) == (30, False, 1)

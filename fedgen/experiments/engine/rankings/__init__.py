@@ -1,0 +1,1 @@
+"""Tables, figures and sentences of generators ranked by avg and all."""
