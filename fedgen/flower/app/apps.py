@@ -30,7 +30,7 @@ from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, N
 from fedgen.flower.client.pins import hold_to_clients
 from fedgen.flower.client.policy import VARIABLE, Policy
 from fedgen.flower.client.redaction import is_promised, telling_types
-from fedgen.flower.secure_aggregation.agreement import Sum
+from fedgen.flower.secure_aggregation.agreement import AskedSum
 from fedgen.flower.secure_aggregation.secure_mean import RANGE, masked
 from fedgen.flower.secure_aggregation.secure_strategy import summand
 from fedgen.flower.server.client_registry import ClientRegistry
@@ -172,7 +172,7 @@ def _places(context: Context) -> tuple[NodeData, Path]:
     return data, Path(str(own.get(STATE, data.state)))
 
 
-def _check_sum(context: Context, made: Sum, nodes: Sequence[int]) -> None:
+def _check_sum(context: Context, made: AskedSum, nodes: Sequence[int]) -> None:
     """Refuses to help unmask a sum over too few clients, or over others than it was over before."""
     Policy.of_node(context.node_config).check_clients(len(nodes))
     if made.what:

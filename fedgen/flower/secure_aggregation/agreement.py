@@ -33,7 +33,7 @@ FROM, SEALED = "fedgen-from", "fedgen-agreed"  # in messages: whose seals, or fo
 
 
 @dataclass(frozen=True)
-class Sum:
+class AskedSum:
     """The sum that a client has given its numbers for.
 
     Args:
@@ -89,7 +89,7 @@ def check_settings(asked: Mapping[str, Any], state: RecordDict) -> None:
     state.config_records[SETTINGS] = ConfigRecord(settings)
 
 
-def note_sum(state: RecordDict, made: Sum) -> None:
+def note_sum(state: RecordDict, made: AskedSum) -> None:
     """Keeps what a client gives its numbers for, as long as the masks."""
     state.config_records[NOTE] = ConfigRecord(
         {
@@ -102,13 +102,13 @@ def note_sum(state: RecordDict, made: Sum) -> None:
     )
 
 
-def noted(state: RecordDict) -> Sum | None:
+def noted(state: RecordDict) -> AskedSum | None:
     """Return what the client has given its numbers for in this exchange; None if it has not."""
     record: Any = state.config_records.get(NOTE)
     if record is None:
         return None
     names = dict(zip(record["nodes"], record["names"], strict=True))
-    return Sum(record["what"], names, record["whole"], record["common"])
+    return AskedSum(record["what"], names, record["whole"], record["common"])
 
 
 def seal(reply: Message, state: RecordDict) -> None:
@@ -122,7 +122,7 @@ def seal(reply: Message, state: RecordDict) -> None:
     record[SEALED] = [encrypt(key, _words(own, other, made, state)) for other, key in keys.items()]
 
 
-def check_unmasking(asked: Mapping[str, Any], state: RecordDict) -> tuple[Sum, list[int]]:
+def check_unmasking(asked: Mapping[str, Any], state: RecordDict) -> tuple[AskedSum, list[int]]:
     """Refuses to help unmask what shows fewer than two clients' sum, or what others were asked for differently.
 
     Returns:
@@ -150,7 +150,7 @@ def check_unmasking(asked: Mapping[str, Any], state: RecordDict) -> tuple[Sum, l
     return made, there
 
 
-def _check_seals(asked: Mapping[str, Any], state: RecordDict, made: Sum, others: Iterable[int]) -> None:
+def _check_seals(asked: Mapping[str, Any], state: RecordDict, made: AskedSum, others: Iterable[int]) -> None:
     keys, own = _keys(state), _own(state)
     told, seals = asked.get(FROM), asked.get(SEALED)
     if not isinstance(told, list) or not isinstance(seals, list) or len(told) != len(seals):
@@ -167,7 +167,7 @@ def _check_seals(asked: Mapping[str, Any], state: RecordDict, made: Sum, others:
             raise RefusedError(f"node {node} was asked for something else than this client, and the sum would show it")
 
 
-def _words(source: int, other: int, made: Sum, state: RecordDict) -> bytes:
+def _words(source: int, other: int, made: AskedSum, state: RecordDict) -> bytes:
     settings = state.config_records[SETTINGS]
     names = sorted(made.names.items())
     return json.dumps(["fedgen sum", source, other, made.what, made.whole, names, made.common, dict(settings)]).encode()

@@ -38,7 +38,15 @@ from torch import Tensor
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.flower.app.run_statistics import SECURE
-from fedgen.flower.secure_aggregation.agreement import MOST, STEPS, Relay, Sum, check_settings, check_unmasking, seal
+from fedgen.flower.secure_aggregation.agreement import (
+    MOST,
+    STEPS,
+    AskedSum,
+    Relay,
+    check_settings,
+    check_unmasking,
+    seal,
+)
 from fedgen.flower.secure_aggregation.stage_replies import REST, unusable
 from fedgen.flower.wire.flower_records import reason_of
 from fedgen.flower.wire.sending import Silence, replies_to
@@ -241,7 +249,7 @@ def masked(
     message: Message,
     context: Context,
     call_next: Callable[[Message, Context], Message],
-    check: Callable[[Context, Sum, Sequence[int]], object] | None = None,
+    check: Callable[[Context, AskedSum, Sequence[int]], object] | None = None,
 ) -> Message:
     """The client's mod: SecAgg+ where the run's config asks for it.
 

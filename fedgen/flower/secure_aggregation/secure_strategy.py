@@ -18,7 +18,7 @@ from fedgen.federated.server_optimizers import as_real, from_real
 from fedgen.flower.app.run_statistics import RefusedError, RunStatistics, refuse_open
 from fedgen.flower.client.client_node import ClientNode
 from fedgen.flower.client.redaction import ToldError
-from fedgen.flower.secure_aggregation.agreement import STEPS, Sum, hash_of, note_sum
+from fedgen.flower.secure_aggregation.agreement import STEPS, AskedSum, hash_of, note_sum
 from fedgen.flower.secure_aggregation.masked_loss import masked_answer
 from fedgen.flower.secure_aggregation.masked_rounds import MaskedRoundError, MaskedRounds
 from fedgen.flower.secure_aggregation.secure_mean import (
@@ -258,24 +258,26 @@ def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any]
         records = write_summand(masked_answer(client_node, told))
         question: LossQuestion = unpack(LossQuestion, {}, told[MASKED])
         alike = {name: value for name, value in vars(question).items() if name not in ("client", "weight")}
-        note_sum(state, Sum("", {}, False, hash_of([alike, told["scale"]])))
+        note_sum(state, AskedSum("", {}, False, hash_of([alike, told["scale"]])))
         return records
     names = _named(told["among"], message.metadata.dst_node_id, client_node)
     client_node.policy.check_clients(len(names))
     sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
     if "question" in told:
         records, common = _sums(client_node, told, sent, config, weight)
-        note_sum(state, Sum("an evaluation", names, True, common))
+        note_sum(state, AskedSum("an evaluation", names, True, common))
         return records
     task: Task = unpack(Task, sent, told["task"])
     alike = {name: value for name, value in vars(task).items() if name not in _OWN}
     records = _update(client_node, task, sent, float(config[RANGE]), weight)
-    note_sum(state, Sum(f"round {task.round}", names, False, hash_of([alike, told["names"], float(config[RANGE])])))
+    note_sum(
+        state, AskedSum(f"round {task.round}", names, False, hash_of([alike, told["names"], float(config[RANGE])]))
+    )
     return records
 
 
 def _named(among: Mapping[str, str], node: int, client_node: ClientNode) -> dict[int, str]:
-    """Who is asked for a sum, by node.
+    """Return who is asked for a sum, by node.
 
     Raises:
         RefusedError: if that names no nodes, one client twice, or this one otherwise than it is called.
