@@ -390,7 +390,7 @@ def test_a_client_has_neither_the_servers_data_nor_the_game(tmp_path):
             assert model["init_args"]["server_data"] is None
         else:
             assert model["class_path"] == "fedgen.flower.Answering"
-            assert model["init_args"].keys() == {"objective", "form"}
+            assert model["init_args"].keys() == {"objective", "form", "batch"}
         assert for_server(settings, tmp_path)["model"]["init_args"]["server_data"] == {
             "class_path": "fedgen.data.Digits"
         }

@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from fedgen.flower.app.apps import client_app, run_server
-from fedgen.flower.app.run_statistics import RefusedError
-from fedgen.flower.client.pins import check_sum, expect_none, expect_sum
 from fedgen.flower.secure_aggregation.masked_rounds import SUMMED, MaskedRoundError, MaskedRounds
 from tests.flower.loopback import Loopback, Node
 from tests.flower.runs import HIDDEN, app_of, read, recipe
@@ -67,24 +65,6 @@ def test_a_server_that_forgets_who_was_summed_gets_no_sum_of_others(images, tmp_
     with pytest.raises(RuntimeError, match="round 1 was summed over a, b, c, d before and is now over a, b, c:"):
         masked.run("abc")
     assert all(torch.equal(read(masked.output)["state_dict"][n], t) for n, t in before["state_dict"].items())
-
-
-def test_a_client_helps_to_unmask_what_it_gave_its_numbers_for_and_nothing_else(tmp_path):
-    names = {"10": "a", "11": "b", "12": "c"}
-    expect_sum(tmp_path, "round 3", names)
-    assert check_sum(tmp_path, [10, 11, 12]) == ["a", "b", "c"]
-    expect_sum(tmp_path, "round 3", {"20": "a", "21": "b", "22": "c"})  # as other nodes
-    assert check_sum(tmp_path, [22, 21, 20]) == ["c", "b", "a"]
-    with pytest.raises(RefusedError, match="round 3 was summed over a, b, c before and is now over a, b"):
-        check_sum(tmp_path, [20, 21])
-    with pytest.raises(RefusedError, match="over a node that nobody named"):
-        check_sum(tmp_path, [20, 23])
-    expect_sum(tmp_path, "round 4", names)
-    assert check_sum(tmp_path, [10, 11]) == ["a", "b"]
-    expect_none(tmp_path)
-    assert check_sum(tmp_path, [20, 23]) == []
-    with pytest.raises(RefusedError, match="who is in the sum of round 5 is"):
-        expect_sum(tmp_path, "round 5", {"10": 3})
 
 
 @pytest.mark.parametrize("content", [[1], {"0": "a"}, {"0": [3]}], ids=str)

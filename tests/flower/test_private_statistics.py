@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
 from flwr.common import FitIns, ndarrays_to_parameters
 from flwr.compat.common.recorddict_compat import fitins_to_recorddict
 
@@ -323,7 +324,8 @@ def test_under_masks_a_client_shares_the_noise_with_those_that_are_asked(images,
         _, question = pack(questioned(sharers=sharers))
         told = {"names": [], "question": question, "largest": [dict.fromkeys(NAMES, 1e6)], "clients": 4, "among": AMONG}
         instructions = FitIns(ndarrays_to_parameters([]), {"fedgen": to_bytes(told), "weight": 1})
-        return summand(station, FlowerMessage(fitins_to_recorddict(instructions, True), 10, "train"), config)
+        message = FlowerMessage(fitins_to_recorddict(instructions, True), 10, "train")
+        return summand(station, message, config, RecordDict())
 
     config = {**NOISE, **HIDDEN}
     with pytest.raises(RefusedError, match="with sharers=1000, and by this run's config and recipe it is 4"):

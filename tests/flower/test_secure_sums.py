@@ -8,7 +8,8 @@ import torch
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
-from fedgen.flower.secure_aggregation.secure_mean import MOST, masked, read_instructions, secure_mean, write_summand
+from fedgen.flower.secure_aggregation.agreement import MOST
+from fedgen.flower.secure_aggregation.secure_mean import masked, read_instructions, secure_mean, write_summand
 from fedgen.flower.secure_aggregation.secure_sums import fixed_point, masked_messages, secure_sums
 from fedgen.flower.wire.ranges import RANGES, Ranges, largest
 from fedgen.flower.wire.serialization import from_bytes, to_bytes

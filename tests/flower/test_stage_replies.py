@@ -11,8 +11,8 @@ from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
+from fedgen.flower.secure_aggregation.agreement import STEPS
 from fedgen.flower.secure_aggregation.secure_mean import (
-    STEPS,
     Masked,
     masked,
     mean_error,

@@ -28,13 +28,19 @@ from fedgen.clients.partitions import IID, load_partition, save_partition
 from fedgen.data import Examples
 from fedgen.data.formats.pickles import read_pickle
 from fedgen.evaluation import append_records, read_records
+from fedgen.federated.left_out import LEFT_OUT_FILE, read_left_out
+from fedgen.flower.client.pins import PINNED, SUMMED, hold_to_clients
+from fedgen.flower.client.policy import Policy
 from fedgen.io.files import read_npz, read_yaml
 from fedgen.io.tensor_files import leaves, read_safetensors, read_torch, write_safetensors
 from fedgen.models.checkpoint_file import read_checkpoint
+from fedgen.reports.kept import KEPT
+from fedgen.reports.page import report
 from fedgen.statistics import load_npz, save_npz, summarize
 from tests.evaluation.samples import record
 from tests.fuzz.damage import REFUSALS, HangError, _limited
 
+LONGEST = 4_000_000  # bytes of a file: reading takes time by its length, some third of a second a megabyte
 MEMORY = 1024  # MB that the process may grow by over all files
 ODD = [
     0,
@@ -261,6 +267,43 @@ def write_recipe(path: Path) -> None:
     path.write_bytes((Path(__file__).parents[2] / "recipes" / "quickstart.yaml").read_bytes())
 
 
+def write_policy(path: Path) -> None:
+    path.write_text("runs: [a, b]\nmasking: true\nleast_clients: 3\nstatistics: [fid]\nmost_epsilon: 8.0\n")
+
+
+def read_pins(path: Path) -> None:
+    """What a client keeps of who was summed; of other clients it refuses."""
+    kept = path.parent / "pins" / PINNED / SUMMED / "round 0.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(path.read_bytes())
+    hold_to_clients(path.parent / "pins", "round 0", ["a", "b"])
+
+
+def read_beside(name: str, read: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """A reader of a folder with a file of this name."""
+
+    def reading(path: Path) -> Any:
+        (path.parent / name).write_bytes(path.read_bytes())
+        return read(path.parent)
+
+    return reading
+
+
+def write_federation(path: Path) -> None:
+    clients = [{"name": "a", "role": "trains", "train": 3, "held_out": 1, "labels": [1, 2]}]
+    path.write_text(json.dumps({"versions": {"torch": "2"}, "classes": ["x", "y"], "clients": clients, "real": ["a"]}))
+
+
+def read_page(folder: Path) -> str:
+    """The page of a folder whose clients are what the file says."""
+    if not (folder / "scores.jsonl").exists():
+        append_records(folder / "scores.jsonl", [record(round=r, per_client=[1.0, 2.0]) for r in range(2)])
+    page = report(folder).html
+    if "Content-Security-Policy" not in page[:3000] or "<script" in page.split("<main")[1].split("</main>")[0]:
+        raise AssertionError("the page has a script of the data's, or no policy")
+    return page
+
+
 KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[bytes, random.Random], bytes], Callable[[Path], Any]]] = {
     "checkpoint": (write_checkpoint, change_torch, read_checkpoint),
     "torch": (write_checkpoint, change_torch, read_torch),
@@ -278,6 +321,14 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[bytes, random.Random], b
         read_records,
     ),
     "recipe": (write_recipe, change_yaml, read_yaml),
+    "policy": (write_policy, change_yaml, Policy.read),
+    "pins": (lambda path: path.write_text('["a", "b"]'), change_json, read_pins),
+    "left out": (
+        lambda path: path.write_text('{"round": 1, "client": 0, "name": "a", "reason": "x"}\n'),
+        change_json,
+        read_beside(LEFT_OUT_FILE, read_left_out),
+    ),
+    "page": (write_federation, change_json, read_beside(KEPT, read_page)),
     "safetensors": (
         lambda path: write_safetensors(path, {"w": torch.arange(6.0)}, {"about": "x"}),
         change_safetensors,
@@ -307,6 +358,8 @@ def run(seconds: float, seed: int) -> dict[str, Any]:
             kind = source.choice(list(KINDS))
             _, change, read = KINDS[kind]
             content = change(honest[kind], source)
+            if len(content) > LONGEST:
+                continue
             path = Path(folder) / "a.npz"
             path.unlink(missing_ok=True)
             path.write_bytes(content)

@@ -1,5 +1,6 @@
 """The two Flower apps of a deployed recipe."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
@@ -22,14 +23,15 @@ from fedgen.flower.app.run_config import (
     run_name,
 )
 from fedgen.flower.app.run_labels import RunLabels
-from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
+from fedgen.flower.app.run_statistics import SECURE, RunStatistics, refuse_open
 from fedgen.flower.app.server_cli import ServerCLI
 from fedgen.flower.client.client_node import ClientNode, use_threads
-from fedgen.flower.client.node_data import NAME, STATE, NodeData
-from fedgen.flower.client.pins import check_sum
-from fedgen.flower.client.policy import Policy
+from fedgen.flower.client.node_data import NAME, PARTITION, PARTITIONS, STATE, NodeData
+from fedgen.flower.client.pins import hold_to_clients
+from fedgen.flower.client.policy import VARIABLE, Policy
 from fedgen.flower.client.redaction import is_promised, telling_types
-from fedgen.flower.secure_aggregation.secure_mean import RANGE, SECURE, masked
+from fedgen.flower.secure_aggregation.agreement import AskedSum
+from fedgen.flower.secure_aggregation.secure_mean import RANGE, masked
 from fedgen.flower.secure_aggregation.secure_strategy import summand
 from fedgen.flower.server.client_registry import ClientRegistry
 from fedgen.flower.server.connection import LEAST, Connection
@@ -74,7 +76,7 @@ def client_app(recipe: Path) -> ClientApp:
     def take_turn(message: Message, context: Context) -> Message:
         client_node = _client_node(recipe, context)
         if context.run_config.get(SECURE):
-            return Message(summand(client_node, message, context.run_config), reply_to=message)
+            return Message(summand(client_node, message, context.run_config, context.state), reply_to=message)
         return Message(to_records(client_node.take(from_records(Task, message))), reply_to=message)
 
     @app.evaluate()
@@ -163,15 +165,19 @@ def least_of(config: Mapping[str, Any]) -> float:
 def _places(context: Context) -> tuple[NodeData, Path]:
     """Return what a node says of its data, and the folder of what it keeps of all runs."""
     own, run = context.node_config, context.run_config
-    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) else None
+    # a run names no folder of a node that has a config of its own, or a policy
+    is_simulated = own.keys() <= {PARTITION, PARTITIONS} and not os.environ.get(VARIABLE)
+    simulated = Path(str(run[SIMULATION])) if run.get(SIMULATION) and is_simulated else None
     data = NodeData.of_node(own, simulated)
     return data, Path(str(own.get(STATE, data.state)))
 
 
-def _check_sum(context: Context, nodes: Sequence[int]) -> None:
+def _check_sum(context: Context, made: AskedSum, nodes: Sequence[int]) -> None:
     """Refuses to help unmask a sum over too few clients, or over others than it was over before."""
     Policy.of_node(context.node_config).check_clients(len(nodes))
-    check_sum(_places(context)[1] / run_name(context.run_config), nodes)
+    if made.what:
+        folder = _places(context)[1] / run_name(context.run_config)
+        hold_to_clients(folder, made.what, [made.names[node] for node in nodes])
 
 
 def _client_node(recipe: Path, context: Context) -> ClientNode:

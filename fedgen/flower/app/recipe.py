@@ -177,6 +177,7 @@ def for_client(settings: Mapping[str, Any], node: NodeData, name: str, features:
     if asks_clients(settings):
         own = model["init_args"]
         kept = {"objective": own.get("objective"), "form": own.get("form", "exact")}
+        kept |= {"batch": own["batch"]} if "batch" in own else {}
         found["model"] = {"class_path": "fedgen.flower.Answering", "init_args": kept}
         return found
     if str(model.get("class_path")).endswith(FINE_TUNING):

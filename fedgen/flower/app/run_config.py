@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedgen.flower.app.run_labels import CLASSES, COUNTS
-from fedgen.flower.app.run_statistics import DELTA, EPSILON, RADIUS
-from fedgen.flower.secure_aggregation.secure_mean import RANGE, SECURE
+from fedgen.flower.app.run_statistics import DELTA, EPSILON, RADIUS, SECURE
+from fedgen.flower.secure_aggregation.secure_mean import RANGE
 from fedgen.flower.wire.ranges import RANGES, range_key
 from fedgen.io.field_types import Between, conforms
 
 CLIENTS, OUTPUT, WAIT, DEADLINE, SIMULATION = "clients", "output", "wait", "round-deadline", "simulation-data"
+LEDGER = "epsilon"  # the folder of a client beside those of its runs: what each release has spent
 LEAST_ANSWERS, CHECKPOINT = "least-answers", "ckpt-path"
 _NUMBERS = (WAIT, DEADLINE, LEAST_ANSWERS, RANGE, EPSILON, DELTA, RADIUS, *map(range_key, RANGES))
 _TEXTS = (OUTPUT, CHECKPOINT, SIMULATION)
@@ -53,8 +54,11 @@ def run_name(config: Mapping[str, Any]) -> str:
         ValueError: for a place without a name of its own.
     """
     name = Path(str(config.get(OUTPUT, "fedgen-run"))).name
-    if name in ("", ".."):
-        raise ValueError(f"{OUTPUT}={config[OUTPUT]!r} in the run's config: give a folder with a name, as runs/first")
+    if name in ("", "..", LEDGER):  # clients keep what all runs have spent beside their folders
+        raise ValueError(
+            f"{OUTPUT}={config.get(OUTPUT)!r} in the run's config: give a folder with a name, as runs/first, and not"
+            f" {LEDGER!r}"
+        )
     return name
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedgen.flower.secure_aggregation.secure_mean import SECURE
 from fedgen.flower.wire.ranges import Ranges
 from fedgen.statistics import Privacy
 
+SECURE = "secure-aggregation"
 EPSILON, DELTA, RADIUS = "statistics-epsilon", "statistics-delta", "statistics-radius"
 
 

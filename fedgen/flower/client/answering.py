@@ -1,6 +1,7 @@
 """A client's side of a loss at the server: it answers questions about its images by its own copy of the loss."""
 
 import copy
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -29,13 +30,14 @@ class Answering(LightningModule):
     Args:
         objective: of the fine-tuning.
         form: "exact" or "message".
+        batch: generated images that a question is about at most, as the fine-tuning has them.
     """
 
-    def __init__(self, objective: EmbeddedLoss, form: Literal["exact", "message"] = "exact") -> None:
+    def __init__(self, objective: EmbeddedLoss, form: Literal["exact", "message"] = "exact", batch: int = 64) -> None:
         super().__init__()
         kind = DistributedLoss if form == "exact" else OneMessageLoss
         objective.replace_losses(lambda loss: loss if isinstance(loss, kind) else kind(loss))
-        self.objective = objective
+        self.objective, self.batch = objective, batch
 
     def answer(self, question: LossQuestion, client: Client, cache: Path, device: torch.device) -> Message:
         """The client's answer, in float64.
@@ -47,14 +49,30 @@ class Answering(LightningModule):
             device: where to compute.
 
         Raises:
-            ValueError: if its embedding is not the server's, or its images do not do for the loss.
+            ValueError: if its embedding is not the server's, its images do not do for the loss, or the recipe's loss
+                asks no such question.
         """
         loss, embedding = self._named(question)
+        asked = Message.from_bytes(question.question)
+        self._check_asked(loss, asked, question.weight)
         images = client.train_examples.inputs
         features = embed(embedding, images, device=device, cache=FeatureCache(cache))
         made = client_of(loss, features, question.weight, cache).to(device)
-        found: Message = made(Message.from_bytes(question.question))
+        found: Message = made(asked)
         return found
+
+    def _check_asked(self, loss: DistributedLoss | OneMessageLoss, asked: Message, weight: float) -> None:
+        """Raises MessageError for what this recipe's loss does not ask: each number more of an answer tells more."""
+        if not 0 <= weight < math.inf:
+            raise MessageError(f"an answer weighs a number from 0, and this one {weight:g}")
+        if isinstance(loss, OneMessageLoss):
+            fits, most = loss.summary.asks(asked), str(loss.summary)
+        else:
+            fits = asked.kind == "features" and len(asked.tensors["features"]) <= self.batch
+            most = f"features of {self.batch} images at most (batch)"
+        if not fits:
+            sizes = {name: list(tensor.shape) for name, tensor in asked.tensors.items()}
+            raise MessageError(f"the recipe's loss asks for {most}, and not for {asked.kind!r} of {sizes}")
 
     def _named(self, question: LossQuestion) -> tuple[DistributedLoss | OneMessageLoss, Embedding]:
         for loss, embedding in zip(self.objective.losses, self.objective.embeddings):

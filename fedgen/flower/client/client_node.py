@@ -18,6 +18,7 @@ from fedgen.flower.client.node_data import NodeData
 from fedgen.flower.client.pins import count_question, hold_to_split
 from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.redaction import failure_of, untold
+from fedgen.flower.client.released import note_exact, refuse_after_noise
 from fedgen.flower.client.turn_strategy import TurnStrategy
 from fedgen.flower.wire.messages import Answer, Hello, LossQuestion, Question, Task, Told, pack
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
@@ -86,6 +87,8 @@ class ClientNode:
         strategy, trainer = self._made.trainer.strategy, self._made.trainer
         assert isinstance(strategy, TurnStrategy)
         self.policy.check_clients(task.clients)
+        if task.client >= task.clients:
+            raise MessageError(f"client {task.client} is none of {task.clients}, which count from 0")
         self._enroll(task.client, task.classes)
         before, kept = self._remembered(task)
         strategy.begin(task, kept)
@@ -111,6 +114,13 @@ class ClientNode:
         norm = torch.stack([part.norm() for part in moved]).norm() if moved else torch.zeros(())
         weights, rest = pack(answer)
         self.policy.check_answer(bytes_of(weights.values()) + len(rest), float(norm))
+
+    @property
+    def weight_in_mean(self) -> int:
+        """The whole number that a masked mean weighs this client by: of its training images, or 1, by the recipe."""
+        strategy = self._made.trainer.strategy
+        assert isinstance(strategy, TurnStrategy)
+        return int(strategy.weight_of(len(self._data.client.train)))
 
     def look_up(self, question: Question, privacy: Privacy | None = None) -> Told:
         """Answers an evaluation's question; why it cannot is an answer too. Arguments as for `answers`."""
@@ -153,10 +163,12 @@ class ClientNode:
         if not isinstance(model, Answering):
             raise ValueError(f"{type(model).__name__} asks clients nothing here; the server runs another recipe")
         self.policy.check_asked("loss", question.embedding)
+        refuse_after_noise(self.state)
         self._enroll(question.client, question.classes)
         asked, about = Message.from_bytes(question.question), f"loss/{question.embedding}"
         check = partial(self.policy.check_questions, what=about, declared=questions_in(self._recipe))
         count_question(self.state, about, _hash_of(asked), check)
+        note_exact(self.state)
         device = self._made.trainer.strategy.root_device
         return model.answer(question, self._data.client, self.state / FEATURES, device)
 

@@ -17,14 +17,16 @@ from fedgen.evaluation.panels import Panel, make_panels
 from fedgen.evaluation.record_names import REPORT, SELECT
 from fedgen.evaluation.score_choice import ScoreChoice
 from fedgen.federated.left_out import shorten
-from fedgen.flower.app.run_statistics import RefusedError
+from fedgen.flower.app.run_config import LEDGER
+from fedgen.flower.app.run_statistics import DELTA, RefusedError
 from fedgen.flower.client.pins import count_question, hold_to_embeddings
-from fedgen.flower.client.policy import LEDGER, Policy
+from fedgen.flower.client.policy import Policy
 from fedgen.flower.client.released import (
     RELEASED,
     note_exact,
     once_path,
     refuse_after_exact,
+    refuse_after_noise,
     release_once,
     release_path,
 )
@@ -49,6 +51,8 @@ from fedgen.statistics.private import promise_of
 from fedgen.statistics.statistic_messages import Message
 
 FEATURES = "features"
+NUM_IMAGES = 10_000  # of an evaluation that does not say
+LEAST_IMAGES = 100  # that delta is small for, however few a client has
 _OF_PANELS = ("embeddings", "scores", "presets")
 
 
@@ -111,6 +115,9 @@ def answers_to(
             asked for others.
     """
     panels, policy = {panel.embedding.name: panel for panel in panels_of(evaluation)}, policy or Policy()
+    if len(set(map(tuple, question.items))) != len(question.items):
+        raise RefusedError("one thing is asked twice in a question")
+    _check_generated(question.weights, int(evaluation.get("num_images", NUM_IMAGES)))
     for place, asked in enumerate(question.items):
         item = Item(*asked)
         policy.check_asked(item.ask, item.embedding)
@@ -120,14 +127,15 @@ def answers_to(
         if item.ask == "private-sums":
             _check_promise(item, privacy, len(panels))
             refuse_after_exact(state)
-        elif (state / RELEASED).exists():
-            raise ValueError("this run's statistics have been released with noise; others would be another release")
+        else:
+            refuse_after_noise(state)
         panel = panels.get(item.embedding)
         if panel is None or panel.embedding.fingerprint() != item.fingerprint:
             raise ValueError(f"embedding {item.embedding} is another one here; install the same release and weights")
         examples = client.held_out_examples if item.split == REPORT else client.train_examples
         hold_to_embeddings(state, panels)
         if item.ask == "private-sums":
+            _check_delta(privacy, len(examples))
             _count(state, privacy, policy)
         else:
             note_exact(state)
@@ -151,7 +159,9 @@ def _answer(
         make = gaussian_to_message if item.ask == "statistics" else gaussian_to_sums
         tell = partial(_summary, make, features, item)
         return release_once(once_path(state, item), meta_of(item), tell, None)
-    choice = next(one for one in panel.choices if one.name == item.score)
+    choice = next((one for one in panel.choices if one.name == item.score), None)
+    if choice is None:
+        raise ValueError(f"there is no score {shorten(repr(item.score), 80)} of {item.embedding} in the recipe here")
     tell = partial(_of_score, item, choice, features, tensors, place)
     if item.ask != "sketch":  # of the present generated images
         return tell()
@@ -165,6 +175,25 @@ def _about(item: Item, tensors: Mapping[str, Tensor], place: int) -> dict[str, T
     return {
         name: tensor for name, tensor in tensors.items() if name in (made, str(place)) or name.startswith(f"{made}/")
     }
+
+
+def _check_generated(tensors: Mapping[str, Tensor], most: int) -> None:
+    """Refuses more generated images than the recipe's evaluation makes: scores take the square of their number."""
+    for name, tensor in tensors.items():
+        if not name.endswith("/scatter") and tensor.ndim == 2 and len(tensor) > most:
+            raise RefusedError(
+                f"{len(tensor)} generated images are to be scored, and the recipe's evaluation has {most} (num_images)"
+            )
+
+
+def _check_delta(privacy: Privacy | None, images: int) -> None:
+    """Refuses a promise that is none: what may happen with this probability could tell of every single image."""
+    assert privacy is not None
+    if privacy.delta >= 1 / max(images, LEAST_IMAGES):
+        raise RefusedError(
+            f"{DELTA}={privacy.delta:g} in the run's config promises nothing of {images} images: give less than"
+            f" {1 / max(images, LEAST_IMAGES):.2g}"
+        )
 
 
 def _count(state: Path, privacy: Privacy | None, policy: Policy) -> None:

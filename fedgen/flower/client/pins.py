@@ -6,18 +6,18 @@ question, the answers' differences would show single images, one by one.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from fedgen.clients.client import Client
 from fedgen.flower.app.run_statistics import RefusedError
-from fedgen.io.field_types import fault
-from fedgen.io.files import read_json, write_json, write_once
+from fedgen.foreign_text import printable
+from fedgen.io.files import write_once
 from fedgen.io.hashing import hash_tensors
 
 PINNED = "pinned"  # the folder
-IMAGES, EMBEDDINGS, SUMMED, PENDING = "images.json", "embeddings.json", "summed", "pending.json"  # in it
+IMAGES, EMBEDDINGS, SUMMED = "images.json", "embeddings.json", "summed"  # in it
 ASKED = "asked"  # in it: by statistic a folder with a file for each question
 
 
@@ -78,9 +78,9 @@ def hold_to_clients(folder: Path, what: str, names: Iterable[str]) -> None:
     """
     before = _kept(folder / PINNED / SUMMED / f"{what}.json", own := sorted(names))
     if before != own:
-        was = ", ".join(map(str, before)) if isinstance(before, list) else "others"
+        was = printable(", ".join(map(str, before)), 200) if isinstance(before, list) else "others"
         raise RefusedError(
-            f"{what} was summed over {was} before and is now over {', '.join(own)}: the"
+            f"{what} was summed over {was} before and is now over {printable(', '.join(own), 200)}: the"
             " difference would show single clients' numbers; bring back the same clients"
         )
 
@@ -98,48 +98,6 @@ def count_question(folder: Path, what: str, content: str, check: Callable[[int],
     if not (asked / content).exists():
         check(sum(1 for _ in asked.glob("[!.]*")))  # not what a kill has left half-written
         write_once(asked / content, b"")
-
-
-def expect_sum(folder: Path, what: str, names: Mapping[str, str]) -> None:
-    """Keeps what a client has just given its numbers for, until it is asked to help unmask the sum.
-
-    Args:
-        folder: the client's own of the run.
-        what: is summed, as for `hold_to_clients`.
-        names: of all clients that are asked, by node.
-
-    Raises:
-        RefusedError: for names that are none.
-    """
-    if wrong := fault(names, dict[str, str]):
-        raise RefusedError(f"who is in the sum of {what} {wrong}: the server runs another release")
-    write_json(folder / PINNED / PENDING, {"what": what, "names": dict(names)})
-
-
-def expect_none(folder: Path) -> None:
-    """Lets the next sum be over whomever: an answer to a loss, whose neighbouring steps would say as much."""
-    (folder / PINNED / PENDING).unlink(missing_ok=True)
-
-
-def check_sum(folder: Path, nodes: Iterable[int]) -> list[str]:
-    """The clients whose numbers are in the sum that is to be unmasked; see `hold_to_clients`.
-
-    Args:
-        folder: the client's own of the run.
-        nodes: of them, as the server says.
-
-    Raises:
-        RefusedError: for a sum over others than before, or than were asked.
-    """
-    try:
-        found = read_json(folder / PINNED / PENDING)
-    except FileNotFoundError:
-        return []
-    names = [found["names"].get(str(node)) for node in nodes]
-    if None in names:
-        raise RefusedError(f"the sum of {found['what']} is over a node that nobody named when it was asked for")
-    hold_to_clients(folder, found["what"], names)
-    return names
 
 
 def _kept(path: Path, own: object) -> Any:

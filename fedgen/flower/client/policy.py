@@ -17,10 +17,10 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fedgen.flower.app.run_statistics import RefusedError
 from fedgen.io.field_types import Between, Text, fault
 from fedgen.io.files import read_yaml, write_once
+from fedgen.io.regular_files import read_regular
 
 POLICY = "policy-path"  # of a node's config
 VARIABLE = "FEDGEN_POLICY"  # of its environment, where its config names none
-LEDGER = "epsilon"  # the folder beside those of runs: what each release has spent
 Positive = Annotated[float, Between(0)]
 
 
@@ -61,6 +61,9 @@ class Policy:
         Raises:
             RefusedError: for a file that cannot be read: then nothing is allowed.
         """
+        if POLICY in config and not str(config[POLICY]).strip():
+            rank_zero_warn(f"{POLICY} in this node's config names no file, so it takes part in nothing")
+            raise RefusedError("this node's policy cannot be read; its owner's log says why")
         path = str(config.get(POLICY, "")) or os.environ.get(VARIABLE, "")
         if not path:
             return cls()
@@ -157,10 +160,27 @@ class Policy:
         Raises:
             RefusedError: if all of them together would be beyond what is allowed.
         """
-        spent = {path.stem: float(path.read_text()) for path in ledger.glob("*.json")} | {release: epsilon}
+        spent = {path.stem: _spent(path) for path in ledger.glob("*.json")} | {release: epsilon}
         if sum(spent.values()) > self.most_epsilon:
             refuse("most_epsilon", f"epsilon {sum(spent.values()):g} over all releases", f"{self.most_epsilon:g}")
         write_once(ledger / f"{release}.json", repr(float(epsilon)).encode())
+
+
+def _spent(path: Path) -> float:
+    """The epsilon of a release before.
+
+    Raises:
+        RefusedError: for a file that does not say so.
+    """
+    try:
+        found = float(read_regular(path))
+    except ValueError:
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise RefusedError(
+            f"what this client keeps of an earlier release, {path.name}, is damaged: nobody knows its epsilon"
+        )
+    return found
 
 
 def refuse(key: str, asked: str, allowed: str) -> None:

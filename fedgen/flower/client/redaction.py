@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from fedgen.flower.app.run_statistics import RefusedError, has_noise
+from fedgen.foreign_text import printable_lines
 
 
 class ToldError(RuntimeError):
@@ -34,7 +35,7 @@ def failure_of(error: Exception, promised: bool) -> str:
     """
     if not promised or isinstance(error, RefusedError):
         return f"{type(error).__name__}: {error}"
-    rank_zero_warn(f"the server is told of a {type(error).__name__}, and not: {error}")
+    rank_zero_warn(f"the server is told of a {type(error).__name__}, and not: {printable_lines(str(error))}")
     return untold(type(error).__name__)
 
 

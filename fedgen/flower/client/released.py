@@ -90,6 +90,16 @@ def refuse_after_exact(folder: Path) -> None:
         )
 
 
+def refuse_after_noise(folder: Path) -> None:
+    """Refuses to tell anything without noise once sums with noise were released.
+
+    Raises:
+        RefusedError: always then.
+    """
+    if (folder / RELEASED).exists():
+        raise RefusedError("this run's statistics have been released with noise; others would be another release")
+
+
 def keep_release(path: Path, message: Message) -> None:
     """Writes what is released."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -48,6 +48,10 @@ class TurnStrategy(FedAvgStrategy):
         """The state that the client keeps of the turn."""
         return {} if self._outcome is None else self._outcome.kept
 
+    def weight_of(self, examples: int) -> float:
+        """Return the weight of a client of so many training examples in the mean."""
+        return self._settings.weight_of(examples)
+
     def _client_shares(self, trainer: Trainer) -> list[float]:
         shares = [0.0] * self._task.clients  # of the others it knows nothing
         shares[self._task.client] = self._task.share

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgen.flower.secure_aggregation.secure_mean import STEPS
+from fedgen.flower.secure_aggregation.agreement import STEPS
 from fedgen.flower.wire.answer_forms import WEIGHT
 from fedgen.statistics.statistic_messages import Message, MessageError
 

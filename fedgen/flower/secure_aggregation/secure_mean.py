@@ -37,15 +37,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
+from fedgen.flower.app.run_statistics import SECURE
+from fedgen.flower.secure_aggregation.agreement import (
+    MOST,
+    STEPS,
+    AskedSum,
+    Relay,
+    check_settings,
+    check_unmasking,
+    seal,
+)
 from fedgen.flower.secure_aggregation.stage_replies import REST, unusable
 from fedgen.flower.wire.flower_records import reason_of
 from fedgen.flower.wire.sending import Silence, replies_to
 from fedgen.io.archives import read_header
 
-SECURE, RANGE = "secure-aggregation", "update-range"
+RANGE = "update-range"
 NUMBER = 8  # bytes of a masked entry
-STEPS = 1 << 22  # of the whole numbers that an entry is rounded to
-MOST = (1 << 32) // STEPS - 1  # clients whose sums do not wrap around
 _WEIGHT = "weight"
 
 
@@ -129,18 +137,21 @@ class _Heard:
     """
 
     def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+        self._grid, self._relay = grid, Relay()
         self.failures: dict[int, str] = {}
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         asked = {message.metadata.dst_node_id: message for message in messages}
+        self._relay.tell(asked.values())
         # not by the grid's own, which ends with an error where a node has left since, and looks every three seconds
         replies = dict(replies_to(self._grid, asked, timeout, "masked sums"))
         found: dict[int, str] = {node: Silence.within(timeout) for node in asked if node not in replies}
         found |= {node: reason_of(reply) for node, reply in replies.items() if reply.has_error()}
         found |= unusable(asked, {node: reply for node, reply in replies.items() if node not in found})
         self.failures = found | self.failures
-        return [reply for node, reply in replies.items() if node not in found]
+        usable = {node: reply for node, reply in replies.items() if node not in found}
+        self._relay.hear(usable)
+        return list(usable.values())
 
 
 class _Workflow(SecAggPlusWorkflow):
@@ -238,7 +249,7 @@ def masked(
     message: Message,
     context: Context,
     call_next: Callable[[Message, Context], Message],
-    check: Callable[[Context, Sequence[int]], object] | None = None,
+    check: Callable[[Context, AskedSum, Sequence[int]], object] | None = None,
 ) -> Message:
     """The client's mod: SecAgg+ where the run's config asks for it.
 
@@ -246,15 +257,21 @@ def masked(
         message: the server's.
         context: of the run.
         call_next: the app.
-        check: is told the nodes whose numbers are in a sum before the client helps to unmask it, and raises if it shall
-            not.
+        check: is told what is summed and over which nodes before the client helps to unmask it, and raises if it shall
+            not. With it the client agrees with the others on what is summed (`agreement`), which its app must note.
     """
     if not context.run_config.get(SECURE):
         return call_next(message, context)
     asked = message.content.config_records.get(RECORD_KEY_CONFIGS)
-    if check is not None and asked is not None and asked.get(StageKey.STAGE) == Stage.UNMASK:
-        check(context, [int(one) for one in asked[StageKey.ACTIVE_NODE_ID_LIST]])  # type: ignore[union-attr]
-    return secaggplus_mod(message, context, call_next)
+    stage = None if asked is None or check is None else asked.get(StageKey.STAGE)
+    if asked is not None and stage == Stage.SETUP:
+        check_settings(asked, context.state)
+    if asked is not None and check is not None and stage == Stage.UNMASK:
+        check(context, *check_unmasking(asked, context.state))
+    reply = secaggplus_mod(message, context, call_next)
+    if stage == Stage.COLLECT_MASKED_VECTORS:
+        seal(reply, context.state)
+    return reply
 
 
 def read_instructions(message: Message) -> tuple[list[NDArray[np.float64]], bytes, int]:

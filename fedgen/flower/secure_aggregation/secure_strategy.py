@@ -15,16 +15,15 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from fedgen.federated.aggregators.mean import Mean
 from fedgen.federated.left_out import LONGEST_REASON, shorten
 from fedgen.federated.server_optimizers import as_real, from_real
-from fedgen.flower.app.run_statistics import RunStatistics, refuse_open
+from fedgen.flower.app.run_statistics import RefusedError, RunStatistics, refuse_open
 from fedgen.flower.client.client_node import ClientNode
-from fedgen.flower.client.pins import expect_none, expect_sum
 from fedgen.flower.client.redaction import ToldError
+from fedgen.flower.secure_aggregation.agreement import STEPS, AskedSum, hash_of, note_sum
 from fedgen.flower.secure_aggregation.masked_loss import masked_answer
 from fedgen.flower.secure_aggregation.masked_rounds import MaskedRoundError, MaskedRounds
 from fedgen.flower.secure_aggregation.secure_mean import (
     NUMBER,
     RANGE,
-    STEPS,
     Masked,
     as_arrays,
     mean_error,
@@ -36,16 +35,17 @@ from fedgen.flower.secure_aggregation.secure_sums import masked_messages
 from fedgen.flower.server.asked_clients import MASKED
 from fedgen.flower.server.connection import Connection
 from fedgen.flower.server.flower_strategy import FlowerStrategy
-from fedgen.flower.wire.messages import Answer, Question, Task, pack, unpack
+from fedgen.flower.wire.messages import Answer, LossQuestion, Question, Task, pack, unpack
 from fedgen.flower.wire.sending import Silence
 from fedgen.flower.wire.serialization import from_bytes, to_bytes
+from fedgen.foreign_text import printable
 from fedgen.io.field_types import Between, fault
-from fedgen.io.hashing import hash_tensors
 from fedgen.io.tensor_files import tensors_in
 from fedgen.statistics.statistic_messages import MessageError
 
 WAITS = "it waits for the clients of the round's first sum"
 FEW = "too few clients answered for their sum to be unmasked"
+_OWN = ("client", "share", "iterations")  # of a task: each client's own
 
 
 class _Scale(TypedDict):
@@ -236,17 +236,18 @@ def _moved(tensor: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     return from_real((real.double() + by.reshape(real.shape)).to(real.dtype), like=tensor)
 
 
-def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any]) -> RecordDict:
+def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any], state: RecordDict) -> RecordDict:
     """A client's part of a sum, for SecAgg+ to mask: of turns, or of answers to a loss or an evaluation's question.
 
     Args:
         client_node: the client.
         message: the server's.
         config: the run's.
+        state: of the exchange: what the client gives its numbers for is noted there, for `agreement`.
 
     Raises:
         ToldError: if its turn failed: it has no part in the sum.
-        ValueError: if it cannot answer, or may not by the run's config.
+        ValueError: if it cannot answer, or may not by the run's config or what it is said of the others.
     """
     arrays, rest, weight = read_instructions(message)
     told = from_bytes(rest, what := "what the server asks")
@@ -254,24 +255,60 @@ def summand(client_node: ClientNode, message: Message, config: Mapping[str, Any]
         raise MessageError(f"{what} {wrong}")
     if MASKED in told:
         refuse_open(config, True, [MASKED])
-        expect_none(client_node.state)
-        return write_summand(masked_answer(client_node, told))
-    client_node.policy.check_clients(len(told["among"]))
+        records = write_summand(masked_answer(client_node, told))
+        question: LossQuestion = unpack(LossQuestion, {}, told[MASKED])
+        alike = {name: value for name, value in vars(question).items() if name not in ("client", "weight")}
+        note_sum(state, AskedSum("", {}, False, hash_of([alike, told["scale"]])))
+        return records
+    names = _named(told["among"], message.metadata.dst_node_id, client_node)
+    client_node.policy.check_clients(len(names))
     sent = {name: torch.from_numpy(array) for name, array in zip(told["names"], arrays, strict=True)}
     if "question" in told:
-        question: Question = unpack(Question, sent, told["question"])
-        refuse_open(config, True, [item[0] for item in question.items])
-        privacy = RunStatistics.of_run(config).privacy
-        shared = privacy and replace(privacy, sharers=told["clients"])
-        made = masked_messages(client_node.answers(question, shared), told["largest"], told["clients"])
-        client_node.policy.check_answer(NUMBER * sum(array.size for array in made.arrays))
-        asked = hash_tensors(sorted(sent.items()), repr(sorted(map(tuple, question.items))))
-        expect_sum(client_node.state, f"question {asked}", told["among"])
-        return write_summand(made)
+        records, common = _sums(client_node, told, sent, config, weight)
+        note_sum(state, AskedSum("an evaluation", names, True, common))
+        return records
     task: Task = unpack(Task, sent, told["task"])
+    alike = {name: value for name, value in vars(task).items() if name not in _OWN}
     records = _update(client_node, task, sent, float(config[RANGE]), weight)
-    expect_sum(client_node.state, f"round {task.round}", told["among"])
+    note_sum(
+        state, AskedSum(f"round {task.round}", names, False, hash_of([alike, told["names"], float(config[RANGE])]))
+    )
     return records
+
+
+def _named(among: Mapping[str, str], node: int, client_node: ClientNode) -> dict[int, str]:
+    """Return who is asked for a sum, by node.
+
+    Raises:
+        RefusedError: if that names no nodes, one client twice, or this one otherwise than it is called.
+    """
+    names = {int(one): name for one, name in among.items() if one.isdecimal()}
+    if len(set(names.values())) != len(among) or names.get(node) != client_node.name:
+        said = printable(str(dict(among)), LONGEST_REASON)
+        raise RefusedError(
+            f"a masked sum is said to be over {said}: no clients with a name each, of which this one, node {node}, is"
+            f" {client_node.name!r}"
+        )
+    return names
+
+
+def _sums(
+    client_node: ClientNode, told: Any, sent: Mapping[str, torch.Tensor], config: Mapping[str, Any], weight: int
+) -> tuple[RecordDict, str]:
+    """A client's part of sums of an evaluation, and the hash of what all clients are asked for."""
+    if weight != 1 or told["clients"] != len(told["among"]):
+        raise RefusedError(
+            f"sums of an evaluation are of equal weights over the clients that are named, and this one is asked for"
+            f" with weight {weight} over {told['clients']} of {len(told['among'])}"
+        )
+    question: Question = unpack(Question, sent, told["question"])
+    refuse_open(config, True, [item[0] for item in question.items])
+    privacy = RunStatistics.of_run(config).privacy
+    shared = privacy and replace(privacy, sharers=told["clients"])
+    made = masked_messages(client_node.answers(question, shared), told["largest"], told["clients"])
+    client_node.policy.check_answer(NUMBER * sum(array.size for array in made.arrays))
+    items = [list(item) for item in question.items]
+    return write_summand(made), hash_of([items, dict(sent), list(question.classes), told["largest"]])
 
 
 def _update(
@@ -280,6 +317,10 @@ def _update(
     answer = client_node.take(task)
     if answer.failure:
         raise ToldError(answer.failure)
+    if weight != (own := client_node.weight_in_mean):
+        raise RefusedError(
+            f"this client weighs {own} in the mean by its images and recipe, and is asked to weigh {weight}"
+        )
     pairs = [(as_real(tensor), as_real(sent[name])) for name, tensor in answer.weights.items()]
     moved = [(after.double() - before.double()) / range for after, before in pairs]
     count = sum(part.numel() for part in moved)

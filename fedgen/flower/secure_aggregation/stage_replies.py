@@ -16,6 +16,7 @@ from flwr.compat.common import recorddict_compat as compat
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
 
 from fedgen.federated.left_out import LONGEST_REASON, shorten
+from fedgen.flower.secure_aggregation.agreement import seals_in
 from fedgen.io.archives import read_header
 from fedgen.statistics.statistic_messages import MessageError
 
@@ -65,7 +66,7 @@ def _shares(asked: Mapping[str, Any], reply: Message, node: int) -> Hashable:
 
 
 def _masked(asked: Mapping[str, Any], reply: Message, node: int) -> Hashable:
-    """The arrays' types and shapes."""
+    """The arrays' types and shapes, and for how many others it has sealed what it was asked for."""
     rest = compat.recorddict_to_fitres(reply.content, keep_input=True).metrics[REST]
     if not isinstance(rest, bytes):
         raise MessageError(f"what it tells in the open is a {type(rest).__name__}")
@@ -74,7 +75,8 @@ def _masked(asked: Mapping[str, Any], reply: Message, node: int) -> Hashable:
     ]
     if any(header.dtype.kind not in "iu" for header in headers):
         raise MessageError("its masked numbers are not whole")
-    return tuple((header.dtype, header.shape) for header in headers)
+    seals = seals_in(reply.content.config_records[RECORD_KEY_CONFIGS])
+    return (len(seals), *((header.dtype, header.shape) for header in headers))
 
 
 def _unmasking(asked: Mapping[str, Any], reply: Message, node: int) -> Hashable:

@@ -15,8 +15,13 @@ from fedgen.statistics.statistic_messages import MessageError
 VERSION = 3
 LONGEST_NAME, LONGEST_CLASS, MOST_CLASSES = 200, 255, 100_000  # a class is a folder's name
 MOST_EXAMPLES, MOST_NUMBERS = 2**31, 2**28  # of a client, and numbers of one of them
+MOST_CLIENTS = 1_000_000  # a client makes a list of their weights
 MOST_METRICS, LONGEST_METRIC = 1_000, 200  # of a client in a round, and of their names
 _OLDER = b"PK"  # what messages of version 2 and before start with: archives of torch.save, which is not read
+
+
+Classes = Annotated[tuple[Annotated[str, Text(LONGEST_CLASS)], ...], Length(MOST_CLASSES)]
+"""Names of labels, in order."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Hello:
     name: Annotated[str, Text(LONGEST_NAME, 1)]
     examples: Annotated[int, Between(1, MOST_EXAMPLES)]
     shape: Annotated[tuple[Annotated[int, Between(1, MOST_NUMBERS)], ...], Numbers(MOST_NUMBERS)]
-    classes: Annotated[tuple[Annotated[str, Text(LONGEST_CLASS)], ...], Length(MOST_CLASSES)]
+    classes: Classes
     release: Annotated[str, Text(50)] = field(default=__version__, compare=False)
 
 
@@ -63,9 +68,9 @@ class Task:
     weights: Mapping[str, Tensor]
     round: int
     client: int
-    clients: int
-    share: float
-    classes: tuple[str, ...]
+    clients: Annotated[int, Between(1, MOST_CLIENTS)]
+    share: Annotated[float, Between(0, 1)]
+    classes: Classes
     local: dict[str, Any]
     algorithm: dict[str, Any]
     fingerprints: dict[str, str] = field(default_factory=dict)
@@ -149,7 +154,7 @@ class Question:
     weights: Mapping[str, Tensor]
     items: Sequence[Item]
     client: int
-    classes: tuple[str, ...]
+    classes: Classes
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,7 @@ class LossQuestion:
     weight: float
     precision: str
     client: int
-    classes: tuple[str, ...]
+    classes: Classes
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,10 @@ class Summary(ABC):
     def check(self, loss: FeatureLoss, public: Tensor | None) -> None:
         """Raises ValueError if such a reference does not do for a loss, or there are too few public features."""
 
+    def asks(self, question: Message) -> bool:
+        """Whether `fit` asks such a question; a client refuses others. By default any may be."""
+        return True
+
     @abstractmethod
     def fit(self, loss: Any, clients: Clients, public: Tensor | None, precision: torch.dtype) -> FeatureLoss:
         """The loss against what the clients answer, each question once.
@@ -85,6 +89,10 @@ class Nystrom(Summary):
                 " take fewer landmarks, or Sketches(), which need none"
             )
 
+    def asks(self, question: Message) -> bool:
+        """Whether it is about so many landmarks at most."""
+        return question.kind == "landmarks" and len(question.tensors["landmarks"]) <= self.number
+
     def fit(self, loss: MMD2Loss, clients: Clients, public: Tensor | None, precision: torch.dtype) -> MMD2Loss:
         assert public is not None
         chosen = torch.randperm(len(public), generator=generator(self.seed, "landmarks"))[: self.number]
@@ -125,6 +133,13 @@ class Sketches(Summary):
         if kernel != PolynomialKernel():
             raise ValueError(f"Sketches are of KID's kernel PolynomialKernel(), got {kernel}; use Nystrom")
 
+    def asks(self, question: Message) -> bool:
+        """Whether it is about moments, these sketches, or no landmarks."""
+        if question.kind == "sketch":
+            told = {name: question.meta.get(name) for name in ("number", "seed")}
+            return told == {"number": str(self.number), "seed": str(self.seed)}
+        return question.kind == "moments" or (question.kind == "landmarks" and not len(question.tensors["landmarks"]))
+
     def fit(self, loss: MMD2Loss, clients: Clients, public: Tensor | None, precision: torch.dtype) -> MMD2Loss:
         pooled = gaussian_from_message(clients.ask(Message("moments", {})))
         centre = None if public is None else _as_sent(public.double().mean(0))
@@ -159,6 +174,10 @@ class PooledMoments(Summary):
                 "PooledMoments are for FastFIDLoss(aggregate='all'): FID to each client needs each one's moments, and a"
                 " kernel more than moments"
             )
+
+    def asks(self, question: Message) -> bool:
+        """Whether it is about moments."""
+        return question.kind == "moments"
 
     def fit(self, loss: FastFIDLoss, clients: Clients, public: Tensor | None, precision: torch.dtype) -> FastFIDLoss:
         return loss.set_references([gaussian_from_message(clients.ask(Message("moments", {})))])

@@ -1,7 +1,6 @@
 """Every client's score beside the two aggregates."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of
 from fedgen.evaluation.stored.stored_table import best_first
 from fedgen.evaluation.tables.table import format_value
-from fedgen.io.files import atomic_write
 from fedgen.reports.figures.curves import COLOURS, finite, remarks
+from fedgen.reports.figures.saving import save_picture
 
 NAMED = 40  # clients; more are drawn without their names
 ACROSS = 4  # panels in a row
@@ -55,10 +54,7 @@ def draw_clients(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     clients = "1 client" if len(order) == 1 else f"{len(order)} clients"
     title = f"{made} {clients}\nembedding: {first.embedding}{bars}"
     figure.suptitle("\n".join([title, *remarks(averages, figure)]), fontsize=11)
-    with atomic_write(path) as file, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # names in scripts that the font lacks show as boxes
-        figure.savefig(file, format="png", dpi=130)
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def _draw_score(axes: Any, record: ScoreRecord, order: Sequence[int]) -> None:

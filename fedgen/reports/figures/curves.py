@@ -10,7 +10,7 @@ from fedgen.evaluation import ScoreRecord
 from fedgen.evaluation.directions import axis_of, title_of
 from fedgen.evaluation.generation.sampling_settings import say_sampling
 from fedgen.evaluation.marks import explained, marked
-from fedgen.io.files import atomic_write
+from fedgen.reports.figures.saving import save_picture
 
 COLOURS = {"avg": "#c4560b", "all": "#1f5fa8"}
 
@@ -44,9 +44,7 @@ def draw_curves(records: Sequence[ScoreRecord], path: str | Path) -> Path:
     axes[-1][0].set_xlabel("round")
     title = f"{first.num_generated} generated images against {first.reference}\nembedding: {first.embedding}"
     figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=130)
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def _draw_rounds(axes: Any, records: Sequence[ScoreRecord], score: str) -> None:

@@ -10,8 +10,8 @@ from fedgen.evaluation.directions import axis_of
 from fedgen.evaluation.gaps import AGGREGATES, GAPS, gap_title, interval
 from fedgen.evaluation.panels import OWN_MODEL
 from fedgen.evaluation.tables.gap_table import SPLITS, has_gaps
-from fedgen.io.files import atomic_write
 from fedgen.reports.figures.curves import remarks
+from fedgen.reports.figures.saving import save_picture
 
 COLOURS = dict(zip(SPLITS, ("#777777", "#1f5fa8", "#c4560b")))
 GAP_COLOURS = dict(zip(GAPS, ("#1f5fa8", "#c4560b")))
@@ -52,9 +52,7 @@ def draw_generalisation(records: Sequence[ScoreRecord], path: str | Path) -> Pat
         title = f"{gap.num_generated:,} generated images, {title}, embedding {gap.embedding}"
     title += "\nbands: 95 % intervals over clients; dashed: real images of all clients in place of generated ones"
     figure.suptitle("\n".join([title, *remarks(shown, figure)]), fontsize=11)
-    with atomic_write(path) as file:
-        figure.savefig(file, format="png", dpi=130)
-    return Path(path)
+    return save_picture(figure, path)
 
 
 def _draw_splits(axes: Any, records: Sequence[ScoreRecord], aggregate: str) -> None:

@@ -3,7 +3,6 @@
 import math
 import statistics
 import textwrap
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from torch import Tensor
 from fedgen.clients import Client
 from fedgen.clients.heterogeneity.heterogeneity import CONTROLS, TITLES, Heterogeneity, HeterogeneityMeasure
 from fedgen.evaluation.tables.partition_summary import PartitionSummary
-from fedgen.io.files import atomic_write
 from fedgen.reports.figures.picture_panels import show_rows
+from fedgen.reports.figures.saving import save_picture
 from fedgen.seeds import generator, subset
 
 ROWS, COLUMNS = 14, 10  # clients whose images are shown, and images of each
@@ -70,10 +69,7 @@ def draw_partition(
         fontsize=11,
         parse_math=False,
     )
-    with atomic_write(path) as file, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # names in scripts that the font lacks show as boxes
-        figure.savefig(file, format="png", dpi=110)
-    return Path(path)
+    return save_picture(figure, path, dpi=110)
 
 
 def _draw_sizes(axes: Any, summary: PartitionSummary) -> None:
