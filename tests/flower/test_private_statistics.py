@@ -140,7 +140,7 @@ def test_a_run_releases_once(images, tmp_path):
     with pytest.raises(ValueError, match="another release of the same images"):
         deploy(recipe(4, SCORES), images, output, config={**NOISE, "statistics-epsilon": 9.0})
     with pytest.raises(
-        MessageError, match="client 'a': ValueError: this run's statistics have been released with noise"
+        MessageError, match="client 'a': RefusedError: this run's statistics have been released with noise"
     ):
         deploy(recipe(4, SCORES), images, output)
 
