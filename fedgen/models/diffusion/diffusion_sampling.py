@@ -106,7 +106,7 @@ def predictor(network: nn.Module, labels: Tensor | None, guidance: float, null_l
         arguments = images.to(parameter), timestep.expand(len(images)).to(parameter.device)
         if labels is None:
             return network(*arguments).float()
-        chosen = labels[part].to(parameter.device)
+        chosen = labels[part if isinstance(part, slice) else part.to(labels.device)].to(parameter.device)
         for_class = network(*arguments, chosen).float()
         if guidance == 1 or null_label is None:
             return for_class
