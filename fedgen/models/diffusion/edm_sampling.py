@@ -67,7 +67,7 @@ class EDMSampler:
         return replace(self, **{name: value for name, value in given.items() if value is not None})
 
     def gamma(self, sigma: float) -> float:
-        """By what part a level is raised before a step from it (Algorithm 2, line 5)."""
+        """Part of a level by which it is raised before a step from it (Algorithm 2, line 5)."""
         inside = self.churn_from <= sigma <= (math.inf if self.churn_to is None else self.churn_to)
         return min(self.churn / self.steps, math.sqrt(2) - 1) if inside else 0.0
 

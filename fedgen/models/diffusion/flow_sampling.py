@@ -103,7 +103,7 @@ def in_parts(points: Tensor, batch_size: int, work: Callable[[slice], Tensor], w
 
 @torch.no_grad()
 def follow(predict: Predict, latents: Tensor, sampler: FlowSampler, batch_size: int) -> Tensor:
-    """What noise [N, ...] at t = 0 becomes at t = 1.
+    """Images or points [N, ...] at t = 1 of noise [N, ...] at t = 0.
 
     No image hangs on another: `batch_size` changes nothing but the rounding of the network's batches, which may tip
     "dopri5" to other steps: its images are then as far apart as its error is large.

@@ -46,7 +46,7 @@ class Preconditioning:
         return 1 / (sigma**2 + self.sigma_data**2).sqrt()
 
     def c_noise(self, sigma: Tensor) -> Tensor:
-        """What the network gets as its times."""
+        """Times that the network gets."""
         return sigma.log() / 4
 
     def weight(self, sigma: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Preconditioning:
         return (sigma**2 + self.sigma_data**2) / (sigma * self.sigma_data) ** 2
 
     def target(self, images: Tensor, noisy: Tensor, sigma: Tensor) -> Tensor:
-        """What the network should give for noisy images [N, ...], so that the denoiser gives the images (Eq. 8)."""
+        """Outputs [N, ...] of the network by which the denoiser gives the images of noisy images [N, ...] (Eq. 8)."""
         return (images - self.c_skip(sigma) * noisy) / self.c_out(sigma)
 
     def draw_sigmas(self, count: int, device: torch.device) -> Tensor:
