@@ -58,10 +58,10 @@ class FlowSampler:
         atol: float | None = None,
     ) -> "FlowSampler":
         """This one with what is not None in its place; another solver brings its own number of steps."""
-        own = steps if solver is not None and solver != self.solver else (steps or self.steps)
+        kept = self.steps if solver in (None, self.solver) else None
         given = {"solver": solver, "guidance": guidance, "rtol": rtol, "atol": atol}
         changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return replace(self, steps=own if steps is None else steps, **changes)
+        return replace(self, steps=kept if steps is None else steps, **changes)
 
     @property
     def num_steps(self) -> int:
